@@ -1,10 +1,17 @@
 //! The predictor of one backend: what it learns, and that nothing is left behind.
 
 use super::*;
+use crate::predict::batch_factors::BatchFactors;
 use crate::predict::coefficients::GapSample;
 
-const TRUE: Coefficients =
-    Coefficients { base: 13_000.0, token: 40.0, decode: 42.0, context: 0.07, pair: 0.00005 };
+const TRUE: Coefficients = Coefficients {
+    base: 13_000.0,
+    token: 40.0,
+    decode: 42.0,
+    context: 0.07,
+    pair: 0.00005,
+    batches: BatchFactors::ON_THE_LINE,
+};
 const LIMITS: EngineLimits =
     EngineLimits { slots: 128.0, kv_tokens: 400_000.0, step_tokens: 2048.0 };
 const SENT: Sent =
@@ -108,4 +115,36 @@ fn prompts_without_a_pause_show_what_a_token_costs() {
     }
     let found = predictor.coefficients().token;
     assert!((found / TRUE.token - 1.0).abs() < 0.1, "{found}");
+}
+
+#[test]
+fn small_batches_that_lie_on_no_line_are_learned() {
+    // A llama.cpp server on one core: four rows take hardly longer than three. Larger batches lie on a line.
+    let small = [5_300.0, 10_700.0, 14_500.0, 16_000.0];
+    let truth = |decodes: f64| match decodes {
+        n if n < 1.5 => small[0],
+        n if n < 2.5 => small[1],
+        n if n < 3.5 => small[2],
+        n if n < 4.5 => small[3],
+        n => 3_000.0 + 3_500.0 * n,
+    };
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let mut learn = |speed: f64, steps: u32| {
+        for n in 0..steps {
+            let hash = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
+            let decodes = f64::from(n % 12 + 1);
+            let gap = truth(decodes) * (0.95 + 0.1 * hash) * speed;
+            let context = decodes * (50.0 + 20.0 * f64::from(n % 7));
+            predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+        }
+        *predictor.coefficients()
+    };
+    for (speed, steps) in [(1.0, 3000), (2.0, 600)] {
+        let found = learn(speed, steps);
+        for decodes in 1..=12_u8 {
+            let decodes = f64::from(decodes);
+            let off = found.step(decodes, decodes * 110.0) / (truth(decodes) * speed) - 1.0;
+            assert!(off.abs() < 0.1, "{decodes} at {speed}: {off} {found:?}");
+        }
+    }
 }

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::batch_factors::{BatchFactors, BatchLearner};
+
 /// The five numbers of a step: `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D`
-/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds.
+/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds. And by which factors
+/// small batches differ from that.
 ///
 /// Source: the regression models that simulators of vLLM use (BLIS, Vidur, Dynamo's mocker); see
 /// `docs/simulated-engines.md` for how far they are off.
@@ -19,13 +22,21 @@ pub struct Coefficients {
     pub context: f64,
     /// Each pair of tokens between which a prompt has attention.
     pub pair: f64,
+    /// Steps of small batches in relation to what the others come to.
+    pub batches: BatchFactors,
 }
 
 impl Coefficients {
     /// A step in which so many requests decode, and nothing else happens.
     #[inline]
     pub fn step(&self, decodes: f64, context: f64) -> f64 {
-        self.base + self.decode * decodes + self.context * context
+        (self.base + self.added(decodes, context)) * self.batches.of(decodes)
+    }
+
+    /// By how much so many more requests make a step longer, whatever the size of the batch.
+    #[inline]
+    pub fn added(&self, decodes: f64, context: f64) -> f64 {
+        self.decode * decodes + self.context * context
     }
 
     /// The prefill of a prompt of which `uncached` tokens are computed behind `cached` ones.
@@ -65,6 +76,9 @@ pub struct StepLearner {
     drift: f64,
     /// Steps for which it still forgets fast.
     relearning: f64,
+    /// How far small batches are off.
+    #[serde(default)]
+    batches: BatchLearner,
 }
 
 /// Requests and tokens in which the regression counts, so that its numbers are of one size.
@@ -108,13 +122,21 @@ impl StepLearner {
             unexplained: some_unexplained(),
             drift: 0.0,
             relearning: 0.0,
+            batches: BatchLearner::default(),
         }
     }
 
     /// What it has learned, with what prompts cost besides.
     pub fn coefficients(&self, token: f64, pair: f64) -> Coefficients {
         let [base, decode, context] = self.weights.map(|weight| weight.max(0.0));
-        Coefficients { base, decode: decode / DECODES, context: context / CONTEXT, token, pair }
+        Coefficients {
+            base,
+            decode: decode / DECODES,
+            context: context / CONTEXT,
+            token,
+            pair,
+            batches: self.batches.factors(),
+        }
     }
 
     /// The engine is another one, or another version: what was learned is a first guess now.
@@ -126,7 +148,7 @@ impl StepLearner {
             context: context / CONTEXT,
             ..Coefficients::default()
         };
-        *self = Self::new(&guess);
+        *self = Self { batches: self.batches, ..Self::new(&guess) };
     }
 
     /// Whether the engine has just changed.
@@ -148,8 +170,8 @@ impl StepLearner {
         }
         let x = [1.0, decodes / DECODES, context / CONTEXT].map(|one| one / gap * SCALE);
         let weights = self.weights.map(|weight| weight / SCALE);
-        let expected: f64 = x.iter().zip(&weights).map(|(x, weight)| x * weight).sum();
-        let off = 1.0 - expected;
+        let line = dot(&x, &weights);
+        let off = 1.0 - line * self.batches.factors().of(decodes);
         if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
             // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
             self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;
@@ -166,7 +188,10 @@ impl StepLearner {
         }
         let factor = if self.is_relearning() { catch_up(off, steps) } else { 1.0 };
         self.weights.iter_mut().for_each(|weight| *weight *= factor);
-        self.update(&x, 1.0 - expected * factor, steps);
+        self.update(&x, 1.0 - line * factor, steps);
+        if self.gaps > WARM_UP && !self.is_relearning() {
+            self.batches.learn(decodes, 1.0 / line.max(0.1), steps);
+        }
         self.bound(&x);
         self.relearning = (self.relearning - steps).max(0.0);
     }

@@ -212,8 +212,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         uncached,
         stall,
         before: view.inside.tokens + view.outside.tokens,
-        slowdown: output
-            * (coefficients.step(1.0, request.prompt + output * 0.5) - coefficients.base),
+        slowdown: output * coefficients.added(1.0, request.prompt + output * 0.5),
         streams,
         requests: streams + view.waiting,
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::batch_factors::BatchFactors;
 use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
 use super::prompts::{MOST_SHARE, Work, share_at};
@@ -33,6 +34,7 @@ pub(super) struct Published {
     decode: Number,
     context_cost: Number,
     pair: Number,
+    batches: AtomicU64,
     slots: Number,
     kv_tokens: Number,
     step_tokens: Number,
@@ -90,6 +92,7 @@ impl Published {
                 decode: self.decode.get(),
                 context: self.context_cost.get(),
                 pair: self.pair.get(),
+                batches: BatchFactors::from_bits(self.batches.load(Ordering::Relaxed)),
             },
             limits: EngineLimits {
                 slots: self.slots.get(),
@@ -144,7 +147,7 @@ impl Published {
     }
 
     pub(super) fn publish(&self, view: &EngineView<'_>, besides: &Besides) {
-        let Coefficients { base, token, decode, context, pair } = view.coefficients;
+        let Coefficients { base, token, decode, context, pair, batches } = view.coefficients;
         let EngineLimits { slots, kv_tokens, step_tokens } = view.limits;
         let numbers = [
             (&self.base, base),
@@ -180,6 +183,7 @@ impl Published {
         for (place, number) in numbers {
             place.set(number);
         }
+        self.batches.store(batches.to_bits(), Ordering::Relaxed);
         for ((mean, percentile), factors) in self.factors.iter().zip(view.factors.0) {
             mean.set(factors.0);
             percentile.set(factors.1);

@@ -115,6 +115,7 @@ impl EngineRow {
             decode: self.decode_us,
             context: self.context_us / 1e3,
             pair: self.pair_us / 1e6,
+            ..Coefficients::default()
         }
     }
 
@@ -165,7 +166,7 @@ mod tests {
         let rows = engine_rows().unwrap();
         assert!(rows.len() >= 6);
         for row in rows {
-            let Coefficients { base, token, decode, context, pair } = row.coefficients();
+            let Coefficients { base, token, decode, context, pair, .. } = row.coefficients();
             let all = [base, token, decode, context, pair];
             assert!(all.iter().all(|one| *one > 0.0), "{}", row.name());
             assert!(!row.source.is_empty() && !row.error.is_empty(), "{}", row.name());

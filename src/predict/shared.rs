@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::backend::BackendPredictor;
+use super::batch_factors::BatchFactors;
 use super::coefficients::Coefficients;
 use super::later;
 use super::learned::Learned;
@@ -24,8 +25,14 @@ const WINDOW: u32 = 16;
 const LOST: f64 = 3.0;
 
 /// What is taken for an engine of which nothing is known: one of 8 billion parameters on a small GPU.
-const UNKNOWN_ENGINE: Coefficients =
-    Coefficients { base: 15_000.0, token: 60.0, decode: 60.0, context: 0.05, pair: 0.0005 };
+const UNKNOWN_ENGINE: Coefficients = Coefficients {
+    base: 15_000.0,
+    token: 60.0,
+    decode: 60.0,
+    context: 0.05,
+    pair: 0.0005,
+    batches: BatchFactors::ON_THE_LINE,
+};
 
 /// The predictor of one model on one backend.
 #[derive(Debug)]

@@ -336,7 +336,7 @@ impl ModelRow {
 /// What latencies are predicted by: times in milliseconds, but what a token costs in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let Coefficients { base, token, decode, context, .. } = report.coefficients;
+    let Coefficients { base, token, decode, context, batches, .. } = report.coefficients;
     json!({
         "trusted": report.is_trusted,
         "error": rounded(report.error),
@@ -356,5 +356,6 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "prompt_token_us": rounded(token),
         "stream_us": rounded(decode),
         "context_token_us": rounded(context),
+        "batch_ratios": batches.all().map(rounded),
     })
 }

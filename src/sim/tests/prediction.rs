@@ -16,6 +16,7 @@ fn coefficients(time: &StepTime) -> Coefficients {
         decode: micros(time.per_decode),
         context: micros(time.per_context),
         pair: micros(time.per_pair),
+        ..Coefficients::default()
     }
 }
 

@@ -51,6 +51,18 @@ pub(super) fn per_model(scrape: &Scrape<'_>, read: impl Fn(&Serving) -> Option<f
     samples.all
 }
 
+/// The same with the values of a further label.
+pub(super) fn per_model_by<I: IntoIterator<Item = (String, f64)>>(
+    scrape: &Scrape<'_>,
+    read: impl Fn(&Serving) -> Option<I>,
+) -> Samples {
+    let mut samples = Bounded::new(scrape);
+    samples.for_each(read, |all, [backend, model], found| {
+        all.extend(found.into_iter().map(|(by, value)| number(&[backend, model, &by], value)));
+    });
+    samples.all
+}
+
 /// Samples, of which each backend has at most `limits.metric_models`.
 struct Bounded<'a> {
     fleet: &'a Topology,
@@ -67,12 +79,20 @@ impl<'a> Bounded<'a> {
     }
 
     fn add(&mut self, read: impl Fn(&Serving) -> Option<f64>) {
+        self.for_each(read, |all, labels, value| all.push(number(&labels, value)));
+    }
+
+    fn for_each<T>(
+        &mut self,
+        read: impl Fn(&Serving) -> Option<T>,
+        push: impl Fn(&mut Samples, [&str; 2], T),
+    ) {
         for model in self.fleet.models() {
             for row in &model.serving {
                 let Some(room) = self.room.get_mut(usize::from(row.backend)) else { continue };
                 let Some(value) = read(row).filter(|_| *room > 0) else { continue };
                 *room -= 1;
-                self.all.push(number(&[&row.state.name, &model.name], value));
+                push(&mut self.all, [&row.state.name, &model.name], value);
             }
         }
     }

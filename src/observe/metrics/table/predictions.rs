@@ -3,7 +3,8 @@
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
 use super::super::samples::Samples;
-use super::models::{LABELS, per_model};
+use super::models::{LABELS, per_model, per_model_by};
+use crate::fleet::Serving;
 use crate::predict::PredictorReport;
 
 const MICRO: f64 = 1e-6;
@@ -68,6 +69,12 @@ pub(super) const ROWS: &[MetricRow] = &[
         "by how much a token in the context of a stream makes a step longer, as learned",
     ),
     gauge(
+        "penstock_predicted_step_batch_ratio",
+        &["backend", "model", "requests"],
+        |_, scrape| per_model_by(scrape, |row| Some(batches(&report(row, scrape)?))),
+        "steps of a batch of 1 to 8 requests in relation to what base, streams and contexts come to, as learned",
+    ),
+    gauge(
         "penstock_predicted_prefill_token_seconds",
         LABELS,
         |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.token * MICRO)),
@@ -88,8 +95,16 @@ pub(super) const ROWS: &[MetricRow] = &[
 ];
 
 fn per_predictor(scrape: &Scrape<'_>, read: impl Fn(&PredictorReport) -> Option<f64>) -> Samples {
-    per_model(scrape, |row| {
-        let predictor = row.model_state.used_predictor()?;
-        read(&predictor.report(scrape.now.0 as f64))
-    })
+    per_model(scrape, |row| read(&report(row, scrape)?))
+}
+
+fn report(row: &Serving, scrape: &Scrape<'_>) -> Option<PredictorReport> {
+    let predictor = row.model_state.used_predictor()?;
+    Some(predictor.report(scrape.now.0 as f64))
+}
+
+/// The factors of small batches, by the size of the batch.
+fn batches(report: &PredictorReport) -> impl Iterator<Item = (String, f64)> + use<> {
+    let factors = (1_u8..).zip(report.coefficients.batches.all());
+    factors.map(|(requests, factor)| (requests.to_string(), factor))
 }

@@ -1,0 +1,99 @@
+//! By how much the steps of small batches are off the line that the regression finds.
+
+use serde::{Deserialize, Serialize};
+
+/// Batches of one to so many requests have a factor each. Some engines compute small batches in another way: llama.cpp computes
+/// requests apart whose slots are not neighbours. Of four slots that is every second batch of three, and none of four.
+const BATCHES: usize = 8;
+/// The factors are within this, and its inverse.
+const MOST: f64 = 1.5;
+/// Steps that count as if they were on the line: of few nothing is known.
+const PRIOR: f64 = 50.0;
+/// How many of the last steps of a batch size count.
+const REMEMBERED: f64 = 300.0;
+/// What stands for the line itself.
+const ONE: u8 = 128;
+
+/// The time of a step in relation to the line, for batches of one request, of two, and so on: in parts of [`ONE`], so that
+/// all are read as one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchFactors([u8; BATCHES]);
+
+impl Default for BatchFactors {
+    fn default() -> Self {
+        Self::ON_THE_LINE
+    }
+}
+
+impl BatchFactors {
+    /// No batch is known to be off.
+    pub const ON_THE_LINE: Self = Self([ONE; BATCHES]);
+
+    /// The one of a batch.
+    #[inline(always)]
+    pub fn of(&self, decodes: f64) -> f64 {
+        let parts = index(decodes).and_then(|at| self.0.get(at)).copied().unwrap_or(ONE);
+        f64::from(parts) * (1.0 / f64::from(ONE))
+    }
+
+    /// All of them, in order.
+    pub fn all(&self) -> [f64; BATCHES] {
+        self.0.map(|parts| f64::from(parts) / f64::from(ONE))
+    }
+
+    #[inline(always)]
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits.to_ne_bytes())
+    }
+
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from_ne_bytes(self.0)
+    }
+}
+
+/// Where the factor of a batch is; none of an empty one.
+#[inline(always)]
+fn index(decodes: f64) -> Option<usize> {
+    usize::from(rounded(decodes)).checked_sub(1)
+}
+
+/// The nearest number that there is.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn rounded(value: f64) -> u8 {
+    (value + 0.5) as u8
+}
+
+/// Learns the factors: mean ratios of steps to the line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct BatchLearner {
+    ratios: [f64; BATCHES],
+    steps: [f64; BATCHES],
+}
+
+impl Default for BatchLearner {
+    fn default() -> Self {
+        Self { ratios: [1.0; BATCHES], steps: [0.0; BATCHES] }
+    }
+}
+
+impl BatchLearner {
+    /// So many steps of a batch took `ratio` times as long as the line says.
+    pub(super) fn learn(&mut self, decodes: f64, ratio: f64, steps: f64) {
+        let Some(at) = index(decodes) else { return };
+        for (mean, known) in self.ratios.iter_mut().zip(&mut self.steps).skip(at).take(1) {
+            *known = (*known + steps).min(REMEMBERED);
+            *mean += (steps / *known).min(1.0) * (ratio - *mean);
+        }
+    }
+
+    /// What it has found.
+    pub(super) fn factors(&self) -> BatchFactors {
+        let mut factors = BatchFactors::default();
+        for ((parts, mean), known) in factors.0.iter_mut().zip(&self.ratios).zip(&self.steps) {
+            let factor = (mean * known + PRIOR) / (known + PRIOR);
+            *parts = rounded(factor.clamp(1.0 / MOST, MOST) * f64::from(ONE));
+        }
+        factors
+    }
+}
