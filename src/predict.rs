@@ -11,7 +11,7 @@
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
 
 mod backend;
-mod batch_factors;
+mod batch_ratios;
 mod batch_share;
 mod bursts;
 mod coefficients;
@@ -34,7 +34,7 @@ mod ticket;
 mod wait_curve;
 
 pub use backend::BackendPredictor;
-pub use batch_factors::BatchFactors;
+pub use batch_ratios::BatchRatios;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
 pub use learned::Learned;
 pub use lengths::Lengths;

@@ -1,7 +1,7 @@
 //! The predictor of one backend: what it learns, and that nothing is left behind.
 
 use super::*;
-use crate::predict::batch_factors::BatchFactors;
+use crate::predict::batch_ratios::BatchRatios;
 use crate::predict::coefficients::GapSample;
 
 const TRUE: Coefficients = Coefficients {
@@ -10,7 +10,7 @@ const TRUE: Coefficients = Coefficients {
     decode: 42.0,
     context: 0.07,
     pair: 0.00005,
-    batches: BatchFactors::ON_THE_LINE,
+    batches: BatchRatios::ON_THE_LINE,
 };
 const LIMITS: EngineLimits =
     EngineLimits { slots: 128.0, kv_tokens: 400_000.0, step_tokens: 2048.0 };

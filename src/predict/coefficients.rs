@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::batch_factors::{BatchFactors, BatchLearner};
+use super::batch_ratios::{BatchLearner, BatchRatios};
 
 /// The five numbers of a step: `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D`
-/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds. And by which factors
+/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds. And the ratios by which
 /// small batches differ from that.
 ///
 /// Source: the regression models that simulators of vLLM use (BLIS, Vidur, Dynamo's mocker); see
@@ -23,7 +23,7 @@ pub struct Coefficients {
     /// Each pair of tokens between which a prompt has attention.
     pub pair: f64,
     /// Steps of small batches in relation to what the others come to.
-    pub batches: BatchFactors,
+    pub batches: BatchRatios,
 }
 
 impl Coefficients {
@@ -135,7 +135,7 @@ impl StepLearner {
             context: context / CONTEXT,
             token,
             pair,
-            batches: self.batches.factors(),
+            batches: self.batches.ratios(),
         }
     }
 
@@ -171,7 +171,7 @@ impl StepLearner {
         let x = [1.0, decodes / DECODES, context / CONTEXT].map(|one| one / gap * SCALE);
         let weights = self.weights.map(|weight| weight / SCALE);
         let line = dot(&x, &weights);
-        let off = 1.0 - line * self.batches.factors().of(decodes);
+        let off = 1.0 - line * self.batches.ratios().of(decodes);
         if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
             // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
             self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;

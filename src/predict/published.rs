@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batch_factors::BatchFactors;
+use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
 use super::prompts::{MOST_SHARE, Work, share_at};
@@ -92,7 +92,7 @@ impl Published {
                 decode: self.decode.get(),
                 context: self.context_cost.get(),
                 pair: self.pair.get(),
-                batches: BatchFactors::from_bits(self.batches.load(Ordering::Relaxed)),
+                batches: BatchRatios::from_bits(self.batches.load(Ordering::Relaxed)),
             },
             limits: EngineLimits {
                 slots: self.slots.get(),

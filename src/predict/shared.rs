@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::backend::BackendPredictor;
-use super::batch_factors::BatchFactors;
+use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::later;
 use super::learned::Learned;
@@ -31,7 +31,7 @@ const UNKNOWN_ENGINE: Coefficients = Coefficients {
     decode: 60.0,
     context: 0.05,
     pair: 0.0005,
-    batches: BatchFactors::ON_THE_LINE,
+    batches: BatchRatios::ON_THE_LINE,
 };
 
 /// The predictor of one model on one backend.

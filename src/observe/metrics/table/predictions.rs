@@ -103,8 +103,8 @@ fn report(row: &Serving, scrape: &Scrape<'_>) -> Option<PredictorReport> {
     Some(predictor.report(scrape.now.0 as f64))
 }
 
-/// The factors of small batches, by the size of the batch.
+/// The ratios of small batches, by the size of the batch.
 fn batches(report: &PredictorReport) -> impl Iterator<Item = (String, f64)> + use<> {
-    let factors = (1_u8..).zip(report.coefficients.batches.all());
-    factors.map(|(requests, factor)| (requests.to_string(), factor))
+    let ratios = (1_u8..).zip(report.coefficients.batches.all());
+    ratios.map(|(requests, ratio)| (requests.to_string(), ratio))
 }

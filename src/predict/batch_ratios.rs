@@ -1,11 +1,11 @@
-//! By how much the steps of small batches are off the line that the regression finds.
+//! Steps of small batches in relation to the line that the regression finds.
 
 use serde::{Deserialize, Serialize};
 
-/// Batches of one to so many requests have a factor each. Some engines compute small batches in another way: llama.cpp computes
+/// Batches of one to so many requests have a ratio each. Some engines compute small batches in another way: llama.cpp computes
 /// requests apart whose slots are not neighbours. Of four slots that is every second batch of three, and none of four.
 const BATCHES: usize = 8;
-/// The factors are within this, and its inverse.
+/// The ratios are within this, and its inverse.
 const MOST: f64 = 1.5;
 /// Steps that count as if they were on the line: of few nothing is known.
 const PRIOR: f64 = 50.0;
@@ -17,15 +17,15 @@ const ONE: u8 = 128;
 /// The time of a step in relation to the line, for batches of one request, of two, and so on: in parts of [`ONE`], so that
 /// all are read as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchFactors([u8; BATCHES]);
+pub struct BatchRatios([u8; BATCHES]);
 
-impl Default for BatchFactors {
+impl Default for BatchRatios {
     fn default() -> Self {
         Self::ON_THE_LINE
     }
 }
 
-impl BatchFactors {
+impl BatchRatios {
     /// No batch is known to be off.
     pub const ON_THE_LINE: Self = Self([ONE; BATCHES]);
 
@@ -51,7 +51,7 @@ impl BatchFactors {
     }
 }
 
-/// Where the factor of a batch is; none of an empty one.
+/// Where the ratio of a batch is; none of an empty one.
 #[inline(always)]
 fn index(decodes: f64) -> Option<usize> {
     usize::from(rounded(decodes)).checked_sub(1)
@@ -64,7 +64,7 @@ fn rounded(value: f64) -> u8 {
     (value + 0.5) as u8
 }
 
-/// Learns the factors: mean ratios of steps to the line.
+/// Learns the ratios, as means over the last steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct BatchLearner {
     ratios: [f64; BATCHES],
@@ -88,12 +88,12 @@ impl BatchLearner {
     }
 
     /// What it has found.
-    pub(super) fn factors(&self) -> BatchFactors {
-        let mut factors = BatchFactors::default();
-        for ((parts, mean), known) in factors.0.iter_mut().zip(&self.ratios).zip(&self.steps) {
-            let factor = (mean * known + PRIOR) / (known + PRIOR);
-            *parts = rounded(factor.clamp(1.0 / MOST, MOST) * f64::from(ONE));
+    pub(super) fn ratios(&self) -> BatchRatios {
+        let mut ratios = BatchRatios::default();
+        for ((parts, mean), known) in ratios.0.iter_mut().zip(&self.ratios).zip(&self.steps) {
+            let ratio = (mean * known + PRIOR) / (known + PRIOR);
+            *parts = rounded(ratio.clamp(1.0 / MOST, MOST) * f64::from(ONE));
         }
-        factors
+        ratios
     }
 }
