@@ -23,6 +23,8 @@ mod prediction;
 mod prefill;
 mod prompts;
 mod published;
+#[cfg(test)]
+mod recorded_tests;
 mod residual;
 mod rows;
 mod share;

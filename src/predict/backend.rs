@@ -155,9 +155,9 @@ impl BackendPredictor {
         let number = self.sent;
         let Prediction { raw, regime, work, decode, .. } = prediction;
         let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
-        let (tokens, learned, entered) = (sent.uncached(), 0.0, None);
+        let (tokens, learned, started) = (sent.uncached(), 0.0, None);
         let prompt =
-            Prompt { number, sent_at: now, tokens, work, done_at, raw, regime, learned, entered };
+            Prompt { number, sent_at: now, tokens, work, done_at, raw, regime, learned, started };
         if is_idle {
             self.step_ended = now + self.prefill.front_end();
         }
@@ -255,7 +255,10 @@ impl BackendPredictor {
         if ticket.age == 0 {
             self.no_token(ticket, is_complete, now);
             self.waiting = self.waiting.saturating_sub(1);
-            self.prompts.remove(ticket.number);
+            let prompt = self.prompts.remove(ticket.number);
+            if prompt.is_some_and(|one| one.started.is_some()) {
+                self.bursts.discard();
+            }
             return;
         }
         if ticket.sent.is_whole {
@@ -263,6 +266,7 @@ impl BackendPredictor {
         }
         self.streams.remove(ticket.sent.prompt, ticket.age);
         self.allowed.set(ticket, None);
+        self.start_prompts(now);
         if ticket.sent.is_whole {
             self.no_token(ticket, is_complete, now);
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);

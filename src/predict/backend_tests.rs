@@ -117,6 +117,52 @@ fn prompts_without_a_pause_show_what_a_token_costs() {
     assert!((found / TRUE.token - 1.0).abs() < 0.1, "{found}");
 }
 
+/// An engine that computes a long prompt in several steps, and a short one beside it in the second.
+#[test]
+fn short_prompts_do_not_take_the_time_of_long_ones() {
+    let waits = WaitCurve::default();
+    let wrong = Coefficients { token: 500.0, pair: 0.0, ..TRUE };
+    let mut predictor = BackendPredictor::new(&wrong, EngineLimits { slots: 4.0, ..LIMITS });
+    let sent = |prompt: f64| Sent { prompt, cached: 0.0, ..SENT };
+    let mut now = 0.0;
+    for _ in 0..20 {
+        let mut tickets = [sent(2900.0), sent(60.0)].map(|sent| {
+            let prediction = predictor.predict(&waits, &sent, now);
+            now += 1_000.0;
+            predictor.sent(sent, prediction, None, now)
+        });
+        let [long, short] = &mut tickets;
+        predictor.step_ended(now + 1e6, 1.0);
+        predictor.first_token(short, now + 2e6);
+        predictor.ended(short, None, true, now + 2e6);
+        predictor.first_token(long, now + 2.96e6);
+        predictor.ended(long, None, true, now + 2.96e6);
+        now += 5e6;
+    }
+    let found = predictor.coefficients();
+    let (long, short) = (found.prefill(0.0, 2900.0), found.prefill(0.0, 60.0));
+    assert!((long / 2.9e6 - 1.0).abs() < 0.1 && short < 0.2e6, "{long} {short} {found:?}");
+}
+
+#[test]
+fn prompts_start_when_there_is_a_slot() {
+    let waits = WaitCurve::default();
+    let limits = EngineLimits { slots: 1.0, ..LIMITS };
+    let mut predictor = BackendPredictor::new(&TRUE, limits);
+    let send = |predictor: &mut BackendPredictor, now: f64| {
+        let prediction = predictor.predict(&waits, &SENT, now);
+        predictor.sent(SENT, prediction, None, now)
+    };
+    let mut first = send(&mut predictor, 0.0);
+    predictor.first_token(&mut first, 3e4);
+    let _second = send(&mut predictor, 4e4);
+    predictor.progress(&mut first, 2, 5e4);
+    predictor.step_ended(5e4, 1.0);
+    assert_eq!(predictor.prompts().started_before(1e6), 0.0, "its slot is taken");
+    predictor.ended(&mut first, None, true, 6e4);
+    assert_eq!(predictor.prompts().started_before(1e6), SENT.uncached());
+}
+
 #[test]
 fn small_batches_that_lie_on_no_line_are_learned() {
     // A llama.cpp server on one core: four rows take hardly longer than three. Larger batches lie on a line.

@@ -5,20 +5,32 @@ use super::prefill::PrefillSample;
 /// The share of a step within which two times are the same.
 pub(super) const SAME: f64 = 0.3;
 
-/// First tokens that came with the end of the same step.
+/// The share of the tokens of a burst that prompts without a first token may have at most, for it to be complete: what was
+/// computed of those took part of the time.
+const UNFINISHED: f64 = 0.5;
+/// Bursts that are taken together at most.
+const MOST: u32 = 16;
+
+/// First tokens that came with the end of the same step, or of steps in which the same prompts were computed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Burst {
     at: f64,
-    /// When the engine started with their prompts, and the number of its steps then.
+    /// When the engine started with their prompts.
     start: f64,
+    /// The number of the last step that ended then, and that of the last one that was counted.
+    first_step: f64,
     step: f64,
-    /// The number of steps in which they were computed, as far as steps were seen to end, and how long one took
-    /// without them.
-    steps: f64,
+    /// What the steps took that were seen to end, without prompts, and how many those were.
     step_time: f64,
+    steps: f64,
+    /// How long one takes.
+    each: f64,
     tokens: f64,
     pairs: f64,
     count: u32,
+    bursts: u32,
+    /// Tokens of prompts that the engine has started with, and that have no first token yet.
+    unfinished: f64,
     has_front_end: bool,
 }
 
@@ -28,7 +40,7 @@ pub(super) struct FirstToken {
     pub(super) now: f64,
     pub(super) sent_at: f64,
     /// When the engine started with the prompt, and the number of its steps then.
-    pub(super) entered: (f64, f64),
+    pub(super) started: (f64, f64),
     pub(super) tokens: f64,
     pub(super) pairs: f64,
     /// How long a step takes, and how many were seen to end; `None` where no stream shows them.
@@ -36,6 +48,8 @@ pub(super) struct FirstToken {
     pub(super) steps_seen: Option<f64>,
     /// Tokens of a step.
     pub(super) step_tokens: f64,
+    /// Tokens of prompts that the engine started with before, and that have no first token yet.
+    pub(super) unfinished: f64,
 }
 
 /// The bursts of an engine.
@@ -50,33 +64,72 @@ impl Bursts {
     /// Adds a first token. Returns what the burst before it shows, once it is complete.
     pub(super) fn add(&mut self, first: &FirstToken) -> Option<PrefillSample> {
         let is_new = first.now > self.current.at + SAME * first.step_time;
-        let sample = if is_new { self.complete(first.step_tokens) } else { None };
+        let sample =
+            if is_new && !self.goes_on() { self.complete(first.step_tokens) } else { None };
         // Prompts are computed one after the other, so this one from the end of those before on.
-        let is_behind = self.current.count == 0 && first.entered.0 < self.before.0;
-        let (start, step) = if is_behind { self.before } else { first.entered };
-        let has_front_end = start <= first.sent_at;
+        let is_behind = first.started.0 < self.before.0;
+        let (start, step) = if is_behind { self.before } else { first.started };
         let burst = &mut self.current;
         if burst.count == 0 {
-            *burst = Burst { at: first.now, start, step, ..Burst::default() };
+            *burst = Burst { start: f64::INFINITY, first_step: step, step, ..Burst::default() };
         }
-        burst.has_front_end |= has_front_end;
-        burst.steps = first.steps_seen.map_or(0.0, |seen| seen - burst.step);
-        burst.step_time = first.step_time;
+        burst.bursts += u32::from(is_new);
+        let mut steps = 0.0;
+        if start < burst.start {
+            steps += (burst.first_step - step).max(0.0);
+            (burst.start, burst.first_step) = (start, step);
+            burst.has_front_end = start <= first.sent_at;
+        }
+        if let Some(seen) = first.steps_seen {
+            steps += (seen - burst.step).max(0.0);
+            burst.step = seen;
+        }
+        burst.steps += steps;
+        burst.step_time += steps * first.step_time;
+        burst.each = first.step_time;
+        burst.at = first.now;
         burst.tokens += first.tokens;
         burst.pairs += first.pairs;
         burst.count += 1;
+        burst.unfinished = first.unfinished;
         sample
     }
 
+    /// Whether prompts that were computed at the same time have no first token yet.
+    fn goes_on(&self) -> bool {
+        let Burst { unfinished, tokens, bursts, .. } = self.current;
+        unfinished > UNFINISHED * tokens && bursts < MOST
+    }
+
+    /// A prompt has left that was being computed: what took how long is not known.
+    pub(super) fn discard(&mut self) {
+        let Burst { at, step, count, .. } = self.current;
+        if count > 0 {
+            self.before = (at, step);
+        }
+        self.current = Burst::default();
+    }
+
     fn complete(&mut self, step_tokens: f64) -> Option<PrefillSample> {
-        let burst = std::mem::take(&mut self.current);
-        let Burst { at, start, step, step_time, tokens, pairs, count, has_front_end, .. } = burst;
+        let Burst {
+            at,
+            start,
+            step,
+            step_time,
+            steps,
+            each,
+            tokens,
+            pairs,
+            count,
+            has_front_end,
+            ..
+        } = std::mem::take(&mut self.current);
         if count == 0 {
             return None;
         }
-        self.before = (at, step + burst.steps.max(1.0));
-        let steps = burst.steps.max(tokens / step_tokens).max(1.0);
-        let time = at - start - steps * step_time;
+        self.before = (at, step + (1.0 - steps).max(0.0));
+        let unseen = (tokens / step_tokens).max(1.0) - steps;
+        let time = at - start - step_time - unseen.max(0.0) * each;
         Some(PrefillSample { tokens, pairs, time, has_front_end })
     }
 }
@@ -91,19 +144,63 @@ mod tests {
         let first = FirstToken {
             now: 37_000.0,
             sent_at: 2_000.0,
-            entered: (2_000.0, 0.0),
+            started: (2_000.0, 0.0),
             tokens: 300.0,
             pairs: 0.0,
             step_time: 15_000.0,
             // No stream showed the end of the first step.
             steps_seen: None,
             step_tokens: 2048.0,
+            unfinished: 0.0,
         };
         assert_eq!(bursts.add(&first), None);
         let second =
-            FirstToken { now: 65_000.0, entered: (36_999.0, 1.0), steps_seen: Some(2.0), ..first };
+            FirstToken { now: 65_000.0, started: (36_999.0, 1.0), steps_seen: Some(2.0), ..first };
         assert_eq!(bursts.add(&second).unwrap().time, 20_000.0);
         let third = FirstToken { now: 120_000.0, ..second };
         assert_eq!(bursts.add(&third).unwrap().time, 13_000.0);
+    }
+
+    fn first_token(now: f64, started: f64, tokens: f64, unfinished: f64) -> FirstToken {
+        FirstToken {
+            now,
+            sent_at: started,
+            started: (started, 0.0),
+            tokens,
+            pairs: 0.0,
+            step_time: 1_000.0,
+            steps_seen: None,
+            step_tokens: 2048.0,
+            unfinished,
+        }
+    }
+
+    #[test]
+    fn prompts_that_were_computed_together_are_taken_together() {
+        let mut bursts = Bursts::default();
+        assert_eq!(bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0)), None);
+        assert_eq!(bursts.add(&first_token(860_000.0, 0.0, 800.0, 0.0)), None, "it goes on");
+        let sample = bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)).unwrap();
+        assert_eq!((sample.tokens, sample.time), (860.0, 859_000.0));
+    }
+
+    #[test]
+    fn prompt_that_leaves_takes_what_is_not_known_with_it() {
+        let mut bursts = Bursts::default();
+        bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0));
+        bursts.discard();
+        assert_eq!(bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)), None);
+        assert_eq!(bursts.add(&first_token(3e6, 2.9e6, 60.0, 0.0)).unwrap().tokens, 60.0);
+    }
+
+    #[test]
+    fn endless_prompts_are_learned_from_as_well() {
+        let mut bursts = Bursts::default();
+        let mut samples = 0;
+        for n in 0..100_u32 {
+            let now = f64::from(n + 1) * 1e5;
+            samples += u32::from(bursts.add(&first_token(now, now - 2e5, 60.0, 5_000.0)).is_some());
+        }
+        assert_eq!(samples, 99 / MOST);
     }
 }

@@ -15,8 +15,9 @@ const NOISE: f64 = 0.02;
 const LEAST: f64 = 2.0;
 /// What is not known of the front end: the variance of a guess, in milliseconds squared.
 const FRONT_END: f64 = 400.0;
-/// The same of a million pairs.
-const PAIR: f64 = 1.0;
+/// What is not known of a pair: its standard deviation is what a token costs, divided by so many tokens. CPUs are as slow with
+/// attention as with all else: a prompt of 770 tokens took 1.7 times as long per token there as one of 60.
+const PAIR: f64 = 2000.0;
 /// The largest variance that a sample adds.
 const MOST_VARIANCE: f64 = 1e7;
 /// How far a sample may be off, in times; the first ones may be off by more.
@@ -59,7 +60,7 @@ impl PrefillLearner {
             covariance: [
                 [FRONT_END, 0.0, 0.0],
                 [0.0, (2.0 * cost).powi(2).max(100.0), 0.0],
-                [0.0, 0.0, PAIR],
+                [0.0, 0.0, pair_variance(token)],
             ],
             samples: 0.0,
         }
@@ -88,6 +89,7 @@ impl PrefillLearner {
         } else if took > expected * WRONG_GUESS {
             let deviation = DEVIATION * took * TOKENS / tokens;
             self.covariance[1][1] += deviation.powi(2).min(MOST_VARIANCE);
+            self.covariance[2][2] += pair_variance(took * 1000.0 / tokens);
         }
         // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
         let scale = took.max(expected / OUTLIER);
@@ -139,6 +141,11 @@ impl PrefillLearner {
     pub fn samples(&self) -> f64 {
         self.samples
     }
+}
+
+/// The variance of the cost of [`PAIRS`] pairs, in milliseconds squared, where a token costs so many microseconds.
+fn pair_variance(token: f64) -> f64 {
+    (token / PAIR * PAIRS / 1000.0).powi(2)
 }
 
 /// Takes `factor` times the product of `p` with itself from a covariance.

@@ -40,7 +40,7 @@ pub(super) struct Prompt {
     /// The wait that was learned from last.
     pub(super) learned: f64,
     /// The end of the step after which the engine computed it, and the number of that step.
-    pub(super) entered: Option<(f64, f64)>,
+    pub(super) started: Option<(f64, f64)>,
 }
 
 /// Tokens of prompts, and what they take.
@@ -63,8 +63,11 @@ impl Work {
 #[derive(Debug, Clone, Default)]
 pub struct Prompts {
     prompts: VecDeque<Prompt>,
-    /// How many of the first ones the engine computes.
+    /// How many of the first ones had arrived when the current step began, and how many of those have a slot.
     entered: usize,
+    started: usize,
+    /// The tokens of those that have a slot.
+    started_tokens: f64,
     /// Those whose response comes in one piece.
     whole: usize,
     inside: Work,
@@ -85,15 +88,17 @@ impl Prompts {
         if self.prompts.len() >= MOST {
             return;
         }
-        let enters = enters.filter(|_| self.entered == self.prompts.len());
+        let enters = enters.filter(|_| self.started == self.prompts.len());
         if enters.is_some() {
             self.entered += 1;
+            self.started += 1;
+            self.started_tokens += prompt.tokens;
             self.inside.add(&prompt, 1.0);
         } else {
             self.outside.add(&prompt, 1.0);
         }
         self.whole += usize::from(prompt.done_at.is_finite());
-        self.prompts.push_back(Prompt { entered: enters, ..prompt });
+        self.prompts.push_back(Prompt { started: enters, ..prompt });
     }
 
     /// A prompt has its first token, or has left.
@@ -105,6 +110,10 @@ impl Prompts {
     fn remove_at(&mut self, index: usize) -> Option<Prompt> {
         let prompt = self.prompts.remove(index)?;
         self.whole -= usize::from(prompt.done_at.is_finite());
+        if index < self.started {
+            self.started -= 1;
+            self.started_tokens = (self.started_tokens - prompt.tokens).max(0.0);
+        }
         if index < self.entered {
             self.entered -= 1;
             self.inside.add(&prompt, -1.0);
@@ -115,6 +124,7 @@ impl Prompts {
         }
         if self.prompts.is_empty() {
             (self.inside, self.outside, self.done) = Default::default();
+            self.started_tokens = 0.0;
         } else if self.entered == 0 {
             (self.inside, self.done) = Default::default();
         }
@@ -122,19 +132,30 @@ impl Prompts {
     }
 
     /// Steps have ended at `at`, after which the engine has computed `computed` of the prompts inside. Those that had
-    /// arrived are inside from now on; `step`: the number of steps so far.
-    pub(super) fn step_ended(&mut self, at: f64, step: f64, front_end: f64, computed: f64) {
+    /// arrived are inside from now on.
+    pub(super) fn step_ended(&mut self, at: f64, front_end: f64, computed: f64) {
         self.forget_done(at);
         self.done = (self.done + computed).min(self.inside.time);
-        while let Some(prompt) = self.prompts.get_mut(self.entered) {
+        while let Some(prompt) = self.prompts.get(self.entered) {
             if prompt.sent_at + front_end > at {
                 break;
             }
-            prompt.entered = Some((at, step));
             let prompt = *prompt;
             self.outside.add(&prompt, -1.0);
             self.inside.add(&prompt, 1.0);
             self.entered += 1;
+        }
+    }
+
+    /// The engine starts at `at` with prompts inside, where it has room for so many at the same time. `step`: the number of
+    /// steps so far.
+    pub(super) fn start(&mut self, at: f64, step: f64, room: f64) {
+        while self.started < self.entered && (self.started as f64) < room {
+            if let Some(prompt) = self.prompts.get_mut(self.started) {
+                prompt.started = Some((at, step));
+                self.started_tokens += prompt.tokens;
+            }
+            self.started += 1;
         }
     }
 
@@ -156,6 +177,13 @@ impl Prompts {
     /// All of them, to be learned from while they wait.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Prompt> {
         self.prompts.iter_mut()
+    }
+
+    /// The tokens of those that the engine started with before `at`.
+    pub(super) fn started_before(&self, at: f64) -> f64 {
+        let latest = self.prompts.iter().take(self.started).rev();
+        let after = latest.take_while(|one| one.started.is_some_and(|(started, _)| started >= at));
+        (self.started_tokens - after.map(|one| one.tokens).sum::<f64>()).max(0.0)
     }
 
     /// How many there are.
@@ -198,7 +226,7 @@ mod tests {
             raw: 1.0,
             regime: Regime::Prefill,
             learned: 0.0,
-            entered: None,
+            started: None,
         }
     }
 
@@ -209,13 +237,14 @@ mod tests {
         prompts.send(prompt(2, 10.0), None);
         prompts.send(prompt(3, 900.0), None);
         assert_eq!((prompts.inside().time, prompts.outside().time), (5_000.0, 10_000.0));
-        prompts.step_ended(500.0, 1.0, 100.0, 2_000.0);
+        prompts.step_ended(500.0, 100.0, 2_000.0);
+        prompts.start(500.0, 1.0, f64::INFINITY);
         assert_eq!((prompts.inside().time, prompts.outside().time), (8_000.0, 5_000.0));
-        assert_eq!(prompts.remove(1).unwrap().entered, Some((0.0, 0.0)));
+        assert_eq!(prompts.remove(1).unwrap().started, Some((0.0, 0.0)));
         assert_eq!(prompts.inside(), Work { tokens: 100.0, time: 5_000.0 });
-        assert_eq!(prompts.remove(2).unwrap().entered, Some((500.0, 1.0)));
+        assert_eq!(prompts.remove(2).unwrap().started, Some((500.0, 1.0)));
         assert_eq!(prompts.remove(2), None);
-        assert_eq!(prompts.remove(3).unwrap().entered, None);
+        assert_eq!(prompts.remove(3).unwrap().started, None);
         assert_eq!((prompts.inside(), prompts.outside()), Default::default());
     }
 
@@ -224,9 +253,9 @@ mod tests {
         let mut prompts = Prompts::default();
         prompts.send(Prompt { done_at: 700.0, ..prompt(1, 0.0) }, None);
         prompts.send(prompt(2, 0.0), None);
-        prompts.step_ended(600.0, 1.0, 0.0, 0.0);
+        prompts.step_ended(600.0, 0.0, 0.0);
         assert_eq!(prompts.count(), 2);
-        prompts.step_ended(700.0, 2.0, 0.0, 0.0);
+        prompts.step_ended(700.0, 0.0, 0.0);
         assert_eq!((prompts.count(), prompts.entered()), (1, 1));
         assert_eq!(prompts.inside().time, 5_000.0);
     }

@@ -13,21 +13,22 @@ impl BackendPredictor {
     /// A first token shows what its prompt took, with those that came together with it.
     pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
         // Without: it came before the step was seen to end.
-        let Some(entered) = prompt.entered else { return };
+        let Some(started) = prompt.started else { return };
         let (tokens, step_time) = (ticket.sent.uncached(), self.step());
-        if now - entered.0 < SAME * step_time {
+        if now - started.0 < SAME * step_time {
             // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
             return self.prefill.shrink_front_end();
         }
         let first = FirstToken {
             now,
             sent_at: prompt.sent_at,
-            entered,
+            started,
             tokens,
             pairs: tokens * (ticket.sent.cached + tokens * 0.5),
             step_time,
             steps_seen: Some(self.steps_seen).filter(|_| self.all_streams() >= 1.0),
             step_tokens: self.limits.step_tokens,
+            unfinished: self.prompts.started_before(now - SAME * step_time),
         };
         if let Some(sample) = self.bursts.add(&first) {
             self.prefill.learn(&sample);
@@ -94,10 +95,16 @@ impl BackendPredictor {
         self.is_clean = decodes >= 1.0;
         let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
         (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
-        let front_end = self.prefill.front_end();
-        self.prompts.step_ended(at, self.steps_seen, front_end, computed);
+        self.prompts.step_ended(at, self.prefill.front_end(), computed);
+        self.start_prompts(at);
         // The engine may have any prompt that was sent: what lies before it takes less time at first than is believed.
         self.is_clean &= self.prompts.count() == 0 || decodes >= self.limits.slots;
+    }
+
+    /// The engine starts with prompts for which it has a slot.
+    pub(super) fn start_prompts(&mut self, at: f64) {
+        let room = self.limits.slots - self.all_streams();
+        self.prompts.start(at, self.steps_seen, room);
     }
 
     pub(super) fn learned(&mut self) {

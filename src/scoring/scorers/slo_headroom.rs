@@ -1,6 +1,8 @@
 //! `slo-headroom`: prefers backends on which the objectives of the request, and of those that run there, are predicted to
 //! be met.
 
+mod late;
+
 use super::{Needs, Scorer, ScorerRow};
 use crate::scoring::params::ParamError;
 use crate::scoring::prediction::PredictedLatency;
@@ -23,7 +25,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT (mean; p90 for priorities below 0, and of a backend without the prompt where another one has 80 % of it) and TPOT (that of running streams, too); cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream); most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; where none has any, the cheapest is best. Backends with at least 80 % of the prompt cached come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
+    formula: "headroom = objective - prediction, the least of TTFT (mean; p90 for priorities below 0, and of a backend without the prompt where another one has 80 % of it) and TPOT (that of running streams, too); cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream); most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; where none has any, the longest TTFT up to 10 x the objective is best of those that miss it even without the request's own prompt, and without one, or for priorities below 0, the cheapest. Backends with at least 80 % of the prompt cached come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -71,8 +73,11 @@ impl Scorer for SloHeadroom {
         let meets = |one: &Candidate| {
             headroom(one).is_some_and(|headroom| headroom.is_none_or(|headroom| headroom.is_met()))
         };
-        // A request that is late anyway does the least harm where it costs the least.
         let is_late = !candidates.iter().any(meets);
+        if is_late && late::score(objectives, candidates, scores) {
+            return;
+        }
+        // Otherwise a request that is late does the least harm where it costs the least.
         let eligible = || {
             let eligible = candidates.iter().filter(|one| is_late || meets(one));
             eligible.filter_map(|one| Some((is_warm(one), one.prediction?)))
@@ -201,6 +206,7 @@ mod tests {
             prediction: Some(PredictedLatency {
                 ttft,
                 ttft_p90: ttft,
+                prefill: ttft,
                 tightest_tpot: f32::INFINITY,
                 ..PredictedLatency::default()
             }),

@@ -314,6 +314,24 @@ fn engine_that_slows_down_is_followed() {
     assert!(count > 300 && error < 0.2, "{error} of {count}");
 }
 
+/// Requests that are late on every backend go where all are late, and leave the others to those that can be in time.
+#[test]
+fn more_requests_are_in_time_in_an_overload() {
+    let good = |routing: &str| {
+        let shares = (1..=4).map(|seed| {
+            let workload = mixed_of(3000, 54.0, 3.0, seed);
+            let mut spec = world(routing, 4);
+            spec.objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+            let result = simulate(&spec, &workload).unwrap();
+            let objective = Objective { first_token: 0.5, per_token: 1.0 };
+            Summary::new(&result, &workload, &objective).goodput
+        });
+        shares.sum::<f64>() / 4.0
+    };
+    let (slo, balanced) = (good("strategy: slo"), good("strategy: weighted, preset: balanced"));
+    assert!(slo > balanced + 0.05, "{slo} {balanced}");
+}
+
 fn mixed(requests: u32, rate: f64, variation: f64) -> Workload {
     mixed_of(requests, rate, variation, 1)
 }

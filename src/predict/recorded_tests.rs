@@ -1,0 +1,102 @@
+//! The predictor on recorded traffic to two llama.cpp servers with four slots, one of them three times as slow:
+//! short prompts and some long ones in bursts, sent by the strategy `balanced` of `tests/e2e/objectives.py`.
+
+use std::sync::Arc;
+
+use super::{PredictionTicket, Predictor, Sent};
+
+const RUN: &str = include_str!("../../tests/data/llamacpp-run.csv");
+/// Requests of each engine before predictions count, of 150 to 250.
+const LEARNED: usize = 60;
+
+struct Request {
+    sent_at: f64,
+    prompt: f64,
+    /// When its tokens came.
+    tokens: Vec<f64>,
+}
+
+/// The requests of one engine, in microseconds.
+fn requests(engine: &str) -> Vec<Request> {
+    let of_engine = |line: &&str| line.starts_with(engine);
+    let rows = RUN.lines().filter(of_engine).map(|line| {
+        let fields: Vec<&str> = line.split(',').collect();
+        let number = |index: usize| fields[index].parse::<f64>().unwrap();
+        let sent_at = number(1) * 1e3;
+        let mut tokens = vec![sent_at + number(3) * 1e3];
+        for gap in fields[4].split_whitespace() {
+            tokens.push(tokens.last().unwrap() + gap.parse::<f64>().unwrap() * 100.0);
+        }
+        Request { sent_at, prompt: number(2), tokens }
+    });
+    rows.collect()
+}
+
+/// What happens, in its order.
+#[derive(Clone, Copy)]
+enum Event {
+    Sent(usize),
+    Token(usize),
+    Ended(usize),
+    Second,
+}
+
+fn events(requests: &[Request]) -> Vec<(f64, Event)> {
+    let mut events = Vec::new();
+    for (index, one) in requests.iter().enumerate() {
+        events.push((one.sent_at, Event::Sent(index)));
+        events.extend(one.tokens.iter().map(|at| (*at, Event::Token(index))));
+        events.push((one.tokens.last().unwrap() + 100.0, Event::Ended(index)));
+    }
+    let last = events.iter().map(|(at, _)| *at).fold(0.0, f64::max);
+    let mut second = 0.0;
+    while second < last {
+        events.push((second, Event::Second));
+        second += 1e6;
+    }
+    events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    events
+}
+
+/// The predicted and the actual times to the first token of each request.
+fn replay(requests: &[Request]) -> Vec<(f64, f64)> {
+    let predictor = Arc::new(Predictor::default());
+    let mut tickets: Vec<Option<PredictionTicket>> = requests.iter().map(|_| None).collect();
+    let mut found = vec![(0.0, 0.0); requests.len()];
+    for (now, event) in events(requests) {
+        match event {
+            Event::Sent(index) => {
+                let (prompt, max_output) = (requests[index].prompt, requests[index].tokens.len());
+                let max_output = max_output as f64;
+                let sent = Sent { prompt, cached: 0.0, max_output, is_whole: false };
+                let prediction = predictor.estimate(&sent, now).prediction;
+                found[index] = (prediction.ttft, requests[index].tokens[0] - now);
+                tickets[index] = Some(predictor.send(sent, prediction, None, now));
+            }
+            Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now),
+            Event::Ended(index) => tickets[index].take().unwrap().complete(None, now),
+            Event::Second => predictor.refresh(4.0, f64::INFINITY, now),
+        }
+    }
+    found
+}
+
+/// Long prompts take several steps there, with the short ones of other slots beside them.
+#[test]
+fn first_tokens_of_llamacpp_are_predicted() {
+    for (engine, most) in [("fast", 0.5), ("slow", 0.3)] {
+        let requests = requests(engine);
+        let found = replay(&requests);
+        let (mut off, mut sum, mut long) = (0.0, 0.0, (0.0, 0.0));
+        for ((predicted, actual), one) in found.iter().zip(&requests).skip(LEARNED) {
+            off += (predicted - actual).abs();
+            sum += actual;
+            if one.prompt > 500.0 {
+                long = (long.0 + predicted, long.1 + actual);
+            }
+        }
+        assert!(off / sum < most, "{engine}: {} of {}", off / sum, requests.len());
+        let ratio = long.0 / long.1;
+        assert!((0.7..1.3).contains(&ratio), "{engine}, long prompts: {ratio}");
+    }
+}

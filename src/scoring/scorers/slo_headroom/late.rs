@@ -1,0 +1,92 @@
+//! Where a request goes that would be late on every backend.
+
+use super::LEAST;
+use crate::scoring::objectives::Objectives;
+use crate::scoring::prediction::PredictedLatency;
+use crate::scoring::readings::Candidate;
+
+/// The longest time to the first token that such a request may get, in multiples of its objective. With 5 fewer others are
+/// in time in simulated overloads; with 20 more, but late ones wait for twice as long.
+const LONGEST: f64 = 10.0;
+
+/// The time to the first token on a backend where the request would be late even without its own prompt, as all others
+/// would that arrive now; `None` where it is in time, would take too long, or nothing comes from the backend.
+fn wait(one: &Candidate, objective: f64) -> Option<f64> {
+    let PredictedLatency { ttft, prefill, stall, .. } = one.prediction?;
+    let (ttft, prefill) = (f64::from(ttft), f64::from(prefill));
+    let is_behind = ttft - prefill > objective && ttft <= LONGEST * objective && stall <= 0.0;
+    is_behind.then_some(ttft)
+}
+
+/// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
+/// longest wait is best. It makes no other one late there, and the other backends catch up. Otherwise it changes nothing and
+/// returns `false`. A request that may be refused is not scored: it is by the backend where it is the least late.
+pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f64]) -> bool {
+    let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
+        return false;
+    };
+    let longest = all.iter().filter_map(|one| wait(one, objective)).fold(0.0, f64::max);
+    if longest <= 0.0 {
+        return false;
+    }
+    for (score, one) in scores.iter_mut().zip(all) {
+        *score = match (wait(one, objective), one.prediction) {
+            (Some(wait), _) => wait / longest,
+            (None, Some(_)) => LEAST,
+            (None, None) => f64::NAN,
+        };
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scores by wait and own prompt; each request has an objective of 500 ms.
+    fn scores<const N: usize>(priority: i32, backends: [(f32, f32); N]) -> Option<[f64; N]> {
+        let candidates = backends.map(|(wait, prefill)| Candidate {
+            prediction: Some(PredictedLatency {
+                ttft: wait + prefill,
+                prefill,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        });
+        let objectives = Objectives { ttft_ms: Some(500.0), priority, ..Objectives::default() };
+        let mut scores = [0.0; N];
+        score(&objectives, &candidates, &mut scores).then_some(scores)
+    }
+
+    #[test]
+    fn late_request_goes_where_all_are_late() {
+        let [soon, later, latest] =
+            scores(0, [(400.0, 200.0), (600.0, 200.0), (4000.0, 200.0)]).unwrap();
+        assert!(latest > later && later > soon && soon > 0.0, "{soon} {later} {latest}");
+    }
+
+    #[test]
+    fn late_request_waits_for_ten_times_its_objective_at_most() {
+        let [soon, later, latest] =
+            scores(0, [(400.0, 200.0), (600.0, 200.0), (4900.0, 200.0)]).unwrap();
+        assert!(later > soon && soon == latest, "{soon} {later} {latest}");
+    }
+
+    #[test]
+    fn long_prompt_is_no_reason_where_others_are_in_time() {
+        assert_eq!(scores(0, [(0.0, 900.0), (400.0, 900.0)]), None);
+    }
+
+    #[test]
+    fn requests_that_may_be_refused_go_where_they_are_least_late() {
+        assert_eq!(scores(-1, [(600.0, 200.0), (4000.0, 200.0)]), None);
+    }
+
+    #[test]
+    fn silent_backend_gets_no_late_requests() {
+        let stalled = PredictedLatency { ttft: 3000.0, stall: 2000.0, ..Default::default() };
+        let candidates = [Candidate { prediction: Some(stalled), ..Candidate::default() }];
+        let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+        assert!(!score(&objectives, &candidates, &mut [0.0]));
+    }
+}
