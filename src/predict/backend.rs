@@ -8,7 +8,7 @@ use super::lengths::Lengths;
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{MOST_SHARE, Prompt, Prompts, Work, share_at};
+use super::prompts::{MOST_SHARE, Prompt, Prompts, StepEnd, Work, share_at};
 use super::residual::{Regime, Residual};
 use super::share::EngineShare;
 use super::slots::SlotLearner;
@@ -161,7 +161,7 @@ impl BackendPredictor {
         if is_idle {
             self.step_ended = now + self.prefill.front_end();
         }
-        self.prompts.send(prompt, is_idle.then_some((now, self.steps_seen)));
+        self.prompts.send(prompt, is_idle.then_some(StepEnd { at: now, number: self.steps_seen }));
         self.is_clean &= !is_idle;
         let (allowed, first_at, age) = (None, 0.0, 0);
         // One that is missed even alone is no reason to keep others away.
@@ -257,7 +257,7 @@ impl BackendPredictor {
             self.waiting = self.waiting.saturating_sub(1);
             let prompt = self.prompts.remove(ticket.number);
             if prompt.is_some_and(|one| one.started.is_some()) {
-                self.bursts.discard();
+                self.bursts.discard_unfinished();
             }
             return;
         }

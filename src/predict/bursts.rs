@@ -1,6 +1,7 @@
 //! First tokens that come with the end of the same step show what their prompts took together.
 
 use super::prefill::PrefillSample;
+use super::prompts::StepEnd;
 
 /// The share of a step within which two times are the same.
 pub(super) const SAME: f64 = 0.3;
@@ -16,9 +17,8 @@ const MOST: u32 = 16;
 struct Burst {
     at: f64,
     /// When the engine started with their prompts.
-    start: f64,
-    /// The number of the last step that ended then, and that of the last one that was counted.
-    first_step: f64,
+    start: StepEnd,
+    /// The number of the last step that was counted.
     step: f64,
     /// What the steps took that were seen to end, without prompts, and how many those were.
     step_time: f64,
@@ -39,8 +39,8 @@ struct Burst {
 pub(super) struct FirstToken {
     pub(super) now: f64,
     pub(super) sent_at: f64,
-    /// When the engine started with the prompt, and the number of its steps then.
-    pub(super) started: (f64, f64),
+    /// When the engine started with the prompt.
+    pub(super) started: StepEnd,
     pub(super) tokens: f64,
     pub(super) pairs: f64,
     /// How long a step takes, and how many were seen to end; `None` where no stream shows them.
@@ -56,8 +56,8 @@ pub(super) struct FirstToken {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bursts {
     current: Burst,
-    /// When the last burst came, and the number of the step that ended then.
-    before: (f64, f64),
+    /// When the last burst came.
+    before: StepEnd,
 }
 
 impl Bursts {
@@ -67,18 +67,19 @@ impl Bursts {
         let sample =
             if is_new && !self.goes_on() { self.complete(first.step_tokens) } else { None };
         // Prompts are computed one after the other, so this one from the end of those before on.
-        let is_behind = first.started.0 < self.before.0;
-        let (start, step) = if is_behind { self.before } else { first.started };
+        let is_behind = first.started.at < self.before.at;
+        let start = if is_behind { self.before } else { first.started };
         let burst = &mut self.current;
         if burst.count == 0 {
-            *burst = Burst { start: f64::INFINITY, first_step: step, step, ..Burst::default() };
+            let none = StepEnd { at: f64::INFINITY, ..start };
+            *burst = Burst { start: none, step: start.number, ..Burst::default() };
         }
         burst.bursts += u32::from(is_new);
         let mut steps = 0.0;
-        if start < burst.start {
-            steps += (burst.first_step - step).max(0.0);
-            (burst.start, burst.first_step) = (start, step);
-            burst.has_front_end = start <= first.sent_at;
+        if start.at < burst.start.at {
+            steps += (burst.start.number - start.number).max(0.0);
+            burst.start = start;
+            burst.has_front_end = start.at <= first.sent_at;
         }
         if let Some(seen) = first.steps_seen {
             steps += (seen - burst.step).max(0.0);
@@ -101,13 +102,13 @@ impl Bursts {
         unfinished > UNFINISHED * tokens && bursts < MOST
     }
 
-    /// A prompt has left that was being computed: what took how long is not known.
-    pub(super) fn discard(&mut self) {
-        let Burst { at, step, count, .. } = self.current;
-        if count > 0 {
-            self.before = (at, step);
+    /// A prompt has left that was being computed. Where others are waited for, it is not known what took how long.
+    pub(super) fn discard_unfinished(&mut self) {
+        if !self.goes_on() {
+            return;
         }
-        self.current = Burst::default();
+        let Burst { at, step, .. } = std::mem::take(&mut self.current);
+        self.before = StepEnd { at, number: step };
     }
 
     fn complete(&mut self, step_tokens: f64) -> Option<PrefillSample> {
@@ -127,9 +128,9 @@ impl Bursts {
         if count == 0 {
             return None;
         }
-        self.before = (at, step + (1.0 - steps).max(0.0));
+        self.before = StepEnd { at, number: step + (1.0 - steps).max(0.0) };
         let unseen = (tokens / step_tokens).max(1.0) - steps;
-        let time = at - start - step_time - unseen.max(0.0) * each;
+        let time = at - start.at - step_time - unseen.max(0.0) * each;
         Some(PrefillSample { tokens, pairs, time, has_front_end })
     }
 }
@@ -144,7 +145,7 @@ mod tests {
         let first = FirstToken {
             now: 37_000.0,
             sent_at: 2_000.0,
-            started: (2_000.0, 0.0),
+            started: StepEnd { at: 2_000.0, number: 0.0 },
             tokens: 300.0,
             pairs: 0.0,
             step_time: 15_000.0,
@@ -154,8 +155,12 @@ mod tests {
             unfinished: 0.0,
         };
         assert_eq!(bursts.add(&first), None);
-        let second =
-            FirstToken { now: 65_000.0, started: (36_999.0, 1.0), steps_seen: Some(2.0), ..first };
+        let second = FirstToken {
+            now: 65_000.0,
+            started: StepEnd { at: 36_999.0, number: 1.0 },
+            steps_seen: Some(2.0),
+            ..first
+        };
         assert_eq!(bursts.add(&second).unwrap().time, 20_000.0);
         let third = FirstToken { now: 120_000.0, ..second };
         assert_eq!(bursts.add(&third).unwrap().time, 13_000.0);
@@ -165,7 +170,7 @@ mod tests {
         FirstToken {
             now,
             sent_at: started,
-            started: (started, 0.0),
+            started: StepEnd { at: started, number: 0.0 },
             tokens,
             pairs: 0.0,
             step_time: 1_000.0,
@@ -188,9 +193,14 @@ mod tests {
     fn prompt_that_leaves_takes_what_is_not_known_with_it() {
         let mut bursts = Bursts::default();
         bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0));
-        bursts.discard();
+        bursts.discard_unfinished();
         assert_eq!(bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)), None);
-        assert_eq!(bursts.add(&first_token(3e6, 2.9e6, 60.0, 0.0)).unwrap().tokens, 60.0);
+        bursts.discard_unfinished();
+        assert_eq!(
+            bursts.add(&first_token(3e6, 2.9e6, 60.0, 0.0)).unwrap().tokens,
+            60.0,
+            "complete"
+        );
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
     (decayed(recent, now - changed) / DECAY).min(MOST_SHARE)
 }
 
+/// The end of a step, or the moment at which an idle engine starts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct StepEnd {
+    pub(super) at: f64,
+    /// How many steps were seen to end until then.
+    pub(super) number: f64,
+}
+
 /// A prompt without a first token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prompt {
@@ -39,8 +47,8 @@ pub(super) struct Prompt {
     pub(super) regime: Regime,
     /// The wait that was learned from last.
     pub(super) learned: f64,
-    /// The end of the step after which the engine computed it, and the number of that step.
-    pub(super) started: Option<(f64, f64)>,
+    /// When the engine started to compute it.
+    pub(super) started: Option<StepEnd>,
 }
 
 /// Tokens of prompts, and what they take.
@@ -81,7 +89,7 @@ pub struct Prompts {
 
 impl Prompts {
     /// A prompt is sent. `enters`: to an idle engine, which starts at once.
-    pub(super) fn send(&mut self, prompt: Prompt, enters: Option<(f64, f64)>) {
+    pub(super) fn send(&mut self, prompt: Prompt, enters: Option<StepEnd>) {
         self.forget_done(prompt.sent_at);
         self.recent = decayed(self.recent, prompt.sent_at - self.changed) + prompt.work;
         self.changed = prompt.sent_at;
@@ -147,12 +155,11 @@ impl Prompts {
         }
     }
 
-    /// The engine starts at `at` with prompts inside, where it has room for so many at the same time. `step`: the number of
-    /// steps so far.
-    pub(super) fn start(&mut self, at: f64, step: f64, room: f64) {
+    /// The engine starts with prompts inside, where it has room for so many at the same time.
+    pub(super) fn start(&mut self, now: StepEnd, room: f64) {
         while self.started < self.entered && (self.started as f64) < room {
             if let Some(prompt) = self.prompts.get_mut(self.started) {
-                prompt.started = Some((at, step));
+                prompt.started = Some(now);
                 self.started_tokens += prompt.tokens;
             }
             self.started += 1;
@@ -182,7 +189,7 @@ impl Prompts {
     /// The tokens of those that the engine started with before `at`.
     pub(super) fn started_before(&self, at: f64) -> f64 {
         let latest = self.prompts.iter().take(self.started).rev();
-        let after = latest.take_while(|one| one.started.is_some_and(|(started, _)| started >= at));
+        let after = latest.take_while(|one| one.started.is_some_and(|started| started.at >= at));
         (self.started_tokens - after.map(|one| one.tokens).sum::<f64>()).max(0.0)
     }
 
@@ -233,16 +240,17 @@ mod tests {
     #[test]
     fn prompts_enter_with_the_next_step() {
         let mut prompts = Prompts::default();
-        prompts.send(prompt(1, 0.0), Some((0.0, 0.0)));
+        prompts.send(prompt(1, 0.0), Some(StepEnd { at: 0.0, number: 0.0 }));
         prompts.send(prompt(2, 10.0), None);
         prompts.send(prompt(3, 900.0), None);
         assert_eq!((prompts.inside().time, prompts.outside().time), (5_000.0, 10_000.0));
         prompts.step_ended(500.0, 100.0, 2_000.0);
-        prompts.start(500.0, 1.0, f64::INFINITY);
+        let end = StepEnd { at: 500.0, number: 1.0 };
+        prompts.start(end, f64::INFINITY);
         assert_eq!((prompts.inside().time, prompts.outside().time), (8_000.0, 5_000.0));
-        assert_eq!(prompts.remove(1).unwrap().started, Some((0.0, 0.0)));
+        assert_eq!(prompts.remove(1).unwrap().started, Some(StepEnd { at: 0.0, number: 0.0 }));
         assert_eq!(prompts.inside(), Work { tokens: 100.0, time: 5_000.0 });
-        assert_eq!(prompts.remove(2).unwrap().started, Some((500.0, 1.0)));
+        assert_eq!(prompts.remove(2).unwrap().started, Some(end));
         assert_eq!(prompts.remove(2), None);
         assert_eq!(prompts.remove(3).unwrap().started, None);
         assert_eq!((prompts.inside(), prompts.outside()), Default::default());

@@ -4,7 +4,7 @@ use super::BackendPredictor;
 use crate::predict::bursts::{FirstToken, SAME};
 use crate::predict::coefficients::GapSample;
 use crate::predict::prediction::Prediction;
-use crate::predict::prompts::Prompt;
+use crate::predict::prompts::{Prompt, StepEnd};
 use crate::predict::share::UNSEEN;
 use crate::predict::slots::Wait;
 use crate::predict::ticket::Ticket;
@@ -15,7 +15,7 @@ impl BackendPredictor {
         // Without: it came before the step was seen to end.
         let Some(started) = prompt.started else { return };
         let (tokens, step_time) = (ticket.sent.uncached(), self.step());
-        if now - started.0 < SAME * step_time {
+        if now - started.at < SAME * step_time {
             // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
             return self.prefill.shrink_front_end();
         }
@@ -104,7 +104,7 @@ impl BackendPredictor {
     /// The engine starts with prompts for which it has a slot.
     pub(super) fn start_prompts(&mut self, at: f64) {
         let room = self.limits.slots - self.all_streams();
-        self.prompts.start(at, self.steps_seen, room);
+        self.prompts.start(StepEnd { at, number: self.steps_seen }, room);
     }
 
     pub(super) fn learned(&mut self) {
