@@ -56,6 +56,11 @@ impl Objectives {
         }
     }
 
+    /// Whether the first token is predicted to be late even if its own prompt took no time.
+    pub(super) fn is_late_by_wait(&self, prediction: &PredictedLatency) -> bool {
+        self.ttft_ms.is_some_and(|limit| f64::from(prediction.wait()) > limit)
+    }
+
     /// A prediction beside them, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms
     /// (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
     pub fn compare_text(&self, prediction: &PredictedLatency) -> String {
@@ -69,8 +74,10 @@ impl Objectives {
             None => beside(self.tpot_ms, "objective"),
         };
         let headroom = self.headroom(prediction);
+        let by_wait =
+            if self.is_late_by_wait(prediction) { ", late by its wait alone" } else { "" };
         format!(
-            "{}, p90 {:.0} ms{}, {:.1} ms per token{per_token}{}",
+            "{}, p90 {:.0} ms{}, {:.1} ms per token{per_token}{}{by_wait}",
             prediction.terms_text(),
             prediction.ttft_p90,
             beside(self.ttft_ms, "objective"),
@@ -143,6 +150,9 @@ mod tests {
         let whole = PredictedLatency { ttft: 4132.0, decode: 3772.0, ..prediction };
         let terms_of_whole = "front end 2 + decode 3772 ms, mean 4132 ms, p90";
         assert!(none.compare_text(&whole).contains(terms_of_whole));
+        let behind =
+            PredictedLatency { ttft: 860.0, backlog: 810.0, ttft_p90: 980.0, ..prediction };
+        assert!(both.compare_text(&behind).ends_with("headroom -480 ms, late by its wait alone"));
         let beside = PredictedLatency { tightest_tpot: 20.0, ..prediction };
         assert_eq!(
             both.compare_text(&beside),

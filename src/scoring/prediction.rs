@@ -78,6 +78,14 @@ impl From<Estimate> for PredictedLatency {
 }
 
 impl PredictedLatency {
+    /// How long it waits on average until its own prompt is computed, corrected as the time to the first token is, in
+    /// milliseconds.
+    pub(super) fn wait(&self) -> f32 {
+        let wait = (self.backlog + self.phase).max(self.slot_wait);
+        let terms = wait + self.prefill + self.front_end + self.decode;
+        if terms > 0.0 { wait / terms * (self.ttft - self.stall) } else { 0.0 }
+    }
+
     /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a whole response also
     /// has the tokens after its first, as in `+ decode 3772`.
     pub fn terms_text(&self) -> String {

@@ -2,20 +2,19 @@
 
 use super::LEAST;
 use crate::scoring::objectives::Objectives;
-use crate::scoring::prediction::PredictedLatency;
 use crate::scoring::readings::Candidate;
 
-/// The longest time to the first token that such a request may get, in multiples of its objective. With 5 fewer others are
+/// The longest wait that such a request may get, in multiples of its objective. With 5 fewer others are
 /// in time in simulated overloads; with 20 more, but late ones wait for twice as long.
 const LONGEST: f64 = 10.0;
 
-/// The time to the first token on a backend where the request would be late even without its own prompt, as all others
-/// would that arrive now; `None` where it is in time, would take too long, or nothing comes from the backend.
+/// The wait on a backend where the request would be late by that alone, as all others would that arrive now; `None` where
+/// it would not, would wait for too long, or nothing comes from the backend.
 fn wait(one: &Candidate, objective: f64) -> Option<f64> {
-    let PredictedLatency { ttft, prefill, stall, .. } = one.prediction?;
-    let (ttft, prefill) = (f64::from(ttft), f64::from(prefill));
-    let is_behind = ttft - prefill > objective && ttft <= LONGEST * objective && stall <= 0.0;
-    is_behind.then_some(ttft)
+    let prediction = one.prediction?;
+    let wait = f64::from(prediction.wait());
+    let is_behind = wait > objective && wait <= LONGEST * objective;
+    (is_behind && prediction.stall <= 0.0).then_some(wait)
 }
 
 /// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
@@ -25,12 +24,13 @@ pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f6
     let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
         return false;
     };
-    let longest = all.iter().filter_map(|one| wait(one, objective)).fold(0.0, f64::max);
+    let wait = |one: &Candidate| wait(one, objective);
+    let longest = all.iter().filter_map(wait).fold(0.0, f64::max);
     if longest <= 0.0 {
         return false;
     }
     for (score, one) in scores.iter_mut().zip(all) {
-        *score = match (wait(one, objective), one.prediction) {
+        *score = match (wait(one), one.prediction) {
             (Some(wait), _) => wait / longest,
             (None, Some(_)) => LEAST,
             (None, None) => f64::NAN,
@@ -42,12 +42,14 @@ pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scoring::prediction::PredictedLatency;
 
     /// Scores by wait and own prompt; each request has an objective of 500 ms.
     fn scores<const N: usize>(priority: i32, backends: [(f32, f32); N]) -> Option<[f64; N]> {
         let candidates = backends.map(|(wait, prefill)| Candidate {
             prediction: Some(PredictedLatency {
                 ttft: wait + prefill,
+                backlog: wait,
                 prefill,
                 ..PredictedLatency::default()
             }),
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn late_request_waits_for_ten_times_its_objective_at_most() {
         let [soon, later, latest] =
-            scores(0, [(400.0, 200.0), (600.0, 200.0), (4900.0, 200.0)]).unwrap();
+            scores(0, [(400.0, 200.0), (600.0, 200.0), (5100.0, 200.0)]).unwrap();
         assert!(later > soon && soon == latest, "{soon} {later} {latest}");
     }
 
@@ -78,13 +80,23 @@ mod tests {
     }
 
     #[test]
+    fn long_response_in_one_piece_is_no_reason_either() {
+        let whole = |ttft| PredictedLatency { ttft, decode: 3000.0, ..Default::default() };
+        let candidates = [4500.0, 4800.0]
+            .map(|ttft| Candidate { prediction: Some(whole(ttft)), ..Default::default() });
+        let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+        assert!(!score(&objectives, &candidates, &mut [0.0; 2]), "both are idle");
+    }
+
+    #[test]
     fn requests_that_may_be_refused_go_where_they_are_least_late() {
         assert_eq!(scores(-1, [(600.0, 200.0), (4000.0, 200.0)]), None);
     }
 
     #[test]
     fn silent_backend_gets_no_late_requests() {
-        let stalled = PredictedLatency { ttft: 3000.0, stall: 2000.0, ..Default::default() };
+        let stalled =
+            PredictedLatency { ttft: 3000.0, backlog: 1000.0, stall: 2000.0, ..Default::default() };
         let candidates = [Candidate { prediction: Some(stalled), ..Candidate::default() }];
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
         assert!(!score(&objectives, &candidates, &mut [0.0]));
