@@ -1,6 +1,6 @@
 //! Where a request goes that would be late on every backend.
 
-use super::LEAST;
+use super::{LEAST, is_warm};
 use crate::scoring::objectives::Objectives;
 use crate::scoring::readings::Candidate;
 
@@ -18,13 +18,15 @@ fn wait(one: &Candidate, objective: f64) -> Option<f64> {
 }
 
 /// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
-/// longest wait is best. It makes no other one late there, and the other backends catch up. Otherwise it changes nothing and
+/// longest wait is best, of those that have its prompt if there are any. It makes no other one late there, and the other backends catch up. Otherwise it changes nothing and
 /// returns `false`. A request that may be refused is not scored: it is by the backend where it is the least late.
 pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f64]) -> bool {
     let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
         return false;
     };
-    let wait = |one: &Candidate| wait(one, objective);
+    // The next requests of its session would miss its prompt elsewhere.
+    let has_warm = all.iter().any(is_warm);
+    let wait = |one: &Candidate| wait(one, objective).filter(|_| !has_warm || is_warm(one));
     let longest = all.iter().filter_map(wait).fold(0.0, f64::max);
     if longest <= 0.0 {
         return false;
@@ -72,6 +74,19 @@ mod tests {
         let [soon, later, latest] =
             scores(0, [(400.0, 200.0), (600.0, 200.0), (5100.0, 200.0)]).unwrap();
         assert!(later > soon && soon == latest, "{soon} {later} {latest}");
+    }
+
+    #[test]
+    fn late_request_of_a_session_stays_with_its_prompt() {
+        let candidates = [(600.0, 9), (4000.0, 0)].map(|(wait, matched_blocks)| Candidate {
+            prediction: Some(PredictedLatency { ttft: wait, backlog: wait, ..Default::default() }),
+            prompt_blocks: 10,
+            matched_blocks,
+            ..Candidate::default()
+        });
+        let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+        let mut scores = [0.0; 2];
+        assert!(score(&objectives, &candidates, &mut scores) && scores[0] > scores[1]);
     }
 
     #[test]
