@@ -55,8 +55,10 @@ const ROWS: &[Row] = &[
     ),
     (
         "L30",
-        "where none meets the objectives, the backend where it costs the least takes a request of priority 0 or more (the least miss among equals), and one below is refused",
+        "where none meets the objectives, a request of priority 0 or more goes to the longest wait that misses them by itself (by measurement; the source has the least miss), else to where it costs the least, and one below is refused",
         &[
+            "src/scoring/scorers/slo_headroom/late.rs::late_request_goes_where_all_are_late",
+            "src/sim/world/tests.rs::more_requests_are_in_time_in_an_overload",
             "src/scoring/scorers/slo_headroom.rs::least_miss_is_best_where_all_miss",
             "objectives::sheddable_request_is_refused_where_it_would_be_late",
             "src/routing/tests/work_limit.rs::refused_request_comes_back_when_its_objective_can_be_met",

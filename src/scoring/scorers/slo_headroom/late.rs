@@ -9,12 +9,13 @@ use crate::scoring::readings::Candidate;
 const LONGEST: f64 = 10.0;
 
 /// The wait on a backend where the request would be late by that alone, as all others would that arrive now; `None` where
-/// it would not, would wait for too long, or nothing comes from the backend.
+/// it would not, would wait for too long, nothing comes from the backend, or its predictions are not trusted: too pessimistic
+/// ones would send every request there.
 fn wait(one: &Candidate, objective: f64) -> Option<f64> {
     let prediction = one.prediction?;
     let wait = f64::from(prediction.wait());
     let is_behind = wait > objective && wait <= LONGEST * objective;
-    (is_behind && prediction.stall <= 0.0).then_some(wait)
+    (is_behind && prediction.is_trusted && prediction.stall <= 0.0).then_some(wait)
 }
 
 /// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
@@ -53,6 +54,7 @@ mod tests {
                 ttft: wait + prefill,
                 backlog: wait,
                 prefill,
+                is_trusted: true,
                 ..PredictedLatency::default()
             }),
             ..Candidate::default()
@@ -79,7 +81,12 @@ mod tests {
     #[test]
     fn late_request_of_a_session_stays_with_its_prompt() {
         let candidates = [(600.0, 9), (4000.0, 0)].map(|(wait, matched_blocks)| Candidate {
-            prediction: Some(PredictedLatency { ttft: wait, backlog: wait, ..Default::default() }),
+            prediction: Some(PredictedLatency {
+                ttft: wait,
+                backlog: wait,
+                is_trusted: true,
+                ..Default::default()
+            }),
             prompt_blocks: 10,
             matched_blocks,
             ..Candidate::default()
@@ -96,7 +103,12 @@ mod tests {
 
     #[test]
     fn long_response_in_one_piece_is_no_reason_either() {
-        let whole = |ttft| PredictedLatency { ttft, decode: 3000.0, ..Default::default() };
+        let whole = |ttft| PredictedLatency {
+            ttft,
+            decode: 3000.0,
+            is_trusted: true,
+            ..Default::default()
+        };
         let candidates = [4500.0, 4800.0]
             .map(|ttft| Candidate { prediction: Some(whole(ttft)), ..Default::default() });
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
@@ -109,11 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn silent_backend_gets_no_late_requests() {
-        let stalled =
-            PredictedLatency { ttft: 3000.0, backlog: 1000.0, stall: 2000.0, ..Default::default() };
-        let candidates = [Candidate { prediction: Some(stalled), ..Candidate::default() }];
-        let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
-        assert!(!score(&objectives, &candidates, &mut [0.0]));
+    fn silent_and_unknown_backends_get_no_late_requests() {
+        let known = PredictedLatency {
+            ttft: 3000.0,
+            backlog: 1000.0,
+            is_trusted: true,
+            ..Default::default()
+        };
+        let scores_one = |prediction| {
+            let candidates = [Candidate { prediction: Some(prediction), ..Candidate::default() }];
+            let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+            score(&objectives, &candidates, &mut [0.0])
+        };
+        assert!(scores_one(known));
+        assert!(!scores_one(PredictedLatency { stall: 2000.0, ..known }));
+        assert!(!scores_one(PredictedLatency { is_trusted: false, ..known }));
     }
 }
