@@ -105,6 +105,8 @@ pub struct InflightGuard {
     tokens: u64,
     /// Its prompt's part of them; 0 once the prefill is done.
     prefill_tokens: u64,
+    /// Whether it counts among those that may be refused.
+    is_sheddable: bool,
     /// What was predicted of it.
     // Boxed: most permits have none, and a permit is moved several times.
     prediction: Option<Box<PredictionTicket>>,
@@ -132,6 +134,7 @@ impl InflightGuard {
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
+                is_sheddable: false,
                 prediction: None,
             });
         }
@@ -194,9 +197,13 @@ impl InflightGuard {
         self.state.capacity.wake();
     }
 
-    /// The request counts in predictions for as long as it is in flight.
-    pub fn predict(&mut self, ticket: PredictionTicket) {
+    /// The request counts in predictions for as long as it is in flight, and among those that may be refused, if it may.
+    pub fn predict(&mut self, ticket: PredictionTicket, is_sheddable: bool) {
         self.prediction = Some(Box::new(ticket));
+        if let Some(model) = self.model.as_ref().filter(|_| is_sheddable && !self.is_sheddable) {
+            model.begin_sheddable();
+            self.is_sheddable = true;
+        }
     }
 
     /// What was predicted of it.
@@ -251,6 +258,9 @@ impl Drop for InflightGuard {
         }
         self.state.load.end();
         if let Some(model) = &self.model {
+            if self.is_sheddable {
+                model.end_sheddable();
+            }
             model.end();
         }
         self.free_probe();

@@ -45,6 +45,8 @@ pub struct LoadedModel {
 #[derive(Debug)]
 pub struct ModelState {
     in_flight: AtomicU32,
+    /// Those of them that may be refused, where latencies are predicted.
+    sheddable: AtomicU32,
     /// Those of other penstocks.
     others: OthersInFlight,
     /// How many requests the backend runs of it at a time; `u32::MAX` if unknown.
@@ -73,6 +75,7 @@ impl Default for ModelState {
     fn default() -> Self {
         Self {
             in_flight: AtomicU32::new(0),
+            sheddable: AtomicU32::new(0),
             others: OthersInFlight::default(),
             slots: AtomicU32::new(u32::MAX),
             residency: AtomicU8::new(0),
@@ -155,6 +158,20 @@ impl ModelState {
             if now < limit { now.checked_add(1) } else { None }
         });
         taken.is_ok()
+    }
+
+    /// The requests in flight that may be refused, where latencies are predicted.
+    #[inline(always)]
+    pub fn sheddable(&self) -> u32 {
+        self.sheddable.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin_sheddable(&self) {
+        self.sheddable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_sheddable(&self) {
+        self.sheddable.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn end(&self) {

@@ -63,6 +63,7 @@ impl RoutingDecision {
         let estimate = serving.estimate(&sent, now);
         let per_token = objectives.tpot_ms.map(|ms| ms * 1000.0);
         let predictor = serving.model_state.predictor();
-        permit.predict(predictor.send(sent, estimate.prediction, per_token, now.0 as f64));
+        let ticket = predictor.send(sent, estimate.prediction, per_token, now.0 as f64);
+        permit.predict(ticket, objectives.is_sheddable());
     }
 }

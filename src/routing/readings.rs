@@ -52,7 +52,11 @@ pub(super) fn prediction(
 ) -> PredictedLatency {
     let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
     let cached = one.matched_blocks.saturating_mul(block_tokens);
-    serving.estimate(&sent(input.request, cached), input.now).into()
+    let sheddable = serving.model_state.sheddable() as f32;
+    PredictedLatency {
+        sheddable,
+        ..serving.estimate(&sent(input.request, cached), input.now).into()
+    }
 }
 
 /// What scorers know of the request; without a prompt, blocks have `block_tokens`.

@@ -45,6 +45,8 @@ pub struct PredictedLatency {
     pub slowdown: f32,
     /// The requests there.
     pub requests: f32,
+    /// Those of them that this penstock may refuse.
+    pub sheddable: f32,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -72,6 +74,7 @@ impl From<Estimate> for PredictedLatency {
             before: narrow(prediction.before),
             slowdown: millis(prediction.slowdown),
             requests: narrow(prediction.requests),
+            sheddable: 0.0,
             is_trusted,
         }
     }
@@ -120,7 +123,7 @@ impl PredictedLatency {
             "front_end_ms": widen(self.front_end), "decode_ms": widen(self.decode), "further_ms": widen(self.further),
             "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
             "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
-            "requests": widen(self.requests),
+            "requests": widen(self.requests), "sheddable_requests": widen(self.sheddable),
             "trusted": self.is_trusted,
         })
     }
@@ -158,6 +161,7 @@ impl ReadingValue for Option<PredictedLatency> {
             before: get("tokens_before").unwrap_or_default(),
             slowdown: get("slowdown_ms").unwrap_or_default(),
             requests: get("requests").unwrap_or_default(),
+            sheddable: get("sheddable_requests").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
         }))
     }

@@ -20,11 +20,15 @@ fn wait(one: &Candidate, objective: f64) -> Option<f64> {
 
 /// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
 /// longest wait is best, of those that have its prompt if there are any. It makes no other one late there, and the other backends catch up. Otherwise it changes nothing and
-/// returns `false`. A request that may be refused is not scored: it is by the backend where it is the least late.
+/// returns `false`, as it does where requests run that may be refused. Such a request is not scored: it is by the backend where it is the least late.
 pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f64]) -> bool {
     let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
         return false;
     };
+    // Those are to give way, and would take the place of others on the backends that catch up.
+    if all.iter().any(|one| one.prediction.is_some_and(|prediction| prediction.sheddable > 0.0)) {
+        return false;
+    }
     // The next requests of its session would miss its prompt elsewhere.
     let has_warm = all.iter().any(is_warm);
     let wait = |one: &Candidate| wait(one, objective).filter(|_| !has_warm || is_warm(one));
@@ -113,6 +117,23 @@ mod tests {
             .map(|ttft| Candidate { prediction: Some(whole(ttft)), ..Default::default() });
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
         assert!(!score(&objectives, &candidates, &mut [0.0; 2]), "both are idle");
+    }
+
+    #[test]
+    fn late_request_goes_where_it_is_least_late_beside_requests_that_may_be_refused() {
+        let candidates = [0.0, 1.0].map(|sheddable| Candidate {
+            prediction: Some(PredictedLatency {
+                ttft: 1000.0,
+                backlog: 1000.0,
+                is_trusted: true,
+                sheddable,
+                ..Default::default()
+            }),
+            ..Candidate::default()
+        });
+        let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
+        assert!(!score(&objectives, &candidates, &mut [0.0; 2]));
+        assert!(score(&objectives, &candidates[..1], &mut [0.0]), "there are none");
     }
 
     #[test]
