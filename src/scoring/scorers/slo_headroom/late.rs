@@ -18,9 +18,12 @@ fn wait(one: &Candidate, objective: f64) -> Option<f64> {
     (is_behind && prediction.is_trusted && prediction.stall <= 0.0).then_some(wait)
 }
 
-/// Scores the candidates for a request that would be late on all of them, if there is one where all are late: the one with the
-/// longest wait is best, of those that have its prompt if there are any. It makes no other one late there, and the other backends catch up. Otherwise it changes nothing and
-/// returns `false`, as it does where requests run that may be refused. Such a request is not scored: it is by the backend where it is the least late.
+/// Scores the candidates for a request that would be late on all of them. Best is the one with the longest wait of those where
+/// all others are late as well: it makes no other one late there, and the other backends catch up. Where some candidates
+/// have its prompt, only those count.
+///
+/// Changes nothing and returns `false` where no candidate is that far behind, for a request that may be refused, and while such
+/// requests run.
 pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f64]) -> bool {
     let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
         return false;
