@@ -15,6 +15,7 @@ mod batch_ratios;
 mod batch_share;
 mod bursts;
 mod coefficients;
+mod front_end;
 mod later;
 mod learned;
 mod lengths;
@@ -24,7 +25,7 @@ mod prefill;
 mod prompts;
 mod published;
 #[cfg(test)]
-mod recorded_tests;
+mod replay_tests;
 mod residual;
 mod rows;
 mod share;

@@ -4,6 +4,7 @@
 use super::batch_share::BatchShare;
 use super::bursts::{Bursts, SAME};
 use super::coefficients::{Coefficients, StepLearner};
+use super::front_end::FrontEnd;
 use super::lengths::Lengths;
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
@@ -44,6 +45,7 @@ const NEARLY_FULL: f64 = 0.5;
 pub struct BackendPredictor {
     steps: StepLearner,
     prefill: PrefillLearner,
+    front_end: FrontEnd,
     coefficients: Coefficients,
     limits: EngineLimits,
     slots: SlotLearner,
@@ -55,6 +57,8 @@ pub struct BackendPredictor {
     /// Requests without a first token, whole responses not among them.
     waiting: u32,
     streams: Streams,
+    /// The most streams that the engine has had at one time.
+    most_streams: f64,
     stall: Stall,
     /// What other penstocks have there, as they reported it last.
     others: EngineShare,
@@ -79,6 +83,7 @@ impl BackendPredictor {
         Self {
             steps: StepLearner::new(prior),
             prefill: PrefillLearner::new(prior.token, prior.pair),
+            front_end: FrontEnd::default(),
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
             limits,
@@ -87,6 +92,7 @@ impl BackendPredictor {
             prompts: Prompts::default(),
             waiting: 0,
             streams: Streams::default(),
+            most_streams: 0.0,
             stall: Stall::default(),
             others: EngineShare::default(),
             lengths: Lengths::default(),
@@ -155,9 +161,10 @@ impl BackendPredictor {
         let number = self.sent;
         let Prediction { raw, regime, work, decode, .. } = prediction;
         let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
-        let (tokens, learned, started) = (sent.uncached(), 0.0, None);
+        let (tokens, steps, learned, started) = (sent.uncached(), self.steps_seen, 0.0, None);
+        let sent_at = now;
         let prompt =
-            Prompt { number, sent_at: now, tokens, work, done_at, raw, regime, learned, started };
+            Prompt { number, sent_at, tokens, work, done_at, raw, regime, steps, learned, started };
         if is_idle {
             self.step_ended = now + self.prefill.front_end();
         }
@@ -193,6 +200,7 @@ impl BackendPredictor {
         }
         let prompt = self.prompts.remove(ticket.number);
         if let Some(prompt) = prompt.filter(|_| regime == Regime::Prefill) {
+            self.learn_front_end(&prompt, now);
             self.learn_prompt(ticket, &prompt, now);
         }
         self.is_clean = false;
@@ -206,6 +214,7 @@ impl BackendPredictor {
         ticket.age = 1;
         ticket.first_at = now;
         self.streams.add(ticket.sent.prompt, 1);
+        self.most_streams = self.most_streams.max(self.all_streams());
         self.allowed.set(ticket, ticket.objective);
         if !self.knows_slots && self.slots.saw(self.all_streams()) {
             self.limits.slots = self.slots.found();

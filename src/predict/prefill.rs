@@ -89,6 +89,8 @@ impl PrefillLearner {
         } else if took > expected * WRONG_GUESS {
             let deviation = DEVIATION * took * TOKENS / tokens;
             self.covariance[1][1] += deviation.powi(2).min(MOST_VARIANCE);
+            // As well it may be the front end.
+            self.covariance[0][0] += (front * DEVIATION * took).powi(2).min(MOST_VARIANCE);
             self.covariance[2][2] += pair_variance(took * 1000.0 / tokens);
         }
         // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
@@ -117,9 +119,14 @@ impl PrefillLearner {
         self.samples += 1.0;
     }
 
-    /// What lies before the first step takes less than is believed.
-    pub fn shrink_front_end(&mut self) {
-        self.weights[0] *= 0.8;
+    /// What lies before the first step takes so long, in microseconds.
+    pub(super) fn set_front_end(&mut self, time: f64) {
+        self.weights[0] = time / 1000.0;
+    }
+
+    /// It takes no longer than that, in microseconds.
+    pub(super) fn bound_front_end(&mut self, time: f64) {
+        self.weights[0] = self.weights[0].min((time / 1000.0).max(0.0));
     }
 
     /// What lies before the first step of a request.

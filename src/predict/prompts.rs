@@ -45,6 +45,8 @@ pub(super) struct Prompt {
     /// What was computed for it before it was sent.
     pub(super) raw: f64,
     pub(super) regime: Regime,
+    /// Steps that had ended when it was sent.
+    pub(super) steps: f64,
     /// The wait that was learned from last.
     pub(super) learned: f64,
     /// When the engine started to compute it.
@@ -232,6 +234,7 @@ mod tests {
             done_at: f64::INFINITY,
             raw: 1.0,
             regime: Regime::Prefill,
+            steps: 0.0,
             learned: 0.0,
             started: None,
         }

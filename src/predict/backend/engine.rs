@@ -3,6 +3,7 @@
 
 use super::{BackendPredictor, LEAST_FIRST_TOKENS};
 use crate::predict::bursts::Bursts;
+use crate::predict::front_end::FrontEnd;
 use crate::predict::learned::Learned;
 use crate::predict::pace::Pace;
 use crate::predict::prompts::{Work, share_at};
@@ -16,6 +17,8 @@ impl BackendPredictor {
         self.slots = SlotLearner::default();
         (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
         (self.bursts, self.pace) = (Bursts::default(), Pace::default());
+        self.front_end = FrontEnd::default();
+        self.most_streams = 0.0;
         self.stall.forget();
         self.is_clean = false;
     }

@@ -3,6 +3,7 @@
 use super::BackendPredictor;
 use crate::predict::bursts::{FirstToken, SAME};
 use crate::predict::coefficients::GapSample;
+use crate::predict::front_end::FirstWait;
 use crate::predict::prediction::Prediction;
 use crate::predict::prompts::{Prompt, StepEnd};
 use crate::predict::share::UNSEEN;
@@ -10,14 +11,30 @@ use crate::predict::slots::Wait;
 use crate::predict::ticket::Ticket;
 
 impl BackendPredictor {
+    /// A first token shows what lies before the engine, where that had little to do.
+    pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
+        let wait = FirstWait {
+            took: now - prompt.sent_at,
+            step: self.step(),
+            steps: self.steps_seen - prompt.steps,
+            streams: self.all_streams(),
+            most_streams: self.most_streams,
+        };
+        if let Some(found) = self.front_end.learn(&wait) {
+            self.prefill.set_front_end(found);
+        }
+    }
+
     /// A first token shows what its prompt took, with those that came together with it.
     pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
-        // Without: it came before the step was seen to end.
-        let Some(started) = prompt.started else { return };
+        let Some(started) = prompt.started else {
+            // It came before the step was seen to end, or before it was taken to be at the engine.
+            return self.prefill.bound_front_end(now - prompt.sent_at);
+        };
         let (tokens, step_time) = (ticket.sent.uncached(), self.step());
         if now - started.at < SAME * step_time {
             // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
-            return self.prefill.shrink_front_end();
+            return self.prefill.bound_front_end(now - prompt.sent_at - step_time);
         }
         let first = FirstToken {
             now,

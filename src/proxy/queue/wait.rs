@@ -320,7 +320,8 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
 fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called, comes_back: bool) -> Unadmitted {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
-    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    // Without a reason its turn never came.
+    let reason = reason.map_or_else(|| " behind others".to_owned(), |reason| format!(": {reason}"));
     let (end, code, message) = match called {
         Called::ClientGone | Called::Turn | Called::KeepAlive => {
             return Unadmitted::Undecided(Undecided::ClientGone);

@@ -1,10 +1,11 @@
-//! The predictor on recorded traffic to two llama.cpp servers with four slots, one of them three times as slow:
-//! short prompts and some long ones in bursts, sent by the strategy `balanced` of `tests/e2e/objectives.py`.
+//! The predictor on requests whose tokens are known: recorded ones, and those of a hosted API.
 
 use std::sync::Arc;
 
 use super::{PredictionTicket, Predictor, Sent};
 
+/// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some long ones in bursts, sent by
+/// the strategy `balanced` of `tests/e2e/objectives.py`.
 const RUN: &str = include_str!("../../tests/data/llamacpp-run.csv");
 /// Requests of each engine before predictions count, of 150 to 250.
 const LEARNED: usize = 60;
@@ -59,7 +60,7 @@ fn events(requests: &[Request]) -> Vec<(f64, Event)> {
 }
 
 /// The predicted and the actual times to the first token of each request.
-fn replay(requests: &[Request]) -> Vec<(f64, f64)> {
+fn replay(requests: &[Request], slots: f64) -> Vec<(f64, f64)> {
     let predictor = Arc::new(Predictor::default());
     let mut tickets: Vec<Option<PredictionTicket>> = requests.iter().map(|_| None).collect();
     let mut found = vec![(0.0, 0.0); requests.len()];
@@ -75,7 +76,7 @@ fn replay(requests: &[Request]) -> Vec<(f64, f64)> {
             }
             Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now),
             Event::Ended(index) => tickets[index].take().unwrap().complete(None, now),
-            Event::Second => predictor.refresh(4.0, f64::INFINITY, now),
+            Event::Second => predictor.refresh(slots, f64::INFINITY, now),
         }
     }
     found
@@ -86,7 +87,7 @@ fn replay(requests: &[Request]) -> Vec<(f64, f64)> {
 fn first_tokens_of_llamacpp_are_predicted() {
     for (engine, most) in [("fast", 0.5), ("slow", 0.3)] {
         let requests = requests(engine);
-        let found = replay(&requests);
+        let found = replay(&requests, 4.0);
         let (mut off, mut sum, mut long) = (0.0, 0.0, (0.0, 0.0));
         for ((predicted, actual), one) in found.iter().zip(&requests).skip(LEARNED) {
             off += (predicted - actual).abs();
@@ -98,5 +99,42 @@ fn first_tokens_of_llamacpp_are_predicted() {
         assert!(off / sum < most, "{engine}: {} of {}", off / sum, requests.len());
         let ratio = long.0 / long.1;
         assert!((0.7..1.3).contains(&ratio), "{engine}, long prompts: {ratio}");
+    }
+}
+
+/// Requests to a hosted API, whose engines are many and out of sight: each waits for `wait(tokens, noise)` milliseconds,
+/// whatever the others do, and then gets a token every 20 ms.
+fn hosted(rate: f64, wait: impl Fn(f64, f64) -> f64) -> Vec<Request> {
+    let mut state = 1_u64;
+    let mut random = move || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f64 / f64::from(1 << 24)
+    };
+    let mut at = 0.0;
+    let requests = (0..600).map(|_| {
+        at -= (1.0 - random()).ln() / rate * 1e6;
+        let prompt = 20.0 * (4.0 * random()).exp();
+        let first = at + wait(prompt, random()) * 1e3;
+        let count = 5 + crate::units::floor_index(random() * 55.0);
+        let tokens = (0..count).map(|n| first + n as f64 * 20e3).collect();
+        Request { sent_at: at, prompt, tokens }
+    });
+    requests.collect()
+}
+
+#[test]
+fn hosted_apis_are_predicted_at_any_rate() {
+    for rate in [0.3, 2.0, 8.0, 40.0] {
+        for (name, wait, most) in [
+            ("constant", (|_, _| 400.0) as fn(f64, f64) -> f64, 0.1),
+            ("noisy", |_, noise| 300.0 - 100.0 * (1.0 - noise).ln(), 0.25),
+            ("by tokens", |tokens, noise| 200.0 + 0.2 * tokens + 20.0 * noise, 0.25),
+        ] {
+            let found = replay(&hosted(rate, wait), f64::INFINITY);
+            let off: f64 = found[200..].iter().map(|(p, a)| (p / a - 1.0).abs()).sum();
+            let off = off / (found.len() - 200) as f64;
+            assert!(off < most, "{name} at {rate} per second: {off}");
+        }
     }
 }
