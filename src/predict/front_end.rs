@@ -14,7 +14,7 @@ const STEPS_GO_ON: f64 = 0.75;
 /// The step that runs when a request comes, and the one that computes its prompt.
 const OWN_STEPS: f64 = 2.0;
 /// The share of the most streams ever seen up to which no request waits for a slot.
-const NO_FULL_BATCH: f64 = 0.75;
+const NO_FULL_BATCH: f64 = 0.9;
 
 /// A first token, as far as it shows what lies before the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,7 +24,7 @@ pub(super) struct FirstWait {
     /// How long a step takes that computes no prompt, and how many ended meanwhile.
     pub(super) step: f64,
     pub(super) steps: f64,
-    /// Streams that are there now, and the most that the engine has had.
+    /// Streams that are there now, this one among them, and the most that the engine has had.
     pub(super) streams: f64,
     pub(super) most_streams: f64,
 }

@@ -59,11 +59,19 @@ fn events(requests: &[Request]) -> Vec<(f64, Event)> {
     events
 }
 
-/// The predicted and the actual times to the first token of each request.
-fn replay(requests: &[Request], slots: f64) -> Vec<(f64, f64)> {
+/// What was made of requests.
+struct Replayed {
+    /// The predicted and the actual time to the first token of each.
+    found: Vec<(f64, f64)>,
+    /// The longest front end that was believed.
+    front_end: f64,
+}
+
+fn replay(requests: &[Request], slots: f64) -> Replayed {
     let predictor = Arc::new(Predictor::default());
     let mut tickets: Vec<Option<PredictionTicket>> = requests.iter().map(|_| None).collect();
     let mut found = vec![(0.0, 0.0); requests.len()];
+    let mut front_end = 0.0_f64;
     for (now, event) in events(requests) {
         match event {
             Event::Sent(index) => {
@@ -76,10 +84,13 @@ fn replay(requests: &[Request], slots: f64) -> Vec<(f64, f64)> {
             }
             Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now),
             Event::Ended(index) => tickets[index].take().unwrap().complete(None, now),
-            Event::Second => predictor.refresh(slots, f64::INFINITY, now),
+            Event::Second => {
+                predictor.refresh(slots, f64::INFINITY, now);
+                front_end = front_end.max(predictor.report(now).front_end);
+            }
         }
     }
-    found
+    Replayed { found, front_end }
 }
 
 /// Long prompts take several steps there, with the short ones of other slots beside them.
@@ -87,7 +98,7 @@ fn replay(requests: &[Request], slots: f64) -> Vec<(f64, f64)> {
 fn first_tokens_of_llamacpp_are_predicted() {
     for (engine, most) in [("fast", 0.5), ("slow", 0.3)] {
         let requests = requests(engine);
-        let found = replay(&requests, 4.0);
+        let found = replay(&requests, 4.0).found;
         let (mut off, mut sum, mut long) = (0.0, 0.0, (0.0, 0.0));
         for ((predicted, actual), one) in found.iter().zip(&requests).skip(LEARNED) {
             off += (predicted - actual).abs();
@@ -102,25 +113,56 @@ fn first_tokens_of_llamacpp_are_predicted() {
     }
 }
 
-/// Requests to a hosted API, whose engines are many and out of sight: each waits for `wait(tokens, noise)` milliseconds,
-/// whatever the others do, and then gets a token every 20 ms.
-fn hosted(rate: f64, wait: impl Fn(f64, f64) -> f64) -> Vec<Request> {
+/// Numbers from 0 to 1.
+fn random() -> impl FnMut() -> f64 {
     let mut state = 1_u64;
-    let mut random = move || {
+    move || {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f64 / f64::from(1 << 24)
-    };
-    let mut at = 0.0;
+    }
+}
+
+/// A request whose first token comes at `first`, and then 5 to 60 in all, every 20 ms.
+fn streamed(sent_at: f64, prompt: f64, first: f64, share: f64) -> Request {
+    let count = 5 + crate::units::floor_index(share * 55.0);
+    let tokens = (0..count).map(|n| first + n as f64 * 20e3).collect();
+    Request { sent_at, prompt, tokens }
+}
+
+/// Requests to a hosted API, whose engines are many and out of sight: each waits for `wait(tokens, noise)` milliseconds,
+/// whatever the others do.
+fn hosted(rate: f64, wait: impl Fn(f64, f64) -> f64) -> Vec<Request> {
+    let (mut random, mut at) = (random(), 0.0);
     let requests = (0..600).map(|_| {
         at -= (1.0 - random()).ln() / rate * 1e6;
         let prompt = 20.0 * (4.0 * random()).exp();
-        let first = at + wait(prompt, random()) * 1e3;
-        let count = 5 + crate::units::floor_index(random() * 55.0);
-        let tokens = (0..count).map(|n| first + n as f64 * 20e3).collect();
-        Request { sent_at: at, prompt, tokens }
+        streamed(at, prompt, at + wait(prompt, random()) * 1e3, random())
     });
     requests.collect()
+}
+
+/// Requests to an engine that computes so many at one time; the others wait.
+fn slotted(slots: usize, rate: f64) -> Vec<Request> {
+    let (mut random, mut at) = (random(), 0.0);
+    let mut free_at = vec![0.0_f64; slots];
+    let requests = (0..600).map(|_| {
+        at -= (1.0 - random()).ln() / rate * 1e6;
+        let free = free_at.iter_mut().min_by(|one, other| one.total_cmp(other)).unwrap();
+        let request = streamed(at, 100.0, free.max(at) + 30e3, random());
+        *free = *request.tokens.last().unwrap();
+        request
+    });
+    requests.collect()
+}
+
+/// Streams go on while requests wait for a slot, as they do before a hosted API.
+#[test]
+fn waits_for_a_slot_are_no_front_end() {
+    for (slots, rate) in [(1, 1.3), (2, 2.6), (4, 5.4), (8, 11.0), (32, 46.0)] {
+        let front_end = replay(&slotted(slots, rate), f64::INFINITY).front_end;
+        assert!(front_end < 100e3, "{slots} slots: {front_end}");
+    }
 }
 
 #[test]
@@ -131,7 +173,7 @@ fn hosted_apis_are_predicted_at_any_rate() {
             ("noisy", |_, noise| 300.0 - 100.0 * (1.0 - noise).ln(), 0.25),
             ("by tokens", |tokens, noise| 200.0 + 0.2 * tokens + 20.0 * noise, 0.25),
         ] {
-            let found = replay(&hosted(rate, wait), f64::INFINITY);
+            let found = replay(&hosted(rate, wait), f64::INFINITY).found;
             let off: f64 = found[200..].iter().map(|(p, a)| (p / a - 1.0).abs()).sum();
             let off = off / (found.len() - 200) as f64;
             assert!(off < most, "{name} at {rate} per second: {off}");

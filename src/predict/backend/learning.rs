@@ -17,7 +17,7 @@ impl BackendPredictor {
             took: now - prompt.sent_at,
             step: self.step(),
             steps: self.steps_seen - prompt.steps,
-            streams: self.all_streams(),
+            streams: self.all_streams() + 1.0,
             most_streams: self.most_streams,
         };
         if let Some(found) = self.front_end.learn(&wait) {
