@@ -13,7 +13,6 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::serving::Serving;
 use super::{Backend, Fleet, Topology};
 use crate::predict::{EngineShare, Work};
-use crate::units::Timestamp;
 
 /// How often penstocks report to each other.
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
@@ -24,7 +23,6 @@ const MOST_MODELS: usize = 4096;
 const MOST_REQUESTS: u64 = 1_000_000;
 const MOST_TOKENS: u64 = 1_000_000_000_000;
 const MOST_MICROS: u64 = 86_400_000_000;
-const MOST_PER_MILLE: u64 = 950;
 
 /// What one penstock has in flight.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -70,9 +68,6 @@ pub struct ModelLoad {
     /// See `waiting`.
     #[serde(skip_serializing_if = "is_zero")]
     pub work: u64,
-    /// The share of the time that its prompts took lately, in thousandths.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub prefill_share: u64,
     /// Streams, and the tokens of their contexts.
     #[serde(skip_serializing_if = "is_zero")]
     pub streams: u64,
@@ -86,8 +81,8 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl ModelLoad {
-    fn of(row: &Serving, now: Timestamp) -> Option<Self> {
-        let share = row.model_state.used_predictor().map(|one| one.own_share(now.0 as f64));
+    fn of(row: &Serving) -> Option<Self> {
+        let share = row.model_state.used_predictor().map(|one| one.own_share());
         let share = share.unwrap_or_default();
         let one = Self {
             name: row.model.to_string(),
@@ -95,7 +90,6 @@ impl ModelLoad {
             waiting: whole(share.waiting),
             prompt_tokens: whole(share.prompts.tokens),
             work: whole(share.prompts.time),
-            prefill_share: whole(share.prefill_share * 1000.0),
             streams: whole(share.streams),
             context: whole(share.context),
         };
@@ -111,7 +105,6 @@ impl ModelLoad {
                 tokens: number(self.prompt_tokens, MOST_TOKENS),
                 time: number(self.work, MOST_MICROS),
             },
-            prefill_share: number(self.prefill_share, MOST_PER_MILLE) / 1000.0,
             streams: number(self.streams, MOST_REQUESTS),
             context: number(self.context, MOST_TOKENS),
         }
@@ -150,14 +143,14 @@ impl<'a> BackendSum<'a> {
 
 impl Fleet {
     /// What this penstock has in flight, for the others.
-    pub fn own_load(&self, now: Timestamp) -> LoadReport {
+    pub fn own_load(&self) -> LoadReport {
         let topology = self.topology();
         let mut backends: Vec<BackendLoad> = topology.backends.iter().map(own_backend).collect();
         let mut models = 0;
         for row in topology.models().iter().flat_map(|model| &model.serving) {
             if let Some(backend) = backends.get_mut(usize::from(row.backend))
                 && models < MOST_MODELS
-                && let Some(one) = ModelLoad::of(row, now)
+                && let Some(one) = ModelLoad::of(row)
             {
                 backend.models.push(one);
                 models += 1;
@@ -249,6 +242,7 @@ mod tests {
     use crate::config::{Config, Environment};
     use crate::fleet::{PermitRequest, ReachedLimit};
     use crate::predict::Sent;
+    use crate::units::Timestamp;
 
     const NOW: Timestamp = Timestamp(5_000_000);
 
@@ -283,7 +277,7 @@ mod tests {
         let to = &topology.models()[0].serving[1];
         let _predicted = to.estimate(&sent, NOW);
         for _ in 0..100 {
-            other.apply_others(&[passed(&one.own_load(NOW)), LoadReport::default()]);
+            other.apply_others(&[passed(&one.own_load()), LoadReport::default()]);
         }
         assert_eq!((to.state.load.in_flight(), to.state.load.others()), (0, 1));
         assert_eq!((to.state.load.of_all(), to.state.load.other_penstocks()), (1, 2));
@@ -294,8 +288,8 @@ mod tests {
         assert!((estimate.backlog - prediction.work * 0.5).abs() < 1.0, "{estimate:?}");
         assert_eq!(topology.models()[0].serving[0].state.load.others(), 0, "another backend");
         drop((permit, ticket));
-        assert_eq!(one.own_load(NOW).backends.iter().map(|one| one.in_flight).sum::<u64>(), 0);
-        other.apply_others(&[passed(&one.own_load(NOW))]);
+        assert_eq!(one.own_load().backends.iter().map(|one| one.in_flight).sum::<u64>(), 0);
+        other.apply_others(&[passed(&one.own_load())]);
         assert_eq!(to.state.load.of_all(), 0);
         other.apply_others(&[]);
         assert!(to.estimate(&sent, NOW).prediction.backlog < 1.0);
@@ -307,14 +301,14 @@ mod tests {
         let (from, to) = (row(&one), row(&other));
         let permits: Vec<_> =
             (0..3).map(|_| from.try_reserve(&PermitRequest::default()).unwrap()).collect();
-        other.apply_others(&[one.own_load(NOW)]);
+        other.apply_others(&[one.own_load()]);
         let first = to.try_reserve(&PermitRequest::default());
         assert_eq!(to.limit_reached(), None, "half of the limit is its own");
         let second = to.try_reserve(&PermitRequest::default());
         assert!(first.is_some() && second.is_some());
         assert_eq!(to.limit_reached(), Some(ReachedLimit::Backend(4)));
         assert!(to.may_be_full() && to.try_reserve(&PermitRequest::default()).is_none());
-        one.apply_others(&[other.own_load(NOW)]);
+        one.apply_others(&[other.own_load()]);
         drop(permits);
         assert!(from.try_reserve(&PermitRequest::default()).is_some());
     }
@@ -323,7 +317,7 @@ mod tests {
     fn backends_of_one_name_differ_by_their_url() {
         let (one, other) = (fleet(A), fleet(&A.replace("a:1", "a:2")));
         let _permit = row(&one).try_reserve(&PermitRequest::default()).unwrap();
-        other.apply_others(&[one.own_load(NOW)]);
+        other.apply_others(&[one.own_load()]);
         assert_eq!(row(&other).state.load.others(), 0);
     }
 
@@ -335,7 +329,7 @@ mod tests {
         let text = format!(
             r#"{{"backends":[{{"name":"a","url":{url},"in_flight":{most},"tokens":{most},"prefill_tokens":{most},"more":1,
             "models":[{{"name":"m","in_flight":{most},"waiting":{most},"prompt_tokens":{most},"work":{most},
-            "prefill_share":{most},"streams":{most},"context":{most}}},{{"name":"other"}}]}}]}}"#
+            "streams":{most},"context":{most}}},{{"name":"other"}}]}}]}}"#
         );
         let report: LoadReport = serde_json::from_str(&text).unwrap();
         let row = row(&fleet);

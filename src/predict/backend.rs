@@ -9,7 +9,7 @@ use super::lengths::Lengths;
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{MOST_SHARE, Prompt, Prompts, StepEnd, Work, share_at};
+use super::prompts::{Prompt, Prompts, StepEnd, Work, share_at};
 use super::residual::{Regime, Residual};
 use super::share::EngineShare;
 use super::slots::SlotLearner;
@@ -228,7 +228,7 @@ impl BackendPredictor {
     /// The share of the time that prefills took lately.
     fn prefill_share(&self, now: f64) -> f64 {
         let (recent, changed) = self.prompts.recent();
-        (share_at(recent, changed, now) + self.others.prefill_share).min(MOST_SHARE)
+        share_at(recent, changed, now)
     }
 
     fn all_streams(&self) -> f64 {

@@ -18,6 +18,9 @@ const FRONT_END: f64 = 400.0;
 /// What is not known of a pair: its standard deviation is what a token costs, divided by so many tokens. CPUs are as slow with
 /// attention as with all else: a prompt of 770 tokens took 1.7 times as long per token there as one of 60.
 const PAIR: f64 = 2000.0;
+/// The most that a pair costs: what a token does, divided by so many tokens, as on a CPU. Short prompts that waited for something else would
+/// make long ones seem to take minutes.
+const MOST_PAIR: f64 = 500.0;
 /// The largest variance that a sample adds.
 const MOST_VARIANCE: f64 = 1e7;
 /// How far a sample may be off, in times; the first ones may be off by more.
@@ -107,6 +110,7 @@ impl PrefillLearner {
         if found > most {
             self.weights.iter_mut().for_each(|weight| *weight *= most / found);
         }
+        self.bound_pair(&counts);
         subtract_outer(&mut self.covariance, &px, 1.0 / total);
         // What no sample shows is not forgotten: with prompts of one length the variance of what a token costs would grow
         // without end. Source: Bittanti, Bolzern and Campi, "Recursive least-squares identification algorithms with
@@ -117,6 +121,16 @@ impl PrefillLearner {
             subtract_outer(&mut self.covariance, &left, (1.0 - 1.0 / FORGETTING) / seen);
         }
         self.samples += 1.0;
+    }
+
+    /// What a pair costs too much is a cost of tokens, so that a prompt of `counts` takes as long as before.
+    fn bound_pair(&mut self, counts: &Vec3) {
+        const MOST: f64 = PAIRS / TOKENS / MOST_PAIR;
+        let ([_, tokens, pairs], [_, token, pair]) = (counts, self.weights);
+        if pair > MOST * token {
+            let token = (token * tokens + pair * pairs) / (tokens + MOST * pairs);
+            (self.weights[1], self.weights[2]) = (token, MOST * token);
+        }
     }
 
     /// What lies before the first step takes so long, in microseconds.
@@ -236,5 +250,21 @@ mod tests {
         }
         let predicted = learner.front_end() + learner.token() * 400.0;
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
+    }
+
+    /// Behind the prompts of others, which are not seen, short ones seem to take as long as long ones.
+    #[test]
+    fn short_prompts_that_waited_make_long_ones_take_seconds_and_not_minutes() {
+        let mut learner = PrefillLearner::new(60.0, 0.000_5);
+        for n in 0..40_u32 {
+            let tokens = f64::from(20 + n * 7 % 60);
+            let time = if n % 4 == 0 { 400_000.0 } else { tokens * 50.0 + 500.0 };
+            let pairs = tokens * tokens / 2.0;
+            learner.learn(&PrefillSample { tokens, pairs, time, has_front_end: n % 2 == 0 });
+            assert!(learner.pair() <= learner.token() / MOST_PAIR * 1.001, "{learner:?}");
+        }
+        let tokens = 12_000.0;
+        let predicted = learner.token() * tokens + learner.pair() * tokens * tokens / 2.0;
+        assert!(predicted < 15e6, "{predicted} {learner:?}");
     }
 }

@@ -10,7 +10,7 @@ use super::residual::Regime;
 /// The time in which a share of prefill work falls to 1/e: 10 s.
 const DECAY: f64 = 10e6;
 /// The most of the time that prompts are taken to need: what is left is for the tokens of streams.
-pub(super) const MOST_SHARE: f64 = 0.95;
+const MOST_SHARE: f64 = 0.95;
 /// Prompts that are followed one by one; further ones are counted only.
 const MOST: usize = 4096;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
-use super::prompts::{MOST_SHARE, Work, share_at};
+use super::prompts::{Work, share_at};
 use super::residual::Factors;
 use super::stall::Silence;
 use super::wait_curve::WaitCurve;
@@ -49,8 +49,6 @@ pub(super) struct Published {
     streams: Number,
     own_streams: Number,
     context: Number,
-    /// The share of the time that the prompts of others took lately.
-    others_prefill: Number,
     factors: [(Number, Number); 3],
     front_end: Number,
     output: Number,
@@ -68,8 +66,6 @@ pub(super) struct Published {
 pub(super) struct Besides {
     /// The prefill work of late, and when it changed.
     pub(super) recent: (f64, f64),
-    /// The share of the time that the prompts of others took lately.
-    pub(super) others_prefill: f64,
     /// The least time per token that a stream there can bear.
     pub(super) tightest: f64,
     /// The share of an objective for the time per token up to which a batch is filled.
@@ -104,10 +100,9 @@ impl Published {
             inside: Work { tokens: self.inside_tokens.get(), time: self.inside_time.get() },
             outside: Work { tokens: self.outside_tokens.get(), time: self.outside_time.get() },
             prefill_share: match recent > 0.0 {
-                true => share_at(recent, self.changed.get(), now) + self.others_prefill.get(),
-                false => self.others_prefill.get(),
-            }
-            .min(MOST_SHARE),
+                true => share_at(recent, self.changed.get(), now),
+                false => 0.0,
+            },
             streams: self.streams.get(),
             own_streams: self.own_streams.get(),
             context: self.context.get(),
@@ -168,7 +163,6 @@ impl Published {
             (&self.changed, besides.recent.1),
             (&self.streams, view.streams),
             (&self.own_streams, view.own_streams),
-            (&self.others_prefill, besides.others_prefill),
             (&self.context, view.context),
             (&self.front_end, view.front_end),
             (&self.output, view.output),

@@ -165,7 +165,6 @@ impl Predictor {
     fn publish(&self, learned: &BackendPredictor) {
         let besides = Besides {
             recent: learned.prompts().recent(),
-            others_prefill: learned.others().prefill_share,
             tightest: learned.tightest(),
             batch_share: learned.batch_share(),
             is_trusted: learned.is_trusted(),
@@ -216,9 +215,9 @@ impl Predictor {
         });
     }
 
-    /// What this penstock has there at `now`.
-    pub fn own_share(&self, now: f64) -> EngineShare {
-        self.learned.lock().own_share(now)
+    /// What this penstock has there.
+    pub fn own_share(&self) -> EngineShare {
+        self.learned.lock().own_share()
     }
 
     /// Others report what they have there. Returns whether that is news.

@@ -13,7 +13,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::SharedState;
 use super::link::{Exchange, Link, LinkError};
-use crate::clock::now;
 use crate::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
 use crate::routing::Generation;
 
@@ -130,7 +129,7 @@ impl SharedState {
         fleet: &Fleet,
         lease: Duration,
     ) -> Result<(), LinkError> {
-        let text = serde_json::to_string(&fleet.own_load(now()))?;
+        let text = serde_json::to_string(&fleet.own_load())?;
         let is_changed = text != board.sent;
         board.version += u64::from(is_changed);
         let versions = board.others.iter().map(|(name, (version, _))| (&**name, &**version));

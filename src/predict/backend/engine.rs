@@ -6,7 +6,7 @@ use crate::predict::bursts::Bursts;
 use crate::predict::front_end::FrontEnd;
 use crate::predict::learned::Learned;
 use crate::predict::pace::Pace;
-use crate::predict::prompts::{Work, share_at};
+use crate::predict::prompts::Work;
 use crate::predict::residual::Residual;
 use crate::predict::share::EngineShare;
 use crate::predict::slots::SlotLearner;
@@ -79,16 +79,14 @@ impl BackendPredictor {
     }
 
     /// What this penstock has there.
-    pub fn own_share(&self, now: f64) -> EngineShare {
+    pub fn own_share(&self) -> EngineShare {
         let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
-        let (recent, changed) = self.prompts.recent();
         EngineShare {
             waiting: self.waiting.into(),
             prompts: Work {
                 tokens: inside.tokens + outside.tokens,
                 time: inside.time + outside.time,
             },
-            prefill_share: share_at(recent, changed, now),
             streams: self.streams.count(),
             context: self.streams.context(),
         }

@@ -62,7 +62,7 @@ impl World<'_> {
         let rows = self.balancers.iter().flat_map(|one| one.topology.models());
         let rows = || rows.clone().flat_map(|model| &model.serving);
         let predictors = rows().filter_map(|row| row.model_state.used_predictor());
-        let shares: Vec<EngineShare> = predictors.map(|one| one.own_share(0.0)).collect();
+        let shares: Vec<EngineShare> = predictors.map(|one| one.own_share()).collect();
         let live = self.live.iter().flatten().count() as f64;
         let counted: f64 = shares.iter().map(|one| one.waiting + one.streams).sum();
         let holds =

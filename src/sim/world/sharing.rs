@@ -2,7 +2,7 @@
 //! reads with it what the others reported last.
 
 use super::events::Event;
-use super::{START, World, timestamp};
+use super::{START, World};
 use crate::fleet::{LoadReport, SHARE_INTERVAL};
 use crate::units::to_micros;
 
@@ -28,7 +28,7 @@ impl World<'_> {
         let index = number as usize;
         let Some(balancer) = self.balancers.get(index) else { return };
         let fleet = &balancer.generation.fleet;
-        let own = fleet.own_load(timestamp(at));
+        let own = fleet.own_load();
         self.reports.iter_mut().skip(index).take(1).for_each(|report| *report = own.clone());
         let others = self.reports.iter().enumerate().filter(|(other, _)| *other != index);
         let others: Vec<LoadReport> = others.map(|(_, report)| report.clone()).collect();

@@ -23,14 +23,14 @@ fn balancers_that_share_predict_better() {
             let result = simulate(&spec, &workload).unwrap();
             let objective = Objective { first_token: 1.0, per_token: 1.0 };
             let found = Summary::new(&result, &workload, &objective).prediction.unwrap();
-            error += found.mean_error / 4.0;
+            error += found.weighted_error / 4.0;
             coverage += found.coverage / 4.0;
         }
         (error, coverage)
     };
     let (alone, together) = (found(false), found(true));
     assert!(alone.0 < 1.0, "{alone:?}");
-    assert!(together.0 < alone.0 * 1.15 && together.1 > alone.1 + 0.05, "{alone:?} {together:?}");
+    assert!(together.0 < alone.0 && together.1 > alone.1 + 0.05, "{alone:?} {together:?}");
 }
 
 /// The most requests that a backend had at the same time, and how many on average from a quarter of the run on.
