@@ -57,11 +57,11 @@ impl FrontEnd {
     }
 }
 
-/// The value below which that share of the others is.
+/// The value below which that share of the others is; there is one at least.
 fn quantile(waits: &mut [(f64, f64)], share: f64, of: impl Fn(&(f64, f64)) -> f64) -> f64 {
-    waits.sort_unstable_by(|one, other| of(one).total_cmp(&of(other)));
-    let place = share * waits.len() as f64;
-    waits.get(crate::units::floor_index(place)).map_or(0.0, of)
+    let place = crate::units::floor_index(share * waits.len() as f64);
+    let by_value = |one: &(f64, f64), other: &(f64, f64)| of(one).total_cmp(&of(other));
+    of(waits.select_nth_unstable_by(place, by_value).1)
 }
 
 #[cfg(test)]
