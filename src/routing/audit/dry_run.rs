@@ -44,7 +44,7 @@ pub struct DryRun<'a> {
 
 impl DryRun<'_> {
     /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
-    /// `{"requirements"?, "error", "candidates"?}`. For an ensemble there is its plan, too; the decision is
+    /// `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` where it would wait for room instead. For an ensemble there is its plan, too; the decision is
     /// that of its final call. Client keys are not checked.
     pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
         let Self { config, router, topology, now, .. } = *self;
@@ -127,7 +127,7 @@ impl DryRun<'_> {
         name: &str,
         random: &mut impl RandomSource,
     ) -> Value {
-        let Self { router, topology, .. } = *self;
+        let Self { config, router, topology, .. } = *self;
         let explanation = router.explain(input, random);
         if let (Ok(decision), Some(weighted), Some(prompt), true) =
             (&explanation.result, router.weighted(), input.prompt, self.records_prompts)
@@ -140,11 +140,19 @@ impl DryRun<'_> {
                 "requirements": requirements,
                 "decision": decision_value(router, topology, &decision, &explanation.candidates),
             }),
-            Err(error) => json!({
-                "requirements": requirements,
-                "error": error_value(error.code(), &error.to_string()),
-                "candidates": explanation.candidates,
-            }),
+            Err(error) => {
+                let mut value = json!({
+                    "requirements": requirements,
+                    "error": error_value(error.code(), &error.to_string()),
+                    "candidates": explanation.candidates,
+                });
+                let waits = error.may_pass() && config.queue.size > 0;
+                if let Some(fields) = value.as_object_mut().filter(|_| waits) {
+                    let timeout = json!(config.queue.timeout.as_millis());
+                    fields.insert("queue_timeout_ms".to_owned(), timeout);
+                }
+                value
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{DryRun, DryRunRequest, render_text};
 use crate::config::{Config, Environment};
-use crate::fleet::{CooldownCause, CooldownScope, Health, Topology};
+use crate::fleet::{CooldownCause, CooldownScope, Health, PermitRequest, Topology};
 use crate::routing::Generation;
 use crate::routing::{Live, Peek};
 use crate::units::Timestamp;
@@ -153,6 +153,29 @@ fn error_keeps_the_requirements_once_the_body_was_read() {
     );
     assert_eq!(result["candidates"], json!([]));
     assert!(render_text(&result).contains("candidates  none"));
+}
+
+#[test]
+fn request_that_would_wait_for_room_is_not_refused() {
+    for (queue, start) in [
+        (
+            "{ size: 5, timeout: 2500ms }",
+            "waits       in the queue, if that has room, for at most 2.5 s: Every",
+        ),
+        ("{}", "refused     503 all_backends_busy: Every"),
+    ] {
+        let yaml = format!(
+            "queue: {queue}\nbackends: [{{ name: a, url: http://a:1, models: [m], max_in_flight: 1 }}]"
+        );
+        let generation = generation(&yaml);
+        let topology = generation.fleet.topology();
+        let row = &topology.models()[0].serving[0];
+        let _permit = row.try_reserve(&PermitRequest::default()).unwrap();
+        let result = explain(&generation, &chat("m", ""));
+        assert!(render_text(&result).contains(start), "{}", render_text(&result));
+        let missing = explain(&generation, &chat("absent", ""));
+        assert!(missing["queue_timeout_ms"].is_null(), "it would wait in vain: {missing}");
+    }
 }
 
 #[test]

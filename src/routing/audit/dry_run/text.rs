@@ -27,7 +27,7 @@ pub fn render_text(result: &Value) -> String {
     }
     match decision {
         Some(decision) => lines.push(format!("decision    {}", decision_text(decision))),
-        None => lines.push(format!("refused     {}", error_text(result))),
+        None => lines.push(undecided_text(result)),
     }
     lines.join("\n")
 }
@@ -220,6 +220,20 @@ fn decision_text(decision: &Value) -> String {
         text(decision, "backend"),
         text(decision, "strategy"),
     )
+}
+
+/// Why no backend gets the request, and whether it waits for one.
+fn undecided_text(result: &Value) -> String {
+    match result.get("queue_timeout_ms").and_then(Value::as_f64) {
+        Some(timeout) => {
+            let message = result.get("error").map_or("", |error| text(error, "message"));
+            format!(
+                "waits       in the queue, if that has room, for at most {} s: {message}",
+                timeout / 1000.0
+            )
+        }
+        None => format!("refused     {}", error_text(result)),
+    }
 }
 
 fn error_text(result: &Value) -> String {
