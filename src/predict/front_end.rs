@@ -29,7 +29,7 @@ pub(super) struct FirstWait {
     pub(super) most_streams: f64,
 }
 
-/// Finds it by requests that waited although the streams beside them went on.
+/// Finds the front end by requests that waited although the streams beside them went on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrontEnd {
     /// What the last ones waited before their own steps, and as a whole.
@@ -38,7 +38,7 @@ pub(super) struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// A first token has come. Returns how long it takes, where that is most of what requests wait for.
+    /// A first token has come. Returns how long the front end takes, where that is most of what requests wait for.
     pub(super) fn learn(&mut self, wait: &FirstWait) -> Option<f64> {
         let FirstWait { took, step, steps, streams, most_streams } = *wait;
         let meanwhile = steps * step;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_no_longer_is_forgotten() {
+    fn requests_that_no_longer_wait_end_it() {
         let short = FirstWait { took: 35.0, steps: 2.0, ..WAIT };
         assert_eq!(found((0..40).map(|n| if n < 30 { WAIT } else { short })), None);
     }

@@ -18,8 +18,8 @@ const FRONT_END: f64 = 400.0;
 /// What is not known of a pair: its standard deviation is what a token costs, divided by so many tokens. CPUs are as slow with
 /// attention as with all else: a prompt of 770 tokens took 1.7 times as long per token there as one of 60.
 const PAIR: f64 = 2000.0;
-/// The most that a pair costs: what a token does, divided by so many tokens, as on a CPU. Short prompts that waited for something else would
-/// make long ones seem to take minutes.
+/// The most that a pair costs: what a token does, divided by so many tokens, as on a CPU. Short prompts that waited for
+/// something else would make long ones seem to take minutes.
 const MOST_PAIR: f64 = 500.0;
 /// The largest variance that a sample adds.
 const MOST_VARIANCE: f64 = 1e7;

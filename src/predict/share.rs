@@ -2,8 +2,8 @@
 
 use super::prompts::Work;
 
-/// How far what is counted of others moves to what they report, at each report: within a few seconds. What passes sooner is gone when a
-/// decision reads it, and all would go at once to where nothing was reported.
+/// How far what is counted of others moves to what they report, at each report: within a few seconds. What passes sooner is
+/// gone when a decision reads it, and all would go at once to where nothing was reported.
 const FOLLOWED: f64 = 0.1;
 /// The part of their prompts that is left when a decision reads the report. In simulations of 2 and 4 penstocks predictions are
 /// off by 2 to 10 points more where all of it counts.

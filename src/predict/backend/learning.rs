@@ -11,7 +11,7 @@ use crate::predict::slots::Wait;
 use crate::predict::ticket::Ticket;
 
 impl BackendPredictor {
-    /// A first token shows what lies before the engine, where that had little to do.
+    /// A first token shows how long the front end takes, where the streams beside it went on.
     pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
         let wait = FirstWait {
             took: now - prompt.sent_at,

@@ -44,8 +44,9 @@ pub struct DryRun<'a> {
 
 impl DryRun<'_> {
     /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
-    /// `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` where it would wait for room instead. For an ensemble there is its plan, too; the decision is
-    /// that of its final call. Client keys are not checked.
+    /// `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` where it would wait for room
+    /// instead. For an ensemble there is its plan, too; the decision is that of its final call. Client keys are
+    /// not checked.
     pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
         let Self { config, router, topology, now, .. } = *self;
         let operation = match check_head(config, sample) {
