@@ -161,10 +161,11 @@ impl BackendPredictor {
         let number = self.sent;
         let Prediction { raw, regime, work, decode, .. } = prediction;
         let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
-        let (tokens, steps, learned, started) = (sent.uncached(), self.steps_seen, 0.0, None);
+        let (tokens, learned, started) = (sent.uncached(), 0.0, None);
         let sent_at = now;
+        let ahead = self.prompts.inside().tokens + self.prompts.outside().tokens + tokens;
         let prompt =
-            Prompt { number, sent_at, tokens, work, done_at, raw, regime, steps, learned, started };
+            Prompt { number, sent_at, tokens, work, ahead, done_at, raw, regime, learned, started };
         if is_idle {
             self.step_ended = now + self.prefill.front_end();
         }

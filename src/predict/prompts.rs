@@ -40,13 +40,13 @@ pub(super) struct Prompt {
     /// Its uncached tokens, and what they take.
     pub(super) tokens: f64,
     pub(super) work: f64,
+    /// Tokens of the prompts that had no first token when it was sent, its own among them.
+    pub(super) ahead: f64,
     /// When it is taken to be computed although no first token is seen, because the response comes in one piece.
     pub(super) done_at: f64,
     /// What was computed for it before it was sent.
     pub(super) raw: f64,
     pub(super) regime: Regime,
-    /// Steps that had ended when it was sent.
-    pub(super) steps: f64,
     /// The wait that was learned from last.
     pub(super) learned: f64,
     /// When the engine started to compute it.
@@ -231,10 +231,10 @@ mod tests {
             sent_at,
             tokens: 100.0,
             work: 5_000.0,
+            ahead: 0.0,
             done_at: f64::INFINITY,
             raw: 1.0,
             regime: Regime::Prefill,
-            steps: 0.0,
             learned: 0.0,
             started: None,
         }

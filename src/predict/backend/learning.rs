@@ -11,12 +11,12 @@ use crate::predict::slots::Wait;
 use crate::predict::ticket::Ticket;
 
 impl BackendPredictor {
-    /// A first token shows how long the front end takes, where the streams beside it went on.
+    /// A first token shows how long the front end takes, where prompts ahead do not make it longer.
     pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
         let wait = FirstWait {
             took: now - prompt.sent_at,
+            ahead: prompt.ahead,
             step: self.step(),
-            steps: self.steps_seen - prompt.steps,
             streams: self.all_streams() + 1.0,
             most_streams: self.most_streams,
         };
