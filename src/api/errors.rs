@@ -250,7 +250,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::AllBackendsBusy,
         "all_backends_busy",
         503,
-        "every backend, or the model on it, is at its limit of requests in flight, or in cooldown after a 503",
+        "every backend, or the model on it, is at its limit of requests in flight or of backlog, or in cooldown after a 503",
     ),
     error(
         ErrorCode::QueueFull,

@@ -163,7 +163,7 @@ impl BackendPredictor {
         let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
         let (tokens, learned, started) = (sent.uncached(), 0.0, None);
         let sent_at = now;
-        let ahead = self.prompts.inside().tokens + self.prompts.outside().tokens + tokens;
+        let ahead = self.front_end.ahead(self.own_share().prompts.tokens + tokens);
         let prompt =
             Prompt { number, sent_at, tokens, work, ahead, done_at, raw, regime, learned, started };
         if is_idle {

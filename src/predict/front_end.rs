@@ -1,5 +1,6 @@
 //! What lies before an engine that requests wait for side by side: the gateway and the queue of a hosted API, a network far
-//! away. No request makes another one wait longer for it, so it shows in waits that do not grow with the prompts ahead.
+//! away. No request makes another one wait longer for it, so it shows in waits that do not grow with the prompts ahead, and
+//! beside which the streams go on.
 
 /// Requests that count: the last ones.
 const REMEMBERED: usize = 32;
@@ -9,6 +10,8 @@ const LEAST: usize = 8;
 const SHORTEST: f64 = 0.2;
 /// The share of the whole wait that it is at least. What is below that may as well be a wrong cost of prompts.
 const LEAST_SHARE: f64 = 0.5;
+/// The share of the time beside streams that their steps take at least: they go on, so the engine computes nothing else.
+const STEPS_GO_ON: f64 = 0.75;
 /// The step that runs when a request comes, and the one that computes its prompt.
 const OWN_STEPS: f64 = 2.0;
 /// The share of the most streams ever seen up to which no request waits for a slot.
@@ -19,13 +22,27 @@ const NO_FULL_BATCH: f64 = 0.9;
 pub(super) struct FirstWait {
     /// How long it took.
     pub(super) took: f64,
-    /// Tokens of the prompts that had no first token when it was sent, its own among them.
-    pub(super) ahead: f64,
+    pub(super) ahead: Ahead,
     /// How long a step takes that computes no prompt.
     pub(super) step: f64,
     /// Streams that are there now, this one among them, and the most that the engine has had.
     pub(super) streams: f64,
     pub(super) most_streams: f64,
+}
+
+/// How long streams were watched, and how long the steps that ended meanwhile take without prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Watched {
+    time: f64,
+    steps: f64,
+}
+
+/// What there was before a request when it was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Ahead {
+    /// Of the prompts without a first token, its own among them.
+    tokens: f64,
+    watched: Watched,
 }
 
 /// Prompts ahead, in tokens, and the time to the first token.
@@ -36,17 +53,32 @@ type Point = (f64, f64);
 pub(super) struct FrontEnd {
     waits: [Point; REMEMBERED],
     seen: usize,
+    watched: Watched,
 }
 
 impl FrontEnd {
+    /// Beside streams steps have ended, `gap` after the ones before, that take so long without prompts.
+    pub(super) fn steps_ended(&mut self, gap: f64, steps: f64) {
+        self.watched.time += gap;
+        self.watched.steps += steps;
+    }
+
+    /// A request is sent. `tokens`: of the prompts without a first token, its own among them.
+    pub(super) fn ahead(&self, tokens: f64) -> Ahead {
+        Ahead { tokens, watched: self.watched }
+    }
+
     /// A first token has come. Returns how long the front end takes, where that is most of what requests wait for.
     pub(super) fn learn(&mut self, wait: &FirstWait) -> Option<f64> {
         let FirstWait { took, ahead, step, streams, most_streams } = *wait;
-        if streams > NO_FULL_BATCH * most_streams {
+        let Ahead { tokens, watched } = ahead;
+        let steps = self.watched.steps - watched.steps;
+        let go_on = steps >= STEPS_GO_ON * (self.watched.time - watched.time);
+        if !go_on || streams > NO_FULL_BATCH * most_streams {
             return None;
         }
         let at = self.seen % REMEMBERED;
-        self.waits.iter_mut().skip(at).take(1).for_each(|one| *one = (ahead, took));
+        self.waits.iter_mut().skip(at).take(1).for_each(|one| *one = (tokens, took));
         self.seen += 1;
         let mut waits = self.waits;
         let known = waits.get_mut(..self.seen.min(REMEMBERED))?;
@@ -83,8 +115,17 @@ fn quantile(waits: &mut [Point], share: f64, of: impl Fn(Point) -> f64) -> f64 {
 mod tests {
     use super::*;
 
-    const WAIT: FirstWait =
-        FirstWait { took: 400.0, ahead: 100.0, step: 20.0, streams: 4.0, most_streams: 8.0 };
+    const fn behind(tokens: f64) -> Ahead {
+        Ahead { tokens, watched: Watched { time: 0.0, steps: 0.0 } }
+    }
+
+    const WAIT: FirstWait = FirstWait {
+        took: 400.0,
+        ahead: behind(100.0),
+        step: 20.0,
+        streams: 4.0,
+        most_streams: 8.0,
+    };
 
     fn found(waits: impl Iterator<Item = FirstWait>) -> Option<f64> {
         let mut front_end = FrontEnd::default();
@@ -98,7 +139,11 @@ mod tests {
         // What one of five waits for less is the front end; the rest varies, and grows with the prompts ahead.
         let waits = (0..40_u32).map(|n| {
             let ahead = f64::from(n * 7 % 30) * 10.0;
-            FirstWait { ahead, took: 400.0 + f64::from(n % 10) + ahead * 0.5, ..WAIT }
+            FirstWait {
+                took: 400.0 + f64::from(n % 10) + ahead * 0.5,
+                ahead: behind(ahead),
+                ..WAIT
+            }
         });
         assert!((350.0..=370.0).contains(&found(waits).unwrap()));
     }
@@ -108,7 +153,7 @@ mod tests {
         let by_prompts = |n: u32| f64::from(n * 7 % 30 + 1) * 100.0;
         let waits = (0..40).map(|n| FirstWait {
             took: 40.0 + by_prompts(n) * 0.5,
-            ahead: by_prompts(n),
+            ahead: behind(by_prompts(n)),
             ..WAIT
         });
         assert_eq!(found(waits), None);
@@ -118,12 +163,26 @@ mod tests {
         assert_eq!(found((0..40).map(|_| FirstWait { streams: 8.0, ..WAIT })), None);
     }
 
+    /// An engine that computes the prompts of others.
+    #[test]
+    fn streams_that_stand_still_meanwhile_show_none() {
+        for (steps, expected) in [(100.0, None), (390.0, Some(360.0))] {
+            let mut front_end = FrontEnd::default();
+            let waits = (0..20).map(|_| {
+                let ahead = front_end.ahead(100.0);
+                front_end.steps_ended(400.0, steps);
+                front_end.learn(&FirstWait { ahead, ..WAIT })
+            });
+            assert_eq!(waits.last().flatten(), expected, "{steps}");
+        }
+    }
+
     #[test]
     fn a_stall_is_no_front_end() {
         let waits = (0..40_u32).map(|n| {
             let ahead = f64::from(n % 10 + 1) * 500.0;
             let took = if n % 8 == 0 { 5_000.0 } else { 40.0 + ahead * 0.2 };
-            FirstWait { took, ahead, ..WAIT }
+            FirstWait { took, ahead: behind(ahead), ..WAIT }
         });
         assert_eq!(found(waits), None);
     }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::front_end::Ahead;
 use super::residual::Regime;
 
 /// The time in which a share of prefill work falls to 1/e: 10 s.
@@ -40,8 +41,7 @@ pub(super) struct Prompt {
     /// Its uncached tokens, and what they take.
     pub(super) tokens: f64,
     pub(super) work: f64,
-    /// Tokens of the prompts that had no first token when it was sent, its own among them.
-    pub(super) ahead: f64,
+    pub(super) ahead: Ahead,
     /// When it is taken to be computed although no first token is seen, because the response comes in one piece.
     pub(super) done_at: f64,
     /// What was computed for it before it was sent.
@@ -231,7 +231,7 @@ mod tests {
             sent_at,
             tokens: 100.0,
             work: 5_000.0,
-            ahead: 0.0,
+            ahead: Ahead::default(),
             done_at: f64::INFINITY,
             raw: 1.0,
             regime: Regime::Prefill,

@@ -322,7 +322,7 @@ impl fmt::Display for RouteError {
             }
             Self::Saturated { model } => write!(
                 out,
-                "Every backend for model '{model}' is at its limit of requests in flight"
+                "Every backend for model '{model}' is at its limit of requests in flight or of backlog"
             ),
             Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' recently responded with {status}")

@@ -107,6 +107,7 @@ impl BackendPredictor {
             self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
         }
         if decodes >= 1.0 {
+            self.front_end.steps_ended(gap, steps * step);
             self.pace.learn(gap, steps * step / (1.0 - self.prefill_share(at)), steps);
         }
         self.is_clean = decodes >= 1.0;
