@@ -51,8 +51,8 @@ pub struct BackendPredictor {
     slots: SlotLearner,
     /// Whether the engine reports its slots.
     knows_slots: bool,
-    /// Whether it started with what was learned of another backend.
-    has_adopted: bool,
+    /// Whether it started with what was learned of another backend, or of another version here.
+    is_informed: bool,
     prompts: Prompts,
     /// Requests without a first token, whole responses not among them.
     waiting: u32,
@@ -88,7 +88,7 @@ impl BackendPredictor {
             knows_slots: limits.slots.is_finite(),
             limits,
             slots: SlotLearner::default(),
-            has_adopted: false,
+            is_informed: false,
             prompts: Prompts::default(),
             waiting: 0,
             streams: Streams::default(),

@@ -183,6 +183,12 @@ fn another_version_starts_with_what_was_known_and_is_not_trusted() {
     assert_eq!((after.first_tokens, after.gaps, after.bias), (0.0, 0.0, 0.0));
     let steps = [before, after].map(|report| report.coefficients.step(1.0, 550.0));
     assert!((steps[1] / steps[0] - 1.0).abs() < 1e-6, "{steps:?}");
+    predictor.adopt(&Predictor::default().learned_state());
+    assert_eq!(
+        predictor.report(1e9).coefficients,
+        after.coefficients,
+        "nothing of another backend"
+    );
     serve_alone(&predictor, 60);
     assert!(predictor.report(2e9).is_trusted, "it is learned again");
 }

@@ -25,6 +25,8 @@ impl BackendPredictor {
 
     /// The engine is another version: what was learned of the last one is a first guess.
     pub fn version_changed(&mut self) {
+        // The last version here says more than another backend.
+        self.is_informed |= !self.is_little_known();
         self.restarted();
         self.doubt();
     }
@@ -35,7 +37,7 @@ impl BackendPredictor {
         if !self.is_little_known() {
             return;
         }
-        self.has_adopted = true;
+        self.is_informed = true;
         (self.steps, self.prefill) = (other.steps.clone(), other.prefill.clone());
         self.lengths = other.lengths.clone();
         self.doubt();
@@ -43,7 +45,7 @@ impl BackendPredictor {
 
     /// Whether so little was learned that what is known of another backend says more.
     pub fn is_little_known(&self) -> bool {
-        !self.has_adopted && self.residual.seen() < LEAST_FIRST_TOKENS
+        !self.is_informed && self.residual.seen() < LEAST_FIRST_TOKENS
     }
 
     fn doubt(&mut self) {
