@@ -82,8 +82,8 @@ pub(super) enum Fact {
     BlockSize,
     /// Blocks in the KV cache.
     Blocks,
-    /// Both of them, in the labels of these names.
-    CacheInfo { size: &'static str, count: &'static str },
+    /// Both of them, in the labels of these names, and whether beginnings of prompts are kept.
+    CacheInfo { size: &'static str, count: &'static str, is_kept: Option<&'static str> },
     /// LoRA adapters, in labels; the newest value counts.
     Adapters,
     /// When the process started, in seconds since 1970.
@@ -159,7 +159,11 @@ const ENGINES: &[EngineFacts] = &[
             family(Fact::KvUtilization, "vllm:kv_cache_usage_perc"),
             family(Fact::KvUtilization, "vllm:gpu_cache_usage_perc"),
             family(
-                Fact::CacheInfo { size: "block_size", count: "num_gpu_blocks" },
+                Fact::CacheInfo {
+                    size: "block_size",
+                    count: "num_gpu_blocks",
+                    is_kept: Some("enable_prefix_caching"),
+                },
                 "vllm:cache_config_info",
             ),
             family(Fact::Adapters, "vllm:lora_requests_info"),
@@ -182,7 +186,7 @@ const ENGINES: &[EngineFacts] = &[
             family(Fact::Running, "sglang:num_running_reqs"),
             family(Fact::KvUtilization, "sglang:token_usage"),
             family(
-                Fact::CacheInfo { size: "page_size", count: "num_pages" },
+                Fact::CacheInfo { size: "page_size", count: "num_pages", is_kept: None },
                 "sglang:cache_config_info",
             ),
             family(Fact::PrefixHits, "sglang:cached_tokens_total"),

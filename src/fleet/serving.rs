@@ -8,6 +8,7 @@ use super::cooldown::CooldownScope;
 use super::latency::ModelLatency;
 use super::model_state::ModelState;
 use super::requester::Requester;
+use super::telemetry::EngineDetails;
 use crate::api::{Capabilities, Offer, Operation, Operations};
 use crate::config::TimeoutsConfig;
 use crate::prefix::{CacheState, Slot};
@@ -119,8 +120,11 @@ impl Serving {
     /// The state of the engine's prefix cache, in blocks of `block_tokens`.
     pub fn cache_state(&self, params: &PrefixParams, block_tokens: u32) -> CacheState {
         let telemetry = &self.state.telemetry;
-        let capacity = telemetry.details().and_then(|details| details.capacity_tokens());
-        CacheState::new(params, block_tokens, capacity, telemetry.epoch())
+        let details = telemetry.details();
+        let capacity = details.as_deref().and_then(EngineDetails::capacity_tokens);
+        let state = CacheState::new(params, block_tokens, capacity, telemetry.epoch());
+        let is_off = details.is_some_and(|details| details.prefix_caching == Some(false));
+        if is_off { CacheState { capacity: 0, ..state } } else { state }
     }
 
     /// The backend's slot in the model's prefix index, and the epoch of its engine: what was learned

@@ -24,7 +24,7 @@ pub enum CacheEvent<'a> {
 /// The size and the lifetime of a backend's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheState {
-    /// The most blocks it holds, for all models together.
+    /// The most blocks it holds, for all models together; 0 where its engine keeps none.
     pub capacity: u32,
     /// Tokens per block.
     pub block_tokens: u32,

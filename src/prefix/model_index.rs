@@ -154,9 +154,11 @@ impl ModelIndex {
         shards.apply(slot, CacheEvent::Stored(chain));
     }
 
-    /// A prompt is sent to a backend, which is predicted to have it cached from now on.
+    /// A prompt is sent to a backend, which is predicted to have it cached from now on, unless it keeps none.
     pub fn routed(&self, slot: Slot, chain: &Chain, state: CacheState) {
-        if chain.blocks() > 0 {
+        if state.capacity == 0 {
+            self.apply(slot, CacheEvent::Cleared);
+        } else if chain.blocks() > 0 {
             self.record(slot, chain.hashes(), state);
         }
     }

@@ -190,6 +190,7 @@ struct Tallies<'a> {
     hits: Tally,
     queries: Tally,
     work: Tally,
+    prefix_caching: Option<bool>,
     adapters: Option<(f64, Labels<'a>)>,
 }
 
@@ -206,10 +207,16 @@ impl<'a> Tallies<'a> {
             Fact::PrefixHits => self.hits.add(rank, value),
             Fact::PrefixQueries => self.queries.add(rank, value),
             Fact::Work => self.work.add(rank, value),
-            Fact::CacheInfo { size, count } => {
+            Fact::CacheInfo { size, count, is_kept } => {
                 let number = |name| labels.get(name).and_then(LabelValue::to_number);
                 self.block_size.add(rank, number(size).unwrap_or(f64::NAN));
                 self.blocks.add(rank, number(count).unwrap_or(f64::NAN));
+                let is_kept = is_kept.and_then(|name| labels.get(name));
+                self.prefix_caching = match is_kept {
+                    Some(given) if given.is("False") => Some(false),
+                    Some(given) if given.is("True") => Some(true),
+                    _ => self.prefix_caching,
+                };
             }
             // Its value is the time it was set; a NaN counts as later than nothing.
             Fact::Adapters => {
@@ -238,6 +245,7 @@ impl<'a> Tallies<'a> {
                 block_size: self.block_size.most().and_then(to_count),
                 blocks: self.blocks.sum().and_then(to_count).map(u64::from),
                 cache_tokens: None,
+                prefix_caching: self.prefix_caching,
                 adapters: self.adapters.and_then(|(_, labels)| read_adapters(labels)),
                 started_at: self.started_at.most(),
             },

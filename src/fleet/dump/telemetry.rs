@@ -36,6 +36,8 @@ pub(super) struct TelemetryRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    prefix_caching: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     adapters_running: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     adapters_waiting: Option<Vec<String>>,
@@ -97,6 +99,7 @@ impl TelemetryRow {
             }),
             block_size: details.block_size,
             blocks: details.blocks,
+            prefix_caching: details.prefix_caching,
             adapters_running: adapters.map(|all| names(&all.running)),
             adapters_waiting: adapters.map(|all| names(&all.waiting)),
             max_adapters: adapters.and_then(|all| all.max),
@@ -148,6 +151,7 @@ impl TelemetryRow {
         state.telemetry.learn_details(&EngineDetails {
             block_size,
             blocks,
+            prefix_caching: self.prefix_caching,
             adapters,
             ..EngineDetails::default()
         });

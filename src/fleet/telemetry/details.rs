@@ -9,6 +9,8 @@ pub struct EngineDetails {
     pub blocks: Option<u64>,
     /// Tokens its KV cache holds, if it reports that instead of blocks.
     pub cache_tokens: Option<u64>,
+    /// Whether it keeps the KV cache of prompts for those with the same beginning.
+    pub prefix_caching: Option<bool>,
     /// Its LoRA adapters; `None` if it has none or does not report them.
     pub adapters: Option<Adapters>,
     /// When its process started, in seconds since 1970.

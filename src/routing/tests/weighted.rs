@@ -348,3 +348,19 @@ fn blocks_are_as_large_as_the_engines_unless_the_size_is_given() {
     assert_eq!(terms(""), (16, 64), "the largest, for no engine keeps less than a block");
     assert_eq!(terms(", scorers: [{ name: prefix-affinity, weight: 1, block-size: 8 }]"), (8, 8));
 }
+
+#[test]
+fn engines_that_keep_no_prompts_are_expected_to_have_none() {
+    for (prefix_caching, expected) in [(Some(false), false), (Some(true), true), (None, true)] {
+        let yaml = format!("routing: {{ strategy: weighted }}\n{}", alike(1, "m"));
+        let mut fleet = Fleet::of(&yaml);
+        let body = chat("m", &prompt(1), "hello");
+        route(&mut fleet, &body);
+        let details = EngineDetails { prefix_caching, ..EngineDetails::default() };
+        fleet.live.learn_details(&fleet.state("b0"), &details);
+        route(&mut fleet, &body);
+        let again = route(&mut fleet, &body).1;
+        let matched = again.scores.unwrap().matched_blocks;
+        assert_eq!(matched > 0, expected, "{prefix_caching:?}");
+    }
+}

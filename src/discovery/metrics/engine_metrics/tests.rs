@@ -29,6 +29,12 @@ fn vllm_metrics_are_read_by_new_and_old_names() {
     assert_eq!(new.prefix_cache, Some((640, 1000)));
     assert_eq!(new.details.started_at, Some(1.7632e9));
     assert_eq!((new.engine, new.work), (Some(Engine::Vllm), Some(77.0)));
+    assert_eq!(new.details.prefix_caching, None);
+    for (value, expected) in [("True", Some(true)), ("False", Some(false)), ("None", None)] {
+        let labels = format!("block_size=\"16\",enable_prefix_caching=\"{value}\"");
+        let details = read(&page.replace("block_size=\"16\"", &labels)).details;
+        assert_eq!((details.prefix_caching, details.blocks), (expected, Some(7000)));
+    }
     let old = read(&page.replace("vllm:kv_cache", "vllm:other"));
     assert_eq!(old.kv_utilization, Some(0.9));
 }
