@@ -82,8 +82,8 @@ pub(super) enum Fact {
     BlockSize,
     /// Blocks in the KV cache.
     Blocks,
-    /// Both of them, in the labels of these names, and whether beginnings of prompts are kept.
-    CacheInfo { size: &'static str, count: &'static str, is_kept: Option<&'static str> },
+    /// Both of them, in the labels of these names, and whether prompts are kept for those with the same beginning.
+    CacheInfo { size: &'static str, count: &'static str, caching: Option<&'static str> },
     /// LoRA adapters, in labels; the newest value counts.
     Adapters,
     /// When the process started, in seconds since 1970.
@@ -162,7 +162,7 @@ const ENGINES: &[EngineFacts] = &[
                 Fact::CacheInfo {
                     size: "block_size",
                     count: "num_gpu_blocks",
-                    is_kept: Some("enable_prefix_caching"),
+                    caching: Some("enable_prefix_caching"),
                 },
                 "vllm:cache_config_info",
             ),
@@ -186,7 +186,7 @@ const ENGINES: &[EngineFacts] = &[
             family(Fact::Running, "sglang:num_running_reqs"),
             family(Fact::KvUtilization, "sglang:token_usage"),
             family(
-                Fact::CacheInfo { size: "page_size", count: "num_pages", is_kept: None },
+                Fact::CacheInfo { size: "page_size", count: "num_pages", caching: None },
                 "sglang:cache_config_info",
             ),
             family(Fact::PrefixHits, "sglang:cached_tokens_total"),

@@ -41,6 +41,7 @@ pub(super) struct Prompt {
     /// Its uncached tokens, and what they take.
     pub(super) tokens: f64,
     pub(super) work: f64,
+    /// What there was before it when it was sent.
     pub(super) ahead: Ahead,
     /// When it is taken to be computed although no first token is seen, because the response comes in one piece.
     pub(super) done_at: f64,

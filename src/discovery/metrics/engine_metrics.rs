@@ -207,12 +207,11 @@ impl<'a> Tallies<'a> {
             Fact::PrefixHits => self.hits.add(rank, value),
             Fact::PrefixQueries => self.queries.add(rank, value),
             Fact::Work => self.work.add(rank, value),
-            Fact::CacheInfo { size, count, is_kept } => {
+            Fact::CacheInfo { size, count, caching } => {
                 let number = |name| labels.get(name).and_then(LabelValue::to_number);
                 self.block_size.add(rank, number(size).unwrap_or(f64::NAN));
                 self.blocks.add(rank, number(count).unwrap_or(f64::NAN));
-                let is_kept = is_kept.and_then(|name| labels.get(name));
-                self.prefix_caching = match is_kept {
+                self.prefix_caching = match caching.and_then(|name| labels.get(name)) {
                     Some(given) if given.is("False") => Some(false),
                     Some(given) if given.is("True") => Some(true),
                     _ => self.prefix_caching,
