@@ -43,6 +43,7 @@ pub use sections::proxies::TrustedProxy;
 pub use sections::queue::{FairnessId, QueueConfig, QueueOrder};
 pub use sections::rate_limits::RateLimits;
 pub use sections::reload_gate::ReloadGateConfig;
+pub use sections::retry_unanswered::RetryUnanswered;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
     CooldownConfig, HeadroomPreference, RetryBudget, RoutingConfig, TokenEstimate,

@@ -28,6 +28,7 @@ mod manual_drain;
 mod model_listing;
 mod model_names;
 mod model_state;
+mod operation_lessons;
 mod others;
 mod outcome;
 mod permits;
@@ -60,8 +61,9 @@ pub use load::{Load, Probe, TokensInFlight};
 pub use manual_drain::ManualDrain;
 pub use model_listing::{DroppedModels, ModelListing};
 pub use model_state::{LoadedModel, ModelState};
+pub use operation_lessons::OperationLessons;
 pub use others::{BackendLoad, LoadReport, ModelLoad, SHARE_INTERVAL};
-pub use outcome::{Outcome, OutcomeSource};
+pub use outcome::{Outcome, OutcomeSource, RefusedPart};
 pub use permits::ReachedLimit;
 pub use predictions::LearnedPrediction;
 pub use requester::Requester;
@@ -74,9 +76,10 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::api::is_same_model;
+use crate::api::{Operation, is_same_model};
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::MemoryBudget;
+use crate::units::Timestamp;
 
 /// What makes a backend the same backend after a reload; anything else is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,6 +239,34 @@ impl Fleet {
             self.publish(backends);
         }
         changed
+    }
+
+    /// Records that a backend does not know the path of an operation: its requests are converted, or go elsewhere.
+    /// Returns whether that is new.
+    pub fn learn_lacking(
+        &self,
+        state: &BackendState,
+        operation: Operation,
+        now: Timestamp,
+    ) -> bool {
+        let is_new = state.lessons.learn_lacking(operation, now);
+        if is_new {
+            self.republish();
+        }
+        is_new
+    }
+
+    /// Tries operations again that a backend was believed to lack for long enough.
+    pub fn expire_lessons(&self, state: &BackendState, now: Timestamp) {
+        if state.lessons.expire(now) {
+            self.republish();
+        }
+    }
+
+    /// Builds the topology anew, of the same backends with what was learned of them.
+    fn republish(&self) {
+        let _one_writer = self.known.lock();
+        self.publish(self.topology().backends.clone());
     }
 
     fn publish(&self, backends: Vec<Backend>) {

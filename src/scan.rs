@@ -15,6 +15,7 @@ mod part;
 mod pieces;
 mod profile;
 mod prompt;
+mod reported_failure;
 mod response_id;
 mod scalar;
 mod sink;
@@ -31,6 +32,7 @@ pub use profile::{
     ModelForm, PromptPlaces, RequestProfile, RequestRequirements, ResidencyChange, TokenEstimate,
     UsageEdit,
 };
+pub use reported_failure::{FirstEvent, is_switched_off, reports_failure};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};

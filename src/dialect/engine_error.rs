@@ -86,12 +86,28 @@ pub(super) fn message_of(error: &RawValue) -> Cow<'_, str> {
     of_member(error).message
 }
 
-/// All words of an engine's error: message, type and code, in whatever form it has.
-pub(super) fn text_of(body: &[u8]) -> String {
+/// The words of an engine's error.
+pub(super) struct ErrorWords {
+    pub(super) message: String,
+    pub(super) kind: String,
+    /// As it stands in the JSON.
+    pub(super) code: String,
+}
+
+/// The words of an engine's error, in whatever form it has.
+pub(super) fn words_of(body: &[u8]) -> ErrorWords {
     let error = read_error(body, 0);
-    let kind = error.kind.as_deref().unwrap_or_default();
-    let code = error.code.map_or("", RawValue::get);
-    format!("{} {kind} {code}", error.message)
+    ErrorWords {
+        kind: error.kind.as_deref().unwrap_or_default().to_owned(),
+        code: error.code.map_or("", RawValue::get).to_owned(),
+        message: error.message.into_owned(),
+    }
+}
+
+/// All words of an engine's error in one text.
+pub(super) fn text_of(body: &[u8]) -> String {
+    let ErrorWords { message, kind, code } = words_of(body);
+    format!("{message} {kind} {code}")
 }
 
 fn read_error(body: &[u8], status: u16) -> EngineError<'_> {

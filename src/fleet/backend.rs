@@ -22,6 +22,7 @@ use super::engine_pages::EnginePages;
 use super::health::{Health, HealthTracker};
 use super::load::{Load, TokensInFlight};
 use super::model_listing::ModelListing;
+use super::operation_lessons::OperationLessons;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, Engine};
@@ -75,6 +76,8 @@ pub struct BackendState {
     pub pages: EnginePages,
     /// What its last model list contained that is not used.
     pub listing: ModelListing,
+    /// Which operations it has served, and lacks.
+    pub lessons: OperationLessons,
     /// What it has in memory.
     pub memory: BackendMemory,
     catalogue_request: CatalogueRequest,
@@ -126,6 +129,7 @@ impl BackendState {
             cache: Arc::default(),
             pages: EnginePages::default(),
             listing: ModelListing::default(),
+            lessons: OperationLessons::default(),
             memory: BackendMemory::default(),
             catalogue_request: CatalogueRequest::default(),
             addresses: Addresses::default(),

@@ -194,7 +194,7 @@ impl CircuitBreaker {
                 self.streak.end(source.started);
                 self.responded(is_probe)
             }
-            Outcome::Busy { .. } => self.responded(is_probe),
+            Outcome::Busy { .. } | Outcome::Refused { .. } => self.responded(is_probe),
             Outcome::Unreachable => {
                 let count = self.unreachable.fetch_add(1, Ordering::Relaxed) + 1;
                 let reason = match () {

@@ -315,7 +315,9 @@ fn serve(
     };
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
-    let native_operations = entry.operations.unwrap_or(engine.operations());
+    let native_operations = entry.operations.or(backend.config.operations);
+    let native_operations = native_operations.unwrap_or(engine.operations());
+    let native_operations = native_operations.without(backend.state.lessons.lacking());
     let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);

@@ -163,7 +163,7 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     ctx.record.status = row.status;
     ctx.record.code = Some(error.code);
     let mut head = ResponseHeader::build(row.status, Some(10))?;
-    let should_retry = if row.retry { "true" } else { "false" };
+    let should_retry = if row.retry && !error.is_final { "true" } else { "false" };
     head.insert_header(SHOULD_RETRY, HeaderValue::from_static(should_retry))?;
     if let Some(wait) = error.retry_after {
         head.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;

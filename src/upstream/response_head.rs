@@ -48,6 +48,8 @@ pub struct ResponseHead {
     pub keep_alive: Option<Duration>,
     /// The framing of a body that is a stream of events.
     pub stream: Option<StreamFraming>,
+    /// Whether its body is JSON.
+    pub is_json: bool,
 }
 
 /// Reads heads off the front of a buffer, skipping interim ones.
@@ -217,6 +219,7 @@ fn to_head(
         keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
         keep_alive: facts.keep_alive,
         stream: facts.stream,
+        is_json: facts.is_json,
         header: Box::new(header),
     })
 }

@@ -30,6 +30,7 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
 pub(crate) struct ResponseMonitor {
     events: Option<EventScanner>,
     has_ended: bool,
+    has_failed: bool,
     tail: BytesMut,
     usage: Option<Usage>,
     /// Where the engine may keep the response.
@@ -48,6 +49,7 @@ impl ResponseMonitor {
         Self {
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             has_ended: stream.is_none(),
+            has_failed: false,
             tail: BytesMut::new(),
             usage: None,
             id: (operation == Operation::Responses).then(ResponseIdFinder::default),
@@ -69,6 +71,7 @@ impl ResponseMonitor {
             let progress = events.feed(payload);
             self.tokens = self.tokens.saturating_add(progress.tokens);
             self.has_ended |= progress.done;
+            self.has_failed |= progress.error;
             return progress.tokens;
         }
         if is_last && self.tail.is_empty() {
@@ -109,6 +112,16 @@ impl ResponseMonitor {
     /// Whether the response may end here: a stream has sent its last event.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
+    }
+
+    /// Whether a stream has sent its last event.
+    pub(crate) fn has_ended_stream(&self) -> bool {
+        self.events.is_some() && self.has_ended
+    }
+
+    /// Whether a stream has reported an error, or has no ending of its dialect so far.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed || self.events.as_ref().is_some_and(|events| !events.has_finished())
     }
 
     /// Whether the client stands between two events, so that another one can follow.

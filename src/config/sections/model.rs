@@ -119,7 +119,7 @@ fn capability_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// A list of operations.
-struct OperationNames;
+pub(super) struct OperationNames;
 
 impl Setting for OperationNames {
     type Value = Operations;

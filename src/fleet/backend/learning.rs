@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use super::{BackendState, CheckVerdict};
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::fleet::circuit_breaker::{BreakerState, BreakerTransition};
-use crate::fleet::cooldown::CooldownCause;
+use crate::fleet::cooldown::{CooldownCause, CooldownScope};
 use crate::fleet::health::{CheckOutcome, CheckResult, Health};
 use crate::fleet::load::Probe;
-use crate::fleet::outcome::{Outcome, OutcomeSource};
+use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
 use crate::fleet::requester::Requester;
 use crate::units::{Timestamp, to_micros};
 
@@ -46,6 +46,14 @@ impl BackendState {
             Outcome::Busy { cooldown, status } => {
                 let cause = CooldownCause { status, client: source.requester.client };
                 self.cooldowns.start(source.scope, source.at.after(cooldown), cause, source.at);
+            }
+            Outcome::Refused { part, status } => {
+                let cause = CooldownCause { status, client: source.requester.client };
+                let scope = match part {
+                    RefusedPart::Backend => CooldownScope { model: 0, ..source.scope },
+                    RefusedPart::Model => source.scope,
+                };
+                self.cooldowns.pause(scope, cause, source.at);
             }
             Outcome::Fault => {
                 is_evidence = self.evidence.learn_fault(source.requester, source.at, config);

@@ -8,9 +8,8 @@ use crate::config::AuthConfig;
 use crate::downstream::body::HeldBody;
 use crate::fleet::{Health, Topology};
 use crate::proxy::Proxy;
-use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly, decide_for};
+use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
 use crate::proxy::request_body::{Named, admit, scan_error};
@@ -18,7 +17,6 @@ use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
 use crate::routing::{RoutingDecision, Way};
 use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::upstream::failure::Failure;
 
 /// Forwards a request along `way`.
 pub(crate) async fn serve_passthrough(
@@ -45,14 +43,8 @@ pub(crate) async fn serve_passthrough(
     let mut request = ScannedRequest::direct(ctx, Operation::Passthrough, fleet, body);
     let terms = DirectTerms { may_miss: false, is_limited: true };
     match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-        DirectEnd::Ended(AttemptEnd::Relayed(served)) => served,
-        DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => ctx.client_gone(),
-        DirectEnd::Ended(AttemptEnd::Failed(failure)) => {
-            send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await
-        }
-        DirectEnd::Missing | DirectEnd::Full => {
-            send_error(proxy, session, ctx, is_busy(name)).await
-        }
+        Some(end) => end_directly(proxy, session, ctx, end).await,
+        None => send_error(proxy, session, ctx, is_busy(name)).await,
     }
 }
 

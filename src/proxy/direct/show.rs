@@ -16,7 +16,7 @@ use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::auth;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly};
+use crate::proxy::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
@@ -51,10 +51,11 @@ pub(crate) async fn serve_show(
         let decision = RoutingDecision::direct(row.id, requested.id, *number);
         let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
         match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-            DirectEnd::Missing | DirectEnd::Full => {}
-            DirectEnd::Ended(AttemptEnd::Relayed(served)) => return served,
-            DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
-            DirectEnd::Ended(AttemptEnd::Failed(failure)) => last_failure = Some(failure),
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(proxy, session, ctx, end).await,
         }
     }
     if let Some(shown) = describe(&fleet, model, &requested.name, proxy.started_at) {

@@ -12,7 +12,7 @@ use crate::fleet::{BackendId, Health, Topology};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly, decide_for};
+use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
@@ -47,10 +47,11 @@ pub(crate) async fn serve_stored(
         let may_miss = index + 1 < order.len();
         let terms = DirectTerms { may_miss, is_limited: false };
         match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-            DirectEnd::Missing | DirectEnd::Full => {}
-            DirectEnd::Ended(AttemptEnd::Relayed(served)) => return served,
-            DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
-            DirectEnd::Ended(AttemptEnd::Failed(failure)) => last_failure = Some(failure),
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(proxy, session, ctx, end).await,
         }
         if last_failure.is_some() && owner == Some(*backend) {
             // Others do not have it: their 404 would say that it is gone.

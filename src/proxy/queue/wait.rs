@@ -75,7 +75,10 @@ pub(crate) fn has_queue(proxy: &Proxy) -> bool {
 /// Whether a request may wait for the backend that it failed on: one that refused it as busy has not started on it, and is in
 /// cooldown for a while.
 pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
-    let Failure::Refused(held) = failure else { return false };
+    let Failure::Held(_, held) = failure else { return false };
+    if !failure.is_busy() {
+        return false;
+    }
     let config = &ctx.generation.config.routing.cooldown;
     let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
     pauses && ctx.record.refusals < MAX_REFUSALS && has_queue(proxy)

@@ -1,5 +1,6 @@
 //! What the fields of a response's head say about its body and its connection.
 
+use memchr::memmem;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -52,6 +53,7 @@ pub(super) struct Facts {
     pub(super) length: Option<u64>,
     pub(super) is_chunked: bool,
     pub(super) stream: Option<StreamFraming>,
+    pub(super) is_json: bool,
     pub(super) nominated: SmallVec<[HeaderName; 2]>,
 }
 
@@ -90,6 +92,8 @@ impl Facts {
         }
         if *name == header::CONTENT_TYPE {
             self.stream = StreamFraming::of_content_type(value.as_bytes());
+            self.is_json =
+                self.stream.is_none() && memmem::find(value.as_bytes(), b"json").is_some();
         }
         Ok(!is_hop_by_hop(name))
     }
