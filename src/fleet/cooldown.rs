@@ -86,8 +86,8 @@ pub struct Cooldown {
     client: u64,
     until: AtomicU64,
     status: AtomicU32,
-    /// How often it was repeated without a pause between, as far as that makes it longer.
-    repeats: AtomicU32,
+    /// How often the time of a pause was doubled.
+    doublings: AtomicU32,
     probing: AtomicBool,
 }
 
@@ -115,12 +115,12 @@ impl Cooldown {
         self.probing.store(false, Ordering::Release);
     }
 
-    /// How often it has been repeated, where it starts again now: a cooldown that ended longer ago than it lasted counts
-    /// no more.
-    fn repeats(&self, now: Timestamp) -> u32 {
-        let repeats = self.repeats.load(Ordering::Relaxed);
-        let is_over = now.since(self.ends_at()) > pause_time(repeats);
-        if is_over { 0 } else { repeats + 1 }
+    /// How often the time of a pause that starts now is doubled. One that ended longer ago than it lasted counts no
+    /// more.
+    fn doublings(&self, now: Timestamp) -> u32 {
+        let doublings = self.doublings.load(Ordering::Relaxed);
+        let is_over = now.since(self.ends_at()) > pause_time(doublings);
+        if is_over { 0 } else { doublings + 1 }
     }
 
     fn set(&self, until: Timestamp, status: u16) {
@@ -197,10 +197,10 @@ impl Cooldowns {
     /// repetition doubles the time.
     pub fn pause(&self, scope: CooldownScope, cause: CooldownCause, now: Timestamp) {
         let known = self.list.load().iter().find(|one| one.scope == scope).cloned();
-        let repeats = known.map_or(0, |known| known.repeats(now));
-        self.set(scope, now.after(pause_time(repeats)), cause, now);
+        let doublings = known.map_or(0, |known| known.doublings(now));
+        self.set(scope, now.after(pause_time(doublings)), cause, now);
         if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
-            known.repeats.store(repeats, Ordering::Relaxed);
+            known.doublings.store(doublings, Ordering::Relaxed);
         }
     }
 
@@ -213,7 +213,7 @@ impl Cooldowns {
                 client: cause.client,
                 until: AtomicU64::new(until.0),
                 status: AtomicU32::new(cause.status.into()),
-                repeats: AtomicU32::new(0),
+                doublings: AtomicU32::new(0),
                 probing: AtomicBool::new(false),
             });
             self.list.rcu(|list| {
@@ -244,9 +244,9 @@ impl Cooldowns {
 const PAUSE: Duration = Duration::from_mins(1);
 const MAX_PAUSE: Duration = Duration::from_mins(10);
 
-/// How long a pause lasts that was repeated this often.
-fn pause_time(repeats: u32) -> Duration {
-    PAUSE.saturating_mul(2_u32.saturating_pow(repeats)).min(MAX_PAUSE)
+/// How long a pause lasts whose time was doubled this often.
+fn pause_time(doublings: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(MAX_PAUSE)
 }
 
 /// Removes one of the client that started the most: of those, the one that ends first.
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_ten_minutes_and_start_anew_after_a_rest() {
+    fn pauses_double_up_to_ten_minutes_and_are_short_after_a_rest() {
         let cooldowns = Cooldowns::default();
         let mut now = NOW;
         for seconds in [60, 120, 240, 480, 600, 600] {

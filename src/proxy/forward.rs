@@ -2,7 +2,9 @@
 //! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
 //! recorded once.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -31,6 +33,10 @@ use crate::downstream::body::BodyClaim;
 use crate::fleet::Outcome;
 use crate::scan::FirstEvent;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
+
+/// How long the head of a stream waits for its first event. What does no work fails at once; an engine that is at work
+/// may take any time, and its client sees by the head that it is.
+const FIRST_EVENT: Duration = Duration::from_millis(250);
 
 /// Who gets the response of an attempt.
 pub(crate) enum Recipient<'a> {
@@ -175,6 +181,7 @@ async fn judge(
     is_gathered: bool,
 ) -> Result<Disposition, Failure> {
     let mut is_begun = false;
+    let mut first_event = pin!(None);
     loop {
         let disposition = {
             let terms = response_terms(ctx, request, reply, is_gathered);
@@ -191,10 +198,21 @@ async fn judge(
         if disposition != Disposition::Read {
             return Ok(disposition);
         }
+        if !is_begun && reply.head.stream.is_some() {
+            first_event.set(Some(tokio::time::sleep(FIRST_EVENT)));
+        }
         is_begun = true;
         let known = reply.begun.payload().len();
         let read = reply.exchange.read_until(&mut reply.begun, |payload| payload.len() > known);
-        match read.await {
+        let read = match first_event.as_mut().as_pin_mut() {
+            None => read.await,
+            Some(late) => tokio::select! {
+                biased;
+                read = read => read,
+                () = late => return Ok(Disposition::Relay),
+            },
+        };
+        match read {
             Ok(()) => {}
             Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
             Err(error) if reply.begun.payload().is_empty() => {

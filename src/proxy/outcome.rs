@@ -8,7 +8,7 @@ use super::attempt::{Attempt, AttemptEnd, Elsewhere};
 use super::context::RequestContext;
 use super::failure::{code_of, outcome_of};
 use super::observers::Observers;
-use crate::api::{ErrorCode, Operation, Work};
+use crate::api::{ErrorCode, Operation, Operations, Work};
 use crate::clock::now;
 use crate::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
 use crate::routing::{AttemptEnded, Generation};
@@ -195,9 +195,24 @@ fn learn_operation(
     let state = &attempt.serving.state;
     if result.outcome == Outcome::Ok {
         state.lessons.note_served(sent);
-    } else if result.lacks_operation && generation.fleet.learn_lacking(state, sent, at) {
+    } else if result.lacks_operation
+        && has_other_way(attempt, result.operation.unwrap_or(sent), sent)
+        && generation.fleet.learn_lacking(state, sent, at)
+    {
         tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
     }
+}
+
+/// Whether a request for `operation` has a way without sending `sent` to this backend: else nothing would be won by
+/// a lesson, and an engine's own error says more than that no backend is left.
+fn has_other_way(attempt: &Attempt<'_>, operation: Operation, sent: Operation) -> bool {
+    let serving = attempt.serving;
+    let without = serving.native_operations.without(Operations::of(&[sent]));
+    let model = attempt.fleet.model(attempt.decision.model);
+    let mut others =
+        model.iter().flat_map(|model| &model.serving).filter(|row| row.id != serving.id);
+    without.target_of(operation).is_some()
+        || others.any(|row| row.usable_operations.contains(operation))
 }
 
 /// The wait that a refusal requests.

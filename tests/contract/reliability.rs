@@ -72,9 +72,9 @@ const ROWS: &[Row] = &[
         "A7",
         "a request the backend read is not retried",
         &[
-            "failover::read_request_is_retried_only_with_retry_unanswered",
+            "failover::lost_connection_is_retried_once",
             "failover::ambiguous_end_of_a_reused_connection_is_not_retried",
-            "chaos::request_that_was_read_never_runs_again_under_mixed_faults",
+            "chaos::request_that_was_read_runs_again_once_at_most",
         ],
     ),
     (

@@ -48,6 +48,9 @@ pub(super) struct BackendRow {
     /// How many clients avoid it after faults they saw; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clients_avoiding: Option<usize>,
+    /// The operations that it turned out to lack; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lacks: Option<Vec<String>>,
     pub(super) models: Option<Vec<Value>>,
     /// As its last probe showed it; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,6 +238,9 @@ impl BackendRow {
             credentials_in_cooldown: some_if_any(state.cooldowns.count_of_credentials(now)),
             is_suspect: state.breaker.is_suspect(now).then_some(true),
             clients_avoiding: some_if_any(state.evidence.clients_avoiding(now)),
+            lacks: Some(state.lessons.lacking())
+                .filter(|lacking| !lacking.is_empty())
+                .map(|lacking| lacking.iter().map(|one| one.name().to_owned()).collect()),
             models: models.map(|models| {
                 let row = |entry| json!(ModelRow::of(topology, backend, entry, now));
                 models.iter().map(row).collect()
