@@ -205,7 +205,7 @@ impl Local {
         let config = args.config.load_and_warn(output)?;
         let read = |path| read_dump(path).map(|dump| (path, dump));
         let saved = args.fleet.as_deref().map(read).transpose()?;
-        if saved.is_none() {
+        if saved.is_none() && config.backends.iter().all(|backend| backend.models.is_none()) {
             note_unknown_models(&config, output);
         }
         let groups = saved.as_ref().map(|(_, dump)| dump::groups_of(dump, &config));

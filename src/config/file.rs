@@ -21,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 /// Reads a file, or a pipe that another program writes to (`--config <(envsubst < template)`).
 ///
 /// # Errors
-/// The error of the system; a pipe that nobody writes to; more than anyone can mean.
+/// The error of the system; a pipe without a writer; more than anyone can mean.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Otherwise opening a pipe waits for its writer.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;

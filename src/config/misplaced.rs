@@ -13,8 +13,11 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("weighted", "routing.scorers"),
     ("slo", "objectives"),
     ("port", "server.listen"),
+    ("port", "admin.listen"),
     ("host", "server.listen"),
+    ("host", "admin.listen"),
     ("bind", "server.listen"),
+    ("bind", "admin.listen"),
     ("workers", "server.threads"),
     ("upstreams", "backends"),
     ("servers", "backends"),
@@ -34,15 +37,29 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("tpm", "auth.limits.tokens_per_minute"),
 ];
 
-/// Adds to each unknown key that is like no key of its section the places of the schema where it belongs.
+/// Adds to each unknown key that is like no key of its section the places of the schema where it belongs. A word
+/// that is known to stand for a setting there is no misspelled one.
 pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
     for fault in faults {
-        if let Problem::UnknownKey { key, section, suggestions } = &mut fault.problem
-            && suggestions.is_empty()
-        {
-            *suggestions = places_of(key, &without_indexes(section), schema);
+        if let Problem::UnknownKey { key, section, suggestions } = &mut fault.problem {
+            let section = without_indexes(section);
+            let meant = other_words(key, &section);
+            if !meant.is_empty() {
+                *suggestions = meant;
+            } else if suggestions.is_empty() {
+                *suggestions = places_of(key, &section, schema);
+            }
         }
     }
+}
+
+/// The settings below a section that a word stands for.
+fn other_words(key: &str, section: &str) -> Vec<String> {
+    let is_below = |place: &str| {
+        place.strip_prefix(section).is_some_and(|rest| section.is_empty() || rest.starts_with('.'))
+    };
+    let known = OTHER_WORDS.iter().filter(|(word, place)| *word == key && is_below(place));
+    known.map(|(_, place)| (*place).to_owned()).collect()
 }
 
 fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
@@ -54,10 +71,6 @@ fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
     places.dedup();
     if !section.is_empty() && places.iter().any(|place| place.starts_with(&below)) {
         places.retain(|place| place.starts_with(&below));
-    }
-    if places.is_empty() {
-        let known = OTHER_WORDS.iter().find(|(word, _)| *word == key);
-        places.extend(known.map(|(_, place)| (*place).to_owned()));
     }
     places.truncate(MAX_PLACES);
     places
@@ -109,7 +122,9 @@ mod tests {
     #[test]
     fn misplaced_keys_are_found_where_they_belong() {
         assert_eq!(places("tls", "server"), ["server.listen[].tls"]);
-        assert_eq!(places("smart", "routing"), ["routing.weights"]);
+        assert_eq!(other_words("smart", "routing"), ["routing.weights"]);
+        assert_eq!(other_words("port", "admin"), ["admin.listen"]);
+        assert_eq!(other_words("port", "backends[]"), Vec::<String>::new());
         assert_eq!(places("strategy", ""), ["routing.strategy", "routing.shadow.strategy"]);
         assert_eq!(places("aliases", ""), ["routing.aliases"]);
         assert_eq!(places("context_length", "models.NAME"), ["backends[].models[].context_length"]);

@@ -7,14 +7,14 @@ use super::error_body::{EngineError, read_error};
 use super::json::Object;
 use crate::api::{Dialect, ErrorCode, Operation, StreamFraming};
 
-/// An engine's error as a client of another API is told.
-struct Told<'a> {
+/// An engine's error, for a client of another API.
+struct Reported<'a> {
     error: EngineError<'a>,
     /// Whether the prompt was too long; the message says so in words that the client recognizes.
     is_too_long: bool,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Reported<'a> {
     fn of_body(body: &'a [u8], status: u16) -> Self {
         Self::of_error(read_error(body, status), body)
     }
@@ -38,7 +38,7 @@ impl<'a> Told<'a> {
 /// had, and whether or not it was JSON.
 pub fn convert_error(client: Operation, status: u16, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    write_error(client.row().dialect, status, &Told::of_body(body, status), &mut out);
+    write_error(client.row().dialect, status, &Reported::of_body(body, status), &mut out);
     out
 }
 
@@ -50,21 +50,21 @@ pub fn convert_error_event(
     status: u16,
     body: &[u8],
 ) -> Vec<u8> {
-    let told = Told::of_body(body, status);
+    let reported = Reported::of_body(body, status);
     if let Some(write) = client.row().unstarted_error {
-        return write(code, &told.error.message);
+        return write(code, &reported.error.message);
     }
     let mut out = Vec::with_capacity(256);
-    write_error_event(client.row().dialect, status, &told, &mut out);
+    write_error_event(client.row().dialect, status, &reported, &mut out);
     out
 }
 
 /// The event by which a client whose stream has started sees that the engine failed with `message`.
 pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
-    write_error_event(client.row().dialect, 500, &Told::of_message(message), out);
+    write_error_event(client.row().dialect, 500, &Reported::of_message(message), out);
 }
 
-fn write_error_event(dialect: Dialect, status: u16, told: &Told<'_>, out: &mut Vec<u8>) {
+fn write_error_event(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
     let framing = dialect.row().framing;
     let before = match framing {
         StreamFraming::Lines => "",
@@ -72,17 +72,17 @@ fn write_error_event(dialect: Dialect, status: u16, told: &Told<'_>, out: &mut V
         StreamFraming::Events => "data: ",
     };
     out.extend_from_slice(before.as_bytes());
-    write_error(dialect, status, told, out);
+    write_error(dialect, status, reported, out);
     out.extend_from_slice(framing.event_end());
 }
 
 /// The body by which a client sees that the engine failed with `message`.
 pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
-    write_error(client.row().dialect, 500, &Told::of_message(message), out);
+    write_error(client.row().dialect, 500, &Reported::of_message(message), out);
 }
 
-fn write_error(dialect: Dialect, status: u16, told: &Told<'_>, out: &mut Vec<u8>) {
-    let error = &told.error;
+fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
+    let error = &reported.error;
     let mut body = Object::new(out);
     if dialect == Dialect::Ollama {
         body.text("error", &error.message);
@@ -98,7 +98,7 @@ fn write_error(dialect: Dialect, status: u16, told: &Told<'_>, out: &mut Vec<u8>
         object.raw("param", error.param.map_or("null", RawValue::get));
         match error.code.map_or("null", RawValue::get) {
             // opencode goes by the code.
-            "null" if told.is_too_long => {
+            "null" if reported.is_too_long => {
                 object.text("code", ErrorCode::ContextLengthExceeded.row().name);
             }
             code => object.raw("code", code),

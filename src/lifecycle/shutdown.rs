@@ -114,7 +114,7 @@ impl ShutdownTrigger {
         }
     }
 
-    /// Removes the files of the Unix sockets: nobody listens there any more. After an upgrade the new process does.
+    /// Removes the files of the Unix sockets: they lead nowhere once the listeners are closed. After an upgrade the new process does.
     fn remove_sockets(&self) {
         for path in &self.sockets {
             let is_socket = |found: Metadata| found.file_type().is_socket();

@@ -12,7 +12,7 @@ use crate::support::penstock::Penstock;
 crate::trials![
     each_capability_selects_a_backend_that_has_it,
     long_prompt_selects_a_long_context,
-    too_long_prompt_is_told_in_the_words_of_each_client,
+    too_long_prompt_is_refused_in_the_words_of_each_client,
     capability_mismatch_lists_what_is_missing,
     plain_request_may_use_any_backend,
     known_capability_beats_an_assumed_one,
@@ -168,7 +168,7 @@ fn long_prompt_selects_a_long_context() {
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
 }
 
-fn too_long_prompt_is_told_in_the_words_of_each_client() {
+fn too_long_prompt_is_refused_in_the_words_of_each_client() {
     let fleet = Fleet::start();
     let text = "x".repeat(4 * 16_001);
     let messages = json!([{"role": "user", "content": text}]);

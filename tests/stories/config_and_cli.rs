@@ -16,7 +16,7 @@ crate::trials![
     check_prints_a_summary,
     errors_have_position_and_suggestion,
     all_faults_come_at_once_with_the_warnings,
-    misplaced_keys_are_told_their_place,
+    misplaced_keys_get_their_place,
     urls_of_endpoints_are_warned_of,
     broken_indentation_is_explained,
     patterns_count_as_aliases,
@@ -154,7 +154,7 @@ fn all_faults_come_at_once_with_the_warnings() {
     assert_eq!(faults, 1, "no rule judges the default of an invalid value: {}", unread.stderr);
 }
 
-fn misplaced_keys_are_told_their_place() {
+fn misplaced_keys_get_their_place() {
     for (yaml, place) in [
         ("server: { tls: {} }", "'server.listen[].tls'"),
         ("strategy: smart", "'routing.strategy'"),

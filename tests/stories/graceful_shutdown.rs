@@ -61,7 +61,7 @@ fn unix_socket_is_removed_at_the_stop() {
     assert!(path.exists());
     penstock.signal("TERM");
     assert_eq!(penstock.wait_end(Duration::from_secs(5)).code(), Some(0));
-    assert!(!path.exists(), "nobody listens there");
+    assert!(!path.exists(), "a socket without a listener");
 }
 
 fn streams_finish_and_new_requests_are_refused() {

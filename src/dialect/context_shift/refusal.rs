@@ -45,8 +45,8 @@ const TOO_LONG: &str = "prompt is too long";
 pub(in crate::dialect) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
     let overflow = read_refusal(body)?.overflow();
     let words = overflow.map_or_else(|| TOO_LONG.to_owned(), |overflow| overflow.to_string());
-    let is_told = words.split(';').next().is_some_and(|first| message.contains(first));
-    Some(if is_told { String::new() } else { words })
+    let is_said = words.split(';').next().is_some_and(|first| message.contains(first));
+    Some(if is_said { String::new() } else { words })
 }
 
 /// llama.cpp's fields.

@@ -42,12 +42,12 @@ fn type_and_code_of_the_engine_survive_for_openai_clients() {
 }
 
 #[test]
-fn too_long_prompt_is_told_in_words_that_clients_of_each_api_recognize() {
-    let told = "prompt is too long: 8016 tokens > 512 maximum; this model's maximum context length is 512 tokens";
+fn too_long_prompt_is_reported_in_words_that_clients_of_each_api_recognize() {
+    let words_and_numbers = "prompt is too long: 8016 tokens > 512 maximum; this model's maximum context length is 512 tokens";
     let text = "request (8016 tokens) exceeds the available context size (512 tokens)";
     let body =
         json!({"error": {"message": text, "type": "exceed_context_size_error", "code": 400}});
-    let message = format!("{text}: {told}");
+    let message = format!("{text}: {words_and_numbers}");
     let chat = converted(Chat, 400, &body.to_string())["error"].clone();
     assert_eq!((&chat["message"], &chat["code"]), (&json!(message), &json!(400)));
     assert_eq!(converted(Messages, 400, &body.to_string())["error"]["message"], message);
