@@ -12,6 +12,7 @@ mod offer;
 mod ollama_route;
 mod operation;
 mod operations;
+mod overflow;
 mod printable;
 mod prompt;
 mod query;
@@ -34,6 +35,7 @@ pub use operation::{
     unstarted_error_event,
 };
 pub use operations::Operations;
+pub use overflow::ContextOverflow;
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
 pub use prompt::{Layout, PROMPT_FIELDS, Place, PromptField};
 pub use query::{percent_decode, query_value, query_without};

@@ -12,6 +12,7 @@ mod engine_error;
 mod engine_fields;
 mod ensemble;
 mod error;
+mod error_body;
 mod error_meaning;
 mod event;
 mod framing;

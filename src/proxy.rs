@@ -45,9 +45,11 @@ mod retry;
 mod seeds;
 mod shift_plan;
 mod shift_state;
+mod similar_model;
 mod stream_error;
 mod target;
 mod token_count;
+mod unknown_path;
 mod unsupported;
 
 pub use context::RequestContext;

@@ -1,6 +1,8 @@
 //! The meaning of an engine's error, whatever status it came with.
 
-use super::engine_error::words_of;
+use serde_json::value::RawValue;
+
+use super::error_body::read_error;
 
 /// What an engine's error means for the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +35,11 @@ impl ErrorMeaning {
     /// Names of types and codes are the engine's own. A message may quote the request, so a phrase in it counts only
     /// where the request does not have it: no client can make a backend look busy by its prompt.
     pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
-        let words = words_of(error);
-        let names = format!("{} {}", words.kind, words.code).to_lowercase();
-        let message = words.message.to_lowercase();
+        let error = read_error(error, 0);
+        let code = error.code.map_or("", RawValue::get);
+        let names =
+            format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();
+        let message = error.message.to_lowercase();
         let is_named = |list: &[&str]| list.iter().any(|name| names.contains(name));
         let is_said = |list: &[&str]| {
             let said = list.iter().find(|phrase| message.contains(*phrase));
@@ -44,7 +48,7 @@ impl ErrorMeaning {
         let names_model = message.contains("model") && message.contains(&model.to_lowercase());
         let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
         let lacks_name = names.contains("not_found") && message.starts_with("model:");
-        match words.code.trim() {
+        match code.trim() {
             "429" => return Self::RateLimited,
             "503" | "529" => return Self::Overloaded,
             _ => {}

@@ -17,6 +17,7 @@ use super::failure::OwnError;
 use super::local_response::{send_local, send_preflight};
 use super::own_response::{send_error, send_wrong_method};
 use super::target::Target;
+use super::unknown_path;
 use crate::api::{Dialect, ErrorCode, ModelCommand, OllamaRoute, Operation, UsageCall};
 use crate::config::{Compat, Cors};
 use crate::downstream::body::BodyLength;
@@ -155,8 +156,11 @@ fn check_head(
     }
     // A body that is not going to be read ends the connection with the response.
     if target == Target::Unknown {
+        let path = head.uri.path();
+        let passthrough = &ctx.generation.router.passthrough;
+        let mistake = unknown_path::hint(path, passthrough, config.server.compat);
         let hint = ctx.dialect.row().unknown_path_hint;
-        let message = format!("Unknown path: {}{hint}", shown(head.uri.path()));
+        let message = format!("Unknown path: {}{mistake}{hint}", shown(path));
         return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
     }
     let has_cors = !matches!(config.server.cors, Cors::Off);

@@ -18,6 +18,7 @@ use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_aft
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::reserved::Decided;
 use super::response::record_backend;
+use super::similar_model::with_similar_model;
 use crate::api::Dialect;
 use crate::clock::now;
 use crate::config::RetryUnanswered;
@@ -241,6 +242,7 @@ async fn send_unserved(
         }
         (None, None) => {
             let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let error = with_similar_model(ctx, &request.model, error);
             send_error(proxy, session, ctx, error).await
         }
     }

@@ -191,6 +191,11 @@ impl Names {
         self.aliases.iter().filter_map(|(name, hops)| Some((&**name, &**hops.last()?)))
     }
 
+    /// Every pattern, with the models that it leads to.
+    pub fn patterns(&self) -> impl Iterator<Item = (&str, Split<'_>)> {
+        self.patterns.iter().map(|(glob, alias)| (glob.as_str(), alias.to_split()))
+    }
+
     /// Every exact alias that splits requests.
     pub fn splits(&self) -> impl Iterator<Item = (&str, Split<'_>)> {
         self.splits.iter().map(|(name, alias)| (&**name, alias.to_split()))

@@ -153,7 +153,10 @@ impl Router {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }
         }
-        Err(error.with_chain_exhausted(target, chain))
+        let errors = chain.iter().map(|entry| {
+            RouteError::explain(self.names.resolve(entry, input.fleet, input.split), input, &[])
+        });
+        Err(error.with_chain_exhausted(target, chain, errors))
     }
 
     /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be

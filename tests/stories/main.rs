@@ -93,7 +93,7 @@ mod usage_stream;
 mod weighted_scorers;
 mod zlib_shim;
 
-use libtest_mimic::{Arguments, Conclusion, Trial};
+use libtest_mimic::{Arguments, Trial};
 
 /// Turns test functions into trials named after their module.
 macro_rules! stories {
@@ -193,27 +193,9 @@ fn all_stories() -> Vec<Trial> {
     ]
 }
 
-/// More failures than this are not the machine's: nothing runs again.
-const MAX_RUN_AGAIN: usize = 3;
-
-/// Runs the stories at the same time, and then a few that failed once more, one at a time: many wait for
-/// times that hundreds of processes on a few cores can miss. A story that fails alone has failed.
-fn run_stories(arguments: &Arguments) -> Conclusion {
-    let conclusion = libtest_mimic::run(arguments, all_stories());
-    let failed = support::take_failed();
-    if failed.is_empty() || failed.len() > MAX_RUN_AGAIN || arguments.test_threads == Some(1) {
-        return conclusion;
-    }
-    println!("failed among others, and run again alone: {}", failed.join(", "));
-    let alone = Arguments { test_threads: Some(1), ..arguments.clone() };
-    let again =
-        all_stories().into_iter().filter(|trial| failed.iter().any(|name| name == trial.name()));
-    libtest_mimic::run(&alone, again.collect())
-}
-
 fn main() {
     let arguments = Arguments::from_args();
-    let conclusion = run_stories(&arguments);
+    let conclusion = libtest_mimic::run(&arguments, all_stories());
     if !arguments.list {
         println!("{}", support::skipped());
         println!("{}", end_to_end::summary());

@@ -246,7 +246,8 @@ impl Setting for BackendItem {
     fn read(node: &Node, reader: &mut Reader) -> Option<BackendConfig> {
         let mut backend = BackendConfig::default();
         match &node.content {
-            Content::Scalar(_) => backend.url = BackendUrl::read(node, reader)?,
+            // An invalid one stays in the list: items keep their numbers.
+            Content::Scalar(_) => BackendUrl::update(&mut backend.url, node, reader),
             Content::Null | Content::List(_) | Content::Map(_) => {
                 BackendConfig::update(&mut backend, node, reader);
             }

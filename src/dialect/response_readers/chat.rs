@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
 use super::{ResponseReader, Sink};
-use crate::dialect::engine_error;
 use crate::dialect::error::BadResponse;
+use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason};
 use crate::dialect::json::Text;
 use crate::dialect::limits::MAX_CALLS;
@@ -89,7 +89,7 @@ impl ResponseReader for ChatReader {
         let chunk: Chunk<'_> = serde_json::from_slice(data)
             .map_err(|_error| BadResponse::Malformed { expected: "chat completion" })?;
         if let Some(error) = chunk.error {
-            return sink(Event::Error(&engine_error::message_of(error)));
+            return sink(Event::Error(&error_body::message_of(error)));
         }
         // The other choices of `n` are not requested by any conversion.
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);

@@ -11,6 +11,7 @@ use crate::fleet::{Model, Topology};
 use crate::proxy::auth;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::similar_model::with_similar_model;
 use crate::routing::{RouteError, SplitPoint};
 
 /// The models on a page of Anthropic's list, and the most a client may ask for.
@@ -69,11 +70,8 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         }
         None => {
             let at = now();
-            Err(OwnError::from_route(
-                &RouteError::unknown_model(&name, target, topology, at),
-                at,
-                0.5,
-            ))
+            let error = RouteError::unknown_model(&name, target, topology, at);
+            Err(with_similar_model(ctx, &name, OwnError::from_route(&error, at, 0.5)))
         }
     }
 }
