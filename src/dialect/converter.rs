@@ -90,6 +90,9 @@ impl ResponseConverter {
         if conversion.has_ended {
             return Ok(());
         }
+        if let Some(reader) = reader {
+            reader.end(&mut |event| conversion.take(&event, elapsed, out))?;
+        }
         let Totals { finish, pieces, calls, .. } = conversion.totals;
         let is_whole = !conversion.reply.terms.stream;
         if finish.is_some() || (is_whole && (pieces > 0 || calls > 0)) {
@@ -181,6 +184,7 @@ impl Conversion {
             | Event::Thinking(_)
             | Event::Signature(_)
             | Event::Call { .. }
+            | Event::CallName { .. }
             | Event::Arguments { .. }
             | Event::Finish(_)
             | Event::StopText(_)

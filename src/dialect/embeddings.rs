@@ -12,7 +12,7 @@ use super::RequestTerms;
 use super::conversation::KeepAlive;
 use super::engine_fields::EngineFields;
 use super::error::{BadResponse, ConvertError};
-use super::json::{Fields, List, Object, Text, is_string, read_value};
+use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, Reply};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
@@ -199,7 +199,8 @@ type Read = Result<Vectors, String>;
 
 fn read_openai(body: &[u8]) -> Result<Read, BadResponse> {
     let malformed = BadResponse::Malformed { expected: "list of embeddings" };
-    let body: OpenAiResponse<'_> = serde_json::from_slice(body).map_err(|_error| malformed)?;
+    let body = text_of(body);
+    let body: OpenAiResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
     if let Some(error) = body.error {
         return Ok(Err(error_body::message_of(error).into_owned()));
     }
@@ -223,7 +224,8 @@ fn read_vector(raw: &RawValue) -> Option<Vec<f32>> {
 
 fn read_ollama(body: &[u8]) -> Result<Read, BadResponse> {
     let malformed = BadResponse::Malformed { expected: "list of embeddings" };
-    let body: OllamaResponse<'_> = serde_json::from_slice(body).map_err(|_error| malformed)?;
+    let body = text_of(body);
+    let body: OllamaResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
     if let Some(error) = body.error {
         return Ok(Err(error_body::message_of(error).into_owned()));
     }

@@ -82,8 +82,8 @@ pub enum BadResponse {
     /// The stream ended before its last event.
     #[error("the backend's response ended before its last event")]
     EndedEarly,
-    /// The pieces of two tool calls are mixed, which the client's API has no form for.
-    #[error("the backend mixes the pieces of several tool calls")]
+    /// More of a tool call came after its arguments were whole and the next block had started.
+    #[error("the backend sent more of a tool call whose arguments were complete")]
     MixedCalls,
     /// The arguments of a tool call are not a JSON object.
     #[error("the backend sent a tool call whose arguments are not a JSON object")]

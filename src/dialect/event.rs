@@ -26,6 +26,13 @@ pub(super) enum Event<'a> {
         /// The tool.
         name: &'a str,
     },
+    /// A further piece of the name of a call, before its arguments.
+    CallName {
+        /// The place of the call.
+        place: usize,
+        /// The piece.
+        piece: &'a str,
+    },
     /// A piece of the arguments of a call.
     Arguments {
         /// The place of the call.
@@ -135,7 +142,7 @@ impl Totals {
                 self.timings.prompt = timings.prompt.or(self.timings.prompt);
                 self.timings.output = timings.output.or(self.timings.output);
             }
-            Event::Signature(_) | Event::Error(_) | Event::Done => {}
+            Event::CallName { .. } | Event::Signature(_) | Event::Error(_) | Event::Done => {}
         }
     }
 

@@ -4,6 +4,7 @@
 use memchr::memchr2;
 
 use super::error::BadResponse;
+use super::json::BYTE_ORDER_MARK;
 use crate::wire::split_at;
 
 /// How the events of a stream are separated.
@@ -111,7 +112,8 @@ impl EventSplitter {
             return if line.trim_ascii().is_empty() { Ok(()) } else { on_event(line) };
         }
         if line.is_empty() {
-            if self.data.is_empty() {
+            if self.data.trim_ascii().is_empty() {
+                self.data.clear();
                 return Ok(());
             }
             let mut data = std::mem::take(&mut self.data);
@@ -120,6 +122,8 @@ impl EventSplitter {
             self.data = data;
             return result;
         }
+        // A stream may start with a byte order mark.
+        let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         // Comments (pings), names, ids and retry times carry no data.
         let Some(data) = line.strip_prefix(b"data:") else { return Ok(()) };
         let data = data.strip_prefix(b" ").unwrap_or(data);

@@ -52,9 +52,7 @@ impl Gathered {
         match *event {
             Event::Text { text, logprobs } => {
                 self.text.push_str(text);
-                if let Some(list) = logprobs {
-                    self.add_logprobs(list);
-                }
+                add_inside(&mut self.logprobs, logprobs);
                 let size = self.text.len() + self.logprobs.len();
                 check_size("the text", size, limits.whole)
             }
@@ -72,6 +70,14 @@ impl Gathered {
                 self.calls.push(GatheredCall { id, name, arguments: String::new() });
                 check_size("a tool call", self.arguments_size, limits.arguments)
             }
+            Event::CallName { place, piece } => {
+                self.arguments_size += piece.len();
+                check_size("a tool call", self.arguments_size, limits.arguments)?;
+                if let Some(call) = self.calls.get_mut(place) {
+                    call.name.push_str(piece);
+                }
+                Ok(())
+            }
             Event::Arguments { place, piece } => {
                 self.arguments_size += piece.len();
                 check_size("the arguments of tool calls", self.arguments_size, limits.arguments)?;
@@ -86,17 +92,6 @@ impl Gathered {
             | Event::Timings(_)
             | Event::Error(_)
             | Event::Done => Ok(()),
-        }
-    }
-
-    fn add_logprobs(&mut self, list: &str) {
-        let inside = list.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
-        let inside = inside.unwrap_or_default().trim();
-        if !inside.is_empty() {
-            if !self.logprobs.is_empty() {
-                self.logprobs.push(',');
-            }
-            self.logprobs.push_str(inside);
         }
     }
 
@@ -135,6 +130,18 @@ fn object_of(arguments: &str) -> Result<String, BadResponse> {
     }
     // Line breaks of JSON are outside its strings. They would end a line of a stream.
     Ok(text.replace(['\n', '\r'], " "))
+}
+
+/// Appends the items of a JSON list to the inside of another.
+pub(super) fn add_inside(inside: &mut String, list: Option<&str>) {
+    let items = list.and_then(|list| list.strip_prefix('[')?.strip_suffix(']'));
+    let items = items.unwrap_or_default().trim();
+    if !items.is_empty() {
+        if !inside.is_empty() {
+            inside.push(',');
+        }
+        inside.push_str(items);
+    }
 }
 
 /// The id of a tool call: the backend's, else one made of the request's.

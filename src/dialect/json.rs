@@ -11,6 +11,17 @@ use serde_json::value::RawValue;
 
 use super::error::ConvertError;
 
+/// What some programs write before JSON.
+pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// The text of a response without its byte order mark. Bytes that are no text become U+FFFD, as they do
+/// for clients of the engine itself.
+pub(super) fn text_of(response: &[u8]) -> Cow<'_, str> {
+    let bytes = response.strip_prefix(BYTE_ORDER_MARK).unwrap_or(response);
+    simdutf8::basic::from_utf8(bytes)
+        .map_or_else(|_error| String::from_utf8_lossy(bytes), Cow::Borrowed)
+}
+
 /// A JSON string, borrowed from the body unless it has escapes.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Text<'a>(Cow<'a, str>);

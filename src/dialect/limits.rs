@@ -2,6 +2,8 @@
 
 /// The most tool calls of one response.
 pub(super) const MAX_CALLS: usize = 1024;
+/// The most bytes of a tool's name that arrives in pieces.
+pub(super) const MAX_NAME: usize = 4096;
 
 /// How much of a response a conversion holds at most, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

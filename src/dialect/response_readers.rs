@@ -3,6 +3,7 @@
 
 mod chat;
 mod completions;
+mod content;
 mod messages;
 mod ollama;
 mod wire;
@@ -12,6 +13,7 @@ pub(super) use wire::{Count, OpenAiUsage};
 use super::error::BadResponse;
 use super::event::Event;
 use super::framing::Framing;
+use super::piece::{Channel, Halves, REPLACEMENT};
 use crate::api::Operation;
 
 /// Takes the events of a response.
@@ -21,6 +23,21 @@ pub(super) type Sink<'s> = dyn FnMut(Event<'_>) -> Result<(), BadResponse> + 's;
 pub(super) trait ResponseReader: Send + std::fmt::Debug {
     /// Reads the data of one event, or a whole response.
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse>;
+
+    /// Reports what waited for a piece that has not come: no further one will.
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse>;
+}
+
+/// Reports the halves of surrogate pairs that have no partner.
+fn report_halves(halves: &mut Halves, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    for channel in halves.take() {
+        sink(match channel {
+            Channel::Text | Channel::Refusal => Event::Text { text: REPLACEMENT, logprobs: None },
+            Channel::Thinking => Event::Thinking(REPLACEMENT),
+            Channel::Arguments(place) => Event::Arguments { place, piece: REPLACEMENT },
+        })?;
+    }
+    Ok(())
 }
 
 /// The reader of `operation`'s responses, and how their stream is framed; `None` if there is none.

@@ -3,12 +3,15 @@
 
 mod chat;
 mod completions;
+mod in_order;
 mod messages;
 mod ollama;
 mod openai;
 mod responses;
 
 use std::time::Duration;
+
+use in_order::InOrder;
 
 use super::error::BadResponse;
 use super::event::{Event, Totals};
@@ -102,9 +105,11 @@ pub(super) fn writer_of(operation: Operation, is_stream: bool) -> Option<Box<dyn
             (Box::<completions::CompletionChunks>::default(), completions::write_whole)
         }
         Operation::Responses => {
-            (Box::<responses::ResponseEvents>::default(), responses::write_whole)
+            (Box::<InOrder<responses::ResponseEvents>>::default(), responses::write_whole)
         }
-        Operation::Messages => (Box::<messages::MessageEvents>::default(), messages::write_whole),
+        Operation::Messages => {
+            (Box::<InOrder<messages::MessageEvents>>::default(), messages::write_whole)
+        }
         Operation::OllamaChat => (Box::<ollama::ChatLines>::default(), ollama::write_chat),
         Operation::OllamaGenerate => {
             (Box::<ollama::GenerateLines>::default(), ollama::write_generate)

@@ -10,6 +10,7 @@ mod ollama_generate;
 mod ollama_to_chat;
 mod properties;
 mod responses;
+mod stream_orders;
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The messages of each dialect: who wrote them, and which of them belong together.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -128,36 +130,67 @@ impl Item {
 /// Whose each message is, and the first message of those that it stays or goes with: a result with its
 /// call, and what the model wrote in one turn.
 pub(super) fn units_of(items: &[Item]) -> Vec<(Author, usize)> {
-    let mut units: Vec<usize> = Vec::with_capacity(items.len());
+    let mut units = Units::default();
     for (index, item) in items.iter().enumerate() {
-        let before = items.get(..index).unwrap_or_default();
-        let with = if item.is_result {
-            call_of(before, item)
-        } else if item.is_output && before.last().is_some_and(|last| last.is_output) {
-            index.checked_sub(1)
-        } else {
-            None
-        };
-        let unit = with.and_then(|with| units.get(with).copied()).unwrap_or(index);
-        units.push(unit);
-        join_results(item, before, unit, &mut units);
+        units.add(index, item, index.checked_sub(1).and_then(|before| items.get(before)));
     }
-    items.iter().map(|item| item.author).zip(units).collect()
+    items.iter().enumerate().map(|(index, item)| (item.author, units.first_of(index))).collect()
 }
 
-/// A message that holds results of several turns joins them.
-fn join_results(item: &Item, before: &[Item], unit: usize, units: &mut [usize]) {
-    for id in &item.results {
-        let call = before.iter().rposition(|other| other.calls.contains(id));
-        let Some(other) = call.and_then(|call| units.get(call).copied()) else { continue };
-        let (first, later) = (other.min(unit), other.max(unit));
-        units.iter_mut().filter(|one| **one == later).for_each(|one| *one = first);
-    }
+/// Which messages stay or go together. Nearly linear, however many calls and results there are.
+#[derive(Default)]
+struct Units<'i> {
+    /// Of each message, an earlier one of its unit; of a unit's first message, itself.
+    earlier: Vec<usize>,
+    /// The last message with the call of each id.
+    calls: HashMap<&'i str, usize>,
+    /// The last message that calls tools.
+    last_calling: Option<usize>,
 }
 
-/// The message with the call whose result `item` holds: by id, else the last one that calls tools.
-fn call_of(before: &[Item], item: &Item) -> Option<usize> {
-    let by_id =
-        before.iter().rposition(|other| other.calls.iter().any(|id| item.results.contains(id)));
-    by_id.or_else(|| before.iter().rposition(|other| other.calls_tools))
+impl<'i> Units<'i> {
+    fn add(&mut self, index: usize, item: &'i Item, before: Option<&Item>) {
+        self.earlier.push(index);
+        if item.is_result {
+            // By id, else the last one that calls tools.
+            let calls = item.results.iter().filter_map(|id| self.calls.get(&**id).copied());
+            if let Some(call) = calls.max().or(self.last_calling) {
+                self.join(call, index);
+            }
+        } else if item.is_output && before.is_some_and(|last| last.is_output) {
+            self.join(index.saturating_sub(1), index);
+        }
+        // A message that holds results of several turns joins them.
+        for id in &item.results {
+            if let Some(call) = self.calls.get(&**id).copied() {
+                self.join(call, index);
+            }
+        }
+        if item.calls_tools {
+            self.last_calling = Some(index);
+        }
+        self.calls.extend(item.calls.iter().map(|id| (&**id, index)));
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        let (one, other) = (self.first_of(one), self.first_of(other));
+        if let Some(earlier) = self.earlier.get_mut(one.max(other)) {
+            *earlier = one.min(other);
+        }
+    }
+
+    /// The first message of a unit.
+    fn first_of(&mut self, mut index: usize) -> usize {
+        while let Some(earlier) = self.earlier.get(index).copied()
+            && earlier != index
+        {
+            // Halves the way for the next search.
+            let next = self.earlier.get(earlier).copied().unwrap_or(earlier);
+            if let Some(own) = self.earlier.get_mut(index) {
+                *own = next;
+            }
+            index = next;
+        }
+        index
+    }
 }

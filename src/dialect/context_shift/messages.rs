@@ -134,16 +134,17 @@ impl Conversation {
         let mut left = tokens;
         let mut is_dropped = vec![false; self.messages.len()];
         let unit_stays = self.units_that_stay();
+        let mut units = self.units();
         for first in 0..self.messages.len() {
             if left <= target {
                 break;
             }
             if unit_stays.get(first) == Some(&false) {
-                left = left.saturating_sub(self.drop_unit(first, &mut is_dropped));
+                left = left.saturating_sub(self.drop_unit(first, &mut units, &mut is_dropped));
             }
         }
         if left < tokens {
-            self.drop_leading(&unit_stays, &mut is_dropped);
+            self.drop_leading(&unit_stays, &mut units, &mut is_dropped);
         }
         is_dropped
     }
@@ -171,11 +172,25 @@ impl Conversation {
         stays
     }
 
-    /// Drops a unit; returns its tokens.
-    fn drop_unit(&self, unit: usize, is_dropped: &mut [bool]) -> u64 {
+    /// The messages of each unit, by the number of its first one.
+    fn units(&self) -> Vec<Vec<usize>> {
+        let mut units = vec![Vec::new(); self.messages.len()];
+        for (index, message) in self.messages.iter().enumerate() {
+            if let Some(unit) = units.get_mut(message.unit) {
+                unit.push(index);
+            }
+        }
+        units
+    }
+
+    /// Drops a unit, once; returns its tokens.
+    fn drop_unit(&self, unit: usize, units: &mut [Vec<usize>], is_dropped: &mut [bool]) -> u64 {
         let mut tokens = 0;
-        for (message, dropped) in self.messages.iter().zip(is_dropped) {
-            if message.unit == unit && !std::mem::replace(dropped, true) {
+        for index in units.get_mut(unit).map(std::mem::take).unwrap_or_default() {
+            if let (Some(message), Some(dropped)) =
+                (self.messages.get(index), is_dropped.get_mut(index))
+            {
+                *dropped = true;
                 tokens += message.tokens as u64;
             }
         }
@@ -183,7 +198,7 @@ impl Conversation {
     }
 
     /// Drops what would come before the first message of the user: most templates refuse it.
-    fn drop_leading(&self, unit_stays: &[bool], is_dropped: &mut [bool]) {
+    fn drop_leading(&self, unit_stays: &[bool], units: &mut [Vec<usize>], is_dropped: &mut [bool]) {
         for (index, message) in self.messages.iter().enumerate() {
             if message.author == Author::System || is_dropped.get(index) == Some(&true) {
                 continue;
@@ -192,7 +207,7 @@ impl Conversation {
             if message.author == Author::User || stays {
                 return;
             }
-            self.drop_unit(message.unit, is_dropped);
+            self.drop_unit(message.unit, units, is_dropped);
         }
     }
 }

@@ -3,13 +3,17 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::content::{Arguments, Content};
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
-use super::{ResponseReader, Sink};
+use super::{ResponseReader, Sink, report_halves};
 use crate::dialect::error::BadResponse;
 use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason};
-use crate::dialect::json::Text;
-use crate::dialect::limits::MAX_CALLS;
+use crate::dialect::gathered::check_size;
+use crate::dialect::json::{Text, text_of};
+use crate::dialect::json_end::JsonEnd;
+use crate::dialect::limits::{MAX_CALLS, MAX_NAME};
+use crate::dialect::piece::{Channel, Halves, Piece};
 
 /// A chunk of a stream, or a whole response: their members differ only by `delta` and `message`.
 #[derive(Deserialize)]
@@ -45,13 +49,13 @@ struct ChatLogprobs<'a> {
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(default, borrow)]
-    content: Option<Text<'a>>,
+    content: Option<Content<'a>>,
     #[serde(default, borrow)]
-    reasoning_content: Option<Text<'a>>,
+    reasoning_content: Option<Content<'a>>,
     #[serde(default, borrow)]
-    reasoning: Option<Text<'a>>,
+    reasoning: Option<Content<'a>>,
     #[serde(default, borrow)]
-    refusal: Option<Text<'a>>,
+    refusal: Option<Piece<'a>>,
     #[serde(default, borrow)]
     tool_calls: Option<Vec<CallDelta<'a>>>,
 }
@@ -71,22 +75,35 @@ struct FunctionDelta<'a> {
     #[serde(default, borrow)]
     name: Option<Text<'a>>,
     #[serde(default, borrow)]
-    arguments: Option<Text<'a>>,
+    arguments: Option<Arguments<'a>>,
+}
+
+/// A call so far.
+#[derive(Debug)]
+struct Call {
+    /// The backend's index, which some engines give to all calls.
+    index: u64,
+    id: String,
+    name: String,
+    end: JsonEnd,
 }
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
 pub(super) struct ChatReader {
-    /// The calls so far, by place: the backend's index and id.
-    calls: Vec<(u64, String)>,
+    /// The calls so far, by place.
+    calls: Vec<Call>,
+    halves: Halves,
 }
 
 impl ResponseReader for ChatReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
         if data.trim_ascii() == b"[DONE]" {
+            self.end(sink)?;
             return sink(Event::Done);
         }
-        let chunk: Chunk<'_> = serde_json::from_slice(data)
+        let data = text_of(data);
+        let chunk: Chunk<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "chat completion" })?;
         if let Some(error) = chunk.error {
             return sink(Event::Error(&error_body::message_of(error)));
@@ -102,23 +119,24 @@ impl ResponseReader for ChatReader {
         }
         chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
     }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
 }
 
 impl ChatReader {
     fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
-        let logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
+        let mut logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
+        logprobs = logprobs.filter(|list| *list != "[]");
         if let Some(delta) = choice.delta {
             let thinking = delta.reasoning_content.or(delta.reasoning).unwrap_or_default();
-            if !thinking.is_empty() {
-                sink(Event::Thinking(&thinking))?;
+            self.read_thinking(&thinking, sink)?;
+            self.read_content(&delta.content.unwrap_or_default(), &mut logprobs, sink)?;
+            if let Some(list) = logprobs {
+                sink(Event::Text { text: "", logprobs: Some(list) })?;
             }
-            let text = delta.content.unwrap_or_default();
-            if !text.is_empty() || logprobs.is_some_and(|list| list != "[]") {
-                sink(Event::Text { text: &text, logprobs })?;
-            }
-            if let Some(text) = delta.refusal.filter(|text| !text.is_empty()) {
-                sink(Event::Text { text: &text, logprobs: None })?;
-            }
+            self.send_text(Channel::Refusal, &delta.refusal.unwrap_or_default(), None, sink)?;
             for (position, call) in delta.tool_calls.into_iter().flatten().enumerate() {
                 self.read_call(&call, position, sink)?;
             }
@@ -129,35 +147,140 @@ impl ChatReader {
         }
     }
 
+    /// Reads a content. The first text takes the probabilities along.
+    fn read_content(
+        &mut self,
+        content: &Content<'_>,
+        logprobs: &mut Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let chunks = match content {
+            Content::Text(text) => {
+                return self.send_text(Channel::Text, text, logprobs.take(), sink);
+            }
+            Content::Chunks(chunks) => chunks,
+        };
+        for chunk in chunks {
+            if let Some(thinking) = &chunk.thinking {
+                self.read_thinking(thinking, sink)?;
+            }
+            if let Some(text) = &chunk.text {
+                self.send_text(Channel::Text, text, logprobs.take(), sink)?;
+            }
+            if let Some(text) = &chunk.refusal {
+                self.send_text(Channel::Refusal, text, None, sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_thinking(
+        &mut self,
+        content: &Content<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        match content {
+            Content::Text(piece) => {
+                let text = self.halves.join(Channel::Thinking, piece);
+                if text.is_empty() { Ok(()) } else { sink(Event::Thinking(&text)) }
+            }
+            Content::Chunks(chunks) => chunks.iter().try_for_each(|chunk| {
+                if let Some(text) = &chunk.text {
+                    let text = self.halves.join(Channel::Thinking, text);
+                    sink(Event::Thinking(&text))?;
+                }
+                match &chunk.thinking {
+                    Some(thinking) => self.read_thinking(thinking, sink),
+                    None => Ok(()),
+                }
+            }),
+        }
+    }
+
+    fn send_text(
+        &mut self,
+        channel: Channel,
+        piece: &Piece<'_>,
+        logprobs: Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let text = self.halves.join(channel, piece);
+        if text.is_empty() && logprobs.is_none() {
+            return Ok(());
+        }
+        sink(Event::Text { text: &text, logprobs })
+    }
+
     fn read_call(
         &mut self,
-        call: &CallDelta<'_>,
+        delta: &CallDelta<'_>,
         position: usize,
         sink: &mut Sink<'_>,
     ) -> Result<(), BadResponse> {
-        let id = call.id.as_deref().unwrap_or_default();
-        let index = call.index.map_or(position as u64, |Count(index)| index);
-        let function = call.function.as_ref();
+        let id = delta.id.as_deref().unwrap_or_default();
+        let index = delta.index.map_or(position as u64, |Count(index)| index);
+        let function = delta.function.as_ref();
         let name = function.and_then(|function| function.name.as_deref()).unwrap_or_default();
-        // Some engines give every call the index 0: another id with a name is another call.
-        let is_same = |(own, own_id): &(u64, String)| {
-            *own == index && (id.is_empty() || name.is_empty() || own_id == id)
-        };
-        let place = match self.calls.iter().rposition(is_same) {
-            Some(place) => place,
+        let arguments = function.and_then(|function| function.arguments.as_ref());
+        let arguments = arguments.map(|Arguments(piece)| piece).filter(|piece| !piece.is_empty());
+        let place = match self.place_of(index, id, name) {
+            Some(place) => {
+                self.add_name(place, (id, name), arguments.is_some(), sink)?;
+                place
+            }
             None if self.calls.len() >= MAX_CALLS => {
                 return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
             }
             None => {
-                self.calls.push((index, id.to_owned()));
-                sink(Event::Call { place: self.calls.len() - 1, id, name })?;
-                self.calls.len() - 1
+                let place = self.calls.len();
+                sink(Event::Call { place, id, name })?;
+                let (id, name, end) = (id.to_owned(), name.to_owned(), JsonEnd::default());
+                self.calls.push(Call { index, id, name, end });
+                place
             }
         };
-        match function.and_then(|function| function.arguments.as_deref()) {
-            None | Some("") => Ok(()),
-            Some(piece) => sink(Event::Arguments { place, piece }),
+        let Some(piece) = arguments else { return Ok(()) };
+        let piece = self.halves.join(Channel::Arguments(place), piece);
+        if piece.is_empty() {
+            return Ok(());
         }
+        if let Some(call) = self.calls.get_mut(place) {
+            call.end.feed(&piece);
+        }
+        sink(Event::Arguments { place, piece: &piece })
+    }
+
+    /// The place of the call that a delta belongs to; `None` for a new one.
+    fn place_of(&self, index: u64, id: &str, name: &str) -> Option<usize> {
+        // Some engines give every call the index 0: another id with a name is another call.
+        let is_same = |call: &Call| {
+            call.index == index && (id.is_empty() || name.is_empty() || call.id == id)
+        };
+        let place = self.calls.iter().rposition(is_same)?;
+        // And where they give no id either, a name behind whole arguments is another call.
+        let is_next = id.is_empty()
+            && !name.is_empty()
+            && self.calls.get(place).is_some_and(|call| call.end.is_whole());
+        (!is_next).then_some(place)
+    }
+
+    /// Takes in the name of a call that has started: its next piece, or the same name again.
+    fn add_name(
+        &mut self,
+        place: usize,
+        (id, name): (&str, &str),
+        has_arguments: bool,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
+        // Engines that repeat the name repeat the id as well, or send it with every piece of the arguments.
+        let is_repeated = *call.name == *name && (!id.is_empty() || has_arguments);
+        if name.is_empty() || is_repeated || call.end.has_begun() {
+            return Ok(());
+        }
+        check_size("the name of a tool", call.name.len() + name.len(), MAX_NAME)?;
+        call.name.push_str(name);
+        sink(Event::CallName { place, piece: name })
     }
 }
 

@@ -5,11 +5,12 @@ use serde_json::value::RawValue;
 
 use super::chat::finish_reason;
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
-use super::{ResponseReader, Sink};
+use super::{ResponseReader, Sink, report_halves};
 use crate::dialect::error::BadResponse;
 use crate::dialect::error_body;
 use crate::dialect::event::Event;
-use crate::dialect::json::{Fields, List, Text};
+use crate::dialect::json::{Fields, List, Text, text_of};
+use crate::dialect::piece::{Channel, Halves, Piece};
 
 #[derive(Deserialize)]
 struct Chunk<'a> {
@@ -28,7 +29,7 @@ struct Choice<'a> {
     #[serde(default)]
     index: Option<Count>,
     #[serde(default, borrow)]
-    text: Option<Text<'a>>,
+    text: Option<Piece<'a>>,
     #[serde(default, borrow)]
     finish_reason: Option<Text<'a>>,
     #[serde(default, borrow)]
@@ -55,14 +56,18 @@ struct InChatForm<'a> {
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct CompletionsReader;
+pub(super) struct CompletionsReader {
+    halves: Halves,
+}
 
 impl ResponseReader for CompletionsReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
         if data.trim_ascii() == b"[DONE]" {
+            self.end(sink)?;
             return sink(Event::Done);
         }
-        let chunk: Chunk<'_> = serde_json::from_slice(data)
+        let data = text_of(data);
+        let chunk: Chunk<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "completion" })?;
         if let Some(error) = chunk.error {
             return sink(Event::Error(&error_body::message_of(error)));
@@ -71,7 +76,8 @@ impl ResponseReader for CompletionsReader {
         for choice in chunk.choices.into_iter().flatten().filter(is_first) {
             let list = choice.logprobs.map(logprobs_list).unwrap_or_default();
             let logprobs = (!list.is_empty()).then_some(&*list);
-            let text = choice.text.unwrap_or_default();
+            let piece = choice.text.unwrap_or_default();
+            let text = self.halves.join(Channel::Text, &piece);
             if !text.is_empty() || logprobs.is_some() {
                 sink(Event::Text { text: &text, logprobs })?;
             }
@@ -84,6 +90,10 @@ impl ResponseReader for CompletionsReader {
             sink(Event::Usage(timings.usage()))?;
         }
         chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
     }
 }
 

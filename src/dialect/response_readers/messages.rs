@@ -4,12 +4,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::wire::Count;
-use super::{ResponseReader, Sink};
+use super::{ResponseReader, Sink, report_halves};
 use crate::dialect::error::BadResponse;
 use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason, TokenUsage};
-use crate::dialect::json::Text;
+use crate::dialect::json::{Text, text_of};
 use crate::dialect::limits::MAX_CALLS;
+use crate::dialect::piece::{Channel, Halves, Piece};
 
 /// An event, or a whole message: the types tell them apart.
 #[derive(Deserialize)]
@@ -50,9 +51,9 @@ struct Block<'a> {
     #[serde(rename = "type", borrow)]
     kind: Text<'a>,
     #[serde(default, borrow)]
-    text: Option<Text<'a>>,
+    text: Option<Piece<'a>>,
     #[serde(default, borrow)]
-    thinking: Option<Text<'a>>,
+    thinking: Option<Piece<'a>>,
     #[serde(default, borrow)]
     signature: Option<Text<'a>>,
     #[serde(default, borrow)]
@@ -66,13 +67,13 @@ struct Block<'a> {
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(default, borrow)]
-    text: Option<Text<'a>>,
+    text: Option<Piece<'a>>,
     #[serde(default, borrow)]
-    thinking: Option<Text<'a>>,
+    thinking: Option<Piece<'a>>,
     #[serde(default, borrow)]
     signature: Option<Text<'a>>,
     #[serde(default, borrow)]
-    partial_json: Option<Text<'a>>,
+    partial_json: Option<Piece<'a>>,
     #[serde(default, borrow)]
     stop_reason: Option<Text<'a>>,
     #[serde(default, borrow)]
@@ -109,11 +110,13 @@ impl From<AnthropicUsage> for TokenUsage {
 pub(super) struct MessagesReader {
     /// The index of the content block of each call.
     blocks: Vec<u64>,
+    halves: Halves,
 }
 
 impl ResponseReader for MessagesReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
-        let data: Data<'_> = serde_json::from_slice(data)
+        let data = text_of(data);
+        let data: Data<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
         if let Some(error) = data.error {
             return sink(Event::Error(&error_body::message_of(error)));
@@ -131,7 +134,10 @@ impl ResponseReader for MessagesReader {
                 stop(head.stop_reason.as_deref(), None, sink)?;
                 head.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
             }
-            ("message_stop", ..) => sink(Event::Done),
+            ("message_stop", ..) => {
+                self.end(sink)?;
+                sink(Event::Done)
+            }
             ("message", ..) => {
                 for (block, index) in data.content.into_iter().flatten().zip(0..) {
                     self.start_block(&block, index, sink)?;
@@ -143,6 +149,10 @@ impl ResponseReader for MessagesReader {
             _ => Ok(()),
         }
     }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
 }
 
 impl MessagesReader {
@@ -152,8 +162,8 @@ impl MessagesReader {
         index: u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), BadResponse> {
-        send_text(block.text.as_deref(), sink)?;
-        send_thinking(block.thinking.as_deref(), block.signature.as_deref(), sink)?;
+        self.send_text(block.text.as_ref(), sink)?;
+        self.send_thinking(block.thinking.as_ref(), block.signature.as_deref(), sink)?;
         if &*block.kind != "tool_use" {
             return Ok(());
         }
@@ -172,41 +182,49 @@ impl MessagesReader {
     }
 
     fn read_delta(
-        &self,
+        &mut self,
         delta: &Delta<'_>,
         index: u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), BadResponse> {
-        send_text(delta.text.as_deref(), sink)?;
-        send_thinking(delta.thinking.as_deref(), delta.signature.as_deref(), sink)?;
-        match delta.partial_json.as_deref() {
-            None | Some("") => Ok(()),
-            Some(piece) => match self.blocks.iter().rposition(|block| *block == index) {
-                Some(place) => sink(Event::Arguments { place, piece }),
-                None => Err(BadResponse::Malformed { expected: "event of Anthropic's API" }),
-            },
+        self.send_text(delta.text.as_ref(), sink)?;
+        self.send_thinking(delta.thinking.as_ref(), delta.signature.as_deref(), sink)?;
+        let Some(piece) = delta.partial_json.as_ref().filter(|piece| !piece.is_empty()) else {
+            return Ok(());
+        };
+        let Some(place) = self.blocks.iter().rposition(|block| *block == index) else {
+            return Err(BadResponse::Malformed { expected: "event of Anthropic's API" });
+        };
+        let piece = self.halves.join(Channel::Arguments(place), piece);
+        if piece.is_empty() { Ok(()) } else { sink(Event::Arguments { place, piece: &piece }) }
+    }
+
+    fn send_text(
+        &mut self,
+        piece: Option<&Piece<'_>>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let Some(piece) = piece else { return Ok(()) };
+        let text = self.halves.join(Channel::Text, piece);
+        if text.is_empty() { Ok(()) } else { sink(Event::Text { text: &text, logprobs: None }) }
+    }
+
+    fn send_thinking(
+        &mut self,
+        thinking: Option<&Piece<'_>>,
+        signature: Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        if let Some(piece) = thinking {
+            let text = self.halves.join(Channel::Thinking, piece);
+            if !text.is_empty() {
+                sink(Event::Thinking(&text))?;
+            }
         }
-    }
-}
-
-fn send_text(text: Option<&str>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
-    match text {
-        None | Some("") => Ok(()),
-        Some(text) => sink(Event::Text { text, logprobs: None }),
-    }
-}
-
-fn send_thinking(
-    thinking: Option<&str>,
-    signature: Option<&str>,
-    sink: &mut Sink<'_>,
-) -> Result<(), BadResponse> {
-    if let Some(text) = thinking.filter(|text| !text.is_empty()) {
-        sink(Event::Thinking(text))?;
-    }
-    match signature {
-        None | Some("") => Ok(()),
-        Some(signature) => sink(Event::Signature(signature)),
+        match signature {
+            None | Some("") => Ok(()),
+            Some(signature) => sink(Event::Signature(signature)),
+        }
     }
 }
 

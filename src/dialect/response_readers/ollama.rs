@@ -5,22 +5,24 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::content::Arguments;
 use super::wire::Count;
-use super::{ResponseReader, Sink};
+use super::{ResponseReader, Sink, report_halves};
 use crate::dialect::error::BadResponse;
 use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason, Timings, TokenUsage};
-use crate::dialect::json::Text;
+use crate::dialect::json::{Text, text_of};
 use crate::dialect::limits::MAX_CALLS;
+use crate::dialect::piece::{Channel, Halves, Piece};
 
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(default, borrow)]
     message: Option<LineMessage<'a>>,
     #[serde(default, borrow)]
-    response: Option<Text<'a>>,
+    response: Option<Piece<'a>>,
     #[serde(default, borrow)]
-    thinking: Option<Text<'a>>,
+    thinking: Option<Piece<'a>>,
     #[serde(default, borrow)]
     logprobs: Option<&'a RawValue>,
     #[serde(default)]
@@ -44,9 +46,9 @@ struct Line<'a> {
 #[derive(Deserialize)]
 struct LineMessage<'a> {
     #[serde(default, borrow)]
-    content: Option<Text<'a>>,
+    content: Option<Piece<'a>>,
     #[serde(default, borrow)]
-    thinking: Option<Text<'a>>,
+    thinking: Option<Piece<'a>>,
     #[serde(default, borrow)]
     tool_calls: Option<Vec<LineCall<'a>>>,
 }
@@ -64,18 +66,20 @@ struct LineFunction<'a> {
     #[serde(borrow)]
     name: Text<'a>,
     #[serde(default, borrow)]
-    arguments: Option<&'a RawValue>,
+    arguments: Option<Arguments<'a>>,
 }
 
 /// Reads lines and whole responses.
 #[derive(Debug, Default)]
 pub(super) struct OllamaReader {
     calls: usize,
+    halves: Halves,
 }
 
 impl ResponseReader for OllamaReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
-        let line: Line<'_> = serde_json::from_slice(data)
+        let data = text_of(data);
+        let line: Line<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
         if let Some(error) = line.error {
             return sink(Event::Error(&error_body::message_of(error)));
@@ -85,10 +89,13 @@ impl ResponseReader for OllamaReader {
         if let Some(message) = line.message {
             (thinking, text, calls) = (message.thinking, message.content, message.tool_calls);
         }
-        if let Some(thinking) = thinking.filter(|thinking| !thinking.is_empty()) {
+        let thinking = thinking.unwrap_or_default();
+        let thinking = self.halves.join(Channel::Thinking, &thinking);
+        if !thinking.is_empty() {
             sink(Event::Thinking(&thinking))?;
         }
         let text = text.unwrap_or_default();
+        let text = self.halves.join(Channel::Text, &text);
         let logprobs = line.logprobs.map(RawValue::get).filter(|list| *list != "[]");
         if !text.is_empty() || logprobs.is_some() {
             sink(Event::Text { text: &text, logprobs })?;
@@ -99,6 +106,7 @@ impl ResponseReader for OllamaReader {
         if !line.done {
             return Ok(());
         }
+        self.end(sink)?;
         let reason = match line.done_reason.as_deref() {
             Some("length") => FinishReason::Length,
             _ => FinishReason::Stop,
@@ -118,6 +126,10 @@ impl ResponseReader for OllamaReader {
         }))?;
         sink(Event::Done)
     }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
 }
 
 impl OllamaReader {
@@ -128,7 +140,8 @@ impl OllamaReader {
         let (place, id) = (self.calls, call.id.as_deref().unwrap_or_default());
         self.calls += 1;
         sink(Event::Call { place, id, name: &call.function.name })?;
-        let piece = call.function.arguments.map_or("{}", RawValue::get);
+        let arguments = call.function.arguments.as_ref().map(|Arguments(piece)| piece.text());
+        let piece = arguments.as_deref().filter(|piece| !piece.trim().is_empty()).unwrap_or("{}");
         sink(Event::Arguments { place, piece })
     }
 }

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 use crate::dialect::event::{Timings, TokenUsage};
 
-/// A count. Some engines write whole numbers as `12.0`.
+/// A count. Some engines write whole numbers as `12.0`, gateways as strings.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::dialect) struct Count(pub(in crate::dialect) u64);
 
@@ -33,6 +33,11 @@ impl<'de> Deserialize<'de> for Count {
             fn visit_f64<E: Error>(self, count: f64) -> Result<Count, E> {
                 // The seconds of a duration are a checked way from a float to a whole number.
                 Ok(Count(Duration::try_from_secs_f64(count).map_or(0, |whole| whole.as_secs())))
+            }
+
+            fn visit_str<E: Error>(self, count: &str) -> Result<Count, E> {
+                let whole = count.trim().parse().map(Count);
+                whole.or_else(|_error| self.visit_f64(count.trim().parse().unwrap_or(0.0)))
             }
         }
 

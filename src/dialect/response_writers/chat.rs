@@ -46,13 +46,10 @@ impl ResponseWriter for ChatChunks {
                 function.text("name", name);
                 function.text("arguments", "");
             }),
-            Event::Arguments { place, piece } => self.choice(moment, out, |choice| {
-                let mut delta = choice.object("delta");
-                let mut list = delta.list("tool_calls");
-                let mut call = list.object();
-                call.number("index", place as u64);
-                call.object("function").text("arguments", piece);
-            }),
+            Event::CallName { place, piece } => self.function(place, ("name", piece), moment, out),
+            Event::Arguments { place, piece } => {
+                self.function(place, ("arguments", piece), moment, out);
+            }
             Event::Signature(_)
             | Event::Finish(_)
             | Event::StopText(_)
@@ -100,6 +97,23 @@ impl ChatChunks {
                 delta.text("content", "");
             }
             choice.raw("finish_reason", "null");
+        });
+    }
+
+    /// Writes a chunk with a piece of a tool call.
+    fn function(
+        &mut self,
+        place: usize,
+        (member, piece): (&str, &str),
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        self.choice(moment, out, |choice| {
+            let mut delta = choice.object("delta");
+            let mut list = delta.list("tool_calls");
+            let mut call = list.object();
+            call.number("index", place as u64);
+            call.object("function").text(member, piece);
         });
     }
 

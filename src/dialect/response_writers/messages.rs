@@ -58,7 +58,8 @@ impl ResponseWriter for MessageEvents {
                 }
                 self.delta("input_json_delta", "partial_json", piece, out);
             }
-            Event::Finish(_)
+            Event::CallName { .. }
+            | Event::Finish(_)
             | Event::StopText(_)
             | Event::Usage(_)
             | Event::Timings(_)

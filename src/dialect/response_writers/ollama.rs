@@ -27,6 +27,7 @@ impl<'c> Content<'c> {
             Event::Thinking(thinking) => Some(Self { thinking, ..Self::default() }),
             Event::Signature(_)
             | Event::Call { .. }
+            | Event::CallName { .. }
             | Event::Arguments { .. }
             | Event::Finish(_)
             | Event::StopText(_)
@@ -51,7 +52,7 @@ impl ResponseWriter for ChatLines {
         moment: Moment<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), BadResponse> {
-        if matches!(event, Event::Call { .. } | Event::Arguments { .. }) {
+        if matches!(event, Event::Call { .. } | Event::CallName { .. } | Event::Arguments { .. }) {
             return self.calls.add(event, &moment.reply.context.limits);
         }
         let Some(content) = Content::of_event(event) else { return Ok(()) };

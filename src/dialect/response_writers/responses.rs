@@ -53,7 +53,8 @@ impl ResponseWriter for ResponseEvents {
                 }
                 self.delta(piece, None, moment, out)
             }
-            Event::Signature(_)
+            Event::CallName { .. }
+            | Event::Signature(_)
             | Event::Finish(_)
             | Event::StopText(_)
             | Event::Usage(_)

@@ -219,10 +219,10 @@ fn empty_responses_have_an_empty_text() {
 }
 
 #[test]
-fn mixed_pieces_of_calls_are_an_error() {
+fn pieces_behind_whole_arguments_are_an_error() {
     let piece = |index: u64, name: Option<&str>| {
         chunk(
-            json!({"tool_calls": [{"index": index, "function": {"name": name, "arguments": "{"}}]}),
+            json!({"tool_calls": [{"index": index, "function": {"name": name, "arguments": "{}"}}]}),
             None,
         )
     };

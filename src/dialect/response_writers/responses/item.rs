@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::dialect::gathered::call_id;
+use crate::dialect::gathered::{add_inside, call_id};
 use crate::dialect::json::{Object, Text};
 use crate::dialect::reply::Reply;
 
@@ -91,14 +91,7 @@ impl Item {
 
     /// Takes in the probabilities of a piece: the text of a JSON list.
     pub(super) fn add_logprobs(&mut self, list: Option<&str>) {
-        let inside = list.and_then(|list| list.strip_prefix('[')?.strip_suffix(']'));
-        let inside = inside.unwrap_or_default().trim();
-        if !inside.is_empty() {
-            if !self.logprobs.is_empty() {
-                self.logprobs.push(',');
-            }
-            self.logprobs.push_str(inside);
-        }
+        add_inside(&mut self.logprobs, list);
     }
 
     /// The type of its content part, and of the event of a piece.

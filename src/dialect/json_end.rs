@@ -1,0 +1,62 @@
+//! Finds the end of a JSON object that arrives in pieces.
+
+/// How far an object has arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct JsonEnd {
+    depth: u32,
+    has_begun: bool,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl JsonEnd {
+    /// Takes in the next piece.
+    pub(super) fn feed(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            self.has_begun |= !byte.is_ascii_whitespace();
+            if self.is_in_string {
+                match byte {
+                    _ if self.is_escaped => self.is_escaped = false,
+                    b'\\' => self.is_escaped = true,
+                    b'"' => self.is_in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.is_in_string = true,
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether anything of it has arrived.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Whether all of it has arrived.
+    pub(super) fn is_whole(&self) -> bool {
+        self.has_begun && self.depth == 0 && !self.is_in_string
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_end_with_their_last_brace() {
+        let text = r#" {"a": "}\"{\\", "b": [{}]}"#;
+        for (end, _) in text.char_indices() {
+            let mut json = JsonEnd::default();
+            text[..end].split_inclusive(['"', '\\']).for_each(|piece| json.feed(piece));
+            assert!(!json.is_whole(), "{}", &text[..end]);
+        }
+        let mut json = JsonEnd::default();
+        json.feed(text);
+        assert!(json.is_whole() && json.has_begun());
+    }
+}

@@ -1,0 +1,83 @@
+//! The forms in which engines write a text: `content` as a string or as a list of chunks, the arguments of
+//! a tool call as a string or as an object.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::dialect::json::is_string;
+use crate::dialect::piece::Piece;
+
+/// The `content` of a message or a delta. Mistral's API sends a list of chunks where a model thinks.
+#[derive(Debug)]
+pub(super) enum Content<'a> {
+    Text(Piece<'a>),
+    Chunks(Vec<Chunk<'a>>),
+}
+
+impl Default for Content<'_> {
+    fn default() -> Self {
+        Self::Chunks(Vec::new())
+    }
+}
+
+/// A chunk of a content. Those without text, such as references and images, say nothing to a converted client.
+#[derive(Debug, Default, serde::Deserialize)]
+pub(super) struct Chunk<'a> {
+    #[serde(default, borrow)]
+    pub(super) text: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    pub(super) refusal: Option<Piece<'a>>,
+    /// What the model thought: a string, or chunks again.
+    #[serde(default, borrow)]
+    pub(super) thinking: Option<Box<Content<'a>>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+
+        impl<'de> Visitor<'de> for ContentVisitor {
+            type Value = Content<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string or a list of chunks")
+            }
+
+            fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Content<'de>, E> {
+                Ok(Content::Text(bytes.into()))
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Content<'de>, E> {
+                Ok(Content::Text(bytes.to_vec().into()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content<'de>, A::Error> {
+                let mut chunks = Vec::new();
+                // By the same deserializer, whose limit of nesting holds for chunks in chunks.
+                while let Some(chunk) = list.next_element()? {
+                    chunks.push(chunk);
+                }
+                Ok(Content::Chunks(chunks))
+            }
+        }
+
+        // `serde_json` passes a list on as one, and a string as its bytes: halves of surrogate pairs included.
+        deserializer.deserialize_bytes(ContentVisitor)
+    }
+}
+
+/// The arguments of a call: the text of a JSON object, or that object itself.
+#[derive(Debug, Default)]
+pub(super) struct Arguments<'a>(pub(super) Piece<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        if is_string(raw) {
+            return serde_json::from_str(raw.get()).map(Self).map_err(D::Error::custom);
+        }
+        Ok(Self(raw.get().into()))
+    }
+}
