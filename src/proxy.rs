@@ -66,6 +66,7 @@ use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
+use crate::downstream::encoded_body::DecodeCounts;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
 use crate::shared_state::SharedState;
@@ -83,6 +84,7 @@ pub struct Proxy {
     started_with: Config,
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
+    decoded: DecodeCounts,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
@@ -116,6 +118,7 @@ impl Proxy {
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
+            decoded: DecodeCounts::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
@@ -233,6 +236,11 @@ impl Proxy {
     /// Bytes of request bodies held now.
     pub fn held_bytes(&self) -> usize {
         self.bodies.held()
+    }
+
+    /// Encoded bodies by coding and result.
+    pub fn decoded_bodies(&self) -> &DecodeCounts {
+        &self.decoded
     }
 
     /// Idle connections kept to a backend.
