@@ -70,6 +70,7 @@ use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
+use crate::downstream::encoded_body::DecodeCounts;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
 use crate::shared_state::SharedState;
@@ -87,6 +88,7 @@ pub struct Proxy {
     started_with: Config,
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
+    decoded: DecodeCounts,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
@@ -120,6 +122,7 @@ impl Proxy {
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
+            decoded: DecodeCounts::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
@@ -237,6 +240,11 @@ impl Proxy {
     /// Bytes of request bodies held now.
     pub fn held_bytes(&self) -> usize {
         self.bodies.held()
+    }
+
+    /// Encoded bodies by coding and result.
+    pub fn decoded_bodies(&self) -> &DecodeCounts {
+        &self.decoded
     }
 
     /// Idle connections kept to a backend.

@@ -62,6 +62,7 @@ pub(super) async fn exchange<'a>(
         let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
         exchange.accepts_switch = request.upgrade.is_some();
+        exchange.needs_payload = request.conversion.is_some();
         let error = match send(&mut exchange, session, ctx, request, attempt).await {
             Ok(mut head) => {
                 if session.req_header().method == Method::HEAD {

@@ -204,7 +204,7 @@ impl OwnError {
 
     /// The error for a body that was not read; `None` when the client is gone.
     pub(crate) fn from_body(error: &BodyError) -> Option<Self> {
-        Some(Self::new(error.code()?, error.to_string()).closing())
+        Some(Self::new(error.code()?, error.to_string()).closing_if(error.closes()))
     }
 
     /// The error after the last failed attempt.

@@ -41,6 +41,13 @@ pub(crate) enum Forwarded {
     Passthrough(Way),
 }
 
+impl Forwarded {
+    /// Whether penstock looks into the body, so that it has to be decoded. Otherwise it is passed on as it came.
+    pub(crate) fn is_looked_into(&self) -> bool {
+        !matches!(self, Self::Blob | Self::Passthrough(Way::Backend(_)))
+    }
+}
+
 /// Responds to what needs no backend. Returns what does, with nothing but its head
 /// read so far.
 pub(crate) async fn read_head(

@@ -63,8 +63,6 @@ fn is_replaced(name: &HeaderName) -> bool {
     *name == header::HOST
         || *name == header::CONTENT_LENGTH
         || *name == header::EXPECT
-        // Responses are scanned for tokens and usage, so they must come uncompressed.
-        || *name == header::ACCEPT_ENCODING
         || *name == header::PROXY_AUTHORIZATION
         || *name == REQUEST_ID
         || is_control_field(name)
@@ -148,6 +146,12 @@ fn write_head(
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
+    // Responses are read for tokens and usage, so they must come as they are. Without the field, RFC 9110 §12.5.3
+    // lets a server take any coding. Nothing reads what follows a switch of protocols.
+    let reads_response = own.upgrade.is_none();
+    if reads_response {
+        write_field(out, header::ACCEPT_ENCODING.as_str(), b"identity");
+    }
     if let Some(protocol) = own.upgrade {
         write_field(out, header::CONNECTION.as_str(), b"Upgrade");
         write_field(out, header::UPGRADE.as_str(), protocol.as_bytes());
@@ -167,6 +171,7 @@ fn write_head(
             || is_replaced(name)
             || is_ambiguous(name)
             || is_traced
+            || (reads_response && *name == header::ACCEPT_ENCODING)
             || (own.is_converted && describes_body(name))
             || own.forwarding.withholds(name)
             || (is_key && !passes_key)
@@ -306,7 +311,7 @@ mod tests {
     }
 
     const OWN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: engine:8000\r\n\
-                       content-length: 7\r\nx-request-id: id-1\r\n";
+                       content-length: 7\r\nx-request-id: id-1\r\naccept-encoding: identity\r\n";
 
     #[test]
     fn hop_by_hop_and_ambiguous_fields_are_withheld() {

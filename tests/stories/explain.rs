@@ -99,7 +99,7 @@ fn explain_reports_refused_lines_in_order() {
     let raw = |line: Value| line.to_string();
     let tools = json!({"model": "m", "tools": [], "messages": []});
     let long = client::chat("m", &"x".repeat(4 * 4097));
-    let zipped = json!({"Content-Encoding": "gzip"});
+    let zipped = json!({"Content-Encoding": "compress"});
     let cases = [
         (line(&tools), 400, "capability_mismatch", true),
         // A backend whose models are not discovered yet might serve it.

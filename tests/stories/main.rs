@@ -39,6 +39,7 @@ mod discovery;
 mod dns_addresses;
 mod doctor;
 mod documentation;
+mod encoded_bodies;
 mod end_to_end;
 mod engine_metrics;
 mod ensembles;
@@ -174,6 +175,7 @@ fn all_stories() -> Vec<Trial> {
         passthrough,
         paths_and_methods,
         documentation,
+        encoded_bodies,
         slow_start,
         hot_reload,
         access_log,

@@ -86,12 +86,18 @@ fn serve(stream: TcpStream, name: &str, state: &Mutex<State>) -> std::io::Result
             )?;
             return echo(&mut reader, &mut writer);
         }
-        let (status, value) = respond(name, state, method, target, &body);
+        let (status, mut value) = respond(name, state, method, target, &body);
+        if let (Some(coding), Some(fields)) = (field("content-encoding"), value.as_object_mut()) {
+            fields.insert("content_encoding".to_owned(), coding.into());
+        }
+        // The bytes do not matter where the head says enough.
+        let asks_for_coding = body.windows(6).any(|word| word == b"encode");
+        let coding = if asks_for_coding { "content-encoding: gzip\r\n" } else { "" };
         let text = if method == "HEAD" { String::new() } else { value.to_string() };
         let length = value.to_string().len();
         write!(
             writer,
-            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{text}"
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\n{coding}content-length: {length}\r\n\r\n{text}"
         )?;
     }
 }

@@ -51,7 +51,6 @@ pub(in crate::proxy) async fn serve_blob(
     let head = session.req_header();
     let digest = digest_of(head.uri.path());
     let chosen = check_right(ctx).and(digest).and_then(|digest| {
-        refuse_compressed(head)?;
         refuse_too_large(ctx)?;
         let targets = choose(&fleet, head)?;
         let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
@@ -112,17 +111,6 @@ fn digest_of(path: &str) -> Result<String, OwnError> {
         let message = "The digest must be 'sha256:' and 64 hexadecimal digits";
         OwnError::new(ErrorCode::InvalidRequest, message)
     })
-}
-
-fn refuse_compressed(head: &pingora::http::RequestHeader) -> Result<(), OwnError> {
-    let encoding = head.headers.get(header::CONTENT_ENCODING);
-    match encoding.is_some_and(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        true => {
-            let error = BodyError::Compressed;
-            Err(OwnError::new(ErrorCode::UnsupportedEncoding, error.to_string()).closing())
-        }
-        false => Ok(()),
-    }
 }
 
 /// The length that the head announces; files that come in chunks are counted as they come.

@@ -43,6 +43,11 @@ pub enum BadResponse {
     /// Malformed chunks.
     #[error("The chunks of the backend's response are malformed")]
     Chunks,
+    /// Encoded, where it has to be read.
+    #[error(
+        "The backend's response is encoded (content-encoding: {0}), which the request did not accept"
+    )]
+    Encoded(&'static str),
 }
 
 /// What the fields of a head say about its body and its connection.
