@@ -46,6 +46,7 @@ mod shift_state;
 mod stream_error;
 mod target;
 mod token_count;
+mod twins;
 mod unsupported;
 
 pub use context::RequestContext;

@@ -197,22 +197,26 @@ impl Topology {
         let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
         for key in order {
             let rows = serving.remove(&key).unwrap_or_default();
-            topology.add(key, rows, &carried, &rules.prefix_memory);
+            // A name that fits several models only by its case fits none.
+            let folded = Some(key).filter(|key| !names.is_ambiguous(key));
+            topology.add(folded, rows, &carried, &rules.prefix_memory);
         }
         topology
     }
 
-    /// Adds a model, named as its first backend lists it.
+    /// Adds a model, named as its first backend lists it. `folded` is what other spellings of its name have in common.
     fn add(
         &mut self,
-        key: Box<str>,
+        folded: Option<Box<str>>,
         mut serving: Vec<Serving>,
         carried: &Carried,
         memory: &Arc<MemoryBudget>,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
-        self.by_key.insert(key, ModelId(number));
+        if let Some(folded) = folded {
+            self.by_key.insert(folded, ModelId(number));
+        }
         for row in serving.iter_mut().filter(|row| row.model != name) {
             self.by_name.insert(row.model.clone(), ModelId(number));
             // It knows the model by its own spelling.

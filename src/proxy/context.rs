@@ -176,6 +176,10 @@ pub(crate) struct ScannedRequest {
     pub(crate) moved: Option<Box<Reserved>>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
+    /// The id of the conversation that it belongs to.
+    pub(crate) conversation: Option<Box<[u8]>>,
+    /// Whether the engine keeps what it makes, under an id in its response.
+    pub(crate) makes_stored: bool,
     /// The request as backends get it that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
     /// Whether its stream is to end with usage that the client did not request.
@@ -212,6 +216,8 @@ impl ScannedRequest {
             decision: None,
             moved: None,
             preferred: None,
+            conversation: None,
+            makes_stored: false,
             conversion: None,
             adds_usage: false,
             upgrade: None,
@@ -244,6 +250,9 @@ impl ScannedRequest {
         let mut monitor = ResponseMonitor::new(operation, stream);
         if self.shift.is_some() {
             monitor.watch_length();
+        }
+        if self.makes_stored {
+            monitor.watch_id();
         }
         monitor
     }

@@ -73,6 +73,8 @@ impl<'a> TestRequest<'a> {
             needs: self.needs,
             prompt: PromptPlaces::default(),
             previous_response: ByteSpan::default(),
+            conversation: ByteSpan::default(),
+            output_limit: self.max_tokens.map(TokenCount),
         }
     }
 }

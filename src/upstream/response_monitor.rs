@@ -91,6 +91,11 @@ impl ResponseMonitor {
         self.id.as_ref().and_then(ResponseIdFinder::id)
     }
 
+    /// Has the payload searched for the id under which the engine keeps what it made.
+    pub(crate) fn watch_id(&mut self) {
+        self.id.get_or_insert_default();
+    }
+
     /// Has the payload searched for the mark of a response that a limit of tokens has ended.
     pub(crate) fn watch_length(&mut self) {
         self.length_end = Some(false);

@@ -20,6 +20,7 @@ mod support;
 mod access_log;
 mod admin_api;
 mod admin_limits;
+mod ambiguous_fields;
 mod aliases_and_fallbacks;
 mod authentication;
 mod capability_routing;
@@ -116,6 +117,7 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn all_stories() -> Vec<Trial> {
     stories![
         admin_limits,
+        ambiguous_fields,
         admin_api,
         aliases_and_fallbacks,
         failing_backends,

@@ -1,4 +1,4 @@
-//! Which backend holds which stored response, and for whom it was made, learned from the responses that
+//! Which backend holds which stored response or conversation, and for whom it was made, learned from the responses that
 //! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: without client
 //! keys all backends are queried then. With keys it is not found, since it may be another client's.
 
@@ -51,6 +51,34 @@ impl ResponseIds {
                 known.makers.remove(&oldest);
             }
             self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a client uses a conversation, which it may have made without penstock: the first to use it
+    /// owns it. At most `limit` ids are kept.
+    pub(crate) fn claim(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
+        let is_known = self.known.lock().makers.contains_key(&xxh3_64(id));
+        if !is_known {
+            self.learn(id, backend, owner, limit);
+        }
+    }
+
+    /// The backend that has a conversation, as far as it is known; an empty id names none.
+    ///
+    /// # Errors
+    /// When it is another client's.
+    pub(crate) fn backend_of_conversation(
+        &self,
+        id: &[u8],
+        client: KeyOwner,
+    ) -> Result<Option<BackendId>, OwnError> {
+        match self.known.lock().makers.get(&xxh3_64(id)) {
+            Some(maker) if client.may_read(maker.owner) => Ok(Some(maker.backend)),
+            Some(_) => {
+                let message = format!("Conversation '{}' not found", String::from_utf8_lossy(id));
+                Err(OwnError::new(ErrorCode::ResponseNotFound, message))
+            }
+            None => Ok(None),
         }
     }
 
@@ -124,5 +152,17 @@ mod tests {
             "without keys it is everybody's"
         );
         assert_eq!(find(b"", b), Some(None), "no response is named");
+    }
+
+    #[test]
+    fn conversations_belong_to_the_key_that_used_them_first() {
+        let ids = ResponseIds::default();
+        let (a, b) = (KeyOwner::of("a"), KeyOwner::of("b"));
+        let find = |client| ids.backend_of_conversation(b"conv", client).ok();
+        assert_eq!(find(b), Some(None), "it may have been made elsewhere");
+        ids.claim(b"conv", BackendId(1), a, 9);
+        ids.claim(b"conv", BackendId(2), b, 9);
+        assert_eq!(find(a), Some(Some(BackendId(1))));
+        assert_eq!((find(b), find(KeyOwner::ANYONE)), (None, None));
     }
 }
