@@ -12,7 +12,7 @@ use super::failure::OwnError;
 use crate::api::{ErrorCode, bearer_token, default_tag_forms, query_value, query_without};
 use crate::config::{AuthConfig, Compat, Config};
 use crate::fleet::Topology;
-use crate::upstream::headers::API_KEY;
+use crate::upstream::headers::{key_in_field, key_in_protocols};
 
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
@@ -61,8 +61,7 @@ pub(crate) fn remove_query_key(head: &mut RequestHeader) {
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
-    bearer_token(headers)
-        .or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii()))
+    bearer_token(headers).or_else(|| key_in_field(headers)).or_else(|| key_in_protocols(headers))
 }
 
 /// Whether the key at `position` may use a model by that name, which is an alias, or the spelling of an engine.
@@ -99,6 +98,16 @@ impl KeyOwner {
     /// The clients whose key has that name: a new key under the same name reads what the old one made.
     pub(crate) fn of(key_name: &str) -> Self {
         Self(Some(xxh3_64(key_name.as_bytes())))
+    }
+
+    /// The owner with that hash, as another process has written it.
+    pub(crate) fn from_hash(hash: Option<u64>) -> Self {
+        Self(hash)
+    }
+
+    /// What identifies the owner in another process as well.
+    pub(crate) fn to_hash(self) -> Option<u64> {
+        self.0
     }
 
     /// Whether these clients may read what was made for `made_by`.

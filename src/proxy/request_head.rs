@@ -26,7 +26,7 @@ use crate::config::{Compat, Cors};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::routing::Way;
-use crate::upstream::headers::{API_KEY, REQUEST_ID};
+use crate::upstream::headers::{KEY_FIELDS, REQUEST_ID};
 use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;
@@ -175,8 +175,9 @@ fn check_head(
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
     // Two parsers may pick different ones of them: penstock must not check one key and an engine another.
-    if let Some(name) = [header::AUTHORIZATION, API_KEY].iter().find(|name| is_repeated(head, name))
-    {
+    let authorization = header::AUTHORIZATION;
+    let mut names = KEY_FIELDS.iter().chain([&authorization]);
+    if let Some(name) = names.find(|name| is_repeated(head, name)) {
         let message = format!("There must be at most one {name} field");
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
