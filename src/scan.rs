@@ -26,6 +26,7 @@ mod text;
 mod twin;
 mod unescape;
 mod usage;
+mod usage_bounds;
 
 pub use cursor::Syntax;
 pub use ids::StoredIds;
@@ -40,6 +41,7 @@ pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query, folds_to};
 pub use usage::{Usage, find_counts, find_usage};
+pub use usage_bounds::{Passed, PromptLimit, UsageBounds};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};

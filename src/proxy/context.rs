@@ -22,7 +22,7 @@ use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology}
 use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
-use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scan::{RequestProfile, ScanOptions, UsageBounds, scan};
 use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
@@ -247,7 +247,10 @@ impl ScannedRequest {
         operation: Operation,
         stream: Option<StreamFraming>,
     ) -> ResponseMonitor {
-        let mut monitor = ResponseMonitor::new(operation, stream);
+        let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
+        let context = serving.and_then(|serving| serving.context_length);
+        let bounds = UsageBounds::of(&self.profile, context);
+        let mut monitor = ResponseMonitor::new(operation, stream, bounds);
         if self.shift.is_some() {
             monitor.watch_length();
         }

@@ -11,6 +11,7 @@ use super::prompt::{Prompt, read_prompt};
 use super::stream_options::StreamOptions;
 use super::text::Text;
 use super::twin::twin_of;
+use super::usage_bounds::PromptLimit;
 use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 use crate::units::{ByteSpan, TokenCount};
@@ -331,6 +332,9 @@ impl Facts {
                 needs = needs.union(capability);
             }
         }
+        let continues = [self.previous_response, self.conversation];
+        let is_whole = !needs.contains(Capabilities::VISION)
+            && continues.iter().all(|span| span.range().is_empty());
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -340,6 +344,7 @@ impl Facts {
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
             max_tokens: self.max_tokens(operation).map(TokenCount),
+            prompt_limit: PromptLimit::of(operation, cursor.bytes, is_whole),
             output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),

@@ -73,7 +73,9 @@ impl Limits {
     /// Engines differ in which of several limits they read, so the largest one counts.
     pub(super) fn of_output(&self, own: Option<u32>) -> Option<u32> {
         let of_openai = [self.max_completion_tokens, self.max_output_tokens, self.max_tokens];
-        let most = of_openai.into_iter().chain([self.n_predict, own]).flatten().max()?;
+        let all = of_openai.into_iter().chain([self.n_predict, own]).flatten();
+        // To some engines 0 is no limit.
+        let most = all.filter(|limit| *limit > 0).max()?;
         Some(most.saturating_mul(self.choices.unwrap_or(1).max(1)))
     }
 }

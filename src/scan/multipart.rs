@@ -5,6 +5,7 @@ use memchr::memmem::Finder;
 
 use super::bytes::weigh;
 use super::twin::deciding_in_query;
+use super::usage_bounds::PromptLimit;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation, percent_decode};
@@ -176,6 +177,7 @@ pub(super) fn scan(
         estimated_tokens: to_tokens(form.prompt),
         max_tokens: None,
         output_limit: None,
+        prompt_limit: PromptLimit::of(operation, body, true),
         usage_edit: None,
         context_length: None,
         residency_change: None,
@@ -337,7 +339,8 @@ fn read_disposition(value: &[u8]) -> Option<Field> {
 
 /// The field that a name stands for in another spelling, also percent-encoded.
 fn twin_of_field(name: &[u8]) -> Option<&'static str> {
-    let name = percent_decode(&String::from_utf8_lossy(name));
+    let text = String::from_utf8_lossy(name);
+    let name = if text.contains('%') { percent_decode(&text).into() } else { text };
     let field = deciding_in_query(&name)?;
     matches!(field, "model" | "stream").then_some(field)
 }

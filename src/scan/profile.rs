@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::unescape::Unescape;
+use super::usage_bounds::PromptLimit;
 use crate::api::{Capabilities, Dialect, Operation, Work};
 pub use crate::config::TokenEstimate;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
@@ -32,6 +33,8 @@ pub struct RequestProfile {
     pub max_tokens: Option<TokenCount>,
     /// The most tokens that the response can have: the largest of the client's limits, for all choices.
     pub output_limit: Option<TokenCount>,
+    /// The most tokens that the prompt can have.
+    pub prompt_limit: PromptLimit,
     /// The context length that the client asks for (`options.num_ctx`).
     pub context_length: Option<TokenCount>,
     /// What a request without a prompt is for, in Ollama's own API.
@@ -107,6 +110,7 @@ impl RequestProfile {
             estimated_tokens: TokenCount::default(),
             max_tokens: None,
             output_limit: None,
+            prompt_limit: PromptLimit::unread(),
             context_length: None,
             residency_change: None,
             needs: Capabilities::NONE,

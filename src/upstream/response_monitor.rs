@@ -6,7 +6,9 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
 
 use crate::api::{Operation, StreamFraming};
-use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_counts, find_usage};
+use crate::scan::{
+    EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
+};
 use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
@@ -32,6 +34,10 @@ pub(crate) struct ResponseMonitor {
     has_ended: bool,
     tail: BytesMut,
     usage: Option<Usage>,
+    /// What the request can have had.
+    bounds: UsageBounds,
+    /// Bytes of the payload.
+    bytes: u64,
     /// Where the engine may keep the response.
     id: Option<ResponseIdFinder>,
     /// Whether it is watched for the mark of a response that a limit has ended, and has it.
@@ -44,8 +50,14 @@ pub(crate) struct ResponseMonitor {
 
 impl ResponseMonitor {
     /// `stream` is the framing of a response that is a stream.
-    pub(crate) fn new(operation: Operation, stream: Option<StreamFraming>) -> Self {
+    pub(crate) fn new(
+        operation: Operation,
+        stream: Option<StreamFraming>,
+        bounds: UsageBounds,
+    ) -> Self {
         Self {
+            bounds,
+            bytes: 0,
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             has_ended: stream.is_none(),
             tail: BytesMut::new(),
@@ -59,6 +71,7 @@ impl ResponseMonitor {
 
     /// Reads the next part of the payload; returns the tokens in it.
     pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
+        self.bytes = self.bytes.saturating_add(payload.len() as u64);
         if let Some(id) = &mut self.id {
             id.feed(payload);
         }
@@ -106,9 +119,11 @@ impl ResponseMonitor {
         self.length_end == Some(true)
     }
 
-    /// The tokens the engine counted.
+    /// The tokens the engine counted, none above what the request can have had: here its figures come in.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.events.as_ref().map_or(self.usage, EventScanner::usage)
+        let counted = self.events.as_ref().map_or(self.usage, EventScanner::usage);
+        let passed = Passed { bytes: self.bytes, is_stream: self.events.is_some() };
+        counted.map(|usage| self.bounds.apply(usage, passed))
     }
 
     /// Whether the response may end here: a stream has sent its last event.

@@ -32,7 +32,6 @@ use crate::scan::Usage;
 use crate::units::Timestamp;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
 use crate::upstream::relay::{ReadWholeError, Transform};
-use crate::upstream::response_monitor::ResponseMonitor;
 
 /// Why a call has no text, as the client would get it.
 pub(super) enum CallFailure {
@@ -321,7 +320,7 @@ async fn read_reply(
     let limit = ctx.generation.config.limits.converted_response.to_usize();
     let body = exchange.read_whole(head.framing, limit).await.map_err(unread)?;
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
-    let mut monitor = ResponseMonitor::new(sent, None);
+    let mut monitor = request.monitor(sent, None);
     monitor.observe(&body, true);
     ctx.record.usage = monitor.usage();
     if head.keeps_alive {
