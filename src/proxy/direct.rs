@@ -2,6 +2,7 @@
 //! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
 mod kept;
+pub(super) mod passed_ids;
 pub(super) mod passthrough;
 pub(super) mod response_ids;
 pub(super) mod show;

@@ -16,6 +16,7 @@ use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly, decide_for};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
+use crate::proxy::path_model::PathModel;
 use crate::proxy::request_body::{Named, admit, scan_error};
 use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
@@ -94,7 +95,7 @@ pub(crate) fn decide_by_name(
     })
 }
 
-/// The request with the model it is for: named in a JSON body, else in the query, else the default.
+/// The request with the model it is for: named in the body, the query or the path, else the default.
 ///
 /// # Errors
 /// When there is none, or the client's key may not use it.
@@ -113,13 +114,18 @@ pub(crate) fn by_model(
         return Err(ambiguous("model", "in the query and in the body"));
     }
     let is_model_in_query = in_query.is_some();
-    let model = match in_query {
-        Some(model) => model.into(),
-        None => {
+    let in_path = PathModel::of(uri.path());
+    let model: std::sync::Arc<str> = match (in_query, &in_path) {
+        (Some(model), _) => model.into(),
+        (None, Some(named)) if !profile.names_model() => named.name(&fleet).into(),
+        (None, _) => {
             let requested = generation.router.requested_model(&profile, &body.bytes, &fleet);
             requested.map_err(|error| scan_error(&error))?.name.as_ref().into()
         }
     };
+    if in_path.is_some_and(|named| !named.is(&model, &fleet)) {
+        return Err(ambiguous("model", "in the path, with another value"));
+    }
     let kept = Kept::of(proxy, ctx, session.req_header(), &body.bytes)?;
     let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
     let conversation = kept.conversation.or(request.conversation);

@@ -3,10 +3,12 @@
 //! keys all backends are queried then. With keys it is not found, since it may be another client's.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::HashMap;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::api::ErrorCode;
@@ -20,12 +22,23 @@ use crate::proxy::failure::OwnError;
 pub(crate) struct ResponseIds {
     known: Mutex<Known>,
     evicted: AtomicU64,
+    /// Who gets to know what is learned, once another process takes over.
+    successor: OnceLock<mpsc::Sender<Learned>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Maker {
     backend: BackendId,
     owner: KeyOwner,
+}
+
+/// What was learned of one id.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Learned {
+    /// A hash of the id.
+    pub(super) id: u64,
+    pub(super) backend: BackendId,
+    pub(super) owner: KeyOwner,
 }
 
 #[derive(Debug, Default)]
@@ -38,13 +51,22 @@ struct Known {
 impl ResponseIds {
     /// Records that a backend made a response for a client. At most `limit` are kept.
     pub(crate) fn learn(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
-        let key = xxh3_64(id);
-        let mut known = self.known.lock();
+        self.keep(Learned { id: xxh3_64(id), backend, owner }, limit);
+    }
+
+    /// Records the same of an id by its hash.
+    pub(super) fn keep(&self, learned: Learned, limit: usize) {
         if limit == 0 {
             return;
         }
-        if known.makers.insert(key, Maker { backend, owner }).is_none() {
-            known.oldest_first.push_back(key);
+        let Learned { id, backend, owner } = learned;
+        if let Some(successor) = self.successor.get() {
+            // Where that one does not keep up, it forgets some.
+            _ = successor.try_send(learned);
+        }
+        let mut known = self.known.lock();
+        if known.makers.insert(id, Maker { backend, owner }).is_none() {
+            known.oldest_first.push_back(id);
         }
         while known.oldest_first.len() > limit {
             if let Some(oldest) = known.oldest_first.pop_front() {
@@ -103,6 +125,26 @@ impl ResponseIds {
                 Err(OwnError::new(ErrorCode::ResponseNotFound, message))
             }
         }
+    }
+
+    /// The newest of all that is known, at most so many, the oldest of them first.
+    pub(super) fn newest(&self, most: usize) -> Vec<Learned> {
+        let known = self.known.lock();
+        let skipped = known.oldest_first.len().saturating_sub(most);
+        let ids = known.oldest_first.iter().skip(skipped);
+        let all = ids.filter_map(|id| {
+            let Maker { backend, owner } = *known.makers.get(id)?;
+            Some(Learned { id: *id, backend, owner })
+        });
+        all.collect()
+    }
+
+    /// What is learned from now on; nothing where another has it already.
+    pub(super) fn follow(&self, room: usize) -> mpsc::Receiver<Learned> {
+        let (sender, receiver) = mpsc::channel(room);
+        let is_first = self.successor.set(sender).is_ok();
+        debug_assert!(is_first, "a process has one successor");
+        receiver
     }
 
     /// How many ids are known.
