@@ -28,11 +28,6 @@ impl ModelNames {
         Self(ambiguous)
     }
 
-    /// Whether several models are called that, but for their case and default tag.
-    pub(super) fn is_ambiguous(&self, id: &str) -> bool {
-        self.0.contains(&canonical_name(id))
-    }
-
     /// What all ids of a model have in common: its canonical name, or the id itself where that names several
     /// models.
     pub(super) fn key(&self, id: &str) -> Box<str> {

@@ -144,7 +144,7 @@ impl<'a> Target<'a> {
             Self::Usage(call) => *method == if call.is_post() { Method::POST } else { Method::GET },
             Self::StoredResponse { part, .. } => part.takes(method),
             Self::Ollama(route) => route.takes(method.as_str()),
-            // A server that answers TRACE returns the head that it got, with penstock's own key.
+            // A server that takes TRACE returns the head that it got, with penstock's own key.
             Self::Passthrough(_) => *method != Method::TRACE,
             Self::Unknown => false,
         }

@@ -44,8 +44,14 @@ const TWINS: [&str; 12] = [
     r#""Conversation":"conv_1""#,
     r#""model":null"#,
 ];
-const QUERIES: [&str; 6] =
-    ["?model=secret", "?Model=secret", "?mod%65l=secret", "?a=1;model=secret", "?model[]=secret", "?+model=secret"];
+const QUERIES: [&str; 6] = [
+    "?model=secret",
+    "?Model=secret",
+    "?mod%65l=secret",
+    "?a=1;model=secret",
+    "?model[]=secret",
+    "?+model=secret",
+];
 
 fn form(more: &str) -> String {
     let field = |name: &str, value: &str| {
@@ -82,12 +88,14 @@ fn operations_refuse_twins() {
             };
             for key in [LIMITED, OPEN] {
                 for body in &twins {
-                    let response = request(penstock.data, "POST", path, &[key, kind], body.as_bytes());
+                    let response =
+                        request(penstock.data, "POST", path, &[key, kind], body.as_bytes());
                     is_refused(&response, &format!("{path} {body}"));
                 }
                 for query in QUERIES {
                     let target = format!("{path}{query}");
-                    let response = request(penstock.data, "POST", &target, &[key, kind], plain.as_bytes());
+                    let response =
+                        request(penstock.data, "POST", &target, &[key, kind], plain.as_bytes());
                     is_refused(&response, &target);
                 }
                 assert!(engine.take_requests().is_empty(), "{path}: nothing reaches the engine");
@@ -139,6 +147,12 @@ fn paths_by_model_refuse_twins() {
         }
         assert_eq!(engine.take_requests().len(), 4);
     }
+    for target in ["/x/models/secret:generateContent?model=mine", "/x/deployments/secret/chat"] {
+        is_refused(&send(LIMITED, "POST", target, JSON, r#"{"model":"mine"}"#), target);
+    }
+    let by_path = send(LIMITED, "POST", "/x/models/secret:generateContent", JSON, "{}");
+    assert_eq!((by_path.status, by_path.error_code().as_str()), (403, "model_not_allowed"));
+    assert_eq!(send(LIMITED, "POST", "/x/models/mine:countTokens", JSON, "{}").status, 200);
     let opaque = ("content-type", "application/octet-stream");
     let unread = send(LIMITED, "POST", "/x/a?model=mine", opaque, "[{\"model\":\"secret\"}]");
     assert_eq!((unread.status, unread.error_code().as_str()), (403, "model_not_allowed"));
@@ -152,7 +166,8 @@ fn ollama(models: &[&str]) -> MockEngine {
 
 fn ollama_commands_refuse_twins() {
     let engine = ollama(&["mine", "secret"]);
-    let penstock = Penstock::start(&format!("{KEYS}backends:\n{}", backend(&engine, "engine: ollama")));
+    let penstock =
+        Penstock::start(&format!("{KEYS}backends:\n{}", backend(&engine, "engine: ollama")));
     let sent = || {
         let received = engine.received();
         received.iter().filter(|one| matches!(&*one.method, "POST" | "DELETE")).count()
@@ -168,7 +183,11 @@ fn ollama_commands_refuse_twins() {
             ("POST", "/api/create", r#"{"model":"mine","From":"secret"}"#),
             ("POST", "/api/create", r#"{"model":"mine","from":"secret","from":null}"#),
             ("POST", "/api/copy", r#"{"source":"mine","destination":"mine","Source":"secret"}"#),
-            ("POST", "/api/copy", r#"{"source":"mine","destination":"mine","DE\u017fTINATION":"secret"}"#),
+            (
+                "POST",
+                "/api/copy",
+                r#"{"source":"mine","destination":"mine","DE\u017fTINATION":"secret"}"#,
+            ),
             ("DELETE", "/api/delete", r#"{"model":"mine","mod\u0045l":"secret"}"#),
             ("DELETE", "/api/delete", r#"{"model":"mine","name":"secret"}"#),
             ("DELETE", "/api/delete?model=secret", r#"{"model":"mine"}"#),
@@ -186,7 +205,8 @@ fn ollama_commands_refuse_twins() {
 fn names_are_judged_in_the_spelling_of_the_engine() {
     let engine = ollama(&["mine", "Secret", "two", "Two"]);
     let keys = "auth: { keys: [{ name: a, key: k1, models: [mine, \"s*\", \"T*\"], manage_models: true }] }\n";
-    let penstock = Penstock::start(&format!("{keys}backends:\n{}", backend(&engine, "engine: ollama")));
+    let penstock =
+        Penstock::start(&format!("{keys}backends:\n{}", backend(&engine, "engine: ollama")));
     let status = |model: &str| {
         let body = json!({"model": model, "messages": [{"role": "user", "content": "x"}], "stream": false});
         let body = body.to_string();

@@ -147,7 +147,8 @@ fn the_last_of_two_members_counts() {
 fn twins_of_what_decides_are_refused_in_every_operation() {
     for row in OPERATIONS.iter().filter(|row| row.body == BodyFormat::Json) {
         let read = |body: &str| scan(row.operation, None, body.as_bytes(), ScanOptions::default());
-        let mut fields = vec!["model", "stream", "max_tokens", "n", "previous_response_id", "options"];
+        let mut fields =
+            vec!["model", "stream", "max_tokens", "n", "previous_response_id", "options"];
         fields.extend(row.prompt.iter().map(|field| field.name));
         for field in fields {
             let body = format!(r#"{{"model":"m","{}":"x"}}"#, field.to_uppercase());
@@ -197,7 +198,7 @@ fn nested_members_are_not_the_bodys() {
 
 #[test]
 fn a_missing_model_is_seen_and_an_empty_one_refused() {
-    for body in ["{}", " { }", r#"{"Model":"m"}"#, r#"{"x":{"model":"m"}}"#] {
+    for body in ["{}", " { }", r#"{"x":{"model":"m"}}"#] {
         let profile = scan_chat(body).unwrap();
         assert_eq!(profile.model_form, ModelForm::Missing, "{body}");
         let (brace, place) = (body.find('{').unwrap(), profile.model.range());
