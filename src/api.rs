@@ -27,7 +27,7 @@ pub use control_fields::{
 pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
-pub use model_name::{CanonicalName, canonical_name, is_same_model};
+pub use model_name::{CanonicalName, canonical_name, default_tag_forms, is_same_model};
 pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{

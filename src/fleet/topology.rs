@@ -17,7 +17,7 @@ use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
-use crate::api::{CanonicalName, Capabilities, Offer, canonical_name};
+use crate::api::{CanonicalName, Capabilities, Offer, canonical_name, default_tag_forms};
 use crate::config::{
     AuthorizationPolicy, BackendConfig, Config, Engine, ModelConfig, ModelEntry, Strategy,
     TimeoutsConfig, UnknownCapability,
@@ -195,24 +195,33 @@ impl Topology {
             && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
         let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
+        let mut alike: HashMap<Box<str>, u32> = HashMap::default();
+        for key in &order {
+            *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
+        }
         for key in order {
             let rows = serving.remove(&key).unwrap_or_default();
-            topology.add(key, rows, &carried, &rules.prefix_memory);
+            // A name that fits several models by its case alone fits none.
+            let fits = alike.get(&*key.to_ascii_lowercase()).copied();
+            let folded = Some(key).filter(|_| fits == Some(1));
+            topology.add(folded, rows, &carried, &rules.prefix_memory);
         }
         topology
     }
 
-    /// Adds a model, named as its first backend lists it.
+    /// Adds a model, named as its first backend lists it. `folded` is what other spellings of its name have in common.
     fn add(
         &mut self,
-        key: Box<str>,
+        folded: Option<Box<str>>,
         mut serving: Vec<Serving>,
         carried: &Carried,
         memory: &Arc<MemoryBudget>,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
-        self.by_key.insert(key, ModelId(number));
+        if let Some(folded) = folded {
+            self.by_key.insert(folded, ModelId(number));
+        }
         for row in serving.iter_mut().filter(|row| row.model != name) {
             self.by_name.insert(row.model.clone(), ModelId(number));
             // It knows the model by its own spelling.
@@ -252,7 +261,9 @@ impl Topology {
     /// The model called `name`, or by a name that means the same: another case, with or without `:latest`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
         let exact = self.by_name.get(name).copied();
-        exact.or_else(|| self.by_key.get(CanonicalName::new(name)?.as_str()).copied())
+        let folded = || self.by_key.get(CanonicalName::new(name)?.as_str()).copied();
+        let tagged = || default_tag_forms(name).find_map(|form| self.by_name.get(&*form).copied());
+        exact.or_else(folded).or_else(tagged)
     }
 
     /// Has prompts of every model cut into blocks as large as its engines'.

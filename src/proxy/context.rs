@@ -23,7 +23,7 @@ use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology}
 use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
-use crate::scan::{RequestProfile, ScanOptions, is_switched_off, scan};
+use crate::scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
@@ -190,6 +190,10 @@ pub(crate) struct ScannedRequest {
     pub(crate) moved: Option<Box<Reserved>>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
+    /// The id of the conversation that it belongs to.
+    pub(crate) conversation: Option<Box<[u8]>>,
+    /// Whether the engine keeps what it makes, under an id in its response.
+    pub(crate) makes_stored: bool,
     /// The request as backends get it that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
     /// Whether its stream is to end with usage that the client did not request.
@@ -226,6 +230,8 @@ impl ScannedRequest {
             decision: None,
             moved: None,
             preferred: None,
+            conversation: None,
+            makes_stored: false,
             conversion: None,
             adds_usage: false,
             upgrade: None,
@@ -255,9 +261,15 @@ impl ScannedRequest {
         operation: Operation,
         stream: Option<StreamFraming>,
     ) -> ResponseMonitor {
-        let mut monitor = ResponseMonitor::new(operation, stream);
+        let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
+        let context = serving.and_then(|serving| serving.context_length);
+        let bounds = UsageBounds::of(&self.profile, context);
+        let mut monitor = ResponseMonitor::new(operation, stream, bounds);
         if self.shift.is_some() {
             monitor.watch_length();
+        }
+        if self.makes_stored {
+            monitor.watch_id();
         }
         monitor
     }

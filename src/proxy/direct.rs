@@ -1,6 +1,8 @@
 //! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
 //! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
+mod kept;
+pub(super) mod passed_ids;
 pub(super) mod passthrough;
 pub(super) mod response_ids;
 pub(super) mod show;

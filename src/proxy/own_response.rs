@@ -185,6 +185,10 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     if let Some(wait) = error.retry_after {
         head.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
     }
+    if row.status == 426 {
+        // A 426 names what the server does take (RFC 9110 §15.5.22).
+        head.insert_header(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"))?;
+    }
     if row.status == 401 {
         head.insert_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
     }

@@ -18,7 +18,7 @@ use super::context::{RequestContext, RequestRecord, Served};
 use super::direct::passthrough::serve_passthrough;
 use super::direct::show::serve_show;
 use super::direct::stored_responses::serve_stored;
-use super::direct::tunnel::{Upgrade, requested_protocol, serve_tunnel};
+use super::direct::tunnel::{Upgrade, requested_websocket, serve_tunnel};
 use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
 use super::local_response::usage::send_usage;
@@ -228,7 +228,7 @@ async fn forward_other(
             if let Err(error) = limit_rate(proxy, ctx, None).await {
                 return send_error(proxy, session, ctx, error).await;
             }
-            match requested_protocol(session) {
+            match requested_websocket(session.req_header()) {
                 Some(protocol) => {
                     let upgrade = Upgrade { way: &way, protocol };
                     serve_tunnel(proxy, session, ctx, upgrade, body).await

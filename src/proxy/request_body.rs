@@ -182,16 +182,21 @@ pub(crate) fn admit(
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
     ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
-    if !auth::may_use(&config.auth, ctx.key, &model) {
+    if !auth::may_request(ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
     let field = |name: &HeaderName| fields_of(headers, name);
-    let objectives = read_objectives(config, field, ctx.key, target)
+    let named = known.map_or(target, |model| &*model.name);
+    let objectives = read_objectives(config, field, ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let previous = profile.previous_response.of(&body.bytes);
     let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
+    let conversation = profile.conversation.of(&body.bytes);
+    let keeper = proxy.response_ids.backend_of_conversation(conversation, ctx.key_owner());
+    let keeper = keeper.map_err(|error| error.about(Some("conversation")))?;
+    let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
     Ok(ScannedRequest {
         profile,
         model,
@@ -205,7 +210,9 @@ pub(crate) fn admit(
         may_probe: true,
         decision: None,
         moved: None,
-        preferred,
+        preferred: preferred.or(keeper),
+        conversation,
+        makes_stored: false,
         conversion: None,
         adds_usage: false,
         upgrade: None,

@@ -6,7 +6,9 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
 
 use crate::api::{Operation, StreamFraming};
-use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_counts, find_usage};
+use crate::scan::{
+    EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
+};
 use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
@@ -33,6 +35,10 @@ pub(crate) struct ResponseMonitor {
     has_failed: bool,
     tail: BytesMut,
     usage: Option<Usage>,
+    /// What the request can have had.
+    bounds: UsageBounds,
+    /// Bytes of the payload.
+    bytes: u64,
     /// Where the engine may keep the response.
     id: Option<ResponseIdFinder>,
     /// Whether it is watched for the mark of a response that a limit has ended, and has it.
@@ -45,8 +51,14 @@ pub(crate) struct ResponseMonitor {
 
 impl ResponseMonitor {
     /// `stream` is the framing of a response that is a stream.
-    pub(crate) fn new(operation: Operation, stream: Option<StreamFraming>) -> Self {
+    pub(crate) fn new(
+        operation: Operation,
+        stream: Option<StreamFraming>,
+        bounds: UsageBounds,
+    ) -> Self {
         Self {
+            bounds,
+            bytes: 0,
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             has_ended: stream.is_none(),
             has_failed: false,
@@ -61,6 +73,7 @@ impl ResponseMonitor {
 
     /// Reads the next part of the payload; returns the tokens in it.
     pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
+        self.bytes = self.bytes.saturating_add(payload.len() as u64);
         if let Some(id) = &mut self.id {
             id.feed(payload);
         }
@@ -94,6 +107,11 @@ impl ResponseMonitor {
         self.id.as_ref().and_then(ResponseIdFinder::id)
     }
 
+    /// Has the payload searched for the id under which the engine keeps what it made.
+    pub(crate) fn watch_id(&mut self) {
+        self.id.get_or_insert_default();
+    }
+
     /// Has the payload searched for the mark of a response that a limit of tokens has ended.
     pub(crate) fn watch_length(&mut self) {
         self.length_end = Some(false);
@@ -104,9 +122,11 @@ impl ResponseMonitor {
         self.length_end == Some(true)
     }
 
-    /// The tokens the engine counted.
+    /// The tokens the engine counted, none above what the request can have had: here its figures come in.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.events.as_ref().map_or(self.usage, EventScanner::usage)
+        let counted = self.events.as_ref().map_or(self.usage, EventScanner::usage);
+        let passed = Passed { bytes: self.bytes, is_stream: self.events.is_some() };
+        counted.map(|usage| self.bounds.apply(usage, passed))
     }
 
     /// Whether the response may end here: a stream has sent its last event.

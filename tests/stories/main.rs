@@ -21,6 +21,7 @@ mod access_log;
 mod admin_api;
 mod admin_limits;
 mod aliases_and_fallbacks;
+mod ambiguous_fields;
 mod authentication;
 mod capability_routing;
 mod chaos;
@@ -117,6 +118,7 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn all_stories() -> Vec<Trial> {
     stories![
         admin_limits,
+        ambiguous_fields,
         admin_api,
         aliases_and_fallbacks,
         failing_backends,

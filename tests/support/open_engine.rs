@@ -20,6 +20,8 @@ pub struct OpenEngine {
 struct State {
     /// `METHOD target` of everything but its list of models.
     requests: Vec<String>,
+    /// The subprotocols of WebSockets.
+    protocols: Vec<String>,
     stored: BTreeSet<String>,
     made: usize,
 }
@@ -42,6 +44,11 @@ impl OpenEngine {
     /// An item of `backends:`.
     pub fn item(&self, rest: &str) -> String {
         format!("  - {{ name: {}, url: \"http://{}\", {rest} }}\n", self.name, self.address)
+    }
+
+    /// The subprotocols that it was offered since the last call.
+    pub fn take_protocols(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().protocols)
     }
 
     /// What it was sent since the last call.
@@ -76,7 +83,10 @@ fn serve(stream: TcpStream, name: &str, state: &Mutex<State>) -> std::io::Result
         let mut words = head[0].split(' ');
         let (method, target) = (words.next().unwrap(), words.next().unwrap());
         if let Some(protocol) = field("upgrade") {
-            state.lock().unwrap().requests.push(format!("UPGRADE {target}"));
+            let mut state = state.lock().unwrap();
+            state.requests.push(format!("UPGRADE {target}"));
+            state.protocols.extend(field("sec-websocket-protocol"));
+            drop(state);
             let accept = "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
             write!(
                 writer,

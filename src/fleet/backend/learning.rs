@@ -27,7 +27,8 @@ impl BackendState {
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);
         }
-        if health == Some(Health::Healthy) {
+        // Those who wait for capacity take it where it recovers, and learn of it where it is gone.
+        if health.is_some() || breaker.is_some() {
             self.capacity.wake();
         }
         CheckVerdict { health, breaker }

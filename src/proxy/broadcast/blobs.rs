@@ -153,8 +153,8 @@ async fn tee(
         let written = session.as_downstream_mut().write_continue_response().await;
         written.map_err(|_gone| gone())?;
     }
-    let timeout = ctx.generation.config.limits.body_read_timeout;
-    let mut body = BodyStream::new(&client, ctx.body_length, timeout);
+    let generation = Arc::clone(&ctx.generation);
+    let mut body = BodyStream::new(&client, ctx.body_length, &generation.config.limits);
     let mut hash = Context::new(&SHA256);
     while let Some(part) = body.next().await.map_err(UploadError::Body)? {
         hash.update(&part);

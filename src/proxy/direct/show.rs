@@ -20,6 +20,7 @@ use crate::proxy::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
+use crate::proxy::twins;
 use crate::routing::{RouteError, RoutingDecision, SplitPoint};
 use crate::upstream::failure::Failure;
 
@@ -84,15 +85,11 @@ struct Requested {
 
 impl Requested {
     fn read(ctx: &RequestContext, fleet: &Topology, body: &[u8]) -> Result<Self, OwnError> {
-        let body: Value = serde_json::from_slice(body).map_err(|error| {
-            OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
-        })?;
-        // `name` is the field's name in older clients.
-        let name = ["model", "name"].iter().find_map(|field| body.get(field)?.as_str());
-        let name = name.filter(|name| !name.is_empty()).ok_or_else(|| {
+        let body = twins::read_json(body)?;
+        let name = twins::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(|| {
             OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model"))
         })?;
-        if !auth::may_use(&ctx.generation.config.auth, ctx.key, name) {
+        if !auth::may_request(ctx, fleet, name) {
             let message = format!("This key may not use model '{name}'");
             return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
         }

@@ -2,6 +2,7 @@
 
 use http::Method;
 use http::header::{self, HeaderValue};
+use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
 use super::end_directly;
@@ -20,14 +21,19 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::reserved::Decided;
 use crate::routing::Way;
 
-/// The protocol that the client asks to switch to; `None` for an ordinary request.
-pub(crate) fn requested_protocol(session: &Session) -> Option<HeaderValue> {
-    let head = session.req_header();
+/// The only protocol that clients are connected through to: past it, a client would speak to the engine with
+/// penstock's own key.
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+
+/// The protocol that the client asks to switch to, which is a WebSocket's; `None` for an ordinary request, which one
+/// with another protocol or a list of several is as well.
+pub(crate) fn requested_websocket(head: &RequestHeader) -> Option<HeaderValue> {
     let is_listed = head.headers.get_all(header::CONNECTION).iter().any(names_upgrade);
-    let protocol = head.headers.get(header::UPGRADE).filter(|_| is_listed);
-    protocol
-        .filter(|_| head.method == Method::GET && head.version == http::Version::HTTP_11)
-        .cloned()
+    let mut protocols = head.headers.get_all(header::UPGRADE).iter();
+    let only = protocols.next().filter(|_| protocols.next().is_none() && is_listed)?;
+    let is_websocket = only.as_bytes().trim_ascii().eq_ignore_ascii_case(WEBSOCKET.as_bytes());
+    let may_switch = head.method == Method::GET && head.version == http::Version::HTTP_11;
+    (is_websocket && may_switch).then_some(WEBSOCKET)
 }
 
 fn names_upgrade(value: &HeaderValue) -> bool {

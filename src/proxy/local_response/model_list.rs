@@ -60,7 +60,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         .model_id(target)
         .or_else(|| targets.find_map(|(target, _)| topology.model_id(target)))
         .or_else(|| topology.model_id(&name));
-    let allowed = auth::may_use(&ctx.generation.config.auth, ctx.key, &name);
+    let allowed = auth::may_request(ctx, topology, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(_) if ctx.dialect == Dialect::Anthropic => Ok(anthropic_model(&name, created)),
         Some(model) => Ok(openai_model(&name, model, created)),
@@ -81,7 +81,6 @@ pub(super) fn visible_models<'a>(
     ctx: &'a RequestContext,
     topology: &'a Topology,
 ) -> Vec<(&'a str, &'a Model)> {
-    let auth = &ctx.generation.config.auth;
     let own = topology.models().iter().map(|model| (&*model.name, model));
     let names = &ctx.generation.router.names;
     let splits = names.splits().filter_map(|(alias, split)| {
@@ -93,7 +92,7 @@ pub(super) fn visible_models<'a>(
         topology.model_id(alias).is_none().then_some((alias, model))
     });
     let mut all: Vec<_> =
-        own.chain(aliases).filter(|(name, _)| auth::may_use(auth, ctx.key, name)).collect();
+        own.chain(aliases).filter(|(name, _)| auth::may_request(ctx, topology, name)).collect();
     all.sort_unstable_by_key(|(name, _)| *name);
     all
 }

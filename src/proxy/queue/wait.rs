@@ -206,10 +206,10 @@ fn service_time(
     }
 }
 
-/// Whether a request that waits may find room later. One that waits also waits for a backend to recover.
+/// Whether a request that waits may find room later. Where every backend is down, it does not wait for one to
+/// recover: when is not known, and a refusal at once lets its client go elsewhere.
 fn keeps_waiting(proxy: &Proxy, waiting: &Waiting, error: &RouteError) -> bool {
-    let is_down = matches!(error, RouteError::NoHealthyBackend { missing: None, .. });
-    (error.may_pass() || is_down) && !is_too_late(error, waiting.until) && has_queue(proxy)
+    error.may_pass() && !is_too_late(error, waiting.until) && has_queue(proxy)
 }
 
 /// Whether no backend will take a request that waits until then.

@@ -12,7 +12,6 @@ use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
-use crate::upstream::response_monitor::ResponseMonitor;
 
 /// Reads a whole response as text. `way_back`: how it is converted.
 pub(in crate::proxy) async fn gather(
@@ -36,7 +35,7 @@ pub(in crate::proxy) async fn gather(
         }
     };
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
-    let mut monitor = ResponseMonitor::new(sent, None);
+    let mut monitor = request.monitor(sent, None);
     monitor.observe(&body, true);
     ctx.record.usage = monitor.usage();
     if head.keeps_alive {

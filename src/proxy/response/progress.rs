@@ -94,9 +94,13 @@ impl<'a> Progress<'a> {
 
     /// Remembers where the response is stored.
     pub(super) fn learn_id(&self, monitor: &ResponseMonitor) {
+        let (ids, backend) = (&self.proxy.response_ids, self.attempt.serving.id);
         if let Some(id) = monitor.response_id() {
-            let backend = self.attempt.serving.id;
-            self.proxy.response_ids.learn(id, backend, self.owner, self.id_limit);
+            ids.learn(id, backend, self.owner, self.id_limit);
+        }
+        let conversation = self.request.conversation.as_deref();
+        if let Some(id) = conversation.filter(|_| self.result.outcome == Outcome::Ok) {
+            ids.claim(id, backend, self.owner, self.id_limit);
         }
     }
 }
