@@ -37,8 +37,7 @@ impl ErrorMeaning {
     pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
         let error = read_error(error, 0);
         let code = error.code.map_or("", RawValue::get);
-        let names =
-            format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();
+        let names = format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();
         let message = error.message.to_lowercase();
         let is_named = |list: &[&str]| list.iter().any(|name| names.contains(name));
         let is_said = |list: &[&str]| {

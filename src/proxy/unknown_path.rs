@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use http::Method;
+
 use super::target::Target;
 use crate::config::Compat;
 use crate::routing::Passthrough;
@@ -38,8 +40,9 @@ pub(super) fn hint(path: &str, passthrough: &Passthrough, compat: Compat) -> Cow
     if ADMIN_PAGES.contains(&plain.as_str()) {
         return "; this is a page of the admin port (`admin.listen`)".into();
     }
-    let is_served =
-        |path: &str| path.len() > 1 && Target::of(path, passthrough, compat) != Target::Unknown;
+    let is_served = |path: &str| {
+        path.len() > 1 && Target::of(&Method::POST, path, passthrough, compat) != Target::Unknown
+    };
     let lower = plain.to_ascii_lowercase();
     if let Some(known) = [&plain, &lower].into_iter().find(|path| is_served(path)) {
         return format!("; did you mean {}?", known.escape_default()).into();
