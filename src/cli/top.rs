@@ -29,7 +29,7 @@ const AFTER_HELP: &str = "\
 q quits. Without a terminal one frame is printed; with --interval, one after the other.
 
 Columns (cut off at the width of the terminal):
-  STATE      ready, down, draining, probing, breaker open, cooldown or unchecked
+  STATE      ready, down, frozen, draining, probing, breaker open, cooldown or unchecked
   IN FLIGHT  requests dispatched to the backend that have not ended, and max_in_flight
   LOAD       share of max_in_flight in use; only with such a limit
   WAIT, RUN  requests queued and running in the engine, from all clients

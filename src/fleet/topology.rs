@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use ahash::HashMap;
 
-use super::backend::SharedBackend;
+use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
+use super::circuit_breaker::BreakerState;
 use super::cooldown::CooldownScope;
 use super::groups::Groups;
 use super::latency::ModelLatency;
+use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::serving::Serving;
@@ -132,11 +134,12 @@ impl Model {
     }
 }
 
-/// Rotation and latencies, carried from one topology to the next.
+/// Rotation, latencies and evidence, carried from one topology to the next.
 #[derive(Debug, Default)]
 struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
+    evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
     /// By the backend's own name: several names for one model share its state.
     states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
@@ -233,9 +236,12 @@ impl Topology {
         let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
         let most = serving.iter().map(|row| row.weight).max().unwrap_or_default();
         let is_even = serving.iter().all(|row| row.weight == most);
+        let evidence = carried.evidence.get(&name).cloned().unwrap_or_default();
+        evidence.set_backends(serving.iter().map(|row| Arc::clone(&row.state)).collect());
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
             row.most_weight = if is_even { 0 } else { most };
+            row.evidence = Arc::clone(&evidence);
         }
         prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
@@ -249,6 +255,9 @@ impl Topology {
         for model in &self.models {
             carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
             carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
+            if let Some(row) = model.serving.first() {
+                carried.evidence.insert(model.name.clone(), Arc::clone(&row.evidence));
+            }
             for row in &model.serving {
                 carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
                 let own_name = (row.id, canonical_name(row.adapter_name()));
@@ -256,6 +265,42 @@ impl Topology {
             }
         }
         carried
+    }
+
+    /// What requests meet at a backend's circuit breaker, or at that of each of its models where all of them
+    /// are paused.
+    pub fn breaker_state(&self, state: &BackendState, now: Timestamp) -> BreakerState {
+        let own = state.breaker.state(now);
+        if own != BreakerState::Closed || !state.has_recent_faults(now) {
+            return own;
+        }
+        let of_models: Vec<BreakerState> =
+            self.rows_of(state).map(|row| row.evidence.state_for_all(state.serial, now)).collect();
+        let is = |wanted| of_models.contains(&wanted);
+        match (is(BreakerState::Closed), is(BreakerState::HalfOpen)) {
+            _ if of_models.is_empty() => own,
+            (true, _) => BreakerState::Closed,
+            (false, true) => BreakerState::HalfOpen,
+            (false, false) => BreakerState::Open,
+        }
+    }
+
+    /// How many clients avoid a model of a backend by their own faults.
+    pub fn clients_avoiding(&self, state: &BackendState, now: Timestamp) -> usize {
+        let mut clients = Vec::new();
+        for row in self.rows_of(state) {
+            row.evidence.add_avoiding(state.serial, now, &mut clients);
+        }
+        clients.sort_unstable();
+        clients.dedup();
+        clients.len()
+    }
+
+    fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
+        let id = state.id;
+        self.models
+            .iter()
+            .flat_map(move |model| model.serving.iter().filter(move |row| row.id == id))
     }
 
     /// The model called `name`, or by a name that means the same: another case, with or without `:latest`.
@@ -371,6 +416,7 @@ fn serve(
         model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
+        evidence: Arc::default(),
         key: Candidate::key_of(&backend.config.name),
         slot: Slot::UNASSIGNED,
         cooldown: CooldownScope::of_model(entry.upstream_id.as_deref().unwrap_or(&entry.id)),

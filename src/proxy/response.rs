@@ -20,7 +20,7 @@ use super::conversion::WayBack;
 use super::failure::timeout_message;
 use super::own_response::{add_common_fields, keep_upstream_id};
 use super::shift_state::CONTEXT_SHIFT;
-use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
+use crate::api::{ErrorCode, Operation, StreamFraming, Work, error_event};
 use crate::clock::now;
 use crate::fleet::{Backend, Outcome, Serving};
 use crate::predict::Prediction;
@@ -195,8 +195,11 @@ pub(super) fn record_head(
     attempt: &Attempt<'_>,
 ) {
     let now = now();
-    attempt.serving.state.note_response(now);
     if head.stream.is_none() {
+        // Of a stream only tokens are progress, and an HTTP server may refuse in front of a dead engine.
+        if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
+            attempt.serving.state.note_response(now);
+        }
         attempt.prompt_done();
     }
     ctx.record.status = head.status;

@@ -307,10 +307,10 @@ impl Router {
 
 /// The probe slot that a request to a backend needs.
 fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
-    let state = &*backend.state;
-    match state.evidence_against(input.requester, input.now) {
-        _ if !state.breaker.is_closed() => Probe::Breaker,
-        BreakerState::HalfOpen => Probe::Client,
+    match backend.evidence_against(input.requester, input.now) {
+        _ if !backend.state.breaker.is_closed() => Probe::Breaker,
+        _ if backend.state.freeze(input.now) == BreakerState::HalfOpen => Probe::Frozen,
+        BreakerState::HalfOpen => Probe::Evidence,
         BreakerState::Open | BreakerState::Closed => Probe::None,
     }
 }
