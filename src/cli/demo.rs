@@ -29,15 +29,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const SEED: u64 = 1;
 
 const AFTER_HELP: &str = "\
-Starts four mock engines: two with the same small text model, one with a vision model, one with a model
-that has tools and JSON mode. Shows what happens to requests for the text model: those of an agent's
-session stay with one engine, and none fails while the other engine is killed. Then prints curl commands
-that show how requests are routed. Nothing is downloaded and all traffic stays on this host. Press Ctrl-C
-to stop.
+Starts four mock engines: two with the same small text model, one with a vision model, one with a
+model that has tools and JSON mode. Shows what happens to requests for the text model: those of an
+agent's session stay with one engine, and none fails while an engine is killed. Then prints curl
+commands that show how requests are routed. Nothing is downloaded and all traffic stays on this host.
+Press Ctrl-C to stop.
 
---traffic adds a load of a few requests per second: three APIs, streams, tools, images, embeddings, three
-client keys, some invalid requests, and engines that fail now and then. Watch it on the dashboard or with
-`penstock top`. Its token ledger is a temporary file, removed at the end.
+--traffic adds a load of a few requests per second: three APIs, streams, tools, images, embeddings,
+three client keys, some invalid requests, and engines that fail now and then. Watch it on the
+dashboard or with `penstock top`. Its token ledger is a temporary file, removed at the end.
 
 Exit codes: 0 stopped (with --once: every request was routed as expected), 1 failure.";
 
@@ -271,7 +271,7 @@ fn introduce(scene: &Scene) -> Result<(), CliError> {
         header = format!(" -H 'authorization: Bearer {key}'");
     } else {
         output.line(
-            "\nTwo engines have llama3:8b. Now an agent works with one, and the other is killed:",
+            "\nTwo engines have llama3:8b. An agent works with one of them; then one is killed:",
         )?;
         play_acts(scene, &mut output)?;
         output.line("")?;

@@ -481,5 +481,5 @@ fn demo_routes_as_expected() {
     assert!(session.starts_with("session  -> text") && session.contains(" 200 "), "{session}");
     assert!(session.contains("6 turns of an agent: 6 on text"), "one engine: {session}");
     assert!(failover.starts_with("failover -> text-2  200"), "{failover}");
-    assert!(failover.contains("killed after 8: 0 failed; then "), "{failover}");
+    assert!(failover.contains("then engine 'text' was killed: 0 failed, "), "{failover}");
 }

@@ -123,7 +123,7 @@ fn demo_admin_port_can_be_chosen() {
         let (killed, ended) = (child.kill(), child.wait());
         let dashboard = format!("Dashboard: http://{wanted}/dashboard");
         assert!(printed.contains(&dashboard), "{printed:?}");
-        assert!(printed.iter().any(|line| line.contains(": 0 failed; then ")), "{printed:?}");
+        assert!(printed.iter().any(|line| line.contains(": 0 failed, ")), "{printed:?}");
         assert!(printed.iter().any(|line| line.starts_with("curl -iN http://")), "{printed:?}");
         drop((killed, ended));
     }

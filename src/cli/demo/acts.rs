@@ -98,15 +98,17 @@ pub(super) fn survive_kill(
     runtime.block_on(killed.resume()).map_err(failed)?;
     let ended: Vec<(usize, Ended)> = ended.map_err(failed)?.into_iter().flatten().collect();
     let bad = ended.iter().filter(|(_, one)| !one.is_good()).count();
-    let after = ended.iter().filter(|(number, _)| *number >= BEFORE).map(|(_, one)| one);
-    let after = count_by_backend(after);
+    let (before, after): (Vec<_>, Vec<_>) = ended.iter().partition(|(number, _)| *number < BEFORE);
+    let [before, after] =
+        [before, after].map(|part| count_by_backend(part.iter().map(|(_, one)| one)));
     let heir = after.iter().max_by_key(|(_, count)| **count).map_or("-", |(name, _)| *name);
     let is_good = bad == 0 && heir != KILLED;
     Ok(Verdict::new(
         "failover",
         (heir, status_of(ended.iter().map(|(_, one)| one))),
         format!(
-            "{REQUESTS} requests, engine '{KILLED}' killed after {BEFORE}: {bad} failed; then {}",
+            "{REQUESTS} requests: {}, then engine '{KILLED}' was killed: {bad} failed, {}",
+            show(&before),
             show(&after)
         ),
         (!is_good).then_some("expected no failure, and another engine"),

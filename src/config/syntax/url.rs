@@ -128,7 +128,17 @@ impl Setting for BackendUrl {
 }
 
 /// Paths of endpoints that are neither operations nor Ollama's routes.
-const OTHER_ENDPOINTS: &[&str] = &["/v1/models", "/models", "/health", "/metrics", "/v1/responses"];
+const OTHER_ENDPOINTS: &[&str] = &[
+    "/v1/models",
+    "/models",
+    "/health",
+    "/metrics",
+    "/version",
+    "/props",
+    "/slots",
+    "/generate",
+    "/generate_stream",
+];
 
 /// A warning where a URL ends with the path of an endpoint, or with the start of one, as in an example with curl.
 fn endpoint_warning(given: &str) -> Option<Warning> {
@@ -147,8 +157,11 @@ fn endpoint_warning(given: &str) -> Option<Warning> {
 
 /// Whether a path is that of an endpoint, or whole segments of its start. `/v1` is a usual base, and no endpoint.
 fn is_endpoint(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
     let is_start_of = |endpoint: &str| {
-        endpoint.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        endpoint
+            .strip_prefix(path.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     let of_operations = OPERATIONS.iter().flat_map(|row| row.paths.iter().copied());
     let of_ollama = OLLAMA_ROUTES.iter().map(|row| row.path);
@@ -171,6 +184,8 @@ mod tests {
             ("http://a/openai/v1/embeddings", "/v1/embeddings", "http://a/openai"),
             ("http://a/v1/chat", "/v1/chat", "http://a"),
             ("http://[::1]:8/chat/completions", "/chat/completions", "http://[::1]:8"),
+            ("http://a/V1/Messages", "/V1/Messages", "http://a"),
+            ("http://a:8080/generate", "/generate", "http://a:8080"),
         ] {
             let (path, base) = (path.to_owned(), base.to_owned());
             assert_eq!(
