@@ -77,6 +77,7 @@ mod request_bodies;
 mod request_smuggling;
 mod request_validation;
 mod resource_limits;
+mod response_outcomes;
 mod several_penstocks;
 mod shadow_routing;
 mod shared_state;
@@ -131,6 +132,7 @@ fn all_stories() -> Vec<Trial> {
         shared_state,
         reload_gate,
         request_validation,
+        response_outcomes,
         resource_limits,
         prefix_cache,
         queue,

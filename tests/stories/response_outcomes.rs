@@ -43,8 +43,10 @@ fn good(_: &str, body: &str) -> Vec<u8> {
 fn beside_a_good_one(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngine, Penstock) {
     let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", good));
     let model = "engine: vllm, models: [{ id: m, operations: [chat] }]";
-    let items = bad.item(&format!("{model}, priority: 1, {rest}")) + &works.item(&format!("{model}, priority: 9, {rest}"));
-    let penstock = Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
+    let items = bad.item(&format!("{model}, priority: 1, {rest}"))
+        + &works.item(&format!("{model}, priority: 9, {rest}"));
+    let penstock =
+        Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
     (bad, penstock)
 }
 
@@ -104,7 +106,11 @@ fn refusals_that_no_client_caused_go_elsewhere() {
         (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(402, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(403, JSON, ERROR), "api_key: sk-own", 7),
-        (|_, _| whole(404, JSON, r#"{"error":{"message":"The model `m` does not exist."}}"#), "", 1),
+        (
+            |_, _| whole(404, JSON, r#"{"error":{"message":"The model `m` does not exist."}}"#),
+            "",
+            1,
+        ),
         (|_, _| whole(529, JSON, ERROR), "", 2),
     ];
     for (respond, rest, most) in refusals {
@@ -122,7 +128,13 @@ fn refusals_that_no_client_caused_go_elsewhere() {
 fn busy_errors_start_a_cooldown_whatever_their_status() {
     let errors: [fn(&str, &str) -> Vec<u8>; 3] = [
         |_, _| whole(200, JSON, r#"{"error":{"message":"slow down","code":429}}"#),
-        |_, _| whole(500, JSON, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
+        |_, _| {
+            whole(
+                500,
+                JSON,
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            )
+        },
         |_, _| whole(200, JSON, r#"{"error":"server busy, please try again"}"#),
     ];
     for respond in errors {
@@ -132,7 +144,8 @@ fn busy_errors_start_a_cooldown_whatever_their_status() {
         assert!(matches!(cooldown, Some(429 | 500 | 503)), "{cooldown:?}");
     }
     // A prompt that has the words does not make a backend look busy.
-    let (_, penstock) = alone(|_, _| whole(500, JSON, r#"{"error":"bad token: overloaded"}"#), CHATS);
+    let (_, penstock) =
+        alone(|_, _| whole(500, JSON, r#"{"error":"bad token: overloaded"}"#), CHATS);
     assert_eq!(penstock.post(CHAT, &chat("m", "I am OVERLOADED")).status, 500);
     assert_eq!(penstock.backend("only")["cooldown_status"], Value::Null);
 }
@@ -198,7 +211,12 @@ fn complete_stream_is_ok_although_its_client_leaves_first() {
 
 fn what_clients_provoke_says_nothing_about_the_backend() {
     let provoked: [(fn(&str, &str) -> Vec<u8>, u16); 4] = [
-        (|_, _| whole(403, JSON, r#"{"error":{"message":"Your input was flagged by moderation"}}"#), 403),
+        (
+            |_, _| {
+                whole(403, JSON, r#"{"error":{"message":"Your input was flagged by moderation"}}"#)
+            },
+            403,
+        ),
         (|_, _| whole(404, JSON, r#"{"error":{"message":"No such File object: file-1"}}"#), 404),
         (|_, _| whole(400, JSON, r#"{"error":{"message":"x","type":"rate_limit_error"}}"#), 400),
         (|_, _| whole(422, JSON, ERROR), 422),
@@ -245,8 +263,10 @@ fn operation_that_a_backend_lacks_goes_to_one_that_has_it() {
         _ => good(path, body),
     });
     let has = RawEngine::start("has", |_, _| whole(200, JSON, r#"{"results":[{"index":0}]}"#));
-    let items = lacks.item("engine: vllm, models: [m], priority: 1") + &has.item("engine: vllm, models: [m], priority: 9");
-    let penstock = Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
+    let items = lacks.item("engine: vllm, models: [m], priority: 1")
+        + &has.item("engine: vllm, models: [m], priority: 9");
+    let penstock =
+        Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
     let body = json!({"model": "m", "query": "q", "documents": ["a"]});
     for requests in [1, 0, 0] {
         let response = penstock.post("/v1/rerank", &body);

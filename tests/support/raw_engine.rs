@@ -52,8 +52,9 @@ pub fn whole(status: u16, content_type: &str, body: &str) -> Vec<u8> {
 
 /// A response of `body` in one chunk, or in none.
 pub fn chunked(content_type: &str, body: &str) -> Vec<u8> {
-    let head =
-        format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
     let chunk = match body.len() {
         0 => String::new(),
         length => format!("{length:x}\r\n{body}\r\n"),
@@ -99,7 +100,9 @@ fn read_request(
             let head = String::from_utf8_lossy(&read[..end]).into_owned();
             let length = head
                 .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok())
+                .find_map(|line| {
+                    line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok()
+                })
                 .unwrap_or(0);
             if read.len() >= end + 4 + length {
                 let body = String::from_utf8_lossy(&read[end + 4..end + 4 + length]).into_owned();

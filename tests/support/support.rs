@@ -14,6 +14,7 @@ pub mod open_engine;
 pub mod pace;
 pub mod penstock;
 pub mod promql;
+pub mod raw_engine;
 pub mod redis;
 
 use std::future::Future;
