@@ -271,7 +271,7 @@ impl Fleet {
         }
     }
 
-    /// Builds the topology anew, of the same backends with what was learned of them.
+    /// Builds the topology again, of the same backends with what was learned of them.
     fn republish(&self) {
         let _one_writer = self.known.lock();
         self.publish(self.topology().backends.clone());

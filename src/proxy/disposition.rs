@@ -33,7 +33,7 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) is_converted: bool,
     /// Whether the client has the head of a stream (`queue.keep_alive`).
     pub(crate) has_head: bool,
-    /// Whether nobody but an ensemble gets the response.
+    /// Whether only an ensemble gets the response.
     pub(crate) is_gathered: bool,
     /// `routing.retry_5xx`.
     pub(crate) retries_5xx: bool,
@@ -233,7 +233,7 @@ fn is_judged(operation: Operation) -> bool {
     operation != Operation::Passthrough
 }
 
-/// Whether the responses to an operation have a form that failures can be told from.
+/// Whether failures can be read from the responses to an operation.
 fn is_read(operation: Operation) -> bool {
     let row = operation.row();
     is_judged(operation) && row.body == BodyFormat::Json && operation != Operation::Speech

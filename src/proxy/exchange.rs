@@ -68,8 +68,8 @@ pub(super) async fn exchange<'a>(
                 if session.req_header().method == Method::HEAD {
                     head.framing = Framing::Empty;
                 }
-                let begun = Beginning::new(head.framing);
-                return Ok(Reply { exchange, head, attempt, begun });
+                let started = Beginning::new(head.framing);
+                return Ok(Reply { exchange, head, attempt, started });
             }
             Err(error) => error,
         };

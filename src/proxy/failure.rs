@@ -166,7 +166,7 @@ pub(crate) struct OwnError {
     pub(crate) retry_after: Option<Duration>,
     /// Whether the rest of the request cannot be trusted or is not worth reading.
     pub(crate) closes: bool,
-    /// Whether clients are told not to repeat the request, whatever its code says.
+    /// Whether clients should not repeat the request, whatever its code says.
     pub(crate) is_final: bool,
 }
 

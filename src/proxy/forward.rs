@@ -1,4 +1,4 @@
-//! One attempt, whoever makes it: a chat, a conversion, a request for one backend, a tunnel, a call of an ensemble,
+//! One attempt, for every purpose: a chat, a conversion, a request for one backend, a tunnel, a call of an ensemble,
 //! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
 //! recorded once.
 
@@ -173,14 +173,14 @@ fn prepare(
 /// Decides what becomes of a response, and reads as much of it as that takes.
 ///
 /// # Errors
-/// When the backend ends the connection before the body has begun, a deadline passes, or the client leaves.
+/// When the backend ends the connection before the body has started, a deadline passes, or the client leaves.
 async fn judge(
     ctx: &RequestContext,
     request: &ScannedRequest,
     reply: &mut Reply<'_>,
     is_gathered: bool,
 ) -> Result<Disposition, Failure> {
-    let mut is_begun = false;
+    let mut has_started = false;
     let mut first_event = pin!(None);
     loop {
         let disposition = {
@@ -190,20 +190,20 @@ async fn judge(
                 framing: reply.head.framing,
                 stream: reply.head.stream,
                 is_json: reply.head.is_json,
-                body: is_begun.then(|| reply.begun.payload()),
-                is_whole: reply.begun.is_whole(),
+                body: has_started.then(|| reply.started.payload()),
+                is_whole: reply.started.is_whole(),
             };
             Disposition::of(&terms, &seen)
         };
         if disposition != Disposition::Read {
             return Ok(disposition);
         }
-        if !is_begun && reply.head.stream.is_some() {
+        if !has_started && reply.head.stream.is_some() {
             first_event.set(Some(tokio::time::sleep(FIRST_EVENT)));
         }
-        is_begun = true;
-        let known = reply.begun.payload().len();
-        let read = reply.exchange.read_until(&mut reply.begun, |payload| payload.len() > known);
+        has_started = true;
+        let known = reply.started.payload().len();
+        let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
         let read = match first_event.as_mut().as_pin_mut() {
             None => read.await,
             Some(late) => tokio::select! {
@@ -215,7 +215,7 @@ async fn judge(
         match read {
             Ok(()) => {}
             Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
-            Err(error) if reply.begun.payload().is_empty() => {
+            Err(error) if reply.started.payload().is_empty() => {
                 return Err(Failure::from_exchange(error, false));
             }
             // What has come goes to the client, with a visible end: the relay meets the same error.
@@ -346,7 +346,7 @@ async fn deliver_direct(
 ) -> AttemptEnd {
     if may_miss && matches!(reply.head.status, 404 | 405 | 501) {
         // Read, so that the connection may be used again.
-        let read = reply.exchange.read_until(&mut reply.begun, |read| read.len() >= MAX_HELD);
+        let read = reply.exchange.read_until(&mut reply.started, |read| read.len() >= MAX_HELD);
         if matches!(read.await, Err(ExchangeError::ClientGone)) {
             return AttemptEnd::Failed(Failure::ClientGone);
         }
@@ -366,9 +366,9 @@ fn held_of(
     refusal: Option<Refusal>,
 ) -> HeldResponse {
     let (mut status, stream) = (reply.head.status, reply.head.stream);
-    let body = reply.begun.take_payload();
+    let body = reply.started.take_payload();
     // Of an error that is too large or broke off, the client gets the status alone.
-    let is_whole = reply.begun.is_whole() || stream.is_some();
+    let is_whole = reply.started.is_whole() || stream.is_some();
     let body = if is_whole { body } else { Bytes::new() };
     let header = reply.head.header.clone();
     let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
@@ -391,8 +391,8 @@ fn held_of(
 
 /// Keeps the connection of a response that has been read whole.
 fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
-    let Reply { exchange, head, attempt, begun } = reply;
-    if begun.is_whole() && !begun.is_closed() && head.keeps_alive {
+    let Reply { exchange, head, attempt, started } = reply;
+    if started.is_whole() && !started.is_closed() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
 }

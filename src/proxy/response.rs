@@ -48,7 +48,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) head: ResponseHead,
     pub(crate) attempt: &'a Attempt<'a>,
     /// The part of the body that has been read.
-    pub(crate) begun: Beginning,
+    pub(crate) started: Beginning,
 }
 
 /// Relays a response to the client. `way_back`: how it is converted.
@@ -83,7 +83,7 @@ pub(crate) async fn relay(
     }
     let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
     let mut transform = transform_of(&mut reply.head, ctx, request, way_back)?;
-    let Reply { mut exchange, mut head, attempt, begun } = reply;
+    let Reply { mut exchange, mut head, attempt, started } = reply;
     finish_head(&mut head, ctx, session, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
@@ -94,7 +94,7 @@ pub(crate) async fn relay(
         return ctx.client_gone();
     };
     let terms = RelayTerms {
-        begun,
+        started,
         timeouts: &attempt.serving.timeouts,
         observer: &progress,
         transform: transform.as_deref_mut(),

@@ -101,19 +101,19 @@ impl Exchange<'_> {
     /// When the backend breaks off, a deadline passes, or the client leaves. What was read stays.
     pub(crate) async fn read_until(
         &mut self,
-        begun: &mut Beginning,
+        started: &mut Beginning,
         mut is_enough: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), ExchangeError> {
         loop {
-            begun.decode(&mut self.connection.read).map_err(ExchangeError::BadResponse)?;
-            if begun.is_whole() || (!begun.payload().is_empty() && is_enough(begun.payload())) {
+            started.decode(&mut self.connection.read).map_err(ExchangeError::BadResponse)?;
+            if started.is_whole() || (!started.payload().is_empty() && is_enough(started.payload())) {
                 return Ok(());
             }
             if self.read_more().await? == 0 {
-                if !begun.is_until_close() {
+                if !started.is_until_close() {
                     return Err(ExchangeError::Ended(ConnectionEnd::Closed));
                 }
-                begun.end();
+                started.end();
             }
         }
     }

@@ -97,7 +97,7 @@ pub(crate) enum Refusal {
     NoWork,
     /// It sent a 5xx, and the configuration retries those.
     ServerError,
-    /// The request itself is at fault, and nobody but an ensemble gets the response.
+    /// The request itself is at fault, and only an ensemble gets the response.
     Client,
 }
 

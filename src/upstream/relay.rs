@@ -53,7 +53,7 @@ pub(crate) trait Transform: Send {
 /// How one response is relayed.
 pub(crate) struct RelayTerms<'a> {
     /// The part of the body that has been read.
-    pub(crate) begun: Beginning,
+    pub(crate) started: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a dyn RelayObserver,
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
@@ -184,14 +184,14 @@ impl Exchange<'_> {
         loop {
             let had_ended = monitor.has_ended_stream();
             let left = || if had_ended { RelayEnd::LeftAfterEnd } else { RelayEnd::ClientGone };
-            let payload = match terms.begun.take(&mut self.connection.read) {
+            let payload = match terms.started.take(&mut self.connection.read) {
                 Ok(payload) => payload,
                 Err(_bad) => return RelayEnd::Cut(ErrorCode::BadUpstreamResponse),
             };
-            let tokens = monitor.observe(&payload, terms.begun.is_whole());
+            let tokens = monitor.observe(&payload, terms.started.is_whole());
             // A stream that ends with its connection may have lost its last event.
-            let is_cut = terms.begun.is_closed() && !monitor.has_ended();
-            let is_last = terms.begun.is_whole() && !is_cut;
+            let is_cut = terms.started.is_closed() && !monitor.has_ended();
+            let is_last = terms.started.is_whole() && !is_cut;
             if tokens > 0 {
                 self.tokens_passed(monitor, &terms, tokens);
             }
@@ -220,8 +220,8 @@ impl Exchange<'_> {
             }
             match self.read_more().await {
                 Ok(1..) => {}
-                Ok(0) if terms.begun.is_until_close() && monitor.has_ended() => {
-                    terms.begun.end();
+                Ok(0) if terms.started.is_until_close() && monitor.has_ended() => {
+                    terms.started.end();
                 }
                 Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
                     return RelayEnd::Cut(ErrorCode::UpstreamClosed);
@@ -255,15 +255,15 @@ impl Exchange<'_> {
         terms.observer.tokens_passed(is_first, tokens, now);
     }
 
-    /// Reads the rest of a body that has `begun`, of at most `limit` bytes in all.
+    /// Reads the rest of a body that has `started`, of at most `limit` bytes in all.
     pub(crate) async fn read_whole(
         &mut self,
-        mut begun: Beginning,
+        mut started: Beginning,
         limit: usize,
     ) -> Result<Bytes, ReadWholeError> {
-        match self.read_until(&mut begun, |payload| payload.len() > limit).await {
-            Ok(()) if begun.is_whole() && begun.payload().len() <= limit => {
-                Ok(begun.take_payload())
+        match self.read_until(&mut started, |payload| payload.len() > limit).await {
+            Ok(()) if started.is_whole() && started.payload().len() <= limit => {
+                Ok(started.take_payload())
             }
             Ok(()) => Err(ReadWholeError::TooLarge),
             Err(error) => Err(ReadWholeError::Broken(error)),

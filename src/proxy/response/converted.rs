@@ -59,9 +59,9 @@ pub(super) async fn relay_whole(
     reply: Reply<'_>,
     way_back: WayBack,
 ) -> Served {
-    let Reply { mut exchange, mut head, attempt, begun } = reply;
+    let Reply { mut exchange, mut head, attempt, started } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = match exchange.read_whole(begun, limit).await {
+    let body = match exchange.read_whole(started, limit).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return ctx.client_gone(),
         Err(error) => {

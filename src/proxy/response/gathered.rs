@@ -22,9 +22,9 @@ pub(in crate::proxy) async fn gather(
     way_back: Option<WayBack>,
 ) -> AttemptEnd {
     let operation = request.profile.operation;
-    let Reply { mut exchange, head, attempt, begun } = reply;
+    let Reply { mut exchange, head, attempt, started } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = match exchange.read_whole(begun, limit).await {
+    let body = match exchange.read_whole(started, limit).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
             return AttemptEnd::Failed(Failure::ClientGone);

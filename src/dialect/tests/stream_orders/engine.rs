@@ -143,7 +143,7 @@ fn chat(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
         manner.json(&chunk(json!({"role": "assistant", "content": ""}), Value::Null), &[]),
     )];
     let mut pending: Vec<(Value, Vec<u16>)> = Vec::new();
-    let mut send_calls = |pending: &mut Vec<(Value, Vec<u16>)>, events: &mut Vec<_>| {
+    let send_calls = |pending: &mut Vec<(Value, Vec<u16>)>, events: &mut Vec<_>| {
         if pending.is_empty() {
             return;
         }
