@@ -41,7 +41,7 @@ use crate::proxy::Proxy;
 use crate::routing::Generation;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
-use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, query, usage};
+use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage};
 use response::{AdminResponse, Refusal};
 
 /// How long a client may stall while it reads a response.
@@ -81,14 +81,16 @@ struct Call<'a> {
     /// The path segment that matched `{name}`.
     name: &'a str,
     body: &'a [u8],
+    /// Whether the client may see more than a probe: no web page of another site can have sent the request.
+    is_trusted: bool,
 }
 
 static ENDPOINTS: &[Endpoint] = &[
     get(&["/"], index, "this list"),
     page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
     get(&["/metrics"], metrics::page, "Prometheus metrics"),
-    open(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
-    open(get(
+    probe(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
+    probe(get(
         &["/health/ready", "/readyz", "/ready"],
         health::ready,
         "200 once every backend has been checked, 503 before and while stopping",
@@ -182,7 +184,9 @@ impl Admin {
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().map(str::to_owned));
         let found = find(&path);
         let access = found.first().map_or(Access::Token, |(endpoint, _)| endpoint.access);
-        access_control::check(&head.headers, generation.config.admin.token.as_ref(), access)?;
+        let token = generation.config.admin.token.as_ref();
+        access_control::check(&head.headers, token, access)?;
+        let is_trusted = access_control::check(&head.headers, token, Access::Open).is_ok();
         let Some((endpoint, name)) = found.iter().find(|(one, _)| Some(one.verb) == verb) else {
             return Err(match found.first() {
                 None => Refusal::UnknownPath,
@@ -194,7 +198,7 @@ impl Admin {
             Verb::Post => read_body(session, &generation).await?,
         };
         let query = query.as_deref().unwrap_or_default();
-        let call = Call { generation: &generation, query, name, body: &body };
+        let call = Call { generation: &generation, query, name, body: &body, is_trusted };
         match endpoint.handle {
             Handler::Sync(handle) => handle(self, &call).map(Reply::Whole),
             Handler::Async(handle) => handle(self, &call).await.map(Reply::Whole),

@@ -12,6 +12,7 @@ mod offer;
 mod ollama_route;
 mod operation;
 mod operations;
+mod overflow;
 mod printable;
 mod prompt;
 mod query;
@@ -26,7 +27,7 @@ pub use control_fields::{
 pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
-pub use model_name::{CanonicalName, canonical_name, is_same_model};
+pub use model_name::{CanonicalName, canonical_name, default_tag_forms, is_same_model};
 pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
@@ -34,6 +35,7 @@ pub use operation::{
     unstarted_error_event,
 };
 pub use operations::Operations;
+pub use overflow::ContextOverflow;
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
 pub use prompt::{Layout, PROMPT_FIELDS, Place, PromptField};
 pub use query::{percent_decode, query_value, query_without};

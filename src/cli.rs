@@ -91,7 +91,7 @@ commands! {
     Top(top::TopArgs),
     /// Print or export the tokens that the ledger counted
     Usage(usage::UsageArgs),
-    /// Run the load balancer with three mock engines
+    /// Run the load balancer with four mock engines
     Demo(demo::DemoArgs),
     /// Print the effective configuration, or its schema
     #[command(subcommand)]

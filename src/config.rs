@@ -4,6 +4,8 @@
 
 mod changes;
 mod checks;
+mod file;
+mod misplaced;
 mod native_operations;
 mod overridable;
 mod overrides;
@@ -43,6 +45,7 @@ pub use sections::proxies::TrustedProxy;
 pub use sections::queue::{FairnessId, QueueConfig, QueueOrder};
 pub use sections::rate_limits::RateLimits;
 pub use sections::reload_gate::ReloadGateConfig;
+pub use sections::retry_unanswered::RetryUnanswered;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
     CooldownConfig, HeadroomPreference, RetryBudget, RoutingConfig, TokenEstimate,
@@ -61,13 +64,15 @@ pub use syntax::environment::Environment;
 pub(crate) use syntax::errors::without_position;
 pub use syntax::errors::{
     ConfigError, ConfigWarning, Encoding, Fault, Place, Problem, PromptError, SecretError,
-    UrlError, Warning,
+    SyntaxCause, UrlError, Warning,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::secret::Secret;
 pub(crate) use syntax::suggest::nearest;
 pub use syntax::url::BackendUrl;
 
+use checks::Soundness;
+use misplaced::suggest_places;
 use overrides::{apply_overrides, resolve_scorer_conflicts};
 use sections::backends::{BackendItem, settle_backends};
 use syntax::collections::List;
@@ -88,7 +93,7 @@ impl Config {
         environment: &Environment,
         overrides: &[(String, String)],
     ) -> Result<Self, ConfigError> {
-        let bytes = std::fs::read(path)
+        let bytes = file::read(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
         let name = Arc::from(path.to_string_lossy());
@@ -149,19 +154,13 @@ impl Config {
         if matches!(root.content, Content::Map(_)) && root.entry("backends").is_none() {
             reader.fault(&root.place, Problem::NoBackends);
         }
-        // Only without errors: an invalid value would be checked by its default.
-        if reader.faults.is_empty() {
-            let items = root.at("backends").items();
-            inherit_health(&mut config, items, &mut reader);
-            settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
-            load_backend_tls(&mut config, items, &mut reader);
-            load_redis_tls(&mut config, &root, &mut reader);
-            checks::check(&config, &root, &mut reader);
-        }
-        let Reader { mut faults, warnings, .. } = reader;
+        suggest_places(&mut reader.faults, &Self::shape());
+        settle(&mut config, &root, &mut reader);
+        let Reader { mut faults, mut warnings, .. } = reader;
         if !faults.is_empty() {
             faults.sort_by(|one, other| one.place.cmp(&other.place));
-            return Err(ConfigError::Invalid { faults });
+            warnings.sort_by(|one, other| one.place.cmp(&other.place));
+            return Err(ConfigError::Invalid { faults, warnings });
         }
         config.warnings = warnings;
         Ok(config)
@@ -184,10 +183,25 @@ pub fn json_schema() -> serde_json::Value {
     })
 }
 
+/// Fills in what follows from several settings, and checks the rules across them. An invalid value has its default here,
+/// so that what depends on it is left out.
+fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
+    let sound = Soundness::after(&reader.faults);
+    let items = root.entry("backends").map_or(&[][..], |entry| entry.node.items());
+    inherit_health(config, items, &sound, reader);
+    settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
+    load_backend_tls(config, items, &sound, reader);
+    if sound.holds_at(root, "shared_state") {
+        load_redis_tls(config, root, reader);
+    }
+    checks::check(config, root, &sound, reader);
+}
+
 /// Reads the files of each backend's `tls`: whatever uses the configuration later does no I/O for it.
-fn load_backend_tls(config: &mut Config, items: &[Node], reader: &mut Reader) {
+fn load_backend_tls(config: &mut Config, items: &[Node], sound: &Soundness, reader: &mut Reader) {
     for (index, (backend, item)) in config.backends.iter_mut().zip(items).enumerate() {
         if backend.url.https
+            && sound.holds(item)
             && let Err(source) = backend.load_tls()
         {
             let key = format!("backends[{index}].tls");
@@ -205,10 +219,12 @@ fn load_redis_tls(config: &mut Config, root: &Node, reader: &mut Reader) {
 }
 
 /// Reads each backend's `health` once more, on top of the global one.
-fn inherit_health(config: &mut Config, items: &[Node], reader: &mut Reader) {
+fn inherit_health(config: &mut Config, items: &[Node], sound: &Soundness, reader: &mut Reader) {
     for (backend, item) in config.backends.iter_mut().zip(items) {
         backend.health = config.health.clone();
-        if let Some(Entry { node, .. }) = item.entry("health") {
+        if let Some(Entry { node, .. }) =
+            item.entry("health").filter(|entry| sound.holds(&entry.node))
+        {
             HealthConfig::update(&mut backend.health, node, reader);
         }
     }

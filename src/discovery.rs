@@ -2,6 +2,7 @@
 //! into the fleet; the hot path never waits for any of it.
 
 mod catalogue_watch;
+mod check_page;
 mod check_schedule;
 mod client;
 mod dns;
@@ -232,6 +233,7 @@ impl Watcher {
                 self.fleet.forget_loaded(self.backend.state.id);
             }
             self.fleet.limit_caches(self.backend.state.id);
+            self.schedule.judge_progress();
             let is_up = checks.is_passing();
             reachable.send_if_modified(|it| it.update(is_up, change.is_some()));
             if let Some(round) = self.first.take() {

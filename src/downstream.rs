@@ -16,6 +16,7 @@ pub mod clients;
 pub mod close_reasons;
 pub(crate) mod connection_limit;
 pub(crate) mod counted;
+pub mod encoded_body;
 pub mod head_check;
 pub(crate) mod http1;
 pub mod http2;

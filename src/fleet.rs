@@ -13,25 +13,30 @@ mod catalogue;
 mod catalogue_request;
 mod check_request;
 mod circuit_breaker;
-mod client_evidence;
 mod cooldown;
 mod drain_estimate;
 pub mod dump;
 mod engine_pages;
+mod fault_shares;
 mod groups;
 mod health;
 mod inflight_guard;
 mod latency;
 mod learned_context;
 mod load;
+mod longest_response;
 mod manual_drain;
+mod model_evidence;
 mod model_listing;
 mod model_names;
 mod model_state;
+mod operation_lessons;
 mod others;
 mod outcome;
+mod paused_backend;
 mod permits;
 mod predictions;
+mod progress;
 mod requester;
 mod serving;
 mod slots;
@@ -46,8 +51,9 @@ pub use backend_id::{BackendId, BackendSet};
 pub use backend_memory::BackendMemory;
 pub use capacity::CapacityWatch;
 pub use catalogue_request::OutdatedCatalogue;
-pub use circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker, OpenReason};
-pub use client_evidence::ClientEvidence;
+pub use circuit_breaker::{
+    BreakerState, BreakerTransition, CircuitBreaker, ModelTransition, OpenReason,
+};
 pub use cooldown::{Cooldown, CooldownCause, CooldownScope, Cooldowns};
 pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};
 pub use engine_pages::{EnginePages, ModelPages};
@@ -58,12 +64,16 @@ pub use latency::ModelLatency;
 pub use learned_context::{ContextLimit, LearnedContext};
 pub use load::{Load, Probe, TokensInFlight};
 pub use manual_drain::ManualDrain;
+pub use model_evidence::ModelEvidence;
 pub use model_listing::{DroppedModels, ModelListing};
 pub use model_state::{LoadedModel, ModelState};
+pub use operation_lessons::OperationLessons;
 pub use others::{BackendLoad, LoadReport, ModelLoad, SHARE_INTERVAL};
-pub use outcome::{Outcome, OutcomeSource};
+pub use outcome::{Outcome, OutcomeSource, RefusedPart};
+pub use paused_backend::FaultyModels;
 pub use permits::ReachedLimit;
 pub use predictions::LearnedPrediction;
+pub use progress::{ExpectedWait, Progress};
 pub use requester::Requester;
 pub use serving::Serving;
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
@@ -74,9 +84,10 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::api::is_same_model;
+use crate::api::{Operation, is_same_model};
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::MemoryBudget;
+use crate::units::Timestamp;
 
 /// What makes a backend the same backend after a reload; anything else is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,6 +247,34 @@ impl Fleet {
             self.publish(backends);
         }
         changed
+    }
+
+    /// Records that a backend does not know the path of an operation: its requests are converted, or go elsewhere.
+    /// Returns whether that is new.
+    pub fn learn_lacking(
+        &self,
+        state: &BackendState,
+        operation: Operation,
+        now: Timestamp,
+    ) -> bool {
+        let is_new = state.lessons.learn_lacking(operation, now);
+        if is_new {
+            self.republish();
+        }
+        is_new
+    }
+
+    /// Tries operations again that a backend was believed to lack for long enough.
+    pub fn expire_lessons(&self, state: &BackendState, now: Timestamp) {
+        if state.lessons.expire(now) {
+            self.republish();
+        }
+    }
+
+    /// Builds the topology anew, of the same backends with what was learned of them.
+    fn republish(&self) {
+        let _one_writer = self.known.lock();
+        self.publish(self.topology().backends.clone());
     }
 
     fn publish(&self, backends: Vec<Backend>) {

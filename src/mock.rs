@@ -25,7 +25,7 @@ pub use examples::{EXAMPLES, Example};
 pub use fault::{Cut, Fault};
 pub use gate::Gate;
 pub use received::{Cancelled, Counters, Malformed, Received};
-pub use spec::{EngineModel, EngineSpec, Flavour, Pace, fleet, traffic_fleet};
+pub use spec::{EngineModel, EngineSpec, Flavour, Pace, fleet, replicated_fleet, traffic_fleet};
 
 #[cfg(test)]
 mod tests;

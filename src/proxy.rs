@@ -20,7 +20,9 @@ mod context_shift;
 mod conversion;
 mod decision;
 mod direct;
+mod disposition;
 mod ensemble;
+mod exchange;
 mod failure;
 mod forward;
 mod kept_alive;
@@ -30,6 +32,7 @@ mod moves;
 mod observers;
 mod outcome;
 mod own_response;
+mod path_model;
 mod phases;
 mod queue;
 mod rate_hold;
@@ -44,9 +47,12 @@ mod retry;
 mod seeds;
 mod shift_plan;
 mod shift_state;
+mod similar_model;
 mod stream_error;
 mod target;
 mod token_count;
+mod twins;
+mod unknown_path;
 mod unsupported;
 
 pub use context::RequestContext;
@@ -67,12 +73,14 @@ use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
+use crate::downstream::encoded_body::DecodeCounts;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
 use crate::shared_state::SharedState;
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use broadcast::Broadcasts;
+pub use direct::passed_ids::{LaterIds, RememberedIds};
 use direct::response_ids::ResponseIds;
 use ensemble::Ensembles;
 use observers::Observers;
@@ -84,6 +92,7 @@ pub struct Proxy {
     started_with: Config,
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
+    decoded: DecodeCounts,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
@@ -117,6 +126,7 @@ impl Proxy {
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
+            decoded: DecodeCounts::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
@@ -234,6 +244,11 @@ impl Proxy {
     /// Bytes of request bodies held now.
     pub fn held_bytes(&self) -> usize {
         self.bodies.held()
+    }
+
+    /// Encoded bodies by coding and result.
+    pub fn decoded_bodies(&self) -> &DecodeCounts {
+        &self.decoded
     }
 
     /// Idle connections kept to a backend.

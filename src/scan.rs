@@ -5,8 +5,10 @@
 mod bytes;
 mod cursor;
 mod decode;
+mod ids;
 mod json;
 mod json_line;
+mod limits;
 mod marks;
 mod multipart;
 mod ollama;
@@ -15,32 +17,42 @@ mod part;
 mod pieces;
 mod profile;
 mod prompt;
+mod reported_failure;
 mod response_id;
 mod scalar;
 mod sink;
 mod sse;
 mod stream_options;
 mod text;
+mod twin;
 mod unescape;
 mod usage;
+mod usage_bounds;
 
 pub use cursor::Syntax;
+pub use ids::StoredIds;
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
 pub use profile::{
     ModelForm, PromptPlaces, RequestProfile, RequestRequirements, ResidencyChange, TokenEstimate,
     UsageEdit,
 };
+pub use reported_failure::{FirstEvent, is_switched_off, reports_failure};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
+pub use twin::{check_twins, deciding_in_query, folds_to};
 pub use usage::{Usage, find_counts, find_usage};
+pub use usage_bounds::{Passed, PromptLimit, UsageBounds};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
 
 /// The estimated length of a token, in the unit of the estimate.
 pub const TEXT_PER_TOKEN: u64 = 4;
+
+/// U+FEFF in UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The input of a scan besides the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,6 +108,14 @@ pub enum ScanError {
         /// The type it must have.
         expected: &'static str,
     },
+    /// A field that penstock decides by is there in a second spelling, which engines may read instead.
+    #[error(
+        "the body has '{field}' in another spelling or a second time, which engines read differently"
+    )]
+    Twin {
+        /// The name of the field.
+        field: &'static str,
+    },
     /// The body has no `model`.
     #[error("the request names no model: set 'model'")]
     MissingModel,
@@ -122,6 +142,7 @@ impl ScanError {
             | Self::MalformedForm { .. } => ErrorCode::InvalidJson,
             Self::MediaType { .. } => ErrorCode::UnsupportedEncoding,
             Self::WrongType { .. } => ErrorCode::InvalidType,
+            Self::Twin { .. } => ErrorCode::AmbiguousField,
             Self::MissingModel | Self::EmptyModel => ErrorCode::MissingModel,
         }
     }
@@ -129,7 +150,7 @@ impl ScanError {
     /// The field that caused the error, if it was a single one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
-            Self::WrongType { field, .. } => Some(field),
+            Self::WrongType { field, .. } | Self::Twin { field } => Some(field),
             Self::MissingModel | Self::EmptyModel => Some("model"),
             Self::Malformed { .. }
             | Self::Truncated { .. }
@@ -162,6 +183,22 @@ pub fn scan(
         }
         BodyFormat::Multipart => multipart::scan(operation, content_type, body, options),
     }
+}
+
+/// Scans a body that may be a form or JSON, whatever the operation takes.
+///
+/// # Errors
+/// As those of [`scan`].
+pub fn scan_any(
+    operation: Operation,
+    content_type: Option<&str>,
+    body: &[u8],
+    options: ScanOptions,
+) -> Result<RequestProfile, ScanError> {
+    if is_form(content_type) {
+        return multipart::scan(operation, content_type, body, options);
+    }
+    json::scan(operation, body, options)
 }
 
 /// Whether a `content-type` is that of a form with parts.

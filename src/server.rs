@@ -17,6 +17,7 @@ use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
 
 use crate::admin::Admin;
 use crate::admission::rate_limits::{Moment, RateLimiter};
@@ -131,6 +132,7 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
         proxy: Arc::clone(&parts.proxy),
         stop: Arc::clone(&parts.stop),
         notifier: Arc::clone(&parts.notifier),
+        sockets: listeners::socket_files(parts.proxy.config()),
     };
     parts.add_to(&mut server, options);
     server.run(RunArgs { shutdown_signal: Box::new(shutdown_trigger) });
@@ -269,6 +271,7 @@ impl Parts {
                 metrics: self.metrics,
                 usage: self.usage,
                 recent: self.recent,
+                reading: Arc::new(Semaphore::new(1)),
             },
             successor: options.successor,
             sockets: Arc::clone(&self.sockets),

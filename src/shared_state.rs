@@ -13,7 +13,7 @@ mod permit;
 pub use permit::SharedPermit;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::HashMap;
@@ -37,6 +37,9 @@ const MOST_TIMEOUTS: u32 = 3;
 /// The wait between two attempts to reach the server.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Between two lines of the log that say the same of the server: one that accepts connections and refuses what is written
+/// would be reached and not reached several times per second.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One client whose use is shared, with its limits.
 #[derive(Debug, Clone)]
@@ -67,6 +70,30 @@ pub enum SharedEnd {
     Unknown,
 }
 
+/// What the log said last of the server.
+#[derive(Debug, Default)]
+struct Logged {
+    is_up: Option<bool>,
+    /// When it was last said that the server is not reached, and that it is.
+    said_at: [Option<Instant>; 2],
+}
+
+impl Logged {
+    /// Whether a line is due: it says something new, and was not said a moment ago. What is left out is said later, if it is
+    /// still so.
+    fn is_due(&mut self, is_up: bool, now: Instant) -> bool {
+        let [down_at, up_at] = &mut self.said_at;
+        let said_at = if is_up { up_at } else { down_at };
+        let is_recent = said_at.is_some_and(|at| now - at < LOG_INTERVAL);
+        if self.is_up == Some(is_up) || is_recent {
+            return false;
+        }
+        self.is_up = Some(is_up);
+        *said_at = Some(now);
+        true
+    }
+}
+
 /// The state shared with other penstocks.
 #[derive(Debug)]
 pub struct SharedState {
@@ -79,7 +106,7 @@ pub struct SharedState {
     errors: AtomicU64,
     /// Other penstocks whose requests in flight count.
     penstocks: AtomicUsize,
-    is_reported_down: AtomicBool,
+    logged: Mutex<Logged>,
     lost: Notify,
     leases: Mutex<HashMap<u64, Vec<String>>>,
     settlements: Sender<Settlement>,
@@ -99,7 +126,7 @@ impl SharedState {
             timeouts: AtomicU32::new(0),
             errors: AtomicU64::new(0),
             penstocks: AtomicUsize::new(0),
-            is_reported_down: AtomicBool::new(false),
+            logged: Mutex::default(),
             lost: Notify::new(),
             leases: Mutex::default(),
             settlements,
@@ -206,7 +233,7 @@ impl SharedState {
     }
 
     fn report_down(&self, reason: &str) {
-        if !self.is_reported_down.swap(true, Ordering::Relaxed) {
+        if self.logged.lock().is_due(false, Instant::now()) {
             tracing::warn!(
                 reason,
                 "shared state is not reached: limits hold per process until it is"
@@ -221,13 +248,15 @@ impl SharedState {
         loop {
             match Link::connect(&self.config).await {
                 Ok(link) => {
-                    wait = FIRST_WAIT;
+                    let reached_at = Instant::now();
                     self.timeouts.store(0, Ordering::Relaxed);
                     let link = Arc::new(link);
                     self.link.store(Some(Arc::clone(&link)));
-                    self.is_reported_down.store(false, Ordering::Relaxed);
-                    tracing::info!(server = link.name(), "shared state is reached");
                     self.serve(&link, &mut receiver).await;
+                    // A connection that was of no use is not made again at once.
+                    if reached_at.elapsed() >= LONGEST_WAIT {
+                        wait = FIRST_WAIT;
+                    }
                 }
                 Err(error) => {
                     self.errors.fetch_add(1, Ordering::Relaxed);
@@ -254,7 +283,13 @@ impl SharedState {
                     }
                     return;
                 }
-                _instant = renewal.tick() => self.renew(link).await,
+                _instant = renewal.tick() => {
+                    let renewed = self.renew(link).await;
+                    if renewed.is_ok() && self.logged.lock().is_due(true, Instant::now()) {
+                        tracing::info!(server = link.name(), "shared state is reached");
+                    }
+                    renewed
+                }
                 first = receiver.recv() => {
                     let Some(first) = first else { return };
                     let mut batch = vec![first];
@@ -312,4 +347,24 @@ fn status_of(accounts: &[SharedAccount], numbers: &[i64]) -> RateStatus {
         });
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flapping_server_is_logged_once_per_state_and_interval() {
+        let mut logged = Logged::default();
+        let start = Instant::now();
+        let mut lines = 0;
+        for step in 0..40 {
+            let now = start + LOG_INTERVAL / 20 * step;
+            lines += usize::from(logged.is_due(false, now)) + usize::from(logged.is_due(true, now));
+        }
+        assert_eq!(lines, 4, "two lines in each of two intervals");
+        let later = start + LOG_INTERVAL * 4;
+        assert!(logged.is_due(false, later), "an outage is logged at once");
+        assert!(!logged.is_due(false, later), "and once");
+    }
 }

@@ -4,6 +4,7 @@
 //! Nothing here knows clients or routing: [`http1::Exchange`] is given what may interrupt it
 //! ([`interrupt::Interrupts`]), and [`relay`] reports to a [`relay::RelayObserver`].
 
+pub(crate) mod beginning;
 pub(crate) mod body_decoder;
 pub(crate) mod connect;
 pub(crate) mod connection;

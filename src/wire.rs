@@ -2,6 +2,8 @@
 //! and the field names that clients and backends share. Knows neither clients nor backends.
 
 pub mod chunked;
+pub(crate) mod content_coding;
+pub(crate) mod content_decoder;
 mod read;
 
 pub(crate) use read::poll_read_into;

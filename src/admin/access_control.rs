@@ -17,6 +17,8 @@ use crate::config::Secret;
 pub(super) enum Access {
     /// No token: probes of orchestrators cannot send one.
     Open,
+    /// The same under any host name: the response says nothing but whether the process is well.
+    Probe,
     /// The token, if one is configured.
     Token,
     /// No token: a page without data, for which a browser cannot send one.
@@ -39,13 +41,17 @@ pub(super) fn check(
     // No web page knows the token, so a request with the token may use any host name.
     let is_local = headers.get_all(header::HOST).iter().all(|host| is_local_host(host.as_bytes()));
     // With a token configured, the page may be opened under any host name: its data needs the token.
-    let is_harmless = access == Access::Page && token.is_some();
+    let is_harmless = match access {
+        Access::Page => token.is_some(),
+        Access::Probe => true,
+        Access::Open | Access::Token => false,
+    };
     if !has_token && !is_local && !is_harmless {
         return Err(Refusal::ForeignHost);
     }
     match access {
         Access::Token if token.is_some() && !has_token => Err(Refusal::NoToken),
-        Access::Token | Access::Open | Access::Page => Ok(()),
+        Access::Token | Access::Open | Access::Probe | Access::Page => Ok(()),
     }
 }
 
@@ -125,6 +131,14 @@ mod tests {
         assert!(matches!(check(&headers(&[]), token, Access::Token), Err(Refusal::NoToken)));
         assert!(matches!(check(&page, token, Access::Token), Err(Refusal::FromWebPage)));
         assert!(check(&headers(&[]), token, Access::Open).is_ok(), "probes need none");
+    }
+
+    #[test]
+    fn probes_allow_host_names_but_no_web_page() {
+        let named = headers(&[("host", "penstock.default.svc:9090")]);
+        assert!(check(&named, None, Access::Probe).is_ok());
+        let page = headers(&[("host", "evil.example"), ("sec-fetch-site", "cross-site")]);
+        assert!(check(&page, None, Access::Probe).is_err());
     }
 
     #[test]

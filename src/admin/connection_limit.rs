@@ -1,16 +1,21 @@
-//! Limits the number of connections to the admin port and their idle time. Connections over the limit
-//! are refused at once: the port has one thread, which must stay available to the others. Request
-//! heads are read by the data port's guard, with the same strict checks and a deadline.
+//! Limits the number of connections to the admin port and their idle time. Over the limit a new connection takes the
+//! place of the one that has waited longest for a request, so that clients that send nothing do not lock out probes.
+//! Where all serve requests it is refused at once: the port has one thread, which must stay available to the others.
+//! Request heads are read by the data port's guard, with the same strict checks and a deadline.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
+use tokio::sync::Notify;
 
 use crate::api::ErrorCode;
 use crate::config::Config;
@@ -27,11 +32,48 @@ const REFUSED_AT_ONCE: usize = 64;
 /// The idle timeout between two requests of a connection.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// The connections that wait for a request, in the order in which they began to.
+#[derive(Default)]
+struct Waiting {
+    next: AtomicU64,
+    connections: Mutex<BTreeMap<u64, Arc<Notify>>>,
+}
+
+impl Waiting {
+    /// Joins the end of the line.
+    fn join(&self) -> Place<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let leave = Arc::new(Notify::new());
+        self.connections.lock().insert(number, Arc::clone(&leave));
+        Place { line: self, number, leave }
+    }
+
+    /// Ends the connection that has waited longest; returns whether there is one.
+    fn evict(&self) -> bool {
+        let first = self.connections.lock().pop_first();
+        first.map(|(_, leave)| leave.notify_one()).is_some()
+    }
+}
+
+/// A connection's place among those that wait; it leaves the line when dropped.
+struct Place<'a> {
+    line: &'a Waiting,
+    number: u64,
+    leave: Arc<Notify>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.connections.lock().remove(&self.number);
+    }
+}
+
 /// Admits at most `admin.connections` connections to an application.
 pub(super) struct ConnectionLimit<A> {
     inner: Arc<A>,
     proxy: Arc<Proxy>,
     metrics: Arc<Metrics>,
+    waiting: Waiting,
     refusal: RawResponse,
 }
 
@@ -39,7 +81,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
     pub(super) fn new(inner: A, proxy: Arc<Proxy>, metrics: Arc<Metrics>) -> Self {
         let message = "Too many connections (admin.connections)";
         let refusal = RawResponse::new(ErrorCode::TooManyConnections, message);
-        Self { inner: Arc::new(inner), proxy, metrics, refusal }
+        Self { inner: Arc::new(inner), proxy, metrics, waiting: Waiting::default(), refusal }
     }
 
     /// Serves the requests of a connection in sequence.
@@ -55,7 +97,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         let idle = pin!(tokio::time::sleep(limits.head.timeout));
         // The header timeout, not the idle timeout, applies to the first request.
         let mut waiting = HeadWait::new(closing, idle, limits.head.timeout);
-        while let Some(head) = waiting.next_head(&client).await {
+        loop {
+            let place = self.waiting.join();
+            let head = tokio::select! {
+                biased;
+                head = waiting.next_head(&client) => head?,
+                () = place.leave.notified() => return None,
+            };
+            drop(place);
             if let Some(refused) = client.refused() {
                 if refused.error == HeadError::TimedOut {
                     self.metrics.admin_connections.count_slow_head();
@@ -71,7 +120,6 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
             client.expect_head();
             waiting.set_idle_timeout(limits.idle_timeout);
         }
-        None
     }
 }
 
@@ -106,6 +154,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> 
             return self.serve(stream, limits, shutdown).await;
         }
         self.metrics.admin_connections.count_refused();
+        if self.waiting.evict() {
+            return self.serve(stream, limits, shutdown).await;
+        }
         if over <= REFUSED_AT_ONCE {
             self.refusal.send(&mut stream).await;
         }

@@ -96,6 +96,10 @@ pub(super) const fn open(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Open, ..endpoint }
 }
 
+pub(super) const fn probe(endpoint: Endpoint) -> Endpoint {
+    Endpoint { access: Access::Probe, ..endpoint }
+}
+
 pub(super) const fn page(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Page, ..endpoint }
 }

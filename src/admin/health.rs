@@ -15,7 +15,8 @@ pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Re
 }
 
 /// `/health/ready`: 503 until the first health check of every backend has finished, and during
-/// shutdown. An unhealthy fleet does not make this process unready: clients get its errors.
+/// shutdown. An unhealthy fleet does not make this process unready: clients get its errors. Under a name that a web page
+/// could have made up it says the status alone.
 pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
@@ -31,13 +32,16 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Ref
     };
     let unchecked = fleet.backends.iter().filter(|one| one.state.checked_at().is_none());
     let unchecked: Vec<&str> = unchecked.map(|one| &*one.state.name).collect();
+    let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !call.is_trusted {
+        return Ok(AdminResponse::json(&json!({"status": status})).with_status(code));
+    }
     let body = json!({
         "status": status,
         "reasons": reason.into_iter().collect::<Vec<_>>(),
         "unchecked": unchecked,
         "backends": count_backends(&fleet),
     });
-    let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok(AdminResponse::json(&body).with_status(code))
 }
 

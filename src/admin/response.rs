@@ -168,7 +168,7 @@ impl Refusal {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),
-            Self::ReloadFailed(ReloadError::Config(_)) => {
+            Self::ReloadFailed(ReloadError::Config(_) | ReloadError::NoBackends { .. }) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration")
             }
             Self::ReloadFailed(ReloadError::Regression(_)) => {
@@ -181,7 +181,7 @@ impl Refusal {
             Self::ReloadFailed(ReloadError::Busy | ReloadError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")
             }
-            Self::ReloadFailed(ReloadError::Shadow(_)) => {
+            Self::ReloadFailed(ReloadError::Shadow(_) | ReloadError::Unreadable) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "reload_failed")
             }
             Self::UpgradeFailed(UpgradeError::Busy | UpgradeError::Stopping) => {

@@ -197,6 +197,18 @@ async fn web_pages_and_foreign_hosts_are_refused() {
     assert!(port.send(rebound).await.starts_with("HTTP/1.1 403"));
     let state = port.proxy.generation().fleet.topology().backends[0].state.clone();
     assert!(!state.is_draining());
+    port.waiting.store(1, Ordering::Release);
+    for (path, status) in [("live", "200"), ("ready", "503")] {
+        let probe = format!(
+            "GET /health/{path} HTTP/1.1\r\nhost: penstock.default.svc\r\nconnection: close\r\n\r\n"
+        );
+        let response = port.send(&probe).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
+        assert!(
+            !response.contains("eye"),
+            "a name that anybody can make up learns nothing: {response}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ pub enum ErrorCode {
     InvalidRequest,
     InvalidJson,
     InvalidType,
+    AmbiguousField,
     NotConvertible,
     MissingModel,
     CapabilityMismatch,
@@ -27,6 +28,7 @@ pub enum ErrorCode {
     BodyTooLarge,
     UriTooLong,
     UnsupportedEncoding,
+    UpgradeRequired,
     HeadTooLarge,
     BackendsCoolingDown,
     TooManyEnsembles,
@@ -103,6 +105,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
     ),
     error(ErrorCode::InvalidType, "invalid_type", 400, "a field penstock reads has the wrong type"),
     error(
+        ErrorCode::AmbiguousField,
+        "ambiguous_field",
+        400,
+        "a field that penstock decides by is there in another spelling (`Model`), or in a second place (query and body), and an engine may read that one",
+    ),
+    error(
         ErrorCode::NotConvertible,
         "not_convertible",
         400,
@@ -146,7 +154,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::ResponseNotFound,
         "response_not_found",
         404,
-        "the stored response was made with another key, or, where `auth.keys` lists keys, is no longer remembered",
+        "the stored response or conversation is another key's; the response is no longer remembered, where `auth.keys` lists keys; or no backend stores responses",
     ),
     error(ErrorCode::UnknownPath, "unknown_path", 404, "the path is unknown"),
     error(
@@ -179,6 +187,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "unsupported_encoding",
         415,
         "the body is compressed, or not of the operation's media type",
+    ),
+    error(
+        ErrorCode::UpgradeRequired,
+        "upgrade_required",
+        426,
+        "a WebSocket on a path that is served over HTTP; clients such as Codex then send their requests",
     ),
     error(
         ErrorCode::HeadTooLarge,
@@ -336,7 +350,7 @@ impl ErrorCode {
     /// `error.type` in Anthropic's dialect.
     pub fn anthropic_kind(self) -> &'static str {
         match self.row().status {
-            400 | 408 | 414 | 415 | 431 => "invalid_request_error",
+            400 | 408 | 414 | 415 | 426 | 431 => "invalid_request_error",
             401 => "authentication_error",
             403 => "permission_error",
             404 | 405 => "not_found_error",

@@ -1,5 +1,7 @@
 //! Which names mean the same model: `x` and `x:latest`, in any case, as Ollama takes them.
 
+use std::borrow::Cow;
+
 use super::printable::MAX_NAME;
 
 /// The tag that a name without one stands for.
@@ -35,6 +37,14 @@ impl CanonicalName {
 /// The same, to be kept; of a name of any length.
 pub fn canonical_name(name: &str) -> Box<str> {
     without_tag(name).to_ascii_lowercase().into()
+}
+
+/// A name without the default tag, and with it; only as it is where it has another tag.
+pub fn default_tag_forms(name: &str) -> impl Iterator<Item = Cow<'_, str>> {
+    let plain = without_tag(name);
+    let has_tag = plain.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    let tagged = (!has_tag).then(|| Cow::Owned(format!("{plain}:latest")));
+    [Some(Cow::Borrowed(plain)), tagged].into_iter().flatten()
 }
 
 /// Whether both names mean the same model.

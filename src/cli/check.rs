@@ -32,12 +32,12 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
     let config = args.config.load_and_warn(output)?;
-    AccessLog::check(&config.access_log)
-        .map_err(|error| CliError::Command { code: USAGE, error: Box::new(error) })?;
     if let Err(error) = Ledger::check(&config.ledger) {
         // Only a warning: a start counts in memory until the file can be used.
         output.complain("warning", format_args!("ledger.path: {error}"));
     }
+    AccessLog::check(&config.access_log)
+        .map_err(|error| CliError::Command { code: USAGE, error: Box::new(error) })?;
     let generation = Generation::new(config);
     output.line(format!("config      {} is valid", args.config.path()?.display()))?;
     for line in summarize(&generation) {
@@ -66,7 +66,8 @@ fn summarize(generation: &Generation) -> Vec<String> {
         format!("  {:name$}  {address:url$}  {models}{}", backend.name, members(backend))
     }));
     let names = &generation.router.names;
-    let splits = names.splits().map(|(alias, split)| (alias, shares(split)));
+    let splits = names.splits().chain(names.patterns());
+    let splits = splits.map(|(alias, split)| (alias, shares(split)));
     let mut aliases: Vec<(&str, String)> =
         names.aliases().map(|(alias, target)| (alias, target.to_owned())).chain(splits).collect();
     aliases.sort_unstable();
@@ -81,9 +82,13 @@ fn summarize(generation: &Generation) -> Vec<String> {
     lines
 }
 
-/// The models that an alias leads to, with their weights.
+/// The models that an alias leads to, with their weights where there are several.
 fn shares(split: Split<'_>) -> String {
-    let shares = split.branches().map(|(model, weight)| format!("{model} {weight}"));
+    let branches: Vec<(&str, u32)> = split.branches().collect();
+    if let [(model, _)] = branches.as_slice() {
+        return (*model).to_owned();
+    }
+    let shares = branches.iter().map(|(model, weight)| format!("{model} {weight}"));
     shares.collect::<Vec<_>>().join(", ")
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Client {
     /// Scheme, host and port, and a base path if there is one.
     base: String,
     token: Option<String>,
+    /// A field that every POST has.
+    header: Option<(&'static str, &'static str)>,
 }
 
 /// A complete response.
@@ -43,7 +45,12 @@ impl Client {
     /// A client for `base`; it sends `token` as bearer token.
     pub(super) fn new(base: &str, token: Option<&str>) -> Self {
         let agent = new_client(base.starts_with("https:"), TIMEOUTS);
-        Self { agent, base: base.to_owned(), token: token.map(str::to_owned) }
+        Self { agent, base: base.to_owned(), token: token.map(str::to_owned), header: None }
+    }
+
+    /// The same client with a field in every POST.
+    pub(super) fn with_header(self, name: &'static str, value: &'static str) -> Self {
+        Self { header: Some((name, value)), ..self }
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Response, ClientError> {
@@ -58,7 +65,10 @@ impl Client {
     /// Sends `body` as JSON.
     pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Response, ClientError> {
         let request = self.agent.post(format!("{}{path}", self.base));
-        let request = request.header("content-type", "application/json");
+        let mut request = request.header("content-type", "application/json");
+        if let Some((name, value)) = self.header {
+            request = request.header(name, value);
+        }
         let sent = match &self.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")).send(body),
             None => request.send(body),

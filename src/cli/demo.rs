@@ -1,10 +1,11 @@
 //! `penstock demo`: mock engines in this process, with the load balancer in front of them.
 
+mod acts;
 mod requests;
 mod traffic;
 mod trials;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::logging;
 use super::output::Output;
 use crate::clock::now;
 use crate::config::{Config, Environment};
-use crate::mock::{EXAMPLES, EngineModel, EngineSpec, MockEngine, fleet, traffic_fleet};
+use crate::mock::{EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet};
 use crate::server::{self, ServeOptions};
 use requests::KEYS;
 use traffic::Traffic;
@@ -28,13 +29,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const SEED: u64 = 1;
 
 const AFTER_HELP: &str = "\
-Starts three mock engines (a small text model, a vision model, a model with tools and JSON mode) and
-prints curl commands that show how requests are routed. Nothing is downloaded and all traffic stays
-on this host. Press Ctrl-C to stop.
+Starts four mock engines: two with the same small text model, one with a vision model, one with a
+model that has tools and JSON mode. Shows what happens to requests for the text model: those of an
+agent's session stay with one engine, and none fails while an engine is killed. Then prints curl
+commands that show how requests are routed. Nothing is downloaded and all traffic stays on this host.
+Press Ctrl-C to stop.
 
---traffic adds a load of a few requests per second: three APIs, streams, tools, images, embeddings, three
-client keys, some invalid requests, and engines that fail now and then. Watch it on the dashboard or with
-`penstock top`. Its token ledger is a temporary file, removed at the end.
+--traffic adds a load of a few requests per second: three APIs, streams, tools, images, embeddings,
+three client keys, some invalid requests, and engines that fail now and then. Watch it on the
+dashboard or with `penstock top`. Its token ledger is a temporary file, removed at the end.
 
 Exit codes: 0 stopped (with --once: every request was routed as expected), 1 failure.";
 
@@ -45,7 +48,17 @@ pub(super) struct DemoArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
 
-    /// Send each request once, print its backend, and exit
+    /// The address of the admin port; a free port replaces one that is in use
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:9090",
+        env = "PENSTOCK_ADMIN_LISTEN",
+        hide_env_values = true
+    )]
+    admin_listen: SocketAddr,
+
+    /// Show it once, print where each request went, and exit
     #[arg(long)]
     once: bool,
 
@@ -83,12 +96,11 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
         .enable_all()
         .build()
         .map_err(engines_failed)?;
-    let specs = if args.traffic { traffic_fleet() } else { fleet().into() };
+    let specs = if args.traffic { traffic_fleet() } else { replicated_fleet() };
     let engines = runtime.block_on(start_engines(specs)).map_err(engines_failed)?;
-    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
     let addresses = Addresses {
         data: free_address(args.listen).map_err(engines_failed)?,
-        admin: free_address(admin).map_err(engines_failed)?,
+        admin: free_address(args.admin_listen).map_err(engines_failed)?,
     };
     let traffic = args.traffic.then(Traffic::prepare).transpose();
     let traffic = traffic.map_err(|error| CliError::failure(DemoError::Ledger(error)))?;
@@ -139,18 +151,24 @@ impl Scene {
     /// The configuration, as a user would write it.
     fn to_yaml(&self) -> String {
         let Addresses { data, admin } = self.addresses;
-        // The faults of the load are for the dashboard, not for this terminal.
-        let level = if self.traffic.is_some() { "error" } else { "warn" };
+        // Faults are part of the show, not for this terminal.
         let mut yaml = format!(
             "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
              admin: {{ listen: \"{admin}\" }}\n\
-             log: {{ level: {level} }}\n\
+             log: {{ level: error }}\n\
              limits: {{ connections: 256 }}\n\
              routing:\n  expose_decision: true\n  aliases: {{ gpt-4: \"qwen2.5:14b\" }}\n"
         );
         if let Some(traffic) = &self.traffic {
             yaml.push_str("  strategy: weighted\n  shadow: { strategy: round_robin }\n");
             yaml.push_str(&traffic.yaml());
+        } else {
+            // A session has a home; everything else goes to the engine with the fewest requests.
+            yaml.push_str(
+                "  strategy: weighted\n  retry_unanswered: true\n  scorers:\n\
+                 \x20   - { name: session-affinity, weight: 2 }\n\
+                 \x20   - { name: active-requests, weight: 1 }\n",
+            );
         }
         yaml.push_str("backends:\n");
         for engine in self.engines.iter() {
@@ -174,7 +192,7 @@ fn visit(runtime: &Runtime, scene: Scene, once: bool) {
             if let Some(traffic) = &scene.traffic {
                 traffic.start(&Handle::current(), addresses.data, Arc::clone(&scene.engines));
             }
-            if once { run_trials(addresses.data) } else { introduce(&scene).map(|()| true) }
+            if once { show_all(&scene) } else { introduce(&scene).map(|()| true) }
         });
         match done {
             Ok(is_good) if once => std::process::exit(if is_good { OK } else { FAILED }.into()),
@@ -204,15 +222,26 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
     Err(CliError::failure(DemoError::NotReady(READY_WITHIN.as_secs())))
 }
 
-fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
+/// Shows everything once; returns whether all went as it should.
+fn show_all(scene: &Scene) -> Result<bool, CliError> {
     let mut output = Output::of_process();
     let mut is_good = true;
     for trial in trials() {
-        let verdict = trial.run(&data.to_string())?;
+        let verdict = trial.run(&scene.addresses.data.to_string())?;
         is_good &= verdict.is_good;
         output.line(verdict.line)?;
     }
-    Ok(is_good)
+    Ok(play_acts(scene, &mut output)? && is_good)
+}
+
+/// Sends requests to the two engines with the same model, and kills one of them.
+fn play_acts(scene: &Scene, output: &mut Output) -> Result<bool, CliError> {
+    let data = scene.addresses.data;
+    let session = acts::keep_session(data)?;
+    output.line(&session.line)?;
+    let failover = acts::survive_kill(data, &scene.engines, &Handle::current())?;
+    output.line(&failover.line)?;
+    Ok(session.is_good && failover.is_good)
 }
 
 fn introduce(scene: &Scene) -> Result<(), CliError> {
@@ -240,6 +269,12 @@ fn introduce(scene: &Scene) -> Result<(), CliError> {
             .line("A mixed load runs; every minute an engine dies, one is busy and one is slow.")?;
         let key = KEYS.first().map_or("", |key| key.key);
         header = format!(" -H 'authorization: Bearer {key}'");
+    } else {
+        output.line(
+            "\nTwo engines have llama3:8b. An agent works with one of them; then one is killed:",
+        )?;
+        play_acts(scene, &mut output)?;
+        output.line("")?;
     }
     output.line("Try these, and look for x-penstock-backend in the responses:")?;
     let [_, stream, ..] = EXAMPLES;

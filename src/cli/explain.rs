@@ -20,8 +20,9 @@ use super::error::CliError;
 use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, show_names};
 use crate::clock::now;
+use crate::config::Config;
 use crate::fleet::Topology;
 use crate::fleet::dump;
 use crate::proxy::explain_with_shift;
@@ -185,6 +186,8 @@ impl Source {
     }
 }
 
+/// The most backends that a note names.
+const MAX_NAMED: usize = 5;
 /// The greatest age of an event in a dump.
 const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
 
@@ -202,6 +205,9 @@ impl Local {
         let config = args.config.load_and_warn(output)?;
         let read = |path| read_dump(path).map(|dump| (path, dump));
         let saved = args.fleet.as_deref().map(read).transpose()?;
+        if saved.is_none() && config.backends.iter().all(|backend| backend.models.is_none()) {
+            note_unknown_models(&config, output);
+        }
         let groups = saved.as_ref().map(|(_, dump)| dump::groups_of(dump, &config));
         let generation = Generation::with_groups(config, groups.unwrap_or_default());
         // A dump describes the past, and the clock of this process starts at zero.
@@ -225,6 +231,23 @@ impl Local {
             records_prompts: true,
         };
         explain_with_shift(&dry_run, sample, &mut random)
+    }
+}
+
+/// Says how to get the models of backends that list none: nothing is discovered here.
+fn note_unknown_models(config: &Config, output: &mut Output) {
+    let unknown = config.backends.iter().filter(|backend| backend.models.is_none());
+    let names: Vec<&str> = unknown.map(|backend| backend.name.as_str()).collect();
+    if !names.is_empty() {
+        let names = show_names(names.into_iter(), MAX_NAMED);
+        output.complain(
+            "note",
+            format_args!(
+                "the models of {names} are unknown: this command discovers none. Ask a running penstock \
+                 (--admin http://127.0.0.1:9090), pass what it knows (curl http://127.0.0.1:9090/fleet > \
+                 fleet.json; --fleet fleet.json), or list `models` in the file"
+            ),
+        );
     }
 }
 

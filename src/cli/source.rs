@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::error::CliError;
 use super::output::Output;
 use super::routing::{RoutingArgs, RoutingChoice};
-use crate::config::{Config, ConfigSource, Environment, Strategy};
+use crate::config::{Config, ConfigError, ConfigSource, Environment, Strategy};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 
@@ -102,13 +102,18 @@ impl ConfigArgs {
         })
     }
 
-    /// Loads the configuration and prints its warnings on standard error.
+    /// Loads the configuration and prints its warnings on standard error, those beside errors, too.
     pub(super) fn load_and_warn(&self, output: &mut Output) -> Result<Config, CliError> {
-        let config = self.load()?;
-        for warning in &config.warnings {
+        let loaded = self.load();
+        let warnings = match &loaded {
+            Ok(config) => config.warnings.as_slice(),
+            Err(CliError::Config(ConfigError::Invalid { warnings, .. })) => warnings,
+            Err(_) => &[],
+        };
+        for warning in warnings {
             output.complain("warning", warning);
         }
-        Ok(config)
+        loaded
     }
 
     /// Whether the command line names a file; PENSTOCK_CONFIG does not count, as it is meant for

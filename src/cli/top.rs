@@ -23,11 +23,13 @@ use frame::{Scene, Style, draw};
 use page::Page;
 use terminal::{Terminal, size};
 
+const INTERVAL: Duration = Duration::from_secs(2);
+
 const AFTER_HELP: &str = "\
-q quits. Without a terminal, frames are printed one after the other.
+q quits. Without a terminal one frame is printed; with --interval, one after the other.
 
 Columns (cut off at the width of the terminal):
-  STATE      ready, down, draining, probing, breaker open, cooldown or unchecked
+  STATE      ready, down, frozen, draining, probing, breaker open, cooldown or unchecked
   IN FLIGHT  requests dispatched to the backend that have not ended, and max_in_flight
   LOAD       share of max_in_flight in use; only with such a limit
   WAIT, RUN  requests queued and running in the engine, from all clients
@@ -67,9 +69,9 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 
-    /// Polling interval
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
-    interval: Duration,
+    /// Polling interval [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    interval: Option<Duration>,
 
     /// Print one frame as plain text, after one interval
     #[arg(long)]
@@ -84,14 +86,17 @@ fn parse_interval(given: &str) -> Result<Duration, UnitError> {
 pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
     let admin = AdminPort::new(&args.admin, args.admin_token_file.as_deref())?;
     let mut view = View { last: Reading::take(&admin)?, admin };
+    let interval = args.interval.unwrap_or(INTERVAL);
     if args.once || !io::stdout().is_terminal() {
-        return print_frames(args, &mut view, output);
+        // A program that reads the frames says how often it wants one; others want one.
+        let is_once = args.once || args.interval.is_none();
+        return print_frames(interval, is_once, &mut view, output);
     }
     let terminal = Terminal::enter().map_err(CliError::Output)?;
     let mut lines = vec![format!("reading {} …", view.admin.authority())];
     loop {
         terminal.show(&lines).map_err(CliError::Output)?;
-        if terminal.wait(args.interval) {
+        if terminal.wait(interval) {
             return Ok(());
         }
         let style = Style { width: size().0, has_colors: true };
@@ -108,14 +113,19 @@ pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
     }
 }
 
-fn print_frames(args: &TopArgs, view: &mut View, output: &mut Output) -> Result<(), CliError> {
+fn print_frames(
+    interval: Duration,
+    is_once: bool,
+    view: &mut View,
+    output: &mut Output,
+) -> Result<(), CliError> {
     let style = Style { width: size().0, has_colors: false };
     loop {
-        std::thread::sleep(args.interval);
+        std::thread::sleep(interval);
         for line in view.next(style)? {
             output.line(line)?;
         }
-        if args.once {
+        if is_once {
             return Ok(());
         }
         output.line("")?;

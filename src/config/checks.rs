@@ -1,8 +1,11 @@
-//! Rules across several settings. They run on a configuration that was read without errors; the
-//! document tree provides positions.
+//! Rules across several settings. Each one runs where the settings that it reads are valid; the document
+//! tree provides positions.
 
 mod groups;
 pub(super) mod models;
+mod soundness;
+
+pub(super) use soundness::Soundness;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -29,30 +32,74 @@ pub const MAX_BACKENDS: usize = 1024;
 /// Memory in a prefix index of one prompt of 1,024 blocks that shares none of them.
 const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 
-/// Checks `config`, which was read from `root`.
-pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
-    check_listeners(config, root, reader);
-    check_limits(config, root, reader);
-    check_objectives(config, root, reader);
-    check_queue(config, root, reader);
-    check_client_keys(config, root, reader);
-    check_routing(config, root, reader);
-    check_telemetry(config, root, reader);
-    check_prefix_memory(config, root, reader);
-    check_health(&config.health, root.at("health"), reader);
-    check_backends(config, root, reader);
-    check_redis_tls(&config.shared_state, root.at("shared_state"), reader);
-    models::check(config, root, reader);
+/// Checks `config`, which was read from `root`, as far as that was without errors.
+pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let holds = |keys: &[&str]| keys.iter().all(|key| sound.holds_at(root, key));
+    check_addresses(config, root, sound, reader);
+    if holds(&["limits"]) {
+        check_limits(config, root, reader);
+    }
+    if holds(&["auth", "models", "objectives"]) {
+        check_objectives(config, root, reader);
+    }
+    if holds(&["queue", "routing"]) && sound.is_complete(root.at("queue")) {
+        check_queue(config, root, reader);
+    }
+    if holds(&["auth"]) {
+        check_client_keys(config, root, reader);
+    }
+    check_routing(config, root, sound, reader);
+    if holds(&["telemetry", "routing"]) {
+        check_telemetry(config, root, reader);
+    }
+    if holds(&["limits", "routing"]) {
+        check_prefix_memory(config, root, reader);
+    }
+    if holds(&["health"]) {
+        check_health(&config.health, root.at("health"), reader);
+    }
+    check_backends(config, root, sound, reader);
+    if holds(&["shared_state"]) {
+        check_redis_tls(&config.shared_state, root.at("shared_state"), reader);
+    }
+    if holds(&["backends", "routing", "models"]) {
+        models::check(config, root, reader);
+    }
 }
 
-fn check_listeners(config: &Config, root: &Node, reader: &mut Reader) {
-    let server = root.at("server");
+/// Refuses an address that is listened on twice, and an admin port that is open to all.
+fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let mut seen = Vec::new();
+    if sound.holds_at(root, "server") {
+        seen = check_listeners(config, root.at("server"), sound, reader);
+    }
+    let Some(address) = config.admin.listen else { return };
+    let admin = root.at("admin");
+    if !sound.holds_at(root, "admin") {
+        return;
+    }
+    let place = &admin.at("listen").place;
+    check_address(&ListenAddress::Tcp(address), &mut seen, place, reader);
+    let is_open = !address.ip().is_loopback() && config.admin.token.is_none();
+    if is_open && sound.is_complete(admin) {
+        reader.fault(place, Problem::AdminNeedsToken { listen: address });
+    }
+}
+
+/// Checks the listeners of the data port. Returns their addresses.
+fn check_listeners(
+    config: &Config,
+    server: &Node,
+    sound: &Soundness,
+    reader: &mut Reader,
+) -> Vec<ListenAddress> {
     let list = server.at("listen");
     let mut seen: Vec<ListenAddress> = Vec::new();
     for (index, listener) in config.server.listen.iter().enumerate() {
         let item = list.items().get(index).unwrap_or(list);
         check_address(&listener.address, &mut seen, &item.at("address").place, reader);
-        if listener.proxy_protocol && config.server.trusted_proxies.is_empty() {
+        let trusts_none = config.server.trusted_proxies.is_empty() && sound.is_complete(server);
+        if listener.proxy_protocol && trusts_none {
             reader.fault(item.key_place("proxy_protocol"), Problem::NoTrustedProxies);
         }
         if let Some(tls) = &listener.tls {
@@ -66,12 +113,7 @@ fn check_listeners(config: &Config, root: &Node, reader: &mut Reader) {
             }
         }
     }
-    let Some(admin) = config.admin.listen else { return };
-    let place = &root.at("admin").at("listen").place;
-    check_address(&ListenAddress::Tcp(admin), &mut seen, place, reader);
-    if !admin.ip().is_loopback() && config.admin.token.is_none() {
-        reader.fault(place, Problem::AdminNeedsToken { listen: admin });
-    }
+    seen
 }
 
 fn check_address(
@@ -163,11 +205,19 @@ fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &
     }
 }
 
-fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
+fn check_routing(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
     let (routing, node) = (&config.routing, root.at("routing"));
+    let weights = node.at("weights");
+    if sound.holds_at(node, "weights") && sound.is_complete(weights) {
+        check_weights(routing, "routing", node, reader);
+    }
+    if !sound.holds_at(root, "routing") {
+        return;
+    }
     check_strategy(routing, "routing", node, reader);
     if let Some(shadow) = &routing.shadow {
         let tried_out = routing.tried_out(shadow);
+        check_weights(&tried_out, "routing.shadow", node.at("shadow"), reader);
         check_strategy(&tried_out, "routing.shadow", node.at("shadow"), reader);
     }
     if routing.move_waiting && !routing.predicts() {
@@ -179,17 +229,20 @@ fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
     check_order(low, high, node.key_place("cooldown"), reader);
 }
 
+fn check_weights(routing: &RoutingConfig, section: &'static str, node: &Node, reader: &mut Reader) {
+    let weights = &routing.weights;
+    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
+    if sum != 100 {
+        reader.fault(node.key_place("weights"), Problem::WeightSum { section, sum });
+    }
+}
+
 fn check_strategy(
     routing: &RoutingConfig,
     section: &'static str,
     node: &Node,
     reader: &mut Reader,
 ) {
-    let weights = &routing.weights;
-    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
-    if sum != 100 {
-        reader.fault(node.key_place("weights"), Problem::WeightSum { section, sum });
-    }
     if !routing.scorers.is_empty() && routing.preset.is_some() {
         reader.fault(node.key_place("preset"), Problem::ScorersAndPreset { section });
     }
@@ -280,10 +333,10 @@ fn check_order(low: Bound, high: Bound, place: &Place, reader: &mut Reader) {
     }
 }
 
-fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
-    let node = root.at("backends");
+fn check_backends(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let Some(Entry { node, .. }) = root.entry("backends") else { return };
     let count = config.backends.len();
-    if count == 0 {
+    if count == 0 && sound.holds(node) {
         reader.warn(root.key_place("backends"), Warning::NoBackends);
     }
     if count > MAX_BACKENDS {
@@ -292,36 +345,68 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
         reader.fault(root.key_place("backends"), problem);
         return;
     }
+    // What the checks of other backends compare with.
+    let sound_items: Vec<(&BackendConfig, &Node)> = config
+        .backends
+        .iter()
+        .zip(node.items())
+        .filter(|(_, item)| sound.holds_at(item, "name") && sound.holds(item.at("url")))
+        .collect();
+    for (index, (backend, item)) in sound_items.iter().enumerate() {
+        check_identity_of(config, backend, item, sound_items.get(..index).unwrap_or(&[]), reader);
+    }
     for (index, (backend, item)) in config.backends.iter().zip(node.items()).enumerate() {
-        let name = || backend.name.clone();
-        let earlier = || config.backends.iter().take(index);
-        if earlier().any(|other| other.name == backend.name) {
-            reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
+        if sound.holds(item) {
+            check_backend(config, backend, (item, index), reader);
         }
-        if let Some(twin) = earlier().find(|other| other.url == backend.url) {
-            let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
-            reader.warn(&item.at("url").place, warning);
-        }
-        if let Some((port, address)) = own_address(config, &backend.url) {
-            let warning = Warning::SelfLoop { backend: name(), port, address };
-            reader.warn(&item.at("url").place, warning);
-        }
-        if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
-            let place = &item.at("authorization").place;
-            reader.fault(place, Problem::NothingToReplaceWith { name: name() });
-        }
-        check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
-        check_backend_tls(backend, item, index, reader);
-        groups::check(config, backend, item, reader);
-        if let Some(Entry { node, .. }) = item.entry("health") {
-            check_health(&backend.health, node, reader);
-        }
-        let models = backend.models.as_deref().unwrap_or(&[]);
-        for (index, (model, node)) in models.iter().zip(item.at("models").items()).enumerate() {
-            if models.iter().take(index).any(|other| other.id == model.id) {
-                let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };
-                reader.fault(&node.at("id").place, problem);
-            }
+    }
+}
+
+/// Checks a backend's name and address against those before it, and those of this process.
+fn check_identity_of(
+    config: &Config,
+    backend: &BackendConfig,
+    item: &Node,
+    earlier: &[(&BackendConfig, &Node)],
+    reader: &mut Reader,
+) {
+    let name = || backend.name.clone();
+    if earlier.iter().any(|(other, _)| other.name == backend.name) {
+        reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
+    }
+    if let Some((twin, _)) = earlier.iter().find(|(other, _)| other.url == backend.url) {
+        let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
+        reader.warn(&item.at("url").place, warning);
+    }
+    if let Some((port, address)) = own_address(config, &backend.url) {
+        let warning = Warning::SelfLoop { backend: name(), port, address };
+        reader.warn(&item.at("url").place, warning);
+    }
+}
+
+/// Checks what a backend says about itself.
+fn check_backend(
+    config: &Config,
+    backend: &BackendConfig,
+    (item, index): (&Node, usize),
+    reader: &mut Reader,
+) {
+    let name = || backend.name.clone();
+    if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
+        let place = &item.at("authorization").place;
+        reader.fault(place, Problem::NothingToReplaceWith { name: name() });
+    }
+    check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
+    check_backend_tls(backend, item, index, reader);
+    groups::check(config, backend, item, reader);
+    if let Some(Entry { node, .. }) = item.entry("health") {
+        check_health(&backend.health, node, reader);
+    }
+    let models = backend.models.as_deref().unwrap_or(&[]);
+    for (index, (model, node)) in models.iter().zip(item.at("models").items()).enumerate() {
+        if models.iter().take(index).any(|other| other.id == model.id) {
+            let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };
+            reader.fault(&node.at("id").place, problem);
         }
     }
 }

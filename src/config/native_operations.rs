@@ -12,6 +12,8 @@ const LLAMACPP_ONLY: Operations = Operations::of(&[
     Operation::ApplyTemplate,
     Operation::InputTokens,
 ]);
+/// OpenAI's own API has it, too.
+const INPUT_TOKENS: Operations = Operations::of(&[Operation::InputTokens]);
 /// What only Ollama serves.
 const OLLAMA_ONLY: Operations = Operations::of(&[
     Operation::OllamaChat,
@@ -75,7 +77,7 @@ const NATIVE: &[(Engine, Operations)] = &[
     (Engine::LlamaCpp, all_but(LLAMACPP_LACKS)),
     (Engine::Ollama, Operations::ALL.without(OLLAMA_LACKS)),
     (Engine::LmStudio, LM_STUDIO),
-    (Engine::OpenAi, all_but(LLAMACPP_ONLY)),
+    (Engine::OpenAi, all_but(LLAMACPP_ONLY.without(INPUT_TOKENS))),
     (Engine::Anthropic, ANTHROPIC),
     (Engine::Tgi, all_but(TEXT_ONLY_LACKS)),
     (Engine::TrtLlm, all_but(TEXT_ONLY_LACKS)),

@@ -42,7 +42,11 @@ pub(super) fn apply_overrides(
                 let suggestion = near(path, known.iter().map(Override::dotted));
                 faults.push(Fault {
                     place,
-                    problem: Problem::UnknownKey { key, section, suggestion },
+                    problem: Problem::UnknownKey {
+                        key,
+                        section,
+                        suggestions: suggestion.into_iter().collect(),
+                    },
                 });
             }
         }

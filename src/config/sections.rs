@@ -22,6 +22,7 @@ pub(super) mod proxies;
 pub(super) mod queue;
 pub(super) mod rate_limits;
 pub(super) mod reload_gate;
+pub(super) mod retry_unanswered;
 mod retry_without;
 pub(super) mod routing;
 pub(super) mod scorers;

@@ -13,6 +13,7 @@ pub(super) mod secret;
 pub(super) mod setting;
 pub(super) mod shape;
 pub(super) mod suggest;
+mod syntax_cause;
 pub(super) mod url;
 pub(super) mod values;
 pub(super) mod variables;

@@ -9,6 +9,7 @@ mod refusal;
 
 pub use messages::Conversation;
 pub(super) use messages::{TOOL_MEMBERS, range_in};
+pub(super) use refusal::recognized_words;
 pub use refusal::{ContextRefusal, read_refusal};
 
 use std::ops::Range;

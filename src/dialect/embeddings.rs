@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 use super::RequestTerms;
 use super::conversation::KeepAlive;
-use super::engine_error;
 use super::engine_fields::EngineFields;
 use super::error::{BadResponse, ConvertError};
 use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, Reply};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
+use super::{engine_error, error_body};
 use crate::api::Operation;
 
 /// Whether an operation is one of embeddings.
@@ -202,7 +202,7 @@ fn read_openai(body: &[u8]) -> Result<Read, BadResponse> {
     let body = text_of(body);
     let body: OpenAiResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
     if let Some(error) = body.error {
-        return Ok(Err(engine_error::message_of(error).into_owned()));
+        return Ok(Err(error_body::message_of(error).into_owned()));
     }
     let mut data = body.data.ok_or(malformed)?;
     data.sort_by_key(|item| item.index);
@@ -227,7 +227,7 @@ fn read_ollama(body: &[u8]) -> Result<Read, BadResponse> {
     let body = text_of(body);
     let body: OllamaResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
     if let Some(error) = body.error {
-        return Ok(Err(engine_error::message_of(error).into_owned()));
+        return Ok(Err(error_body::message_of(error).into_owned()));
     }
     Ok(Ok(Vectors {
         list: body.embeddings.ok_or(malformed)?,

@@ -1,42 +1,44 @@
 //! Errors of engines: their text survives in whatever dialect the client speaks.
 
-use std::borrow::Cow;
-
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{Fields, Object, Text, is_string};
+use super::context_shift::recognized_words;
+use super::error_body::{EngineError, read_error};
+use super::json::Object;
 use crate::api::{Dialect, ErrorCode, Operation, StreamFraming};
 
-/// The most characters of an error that is not JSON.
-const MAX_PLAIN: usize = 2048;
-
-/// What an engine's error says.
-#[derive(Debug, Default)]
-struct EngineError<'a> {
-    message: Cow<'a, str>,
-    kind: Option<Text<'a>>,
-    param: Option<&'a RawValue>,
-    code: Option<&'a RawValue>,
+/// An engine's error, for a client of another API.
+struct Reported<'a> {
+    error: EngineError<'a>,
+    /// Whether the prompt was too long; the message says so in words that the client recognizes.
+    is_too_long: bool,
 }
 
-#[derive(Deserialize)]
-struct ErrorObject<'a> {
-    #[serde(default, borrow)]
-    message: Option<Text<'a>>,
-    #[serde(default, borrow, rename = "type")]
-    kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
-    param: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    code: Option<&'a RawValue>,
+impl<'a> Reported<'a> {
+    fn of_body(body: &'a [u8], status: u16) -> Self {
+        Self::of_error(read_error(body, status), body)
+    }
+
+    fn of_message(message: &'a str) -> Self {
+        let error = EngineError { message: message.into(), ..EngineError::default() };
+        Self::of_error(error, message.as_bytes())
+    }
+
+    fn of_error(mut error: EngineError<'a>, body: &[u8]) -> Self {
+        let words = recognized_words(&error.message, body);
+        let is_too_long = words.is_some();
+        if let Some(words) = words.filter(|words| !words.is_empty()) {
+            error.message = format!("{}: {words}", error.message).into();
+        }
+        Self { error, is_too_long }
+    }
 }
 
 /// Converts the body of an engine's error to the client's dialect. The text survives whatever form it
 /// had, and whether or not it was JSON.
 pub fn convert_error(client: Operation, status: u16, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    write_error(client.row().dialect, status, &read_error(body, status), &mut out);
+    write_error(client.row().dialect, status, &Reported::of_body(body, status), &mut out);
     out
 }
 
@@ -48,22 +50,21 @@ pub fn convert_error_event(
     status: u16,
     body: &[u8],
 ) -> Vec<u8> {
-    let error = read_error(body, status);
+    let reported = Reported::of_body(body, status);
     if let Some(write) = client.row().unstarted_error {
-        return write(code, &error.message);
+        return write(code, &reported.error.message);
     }
     let mut out = Vec::with_capacity(256);
-    write_error_event(client.row().dialect, status, &error, &mut out);
+    write_error_event(client.row().dialect, status, &reported, &mut out);
     out
 }
 
 /// The event by which a client whose stream has started sees that the engine failed with `message`.
 pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
-    let error = EngineError { message: message.into(), ..EngineError::default() };
-    write_error_event(client.row().dialect, 500, &error, out);
+    write_error_event(client.row().dialect, 500, &Reported::of_message(message), out);
 }
 
-fn write_error_event(dialect: Dialect, status: u16, error: &EngineError<'_>, out: &mut Vec<u8>) {
+fn write_error_event(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
     let framing = dialect.row().framing;
     let before = match framing {
         StreamFraming::Lines => "",
@@ -71,77 +72,17 @@ fn write_error_event(dialect: Dialect, status: u16, error: &EngineError<'_>, out
         StreamFraming::Events => "data: ",
     };
     out.extend_from_slice(before.as_bytes());
-    write_error(dialect, status, error, out);
+    write_error(dialect, status, reported, out);
     out.extend_from_slice(framing.event_end());
 }
 
 /// The body by which a client sees that the engine failed with `message`.
 pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
-    let error = EngineError { message: message.into(), ..EngineError::default() };
-    write_error(client.row().dialect, 500, &error, out);
+    write_error(client.row().dialect, 500, &Reported::of_message(message), out);
 }
 
-/// The text of an `error` member: a string, or an object with `message`.
-pub(super) fn message_of(error: &RawValue) -> Cow<'_, str> {
-    of_member(error).message
-}
-
-/// All words of an engine's error: message, type and code, in whatever form it has.
-pub(super) fn text_of(body: &[u8]) -> String {
-    let error = read_error(body, 0);
-    let kind = error.kind.as_deref().unwrap_or_default();
-    let code = error.code.map_or("", RawValue::get);
-    format!("{} {kind} {code}", error.message)
-}
-
-fn read_error(body: &[u8], status: u16) -> EngineError<'_> {
-    let mut error = read_known_form(body)
-        .unwrap_or_else(|| EngineError { message: plain_text(body), ..EngineError::default() });
-    if error.message.is_empty() {
-        error.message = format!("The backend responded with status {status}").into();
-    }
-    error
-}
-
-/// Reads `{"error": "text"}`, `{"error": {"message": …}}`, `{"message": …}` and `{"detail": …}`.
-fn read_known_form(body: &[u8]) -> Option<EngineError<'_>> {
-    let mut fields = Fields::of_body(body).ok()?;
-    if let Some(error) = fields.take("error") {
-        return Some(of_member(error));
-    }
-    if let Some(detail) = fields.take("detail") {
-        return Some(of_member(detail));
-    }
-    let body: ErrorObject<'_> = serde_json::from_slice(body).ok()?;
-    body.message.is_some().then(|| of_object(body))
-}
-
-fn of_member(error: &RawValue) -> EngineError<'_> {
-    if is_string(error) {
-        let text = serde_json::from_str(error.get()).unwrap_or_default();
-        return EngineError { message: Cow::Owned(text), ..EngineError::default() };
-    }
-    match serde_json::from_str::<ErrorObject<'_>>(error.get()) {
-        Ok(object) if object.message.is_some() => of_object(object),
-        _ => EngineError { message: error.get().into(), ..EngineError::default() },
-    }
-}
-
-fn of_object(object: ErrorObject<'_>) -> EngineError<'_> {
-    EngineError {
-        message: object.message.map(|text| text.to_string()).unwrap_or_default().into(),
-        kind: object.kind,
-        param: object.param,
-        code: object.code,
-    }
-}
-
-fn plain_text(body: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(body);
-    text.trim().chars().take(MAX_PLAIN).collect::<String>().into()
-}
-
-fn write_error(dialect: Dialect, status: u16, error: &EngineError<'_>, out: &mut Vec<u8>) {
+fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
+    let error = &reported.error;
     let mut body = Object::new(out);
     if dialect == Dialect::Ollama {
         body.text("error", &error.message);
@@ -155,7 +96,13 @@ fn write_error(dialect: Dialect, status: u16, error: &EngineError<'_>, out: &mut
         object.text("message", &error.message);
         object.text("type", error.kind.as_deref().unwrap_or(openai_kind(status)));
         object.raw("param", error.param.map_or("null", RawValue::get));
-        object.raw("code", error.code.map_or("null", RawValue::get));
+        match error.code.map_or("null", RawValue::get) {
+            // opencode goes by the code.
+            "null" if reported.is_too_long => {
+                object.text("code", ErrorCode::ContextLengthExceeded.row().name);
+            }
+            code => object.raw("code", code),
+        }
     }
 }
 

@@ -33,6 +33,12 @@ pub(super) struct ToolForm {
 }
 
 impl ReplyTerms {
+    /// The same terms for a whole response.
+    #[must_use]
+    pub fn without_stream(self) -> Self {
+        Self { stream: false, ..self }
+    }
+
     /// Whether the client receives a stream.
     pub fn is_stream(&self) -> bool {
         self.stream

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::context_shift::{TOOL_MEMBERS, cut_items, range_in};
-use super::engine_error::text_of;
+use super::error_body::text_of;
 use super::json::{Fields, Text};
 use crate::api::{Capabilities, Operation};
 

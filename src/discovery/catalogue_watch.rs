@@ -197,6 +197,7 @@ impl CatalogueWatch {
         let limit = self.discovery.timeout;
         let found = models::discover(&self.client, &self.backend, limit, &mut self.shown).await;
         let state = &self.backend.state;
+        self.fleet.expire_lessons(state, now());
         match found {
             Ok(ListedModels { models, dropped, sizes, version }) => {
                 self.record_dropped(dropped);

@@ -44,6 +44,18 @@ impl CheckSchedule {
         self.wait_at_most(interval).await;
     }
 
+    /// Judges whether requests make progress, which no page shows.
+    pub(super) fn judge_progress(&self) {
+        let (state, health) = (&self.backend.state, self.health());
+        if state.judge_progress(health, now()) {
+            let (in_flight, silent_s) = (state.load.in_flight(), health.frozen_after.as_secs_f64());
+            tracing::warn!(
+                backend = %state.name, in_flight, silent_s,
+                "backend is frozen: its requests make no progress"
+            );
+        }
+    }
+
     fn health(&self) -> &HealthConfig {
         &self.backend.config.health
     }
@@ -62,6 +74,7 @@ impl CheckSchedule {
         tokio::time::sleep(fast).await;
         let mut silence = Silence::new(started);
         loop {
+            self.judge_progress();
             let left = until.since(now());
             let is_blocked = !state.breaker.is_closed();
             let is_retest_due = is_blocked && now().since(started) >= health.unhealthy_interval;

@@ -133,6 +133,7 @@ fn request_head(
         head.insert_header(header::HOST, &*backend.authority)?;
         head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
+        head.insert_header(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
         if backend.config.engine == Engine::Anthropic {
             head.insert_header("anthropic-version", "2023-06-01")?;
         }

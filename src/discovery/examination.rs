@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{EngineFacts, detect, facts};
 use super::idle_connection::{KeepAlive, watch_idle};
@@ -26,6 +27,8 @@ pub struct Examination {
     pub resolves: bool,
     /// The result of a health check: how long it took.
     pub check: Result<Duration, DiscoveryError>,
+    /// The status of a check that passed without a success, and what it means.
+    pub remark: Option<(u16, &'static str)>,
     /// The engine, configured or detected.
     pub engine: Engine,
     /// Its version, if it reports one.
@@ -61,10 +64,10 @@ impl DiscoveryClient {
     ) -> Examination {
         let resolves = dns::resolve(backend, &dns::Resolver::new(discovery)).await;
         let timeout = backend.config.health.timeout;
-        let path = backend.config.health.path.as_deref();
-        let check =
-            self.check(backend, path.unwrap_or_else(|| facts(backend.config.engine).health_path));
-        let check = check.await;
+        let (check, remark) = match self.check(backend).await {
+            Ok((took, remark)) => (Ok(took), remark.map(|one| (one.status, one.meaning()))),
+            Err(error) => (Err(error), None),
+        };
         let models = models::discover(self, backend, timeout, &mut ShownModels::default()).await;
         let engine = match backend.config.engine {
             Engine::Auto => self.identify(backend).await,
@@ -82,16 +85,14 @@ impl DiscoveryClient {
         let metrics = self.metrics(backend, facts).await;
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
-        Examination { resolves, check, engine, version, models, metrics, keep_alive, clock }
+        Examination { resolves, check, remark, engine, version, models, metrics, keep_alive, clock }
     }
 
-    async fn check(&self, backend: &Backend, path: &str) -> Result<Duration, DiscoveryError> {
+    async fn check(&self, backend: &Backend) -> Result<(Duration, Option<Remark>), DiscoveryError> {
+        let page = CheckPage::of(&backend.config);
         let started = now();
-        let (status, _body) = self.get(backend, path).await?;
-        match status {
-            200..=299 => Ok(now().since(started)),
-            _ => Err(DiscoveryError::Status { path: path.to_owned(), status }),
-        }
+        let (status, _body) = self.get(backend, page.path).await?;
+        Ok((now().since(started), page.judge(status)?))
     }
 
     async fn get(

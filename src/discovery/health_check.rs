@@ -4,11 +4,11 @@
 //! A check that is not responded to does not delay the next: after `health.fast_interval` another one
 //! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs is
 //! unhealthy after one timeout and a little, not after `health.fall` of them in sequence; a backend that
-//! is only slow passes as before.
+//! is only slow passes as before. A check that is late, hangs or breaks does not count where responses made
+//! progress meanwhile: they prove more than a page.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,10 +18,11 @@ use pingora_load_balancing::{Backend as Peer, Backends};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use super::engines::facts;
 use crate::clock::now;
 use crate::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
+use crate::units::Timestamp;
 
 /// The health checks of one backend.
 pub(super) struct HealthChecks {
@@ -30,13 +31,16 @@ pub(super) struct HealthChecks {
     results: mpsc::UnboundedReceiver<CheckEnd>,
 }
 
-/// How a check ended: how long it took, or why it failed.
-type CheckEnd = Result<Duration, DiscoveryError>;
+/// How a check ended.
+struct CheckEnd {
+    started: Timestamp,
+    /// How long it took, and what its status shows; or why it failed.
+    result: Result<(Duration, Option<Remark>), DiscoveryError>,
+}
 
 impl HealthChecks {
     pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>) -> Self {
-        let is_refused = AtomicBool::new(false);
-        let checker = Arc::new(Checker { backend: backend.clone(), client, is_refused });
+        let checker = Arc::new(Checker { backend: backend.clone(), client });
         let mut backends = Backends::new(Box::new(OneAddress(backend.clone())));
         let (ends, results) = mpsc::unbounded_channel();
         backends.set_health_check(Box::new(SharedChecker { checker: Arc::clone(&checker), ends }));
@@ -47,7 +51,8 @@ impl HealthChecks {
     pub(super) async fn run(&mut self) -> Option<Health> {
         if self.checker.backend.state.addresses.first().is_none() {
             // No address is a failed check, too.
-            return self.checker.learn(Err(DiscoveryError::NoAddress));
+            let result = Err(DiscoveryError::NoAddress);
+            return self.checker.learn(&CheckEnd { started: now(), result });
         }
         if let Err(error) = self.backends.update(|_peers| {}).await {
             tracing::debug!(%error, "the address set could not be updated");
@@ -66,12 +71,13 @@ impl HealthChecks {
             match tokio::time::timeout(health.fast_interval, self.results.recv()).await {
                 Ok(Some(end)) => {
                     ended += 1;
-                    let is_passed = end.is_ok();
+                    let is_passed = end.result.is_ok();
                     // What is short on this machine says nothing about the backend. Only the first check
                     // counts all the same: an address may be out of reach for good (IPv6 without a route).
                     let is_known = self.checker.backend.state.health.status() != Health::Unknown;
-                    if !(is_known && matches!(end, Err(DiscoveryError::OutOf(_)))) {
-                        change = self.checker.learn(end).or(change);
+                    let is_short = matches!(end.result, Err(DiscoveryError::OutOf(_)));
+                    if !(is_known && is_short) {
+                        change = self.checker.learn(&end).or(change);
                     }
                     // The set aborts the others when it is dropped.
                     if is_passed || change.is_some() || ended == started {
@@ -111,7 +117,7 @@ struct SharedChecker {
 impl HealthCheck for SharedChecker {
     async fn check(&self, _peer: &Peer) -> pingora::Result<()> {
         let end = self.checker.check().await;
-        let is_passed = end.is_ok();
+        let is_passed = end.result.is_ok();
         if self.ends.send(end).is_ok() && is_passed {
             return Ok(());
         }
@@ -127,51 +133,40 @@ impl HealthCheck for SharedChecker {
 struct Checker {
     backend: Backend,
     client: Arc<DiscoveryClient>,
-    /// Whether the backend rejects our key; logged once.
-    is_refused: AtomicBool,
 }
 
 impl Checker {
     async fn check(&self) -> CheckEnd {
-        let config = &self.backend.config;
-        let path =
-            config.health.path.as_deref().unwrap_or_else(|| facts(config.engine).health_path);
-        let request = SmallRequest { path, body: None, timeout: config.health.timeout };
         let started = now();
-        let (status, _body) = self.client.send(&self.backend, request).await?;
-        let is_refused = matches!(status, 401 | 403);
-        if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
-            let name = &self.backend.state.name;
-            tracing::warn!(
-                backend = %name, status,
-                "health check rejected: check 'api_key' of backend '{name}'"
-            );
-        }
-        if !is_refused {
-            self.is_refused.store(false, Ordering::Relaxed);
-        }
-        match status {
-            200..=299 => Ok(now().since(started)),
-            _ => Err(DiscoveryError::Status { path: path.to_owned(), status }),
-        }
+        let page = CheckPage::of(&self.backend.config);
+        let timeout = self.backend.config.health.timeout;
+        let request = SmallRequest { path: page.path, body: None, timeout };
+        let response = self.client.send(&self.backend, request).await;
+        let remark = response.and_then(|(status, _body)| page.judge(status));
+        CheckEnd { started, result: remark.map(|remark| (now().since(started), remark)) }
     }
 
     /// Records a result; returns the new verdict when it changed.
-    fn learn(&self, result: CheckEnd) -> Option<Health> {
-        let health = &self.backend.config.health;
-        let outcome = match &result {
-            Ok(took) => CheckOutcome::Passed(*took),
+    fn learn(&self, end: &CheckEnd) -> Option<Health> {
+        let (state, health) = (&self.backend.state, &self.backend.config.health);
+        let name = &state.name;
+        self.note_status(end);
+        let outcome = match &end.result {
+            Ok((took, _)) => CheckOutcome::Passed(*took),
             Err(DiscoveryError::Refused) => CheckOutcome::Refused,
+            Err(reason) if self.is_vetoed(reason, end.started) => {
+                tracing::debug!(backend = %name, %reason, "health check failed while requests made progress");
+                state.veto_check(now());
+                return None;
+            }
             Err(_) => CheckOutcome::Failed,
         };
         let check = CheckResult { at: now(), outcome };
-        let CheckVerdict { health: change, breaker } =
-            self.backend.state.learn_check(check, health);
+        let CheckVerdict { health: change, breaker } = state.learn_check(check, health);
         if let Some(transition) = breaker {
-            transition.log(&self.backend.state.name);
+            transition.log(name);
         }
-        let name = &self.backend.state.name;
-        match (change, &result) {
+        match (change, &end.result) {
             (Some(Health::Healthy), _) => tracing::info!(backend = %name, "backend is healthy"),
             (Some(_), Err(reason)) => {
                 tracing::warn!(backend = %name, %reason, "backend is unhealthy");
@@ -179,5 +174,49 @@ impl Checker {
             (Some(_), Ok(_)) | (None, _) => {}
         }
         change
+    }
+
+    /// Keeps a status that is no success, and logs it once.
+    fn note_status(&self, end: &CheckEnd) {
+        let name = &self.backend.state.name;
+        let status = match &end.result {
+            Ok((_, remark)) => remark.map(|remark| remark.status),
+            Err(DiscoveryError::Status { status, .. }) => Some(*status),
+            Err(_) => return,
+        };
+        let is_new = self.backend.state.set_check_status(status);
+        match (status, &end.result) {
+            (Some(status @ (401 | 403)), _) if is_new => tracing::warn!(
+                backend = %name, status,
+                "health check rejected: check 'api_key' of backend '{name}'"
+            ),
+            (_, Ok((_, Some(remark)))) if is_new => tracing::warn!(
+                backend = %name, status = remark.status, meaning = remark.meaning(),
+                "health check passed without a success"
+            ),
+            _ => {}
+        }
+    }
+
+    /// Whether the progress of responses outweighs a failed check. A refused connection and the error of a health
+    /// page stand: operators drain with them.
+    fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
+        let state = &self.backend.state;
+        let last_check = state.checked_at().unwrap_or(started);
+        let since = match reason {
+            // Within the check's own time: what was before says nothing about a backend that hangs.
+            DiscoveryError::TimedOut => started,
+            DiscoveryError::Connection(_)
+            | DiscoveryError::TooLarge
+            | DiscoveryError::NotJson { .. } => last_check,
+            DiscoveryError::Status { .. } if CheckPage::of(&self.backend.config).is_list() => {
+                last_check
+            }
+            DiscoveryError::Status { .. }
+            | DiscoveryError::NoAddress
+            | DiscoveryError::Refused
+            | DiscoveryError::OutOf(_) => return false,
+        };
+        state.last_response() > since
     }
 }

@@ -11,6 +11,8 @@ use crate::api::ErrorCode;
 use crate::config::LimitsConfig;
 use crate::units::ByteSize;
 use crate::wire::chunked::ChunkError;
+use crate::wire::content_coding::{CodingError, ContentCoding};
+use crate::wire::content_decoder::DecodeError;
 
 /// How a request's body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +24,19 @@ pub(crate) enum BodyLength {
     Framed(Option<u64>),
 }
 
-/// Why a body was not read. Each of them ends the connection: where the next request starts is
-/// unknown, or not worth the bytes before it.
+/// Why a body was not read. All but those found in a body that was read whole end the connection: where the
+/// next request starts is unknown, or not worth the bytes before it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     /// The client disconnected; no response can be sent.
     #[error("the client disconnected")]
     ClientGone,
-    #[error("Compressed request bodies are not supported: send the body uncompressed")]
-    Compressed,
+    #[error(transparent)]
+    Coding(#[from] CodingError),
+    #[error("The body cannot be decoded as {}: {reason}", .coding.name())]
+    NotDecoded { coding: ContentCoding, reason: DecodeError },
+    #[error("The body expands to more than {ratio} times its size (limits.max_body_ratio)")]
+    Expands { ratio: u32 },
     #[error("The body is larger than {limit} (limits.max_body_size)")]
     TooLarge { limit: ByteSize },
     #[error("Too many request bodies are held at once (limits.buffered_bodies)")]
@@ -46,12 +52,17 @@ impl BodyError {
     pub(crate) fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::ClientGone => None,
-            Self::Compressed => Some(ErrorCode::UnsupportedEncoding),
-            Self::TooLarge { .. } => Some(ErrorCode::BodyTooLarge),
+            Self::Coding(_) => Some(ErrorCode::UnsupportedEncoding),
+            Self::TooLarge { .. } | Self::Expands { .. } => Some(ErrorCode::BodyTooLarge),
             Self::MemoryFull => Some(ErrorCode::BodyMemoryFull),
             Self::TimedOut => Some(ErrorCode::BodyTimeout),
-            Self::Malformed(_) => Some(ErrorCode::InvalidRequest),
+            Self::Malformed(_) | Self::NotDecoded { .. } => Some(ErrorCode::InvalidRequest),
         }
+    }
+
+    /// Whether the connection ends with the response.
+    pub(crate) fn closes(&self) -> bool {
+        !matches!(self, Self::NotDecoded { .. } | Self::Expands { .. })
     }
 }
 
@@ -69,11 +80,7 @@ impl BodyLength {
     }
 
     /// Refuses what is known to be wrong before a byte of the body is read.
-    pub(crate) fn check(self, headers: &HeaderMap, limits: &LimitsConfig) -> Result<(), BodyError> {
-        let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
-        if encoding.is_some_and(|name| !name.eq_ignore_ascii_case(b"identity")) {
-            return Err(BodyError::Compressed);
-        }
+    pub(crate) fn check(self, limits: &LimitsConfig) -> Result<(), BodyError> {
         let limit = limits.max_body_size;
         match self {
             Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limit.0 => {
@@ -126,6 +133,13 @@ impl BodyClaim {
         }
         granted
     }
+
+    /// Returns the room beyond `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let surplus = self.bytes.saturating_sub(bytes);
+        self.budget.held.fetch_sub(surplus, Ordering::AcqRel);
+        self.bytes -= surplus;
+    }
 }
 
 impl Drop for BodyClaim {
@@ -158,6 +172,10 @@ mod tests {
         assert!(first.grow_to(100));
         assert!(!first.grow_to(101));
         assert_eq!(budget.held(), 100);
+        first.shrink_to(200);
+        assert_eq!(budget.held(), 100);
+        first.shrink_to(30);
+        assert_eq!(budget.held(), 30);
         drop(first);
         assert_eq!(budget.held(), 0);
     }

@@ -21,7 +21,7 @@ use crate::wire::chunked::ChunkDecoder;
 use crate::wire::split_at;
 
 /// How often the rate of an upload is checked.
-const RATE_CHECK: Duration = Duration::from_secs(5);
+pub(super) const RATE_CHECK: Duration = Duration::from_secs(5);
 /// Read past a body's end: a short read shows the runtime that the socket is drained, which saves a
 /// system call later on.
 const SLACK: usize = 64;

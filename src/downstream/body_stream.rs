@@ -1,4 +1,4 @@
-//! Reads a request's body in parts that are not held: for uploads of any size.
+//! Reads a request's body in parts that are not held: for uploads of any size, at a minimum rate.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -6,7 +6,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use super::body::{BodyError, BodyLength};
+use super::body_reader::RATE_CHECK;
 use super::client::Client;
+use crate::clock::now;
+use crate::config::LimitsConfig;
 use crate::wire::chunked::ChunkDecoder;
 use crate::wire::split_at;
 
@@ -16,9 +19,48 @@ const PART: usize = 64 * 1024;
 /// A body being read.
 pub(crate) struct BodyStream<'a> {
     client: &'a Client,
-    /// The longest wait for a part.
-    timeout: Duration,
     left: Left,
+    rate: MinRate,
+}
+
+/// The rate that a client must keep while it is waited for. Time in which a backend is waited for does not count.
+struct MinRate {
+    /// The longest wait for a part, where there is no minimum rate.
+    timeout: Duration,
+    /// Bytes that must come per [`RATE_CHECK`]; 0 for no minimum.
+    needed: u64,
+    /// How long the client has been waited for since the last check.
+    waited: Duration,
+    /// Bytes since the last check.
+    received: u64,
+}
+
+impl MinRate {
+    fn new(limits: &LimitsConfig) -> Self {
+        Self {
+            timeout: limits.body_read_timeout,
+            needed: limits.min_body_rate.0.saturating_mul(RATE_CHECK.as_secs()),
+            waited: Duration::ZERO,
+            received: 0,
+        }
+    }
+
+    /// How much longer the client is waited for before a check.
+    fn left(&self) -> Duration {
+        if self.needed == 0 { self.timeout } else { RATE_CHECK.saturating_sub(self.waited) }
+    }
+
+    /// Begins the next check.
+    ///
+    /// # Errors
+    /// When too little came since the last one.
+    fn check(&mut self) -> Result<(), BodyError> {
+        if self.received < self.needed || self.needed == 0 {
+            return Err(BodyError::TimedOut);
+        }
+        (self.waited, self.received) = (Duration::ZERO, 0);
+        Ok(())
+    }
 }
 
 enum Left {
@@ -29,20 +71,20 @@ enum Left {
 }
 
 impl<'a> BodyStream<'a> {
-    pub(crate) fn new(client: &'a Client, length: BodyLength, timeout: Duration) -> Self {
+    pub(crate) fn new(client: &'a Client, length: BodyLength, limits: &LimitsConfig) -> Self {
         let left = match length {
             BodyLength::None => Left::Nothing,
             BodyLength::Known(bytes) => Left::Known(bytes),
             BodyLength::Chunked => Left::Chunked(ChunkDecoder::default()),
             BodyLength::Framed(_) => Left::Framed,
         };
-        Self { client, timeout, left }
+        Self { client, left, rate: MinRate::new(limits) }
     }
 
     /// The next part; `None` at the end, after which the client's next head may follow.
     ///
     /// # Errors
-    /// When the client leaves, sends nothing for too long, or breaks the framing.
+    /// When the client leaves, sends too slowly, or breaks the framing.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let limit = match &self.left {
@@ -54,10 +96,7 @@ impl<'a> BodyStream<'a> {
                 Left::Chunked(_) | Left::Framed => PART,
             };
             let mut read = BytesMut::with_capacity(limit);
-            let polled = poll_fn(|cx| self.client.poll_body(cx, &mut read, limit));
-            let count = tokio::time::timeout(self.timeout, polled).await;
-            let count = count.map_err(|_elapsed| BodyError::TimedOut)?;
-            let count = count.map_err(|_reset| BodyError::ClientGone)?;
+            let count = self.read_some(&mut read, limit).await?;
             let is_ended = count == 0;
             match &mut self.left {
                 Left::Framed if is_ended => self.left = Left::Nothing,
@@ -75,6 +114,24 @@ impl<'a> BodyStream<'a> {
                         return Ok(Some(read.freeze()));
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads at least one byte; 0 at the end.
+    async fn read_some(&mut self, into: &mut BytesMut, limit: usize) -> Result<usize, BodyError> {
+        loop {
+            let started = now();
+            let polled = poll_fn(|cx| self.client.poll_body(cx, into, limit));
+            let read = tokio::time::timeout(self.rate.left(), polled).await;
+            self.rate.waited += now().since(started);
+            match read {
+                Ok(Ok(count)) => {
+                    self.rate.received = self.rate.received.saturating_add(count as u64);
+                    return Ok(count);
+                }
+                Ok(Err(_reset)) => return Err(BodyError::ClientGone),
+                Err(_elapsed) => self.rate.check()?,
             }
         }
     }

@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use super::circuit_breaker::BreakerTransition;
+use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition};
+use super::fault_shares::Sign;
 use super::load::Probe;
+use super::model_evidence::Learned;
 use super::outcome::{Outcome, OutcomeSource};
+use super::progress::ExpectedWait;
+use super::requester::Requester;
 use super::serving::Serving;
-use crate::config::{CooldownConfig, HealthConfig};
+use crate::config::{BreakerConfig, CooldownConfig, HealthConfig};
 use crate::units::Timestamp;
 
+/// So many more requests at once are taken to make each whole response as much slower again.
+const SLOWING_BATCH: u32 = 32;
 /// The share by which a cooldown may be longer than requested.
 const COOLDOWN_JITTER: f64 = 0.1;
 
@@ -24,7 +30,8 @@ pub enum LatencySample {
 }
 
 impl Serving {
-    /// Records how an attempt ended. Returns the breaker's transition, if it opened or closed.
+    /// Records how an attempt ended. Returns the transition of the backend's breaker or of the model's, if one
+    /// opened or closed.
     pub fn learn_attempt(
         &self,
         outcome: Outcome,
@@ -33,9 +40,11 @@ impl Serving {
         health: &HealthConfig,
     ) -> Option<BreakerTransition> {
         let transition = self.state.learn_outcome(outcome, source, &health.breaker);
-        if transition == Some(BreakerTransition::Closed) {
+        let learned = self.learn_evidence(outcome, source, sample, &health.breaker);
+        if transition == Some(BreakerTransition::Closed) || learned.is_own_released {
             self.state.begin_slow_start(source.at, health.slow_start);
         }
+        let transition = transition.or_else(|| self.model_transition(learned, source.at));
         if outcome == Outcome::Ok {
             // Only the probe starts during a cooldown: a response to an older request says nothing
             // about it.
@@ -47,12 +56,83 @@ impl Serving {
                     self.latency.learn_first_token(first.since(source.started), first);
                 }
                 LatencySample::Whole => {
-                    self.latency.learn_response(source.at.since(source.started), source.at);
+                    let took = source.at.since(source.started);
+                    self.latency.learn_response(took, source.at);
+                    self.evidence.longest.learn(took, source.at);
                 }
                 LatencySample::Stream(None) | LatencySample::None => {}
             }
         }
         transition
+    }
+
+    /// Records whether the model works here, for the client and for all.
+    fn learn_evidence(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        sample: LatencySample,
+        config: &BreakerConfig,
+    ) -> Learned {
+        let is_fault = outcome == Outcome::Fault;
+        // A response without the model proves nothing about it, and a 4xx may be sent without.
+        if !is_fault && (outcome != Outcome::Ok || sample == LatencySample::None) {
+            return Learned::default();
+        }
+        let OutcomeSource { at, started, requester, .. } = source;
+        let (backend, client) = (self.state.serial, requester.client);
+        let sign = Sign { backend, is_fault, client, started, at };
+        let backends = match is_fault {
+            true => self.evidence.usable_backends(backend),
+            false => Vec::new(),
+        };
+        self.evidence.learn(&sign, &self.state.name, config, &backends)
+    }
+
+    fn model_transition(&self, learned: Learned, now: Timestamp) -> Option<BreakerTransition> {
+        let Learned { paused, released, is_own_released } = learned;
+        if is_own_released {
+            self.state.breaker.count_sound_model();
+        }
+        if let Some((_, paused)) = &paused {
+            self.state.breaker.count_faulty_model();
+            self.state.faulty_models.add(self.cooldown.model, paused, now);
+        }
+        let paused = paused.map(|(pause, _)| pause);
+        let is_change = paused.is_some() || !released.is_empty();
+        let model = || self.model.clone();
+        is_change
+            .then(|| BreakerTransition::Model(ModelTransition { model: model(), paused, released }))
+    }
+
+    /// What a request is expected to wait for its first byte; `None` where that is not known.
+    pub fn expected_wait(
+        &self,
+        uncached_tokens: u64,
+        is_streaming: bool,
+        now: Timestamp,
+    ) -> Option<ExpectedWait> {
+        let generation = match is_streaming {
+            true => Duration::ZERO,
+            // A batch that grows makes all of it slower.
+            false => {
+                let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
+                self.evidence.longest.value(now)?.mul_f64(batch)
+            }
+        };
+        Some(ExpectedWait { uncached_tokens, generation })
+    }
+
+    /// What the sender of a request meets because of recent faults: `Open` where other backends are
+    /// preferred, `HalfOpen` where the request would probe.
+    pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
+        if !self.state.has_recent_faults(now) {
+            return BreakerState::Closed;
+        }
+        match self.evidence.state(requester.client, self.state.serial, now) {
+            BreakerState::Closed if self.state.faulty_models.are_several(now) => BreakerState::Open,
+            state => state,
+        }
     }
 }
 

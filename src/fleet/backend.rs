@@ -2,9 +2,10 @@
 //! decisions and written by attempts and checks.
 
 mod learning;
+mod liveness;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,21 +16,20 @@ use super::capacity::CapacityWatch;
 use super::catalogue_request::{CatalogueRequest, OutdatedCatalogue};
 use super::check_request::CheckRequest;
 use super::circuit_breaker::{BreakerTransition, CircuitBreaker};
-use super::client_evidence::ClientEvidence;
 use super::cooldown::Cooldowns;
 use super::drain_estimate::DrainEstimate;
 use super::engine_pages::EnginePages;
 use super::health::{Health, HealthTracker};
 use super::load::{Load, TokensInFlight};
 use super::model_listing::ModelListing;
+use super::operation_lessons::OperationLessons;
+use super::paused_backend::FaultyModels;
+use super::progress::Progress;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, Engine};
 use crate::prefix::EngineCache;
 use crate::units::{Timestamp, to_micros};
-
-/// How precisely the progress of responses is known.
-const RESPONSE_RESOLUTION: Duration = Duration::from_millis(50);
 
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 
@@ -46,12 +46,12 @@ pub struct BackendState {
     check_micros: AtomicU32,
     /// The pauses it requested with a 429 or 503.
     pub cooldowns: Cooldowns,
-    /// Until when faults may matter to decisions; spares them a look at `evidence`.
+    /// Until when faults may matter to decisions; spares them a look at the evidence.
     faults_until: AtomicU64,
     /// The circuit breaker, fed by traffic.
     pub breaker: CircuitBreaker,
-    /// Which clients met faults here.
-    pub evidence: ClientEvidence,
+    /// The models that fail here and not elsewhere.
+    pub faulty_models: FaultyModels,
     /// Its number.
     pub id: BackendId,
     /// A number that is never reused, unlike `id`.
@@ -75,6 +75,8 @@ pub struct BackendState {
     pub pages: EnginePages,
     /// What its last model list contained that is not used.
     pub listing: ModelListing,
+    /// Which operations it has served, and lacks.
+    pub lessons: OperationLessons,
     /// What it has in memory.
     pub memory: BackendMemory,
     catalogue_request: CatalogueRequest,
@@ -85,8 +87,10 @@ pub struct BackendState {
     check_request: CheckRequest,
     /// 0 is unknown.
     slots: AtomicU32,
-    /// When a response last made progress.
-    last_response: AtomicU64,
+    /// The progress of its responses.
+    pub(super) progress: Progress,
+    /// The status of its last check that passed without a 2xx, or 0.
+    check_status: AtomicU16,
     /// The position in [`Engine::ALL`] of the engine that was detected; zero before that.
     detected_engine: AtomicU8,
     /// Whether it is llama.cpp's router, which loads and unloads models on request.
@@ -118,7 +122,7 @@ impl BackendState {
             breaker: CircuitBreaker::default(),
             cooldowns: Cooldowns::default(),
             faults_until: AtomicU64::new(0),
-            evidence: ClientEvidence::default(),
+            faulty_models: FaultyModels::default(),
             slow_start: SlowStart::default(),
             starts_slowly: AtomicBool::new(false),
             drain_estimate: DrainEstimate::default(),
@@ -126,6 +130,7 @@ impl BackendState {
             cache: Arc::default(),
             pages: EnginePages::default(),
             listing: ModelListing::default(),
+            lessons: OperationLessons::default(),
             memory: BackendMemory::default(),
             catalogue_request: CatalogueRequest::default(),
             addresses: Addresses::default(),
@@ -133,7 +138,8 @@ impl BackendState {
             checked_at: AtomicU64::new(0),
             check_request: CheckRequest::default(),
             slots: AtomicU32::new(0),
-            last_response: AtomicU64::new(0),
+            progress: Progress::default(),
+            check_status: AtomicU16::new(0),
             detected_engine: AtomicU8::new(0),
             is_router: AtomicBool::new(false),
             awaited_since: AtomicU64::new(0),
@@ -282,20 +288,6 @@ impl BackendState {
         self.catalogue_request.poll_take(cx)
     }
 
-    /// A response made progress: a head or tokens arrived.
-    pub fn note_response(&self, now: Timestamp) {
-        // Stored a few times a second at most: every stream of the backend writes here.
-        let last = Timestamp(self.last_response.load(Ordering::Relaxed));
-        if now.since(last) >= RESPONSE_RESOLUTION {
-            self.last_response.store(now.0, Ordering::Relaxed);
-        }
-    }
-
-    /// When a response last made progress, to within a twentieth of a second.
-    pub fn last_response(&self) -> Timestamp {
-        Timestamp(self.last_response.load(Ordering::Relaxed))
-    }
-
     /// Records which engine its responses come from.
     pub fn detect_engine(&self, engine: Engine) {
         let position = Engine::ALL.iter().position(|one| *one == engine);
@@ -337,7 +329,7 @@ impl BackendState {
 }
 
 /// What a health check changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckVerdict {
     /// The new verdict of the health checks.
     pub health: Option<Health>,

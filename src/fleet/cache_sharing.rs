@@ -27,6 +27,9 @@ impl Fleet {
     pub fn learn_version(&self, state: &BackendState, version: &str) -> bool {
         let is_other = state.pages.learn_version(version);
         if is_other {
+            if state.lessons.forget() {
+                self.republish();
+            }
             for (_, row) in serving(&self.topology(), state.id) {
                 if let Some(predictor) = row.model_state.used_predictor() {
                     predictor.version_changed();

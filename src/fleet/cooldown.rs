@@ -29,6 +29,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
@@ -85,6 +86,8 @@ pub struct Cooldown {
     client: u64,
     until: AtomicU64,
     status: AtomicU32,
+    /// How often the time of a pause was doubled.
+    doublings: AtomicU32,
     probing: AtomicBool,
 }
 
@@ -110,6 +113,14 @@ impl Cooldown {
 
     pub(super) fn free_probe(&self) {
         self.probing.store(false, Ordering::Release);
+    }
+
+    /// How often the time of a pause that starts now is doubled. One that ended longer ago than it lasted counts no
+    /// more.
+    fn doublings(&self, now: Timestamp) -> u32 {
+        let doublings = self.doublings.load(Ordering::Relaxed);
+        let is_over = now.since(self.ends_at()) > pause_time(doublings);
+        if is_over { 0 } else { doublings + 1 }
     }
 
     fn set(&self, until: Timestamp, status: u16) {
@@ -174,9 +185,22 @@ impl Cooldowns {
                 && one.scope.credential == scope.credential
                 && one.scope.model != 0
                 && one.scope.model != scope.model
+                // A model that is not there says nothing about the load of the others.
+                && one.status() != 404
         };
         if scope.model != 0 && list.iter().any(|one| is_other(&one)) {
             self.set(CooldownScope { model: 0, ..scope }, until, cause, now);
+        }
+    }
+
+    /// Pauses what does not change by itself within seconds: a key that is refused, a model that is not there. Each
+    /// repetition doubles the time.
+    pub fn pause(&self, scope: CooldownScope, cause: CooldownCause, now: Timestamp) {
+        let known = self.list.load().iter().find(|one| one.scope == scope).cloned();
+        let doublings = known.map_or(0, |known| known.doublings(now));
+        self.set(scope, now.after(pause_time(doublings)), cause, now);
+        if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
+            known.doublings.store(doublings, Ordering::Relaxed);
         }
     }
 
@@ -189,6 +213,7 @@ impl Cooldowns {
                 client: cause.client,
                 until: AtomicU64::new(until.0),
                 status: AtomicU32::new(cause.status.into()),
+                doublings: AtomicU32::new(0),
                 probing: AtomicBool::new(false),
             });
             self.list.rcu(|list| {
@@ -213,6 +238,15 @@ impl Cooldowns {
         let left = self.list.load().iter().map(|one| one.ends_at().0).max();
         self.latest.store(left.unwrap_or(0), Ordering::Relaxed);
     }
+}
+
+/// The first pause, and the longest.
+const PAUSE: Duration = Duration::from_mins(1);
+const MAX_PAUSE: Duration = Duration::from_mins(10);
+
+/// How long a pause lasts whose time was doubled this often.
+fn pause_time(doublings: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(MAX_PAUSE)
 }
 
 /// Removes one of the client that started the most: of those, the one that ends first.
@@ -283,6 +317,23 @@ mod tests {
         cooldowns.start(scope(1, 9), LATER, of(9), NOW);
         assert!(cooldowns.covering(scope(1, 9), NOW).is_some(), "a newcomer gets room");
         assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+    }
+
+    #[test]
+    fn pauses_double_up_to_ten_minutes_and_are_short_after_a_rest() {
+        let cooldowns = Cooldowns::default();
+        let mut now = NOW;
+        for seconds in [60, 120, 240, 480, 600, 600] {
+            cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), now);
+            let found = cooldowns.covering(scope(1, 7), now).unwrap();
+            assert_eq!(found.ends_at().since(now), Duration::from_secs(seconds));
+            assert!(cooldowns.covering(scope(2, 7), now).is_none(), "other models go on");
+            now = found.ends_at();
+        }
+        let later = now.after(Duration::from_secs(601));
+        cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), later);
+        let found = cooldowns.covering(scope(1, 0), later).unwrap();
+        assert_eq!(found.ends_at().since(later), Duration::from_secs(60));
     }
 
     #[test]

@@ -149,6 +149,10 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         };
         state.breaker.set(breaker_state, now);
     }
+    let lacks = row.lacks.iter().flatten().filter_map(|name| Operations::from_name(name));
+    for operation in lacks.flat_map(Operations::iter) {
+        fleet.learn_lacking(state, operation, now);
+    }
     overlay_models(fleet, backend, row, now)
 }
 

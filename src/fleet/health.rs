@@ -6,8 +6,8 @@
 //! check of the other kind resets the streak. One task per backend learns, so the two atomics need no
 //! lock; with two writers a streak could count the same check twice.
 //!
-//! The byte of the verdict also holds whether the backend drains and whether a slow start may be going
-//! on, so that a decision tests all three with one load. Each writer changes its own bits only.
+//! The byte of the verdict also holds whether the backend drains, whether a slow start may be going on and
+//! whether it is frozen, so that a decision tests all four with one load. Each writer changes its own bits only.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -54,6 +54,8 @@ const VERDICT: u8 = 0b11;
 const DRAINING: u8 = 0b100;
 /// A slow start may be going on.
 const SLOW_START: u8 = 0b1000;
+/// Its requests make no progress.
+const FROZEN: u8 = 0b1_0000;
 
 /// The verdict, and the count of consecutive checks that contradict it.
 #[derive(Debug, Default)]
@@ -72,7 +74,8 @@ impl HealthTracker {
         }
     }
 
-    /// Whether the checks pass, no operator drains the backend, and no slow start is going on.
+    /// Whether the checks pass, no operator drains the backend, no slow start is going on, and its requests make
+    /// progress.
     #[inline(always)]
     pub(super) fn is_unimpaired(&self) -> bool {
         self.bits.load(Ordering::Relaxed) == Health::Healthy as u8
@@ -93,6 +96,19 @@ impl HealthTracker {
 
     pub(super) fn set_slow_start(&self, in_slow_start: bool) {
         self.set_bit(SLOW_START, in_slow_start);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.bits.load(Ordering::Relaxed) & FROZEN != 0
+    }
+
+    pub(super) fn set_frozen(&self, is_frozen: bool) {
+        self.set_bit(FROZEN, is_frozen);
+    }
+
+    /// The last check failed, and requests prove that the backend works: no check contradicts the verdict.
+    pub(super) fn veto(&self) {
+        self.streak.store(0, Ordering::Relaxed);
     }
 
     fn set_bit(&self, bit: u8, on: bool) -> bool {

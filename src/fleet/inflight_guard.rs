@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use super::backend::BackendState;
-use super::client_evidence::Evidence;
 use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::load::Probe;
+use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
+use super::paused_backend::PausedBackend;
+use super::progress::ExpectedWait;
 use crate::predict::PredictionTicket;
 use crate::units::{Timestamp, TokenCount};
 
@@ -45,6 +47,7 @@ pub enum PermitLimits {
 pub(super) struct ModelPermit<'a> {
     pub(super) state: &'a Arc<ModelState>,
     pub(super) limit: u32,
+    pub(super) evidence: &'a ModelEvidence,
 }
 
 /// A probe slot that is held.
@@ -53,12 +56,17 @@ enum HeldProbe {
     None,
     Breaker,
     Cooldown(Arc<Cooldown>),
-    Client(Arc<Evidence>),
+    Frozen,
+    Evidence(Arc<PausedBackend>),
 }
 
 impl HeldProbe {
     /// Takes the probe slot; `None` when another attempt holds it or there is nothing left to probe.
-    fn try_take(state: &BackendState, request: &PermitRequest) -> Option<Self> {
+    fn try_take(
+        state: &BackendState,
+        evidence: Option<&ModelEvidence>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
         match request.probe {
             Probe::None => Some(Self::None),
             Probe::Breaker => state.breaker.try_take_probe().then_some(Self::Breaker),
@@ -66,7 +74,11 @@ impl HeldProbe {
                 let cooldown = state.cooldowns.covering(request.scope, request.now)?;
                 cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
             }
-            Probe::Client => state.evidence.try_take_probe(request.client).map(Self::Client),
+            Probe::Frozen => state.progress.try_take_probe(request.now).then_some(Self::Frozen),
+            Probe::Evidence => {
+                let paused = evidence?.try_take_probe(request.client, state.serial)?;
+                Some(Self::Evidence(paused))
+            }
         }
     }
 
@@ -75,7 +87,8 @@ impl HeldProbe {
             Self::None => {}
             Self::Breaker => state.breaker.free_probe(),
             Self::Cooldown(cooldown) => cooldown.free_probe(),
-            Self::Client(evidence) => evidence.free_probe(),
+            Self::Frozen => state.progress.free_probe(),
+            Self::Evidence(paused) => paused.free_probe(),
         }
     }
 
@@ -84,7 +97,8 @@ impl HeldProbe {
             Self::None => Probe::None,
             Self::Breaker => Probe::Breaker,
             Self::Cooldown(_) => Probe::Cooldown,
-            Self::Client(_) => Probe::Client,
+            Self::Frozen => Probe::Frozen,
+            Self::Evidence(_) => Probe::Evidence,
         }
     }
 }
@@ -100,6 +114,10 @@ pub struct InflightGuard {
     excludes_probes: bool,
     /// Whether the backend loads the model for it.
     is_loading: bool,
+    /// When it was sent, and the tokens of its prompt that are not cached, where its progress is watched.
+    watched: Option<(Timestamp, u64)>,
+    /// Whether it is a stream that has had its first token.
+    is_stream: bool,
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
     tokens: u64,
@@ -121,7 +139,16 @@ impl InflightGuard {
         limit: u32,
         request: &PermitRequest,
     ) -> Option<Self> {
-        let probe = HeldProbe::try_take(state, request)?;
+        Self::try_reserve_with(state, limit, None, request)
+    }
+
+    fn try_reserve_with(
+        state: &Arc<BackendState>,
+        limit: u32,
+        evidence: Option<&ModelEvidence>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        let probe = HeldProbe::try_take(state, evidence, request)?;
         if state.load.try_begin(limit) {
             state.count_dispatched();
             let state = Arc::clone(state);
@@ -131,6 +158,8 @@ impl InflightGuard {
                 probe,
                 excludes_probes: true,
                 is_loading: false,
+                watched: None,
+                is_stream: false,
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
@@ -152,7 +181,8 @@ impl InflightGuard {
         if !model.state.try_begin(model.limit) {
             return None;
         }
-        let Some(mut guard) = Self::try_reserve(state, limit, request) else {
+        let guard = Self::try_reserve_with(state, limit, Some(model.evidence), request);
+        let Some(mut guard) = guard else {
             model.state.end();
             return None;
         };
@@ -168,6 +198,13 @@ impl InflightGuard {
     /// The backend loads the model for it: what is in memory is read again when it ends, however it does.
     pub(super) fn note_load(&mut self) {
         self.is_loading = true;
+        self.state.progress.begin_load();
+    }
+
+    /// Watches whether the request makes progress; before its own tokens are counted.
+    pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
+        self.state.progress.note_sent(wait, self.state.work.prefill_tokens(), now);
+        self.watched = Some((now, wait.uncached_tokens));
     }
 
     /// Counts the request's tokens for as long as it is in flight.
@@ -190,6 +227,13 @@ impl InflightGuard {
     /// its load may refuse a second request beside the first.
     pub fn first_token(&mut self) {
         self.end_prefill();
+        let progress = &self.state.progress;
+        if let Some((sent, uncached_tokens)) = self.watched.take() {
+            progress.note_first_byte(uncached_tokens, progress.last().since(sent));
+        }
+        if !std::mem::replace(&mut self.is_stream, true) {
+            progress.begin_stream();
+        }
         if !matches!(self.probe, HeldProbe::Cooldown(_)) {
             self.free_probe();
         }
@@ -264,7 +308,11 @@ impl Drop for InflightGuard {
             model.end();
         }
         self.free_probe();
+        if self.is_stream {
+            self.state.progress.end_stream();
+        }
         if self.is_loading {
+            self.state.progress.end_load();
             self.state.invalidate_loaded();
         }
         if let Some(slot) = self.drain_slot {

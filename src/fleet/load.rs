@@ -216,8 +216,10 @@ pub enum Probe {
     Breaker,
     /// That of the cooldown which expires first.
     Cooldown,
-    /// That of the client's own evidence against the backend.
-    Client,
+    /// That of the backend whose requests make no progress.
+    Frozen,
+    /// That of the evidence against the model on the backend.
+    Evidence,
 }
 
 #[cfg(test)]

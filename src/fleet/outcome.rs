@@ -22,6 +22,14 @@ pub enum Outcome {
         /// 429 or 503.
         status: u16,
     },
+    /// The backend does no work for penstock's key, or does not have the model: a part of it pauses, for longer each
+    /// time.
+    Refused {
+        /// What pauses.
+        part: RefusedPart,
+        /// The status that it responded with.
+        status: u16,
+    },
     /// No connection.
     Unreachable,
     /// A 5xx, a broken stream, a response that is not HTTP, silence until a timeout.
@@ -39,10 +47,19 @@ impl Outcome {
             Self::Ok => "ok",
             Self::Client => "client",
             Self::Busy { .. } | Self::Shortage => "busy",
-            Self::Unreachable | Self::Fault => "fault",
+            Self::Refused { .. } | Self::Unreachable | Self::Fault => "fault",
             Self::Cancel => "cancel",
         }
     }
+}
+
+/// The part of a backend that a refusal is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedPart {
+    /// All of it: it does not accept penstock's key.
+    Backend,
+    /// One model, which it does not have.
+    Model,
 }
 
 /// Whose attempt had an outcome, and when.

@@ -40,7 +40,7 @@ impl Serving {
             PermitLimits::All => self.max_in_flight_of_model,
             PermitLimits::Backend => u32::MAX,
         };
-        let model = ModelPermit { state: &self.model_state, limit };
+        let model = ModelPermit { state: &self.model_state, limit, evidence: &self.evidence };
         let is_loaded = is_loaded(self.residency(request.now));
         let most = self.max_in_flight;
         let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;

@@ -6,6 +6,7 @@ use super::backend::SharedBackend;
 use super::backend_id::BackendId;
 use super::cooldown::CooldownScope;
 use super::latency::ModelLatency;
+use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::requester::Requester;
 use super::telemetry::EngineDetails;
@@ -78,6 +79,8 @@ pub struct Serving {
     pub(super) cooldown: CooldownScope,
     /// Whether the backend receives the clients' own credentials, so that it may limit each of them.
     pub(super) passes_credentials: bool,
+    /// The evidence against the backends of the model.
+    pub evidence: Arc<ModelEvidence>,
     /// The timeouts of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,

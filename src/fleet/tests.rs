@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, LoadedModel, Model,
-    Outcome, OutcomeSource, Probe, Topology,
+    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, LatencySample, LoadedModel,
+    Model, Outcome, OutcomeSource, Probe, Topology,
 };
 use super::{CooldownCause, CooldownScope, PermitRequest, Requester};
 use crate::api::{Capabilities, Operations};
@@ -215,21 +215,46 @@ fn permit_is_released_exactly_once() {
 
 #[test]
 fn probe_slot_is_exclusive_and_freed_on_drop() {
-    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
-    let state = &fleet.backends[0].state;
+    let fleet = fleet_of(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\", models: [m]}]",
+    );
+    let fleet = fleet.topology();
+    let row = &model(&fleet, "m").serving[0];
     let (scope, client, now) = (CooldownScope::BACKEND, 7, Timestamp(1));
-    state.cooldowns.start(scope, Timestamp(9_000_000), CooldownCause::of_status(429), now);
+    row.state.cooldowns.start(scope, Timestamp(9_000_000), CooldownCause::of_status(429), now);
     let fault = source(now, Requester { client, ..Requester::default() });
-    state.learn_outcome(Outcome::Fault, fault, &fleet.backends[0].config.health.breaker);
-    for probe in [Probe::Breaker, Probe::Cooldown, Probe::Client] {
+    let health = &fleet.backends[0].config.health;
+    for _ in 0..3 {
+        row.learn_attempt(Outcome::Fault, fault, LatencySample::None, health);
+    }
+    for probe in [Probe::Breaker, Probe::Cooldown, Probe::Evidence] {
         let probe = PermitRequest { probe, scope, client, now, ..PermitRequest::default() };
-        let held = InflightGuard::try_reserve(state, 9, &probe).unwrap();
-        assert!(InflightGuard::try_reserve(state, 9, &probe).is_none(), "{probe:?} is taken");
+        let held = row.try_reserve(&probe).unwrap();
+        assert!(row.try_reserve(&probe).is_none(), "{probe:?} is taken");
         drop(held);
-        assert!(InflightGuard::try_reserve(state, 0, &probe).is_none(), "no place left");
-        let again = InflightGuard::try_reserve(state, 9, &probe);
+        assert!(InflightGuard::try_reserve(&row.state, 0, &probe).is_none(), "no place left");
+        let again = row.try_reserve(&probe);
         assert!(again.is_some(), "{probe:?} is not lost to a full backend");
     }
+}
+
+#[test]
+fn evidence_survives_a_new_topology() {
+    let fleet = fleet_of(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\", models: [m]}, \
+         {name: z, url: \"http://c\"}]",
+    );
+    let before = fleet.topology();
+    let from = source(Timestamp(1), Requester { client: 7, ..Requester::default() });
+    let row = &model(&before, "m").serving[0];
+    for _ in 0..3 {
+        let health = &before.backends[0].config.health;
+        row.learn_attempt(Outcome::Fault, from, LatencySample::None, health);
+    }
+    fleet.learn_models(id_of(&fleet, "z"), &[entry("m")]);
+    let after = fleet.topology();
+    let state = model(&after, "m").serving[0].evidence_against(from.requester, Timestamp(2));
+    assert_eq!(state, super::BreakerState::Open);
 }
 
 #[test]

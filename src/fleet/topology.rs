@@ -8,16 +8,20 @@ use std::time::Duration;
 
 use ahash::HashMap;
 
-use super::backend::SharedBackend;
+use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
+use super::circuit_breaker::BreakerState;
 use super::cooldown::CooldownScope;
 use super::groups::Groups;
 use super::latency::ModelLatency;
+use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
-use crate::api::{CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name};
+use crate::api::{
+    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
+};
 use crate::config::{
     AuthorizationPolicy, BackendConfig, Config, Engine, ModelConfig, ModelEntry, Strategy,
     TimeoutsConfig, UnknownCapability,
@@ -154,11 +158,12 @@ impl Model {
     }
 }
 
-/// Rotation and latencies, carried from one topology to the next.
+/// Rotation, latencies and evidence, carried from one topology to the next.
 #[derive(Debug, Default)]
 struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
+    evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
     /// By the backend's own name: several names for one model share its state.
     states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
@@ -217,24 +222,33 @@ impl Topology {
             && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
         let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
+        let mut alike: HashMap<Box<str>, u32> = HashMap::default();
+        for key in &order {
+            *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
+        }
         for key in order {
             let rows = serving.remove(&key).unwrap_or_default();
-            topology.add(key, rows, &carried, &rules.prefix_memory);
+            // A name that fits several models by its case alone fits none.
+            let fits = alike.get(&*key.to_ascii_lowercase()).copied();
+            let folded = Some(key).filter(|_| fits == Some(1));
+            topology.add(folded, rows, &carried, &rules.prefix_memory);
         }
         topology
     }
 
-    /// Adds a model, named as its first backend lists it.
+    /// Adds a model, named as its first backend lists it. `folded` is what other spellings of its name have in common.
     fn add(
         &mut self,
-        key: Box<str>,
+        folded: Option<Box<str>>,
         mut serving: Vec<Serving>,
         carried: &Carried,
         memory: &Arc<MemoryBudget>,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
-        self.by_key.insert(key, ModelId(number));
+        if let Some(folded) = folded {
+            self.by_key.insert(folded, ModelId(number));
+        }
         for row in serving.iter_mut().filter(|row| row.model != name) {
             self.by_name.insert(row.model.clone(), ModelId(number));
             // It knows the model by its own spelling.
@@ -246,9 +260,12 @@ impl Topology {
         let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
         let most = serving.iter().map(|row| row.weight).max().unwrap_or_default();
         let is_even = serving.iter().all(|row| row.weight == most);
+        let evidence = carried.evidence.get(&name).cloned().unwrap_or_default();
+        evidence.set_backends(serving.iter().map(|row| Arc::clone(&row.state)).collect());
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
             row.most_weight = if is_even { 0 } else { most };
+            row.evidence = Arc::clone(&evidence);
         }
         prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
@@ -262,6 +279,9 @@ impl Topology {
         for model in &self.models {
             carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
             carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
+            if let Some(row) = model.serving.first() {
+                carried.evidence.insert(model.name.clone(), Arc::clone(&row.evidence));
+            }
             for row in &model.serving {
                 carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
                 let own_name = (row.id, canonical_name(row.adapter_name()));
@@ -271,10 +291,48 @@ impl Topology {
         carried
     }
 
+    /// What requests meet at a backend's circuit breaker, or at that of each of its models where all of them
+    /// are paused.
+    pub fn breaker_state(&self, state: &BackendState, now: Timestamp) -> BreakerState {
+        let own = state.breaker.state(now);
+        if own != BreakerState::Closed || !state.has_recent_faults(now) {
+            return own;
+        }
+        let of_models: Vec<BreakerState> =
+            self.rows_of(state).map(|row| row.evidence.state_for_all(state.serial, now)).collect();
+        let is = |wanted| of_models.contains(&wanted);
+        match (is(BreakerState::Closed), is(BreakerState::HalfOpen)) {
+            _ if of_models.is_empty() => own,
+            (true, _) => BreakerState::Closed,
+            (false, true) => BreakerState::HalfOpen,
+            (false, false) => BreakerState::Open,
+        }
+    }
+
+    /// How many clients avoid a model of a backend by their own faults.
+    pub fn clients_avoiding(&self, state: &BackendState, now: Timestamp) -> usize {
+        let mut clients = Vec::new();
+        for row in self.rows_of(state) {
+            row.evidence.add_avoiding(state.serial, now, &mut clients);
+        }
+        clients.sort_unstable();
+        clients.dedup();
+        clients.len()
+    }
+
+    fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
+        let id = state.id;
+        self.models
+            .iter()
+            .flat_map(move |model| model.serving.iter().filter(move |row| row.id == id))
+    }
+
     /// The model called `name`, or by a name that means the same: another case, with or without `:latest`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
         let exact = self.by_name.get(name).copied();
-        exact.or_else(|| self.by_key.get(CanonicalName::new(name)?.as_str()).copied())
+        let folded = || self.by_key.get(CanonicalName::new(name)?.as_str()).copied();
+        let tagged = || default_tag_forms(name).find_map(|form| self.by_name.get(&*form).copied());
+        exact.or_else(folded).or_else(tagged)
     }
 
     /// Has prompts of every model cut into blocks as large as its engines'.
@@ -338,10 +396,12 @@ fn serve(
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
-    let mut native_operations = entry.operations.unwrap_or(engine.operations());
+    let native_operations = entry.operations.or(backend.config.operations);
+    let mut native_operations = native_operations.unwrap_or(engine.operations());
     if num_ctx.is_some() {
         native_operations = with_own_api(native_operations);
     }
+    let native_operations = native_operations.without(backend.state.lessons.lacking());
     let window = match (entry.context_length, num_ctx) {
         (Some(length), Some(num_ctx)) => Some(length.min(num_ctx)),
         (length, num_ctx) => length.or(num_ctx),
@@ -389,6 +449,7 @@ fn serve(
         model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
+        evidence: Arc::default(),
         key: Candidate::key_of(&backend.config.name),
         slot: Slot::UNASSIGNED,
         cooldown: CooldownScope::of_model(entry.upstream_id.as_deref().unwrap_or(&entry.id)),

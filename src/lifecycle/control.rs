@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::UnixStream;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::group_watch::GroupWatch;
 use super::listener_service::Sockets;
-use super::process_state::ProcessState;
+use super::process_state::{ProcessState, send_later};
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
@@ -17,6 +18,7 @@ use crate::admission::rate_limits::Moment;
 use crate::clock::{now, unix_seconds};
 use crate::fleet::Groups;
 use crate::lifecycle::systemd::{Notifier, State};
+use crate::proxy::{LaterIds, Proxy};
 
 /// How many commands may wait; more are refused.
 const QUEUE: usize = 16;
@@ -137,7 +139,10 @@ impl ControlLoop {
         }
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
         tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
+        let mut later = None;
         let process_state = || {
+            let (stored, ids) = self.reloader.proxy.pass_ids_on();
+            later = Some(ids);
             let generation = self.reloader.proxy.generation();
             let fleet = &generation.fleet;
             let moment = Moment { at: now(), unix: unix_seconds() };
@@ -145,20 +150,35 @@ impl ControlLoop {
                 drains: fleet.manual_drains(),
                 predictions: fleet.learned_predictions(),
                 limits: self.reloader.proxy.rates().used(&generation.config, moment),
+                stored,
             }
         };
         let taken = successor.take_over(&self.sockets.all(), process_state).await;
-        match &taken {
-            Ok(pid) => {
+        match taken {
+            Ok((pid, channel)) => {
                 tracing::info!(pid, "graceful upgrade: the new process serves");
-                self.notifier.notify(&[State::MainPid(*pid)]);
+                if let Some(later) = later {
+                    tokio::spawn(pass_on(Arc::clone(&self.reloader.proxy), later, channel));
+                }
+                self.notifier.notify(&[State::MainPid(pid)]);
                 self.stop.mark_upgraded();
                 self.sockets.release();
+                Ok(pid)
             }
             Err(error) => {
-                tracing::error!(%error, "graceful upgrade failed; this process continues to serve")
+                tracing::error!(%error, "graceful upgrade failed; this process continues to serve");
+                Err(error)
             }
         }
-        taken
+    }
+}
+
+/// Passes on what this process learns of stored responses while it ends.
+async fn pass_on(proxy: Arc<Proxy>, mut later: LaterIds, mut channel: UnixStream) {
+    while let Some(ids) = later.next(&proxy).await {
+        if let Err(error) = send_later(&mut channel, &ids).await {
+            tracing::debug!(%error, "the new process does not read on");
+            return;
+        }
     }
 }

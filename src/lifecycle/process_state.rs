@@ -1,5 +1,5 @@
-//! What an upgrade keeps of a running process: drains that were set by hand, what predictors have learned, and what keys
-//! have used of their limits. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
+//! What an upgrade keeps of a running process: drains that were set by hand, what predictors have learned, what keys
+//! have used of their limits, and which backends have the responses that clients continue. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
 //! to continue with.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::admission::rate_limits::KeyUse;
 use crate::fleet::{LearnedPrediction, ManualDrain};
+use crate::proxy::RememberedIds;
 
 /// How long either process waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,6 +29,19 @@ pub struct ProcessState {
     pub predictions: Vec<LearnedPrediction>,
     /// What keys have used of their limits.
     pub limits: Vec<KeyUse>,
+    /// The stored responses and conversations that clients come back for; none where another version writes them
+    /// in another form.
+    #[serde(deserialize_with = "if_readable")]
+    pub stored: RememberedIds,
+}
+
+/// Leaves out what this version cannot read.
+fn if_readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RememberedIds, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).unwrap_or_else(|error| {
+        tracing::warn!(%error, "stored responses could not be taken over");
+        RememberedIds::default()
+    }))
 }
 
 /// Leaves out what this version cannot read: drains must not be lost with it.
@@ -48,15 +62,51 @@ pub(super) async fn send_state(
     tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
 }
 
-/// Receives the state of the old process; empty if that process sends none.
-pub(super) fn receive_state(channel: &UnixStream) -> io::Result<ProcessState> {
+/// Receives the state of the old process; empty if that process sends none. Returns what was read behind it as well.
+pub(super) fn receive_state(channel: &UnixStream) -> io::Result<(ProcessState, Vec<u8>)> {
     channel.set_read_timeout(Some(TIMEOUT))?;
     let mut line = Vec::new();
-    BufReader::new(channel.take(MAX_BYTES)).read_until(b'\n', &mut line)?;
+    let mut reader = BufReader::new(channel.take(MAX_BYTES));
+    reader.read_until(b'\n', &mut line)?;
     if line.is_empty() {
-        return Ok(ProcessState::default());
+        return Ok((ProcessState::default(), Vec::new()));
     }
-    Ok(serde_json::from_slice(&line)?)
+    Ok((serde_json::from_slice(&line)?, reader.buffer().to_vec()))
+}
+
+/// Sends ids that were learned later, until this process ends or the new one does.
+pub(super) async fn send_later(
+    channel: &mut tokio::net::UnixStream,
+    ids: &RememberedIds,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(ids)?;
+    line.push(b'\n');
+    tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
+}
+
+/// What the old process learns after this one has taken over, until it ends.
+#[derive(Debug)]
+pub struct LaterState {
+    /// What was read already.
+    pub(super) read: Vec<u8>,
+    pub(super) channel: UnixStream,
+}
+
+impl LaterState {
+    /// Passes everything to `take` as it comes.
+    ///
+    /// # Errors
+    /// When the channel breaks.
+    pub(super) async fn receive(self, mut take: impl FnMut(RememberedIds)) -> io::Result<()> {
+        self.channel.set_nonblocking(true)?;
+        let channel = tokio::net::UnixStream::from_std(self.channel)?;
+        let bytes = AsyncReadExt::chain(&self.read[..], channel);
+        let mut lines = AsyncBufReadExt::lines(tokio::io::BufReader::new(bytes));
+        while let Some(line) = lines.next_line().await? {
+            take(serde_json::from_str(&line)?);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -79,17 +129,21 @@ mod tests {
             model: "m".to_owned(),
             learned: learned.clone(),
         };
+        let text = r#"{"backends":[["a","http://a","vllm"]],"ids":[[18446744073709551615,0,7],[1,0,null]]}"#;
+        let stored: RememberedIds = serde_json::from_str(text).unwrap();
         let state = ProcessState {
             drains: (0..1024).map(drain).collect(),
             predictions: (0..1024).map(prediction).collect(),
             limits: vec![KeyUse::default()],
+            stored: stored.clone(),
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
         let receiver = tokio::task::spawn_blocking(move || receive_state(&theirs));
         ours.set_nonblocking(true).unwrap();
         let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
         send_state(&mut ours, &state).await.unwrap();
-        let received = receiver.await.unwrap().unwrap();
+        let (received, _) = receiver.await.unwrap().unwrap();
+        assert_eq!(received.stored, stored);
         assert_eq!(received.drains, state.drains);
         let names = |state: &ProcessState| -> Vec<String> {
             state.predictions.iter().map(|one| one.backend.clone()).collect()
@@ -98,18 +152,38 @@ mod tests {
         assert_eq!(received.limits, state.limits);
     }
 
+    #[tokio::test]
+    async fn later_ids_follow_the_state() {
+        let later: RememberedIds =
+            serde_json::from_str(r#"{"backends":[["a","u","e"]],"ids":[[5,0,null]]}"#).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+        send_state(&mut ours, &ProcessState::default()).await.unwrap();
+        send_later(&mut ours, &later).await.unwrap();
+        let (state, read) = receive_state(&theirs).unwrap();
+        assert_eq!(state, ProcessState::default());
+        send_later(&mut ours, &later).await.unwrap();
+        drop(ours);
+        let mut received = Vec::new();
+        LaterState { read, channel: theirs }.receive(|ids| received.push(ids)).await.unwrap();
+        assert_eq!(received, [later.clone(), later]);
+    }
+
     #[test]
     fn older_version_sends_nothing() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
-        assert_eq!(receive_state(&theirs).unwrap(), ProcessState::default());
+        assert_eq!(receive_state(&theirs).unwrap(), (ProcessState::default(), Vec::new()));
     }
 
     #[test]
     fn predictions_of_another_version_are_left_out_and_drains_stay() {
         let drain =
             r#"{"name": "a", "url": "http://10.0.0.5", "engine": "vllm", "draining": true}"#;
-        let line = format!(r#"{{"drains": [{drain}], "predictions": [{{"backend": 5}}, 7]}}"#);
+        let line = format!(
+            r#"{{"drains": [{drain}], "predictions": [{{"backend": 5}}, 7], "stored": 5}}"#
+        );
         let state: ProcessState = serde_json::from_str(&line).unwrap();
         assert_eq!((state.drains.len(), state.predictions.len()), (1, 0));
         let state: ProcessState = serde_json::from_str(r#"{"drains": []}"#).unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::reload_gate::{GateError, simulate};
 
@@ -21,8 +22,10 @@ use crate::proxy::Proxy;
 use crate::routing::Generation;
 use crate::sim::replay::ReplayReport;
 use crate::tls::Look;
-use crate::units::to_millis;
+use crate::units::{show_duration, to_millis};
 
+/// How long reading the configuration may take, with the files that it names.
+const MOST_READING: Duration = Duration::from_secs(30);
 /// How long a reload waits for the first health checks of new backends.
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,20 @@ pub enum ReloadError {
     /// Too many reloads are pending.
     #[error("too many reloads are pending")]
     Busy,
+    /// The file, or one that it names, is on a file system that does not respond.
+    #[error(
+        "the configuration, or a file that it names, cannot be read within {}: its file system does not respond",
+        show_duration(MOST_READING)
+    )]
+    Unreadable,
+    /// An empty list of backends would replace those in use.
+    #[error(
+        "'backends' is empty, and {in_use} are in use: every request would fail; drain them, or restart with this file"
+    )]
+    NoBackends {
+        /// How many are in use.
+        in_use: usize,
+    },
     /// The process is shutting down.
     #[error("this process is shutting down")]
     Stopping,
@@ -99,6 +116,8 @@ pub struct Reloader {
     pub recent: Arc<RecentTraffic>,
     /// Counts tokens by the backends and prices of the configuration.
     pub usage: Arc<LiveUsage>,
+    /// Held while the file is read: an earlier reload may hang in the file system.
+    pub reading: Arc<Semaphore>,
 }
 
 impl Reloader {
@@ -121,11 +140,12 @@ impl Reloader {
 
     async fn try_reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let started = now();
-        let source = self.source.clone().ok_or(ReloadError::NoFile)?;
-        // Files may be on a slow disk, which must not block this thread.
-        let loading = tokio::task::spawn_blocking(move || source.load());
-        let config = loading.await.map_err(|_ended| ReloadError::Stopping)??;
+        let config = self.load().await?;
         let before = self.proxy.generation();
+        let in_use = before.config.backends.len();
+        if config.backends.is_empty() && in_use > 0 {
+            return Err(ReloadError::NoBackends { in_use });
+        }
         let changes = Changes::between(&before.config, &config);
         let restart = Changes::between(self.proxy.config(), &config);
         let groups = look_up_groups(&config, before.fleet.groups()).await;
@@ -149,6 +169,21 @@ impl Reloader {
             simulation,
             took_ms: to_millis(now().since(started)),
         })
+    }
+
+    /// Loads the configuration. Files may be on a slow disk, which must not block this thread; on one that does not
+    /// respond at all, one thread waits, and no second one.
+    async fn load(&self) -> Result<Config, ReloadError> {
+        let source = self.source.clone().ok_or(ReloadError::NoFile)?;
+        let reading = Arc::clone(&self.reading).try_acquire_owned();
+        let reading = reading.map_err(|_hanging| ReloadError::Unreadable)?;
+        let loading = tokio::task::spawn_blocking(move || {
+            let _held = reading;
+            source.load()
+        });
+        let loaded = tokio::time::timeout(MOST_READING, loading).await;
+        let loaded = loaded.map_err(|_late| ReloadError::Unreadable)?;
+        Ok(loaded.map_err(|_ended| ReloadError::Stopping)??)
     }
 
     /// Simulates the recent traffic, where that is wanted; too little of it is no reason against a reload that did

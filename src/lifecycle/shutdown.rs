@@ -2,6 +2,9 @@
 //! Pingora closes the listeners after `server.shutdown_delay`, so that load balancers in front have
 //! seen the failed readiness before a connection is refused.
 
+use std::fs::Metadata;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,6 +67,8 @@ pub struct ShutdownTrigger {
     pub stop: Arc<Shutdown>,
     /// The service manager.
     pub notifier: Arc<Notifier>,
+    /// The files of the listeners' Unix sockets.
+    pub sockets: Vec<PathBuf>,
 }
 
 #[async_trait]
@@ -71,7 +76,11 @@ impl ShutdownSignalWatch for ShutdownTrigger {
     async fn recv(&self) -> ShutdownSignal {
         let mut signals = TerminationSignals::watch();
         tokio::select! {
-            () = signals.next() => self.wait_for_delay(&mut signals).await,
+            () = signals.next() => {
+                self.wait_for_delay(&mut signals).await;
+                // Before the listeners close: from then on another process may listen there.
+                self.remove_sockets();
+            }
             () = self.stop.wake.notified() => {
                 // From here on responses close their connections.
                 self.proxy.begin_stop();
@@ -99,7 +108,20 @@ impl ShutdownTrigger {
             () = tokio::time::sleep(delay) => {}
             () = signals.next() => {
                 tracing::warn!(in_flight = self.proxy.in_flight(), "second signal: exiting without draining");
+                self.remove_sockets();
                 self.stop.end();
+            }
+        }
+    }
+
+    /// Removes the files of the Unix sockets: they lead nowhere once the listeners are closed. After an upgrade the new process does.
+    fn remove_sockets(&self) {
+        for path in &self.sockets {
+            let is_socket = |found: Metadata| found.file_type().is_socket();
+            if std::fs::symlink_metadata(path).is_ok_and(is_socket)
+                && let Err(error) = std::fs::remove_file(path)
+            {
+                tracing::warn!(path = %path.display(), %error, "the socket's file stays");
             }
         }
     }

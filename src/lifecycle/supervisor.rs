@@ -94,7 +94,7 @@ impl Supervisor {
     async fn take_over(&self) {
         let Some(inherited) = self.inherited.lock().take() else { return };
         match tokio::task::spawn_blocking(move || inherited.report_ready()).await {
-            Ok(state) => {
+            Ok((state, later)) => {
                 let fleet = &self.proxy.generation().fleet;
                 let backends = fleet.apply_manual_drains(&state.drains);
                 if !backends.is_empty() {
@@ -107,6 +107,13 @@ impl Supervisor {
                 let moment = Moment { at: now(), unix: unix_seconds() };
                 let keys = self.proxy.rates().restore_used(&state.limits, moment);
                 tracing::debug!(keys, "limits continue with what was used");
+                let ids = self.proxy.restore_ids(&state.stored);
+                tracing::debug!(ids, "stored responses are known");
+                let proxy = Arc::clone(&self.proxy);
+                tokio::spawn(async move {
+                    let received = later.receive(|ids| _ = proxy.restore_ids(&ids)).await;
+                    tracing::debug!(is_whole = received.is_ok(), "the previous process has ended");
+                });
             }
             Err(error) => tracing::error!(%error, "the previous process was not notified"),
         }

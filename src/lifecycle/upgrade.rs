@@ -9,7 +9,7 @@
 //! 3. The old process receives two lines, in either order: the process id (from the launcher), and
 //!    `ready` or an error (from the new process, after its first health checks).
 //! 4. On `ready`, the old process sends one line with its state, announces the new main process to
-//!    systemd and drains. The new process accepts connections once it has that line.
+//!    systemd and drains; what it learns of stored responses meanwhile follows. The new process accepts connections once it has that line.
 //!
 //! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
 //! closes its end of the socket pair and its exit status is reported; a child that reports an error is
@@ -29,7 +29,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::detached_launcher;
-use super::process_state::{ProcessState, receive_state, send_state};
+use super::process_state::{LaterState, ProcessState, receive_state, send_state};
 
 /// The flag of the new process.
 pub(super) const TAKE_OVER: &str = "--take-over";
@@ -95,7 +95,7 @@ impl Successor {
     }
 
     /// Starts it, passes the sockets, waits until it is ready and passes what it continues with, read at
-    /// that moment. Returns its process id.
+    /// that moment. Returns its process id, and the channel to it.
     ///
     /// # Errors
     /// Why it is not ready; then it no longer runs.
@@ -103,7 +103,7 @@ impl Successor {
         &self,
         sockets: &[Socket],
         process_state: impl FnOnce() -> ProcessState,
-    ) -> Result<u32, UpgradeError> {
+    ) -> Result<(u32, tokio::net::UnixStream), UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
         }
@@ -119,10 +119,10 @@ impl Successor {
         match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
                 if let Err(error) = send_state(&mut channel, &process_state()).await {
-                    tracing::warn!(%error, "drains set by hand, predictions and what was used of limits could not be passed to the new process");
+                    tracing::warn!(%error, "drains set by hand, predictions, what was used of limits and stored responses could not be passed to the new process");
                 }
                 terminate(&mut launcher, None);
-                Ok(pid)
+                Ok((pid, channel))
             }
             (Ok(Ok(line)), pid) if line.is_empty() => Err(wait_for_exit(&mut launcher, pid).await),
             (Ok(Ok(line)), pid) => {
@@ -296,14 +296,15 @@ impl InheritedSockets {
         claimed
     }
 
-    /// Reports to the previous process that this one is ready; returns what to continue with. Blocks until
-    /// the previous process has responded or is gone.
-    pub fn report_ready(mut self) -> ProcessState {
+    /// Reports to the previous process that this one is ready; returns what to continue with, now and later. Blocks
+    /// until the previous process has responded or is gone.
+    pub fn report_ready(mut self) -> (ProcessState, LaterState) {
         self.send_line(READY);
-        receive_state(&self.channel).unwrap_or_else(|error| {
-            tracing::warn!(%error, "drains set by hand and predictions could not be taken over");
-            ProcessState::default()
-        })
+        let (state, read) = receive_state(&self.channel).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what the previous process knew could not be taken over");
+            Default::default()
+        });
+        (state, LaterState { read, channel: self.channel })
     }
 
     /// Reports why this process cannot start.

@@ -104,7 +104,7 @@ impl Pace {
     }
 }
 
-/// The engines of `penstock demo`: a small text model, one that sees, one with tools and JSON mode.
+/// Engines of three kinds: a small text model, one that sees, one with tools and JSON mode.
 pub fn fleet() -> [EngineSpec; 3] {
     let engine =
         |name: &str, flavour, model: EngineModel, [first_token, per_token]: [u64; 2]| EngineSpec {
@@ -135,17 +135,25 @@ pub fn fleet() -> [EngineSpec; 3] {
     ]
 }
 
-/// The engines of `penstock demo --traffic`: those of [`fleet`], a replica of the text model, and further
-/// models on the Ollama, two of which fit into its memory.
-pub fn traffic_fleet() -> Vec<EngineSpec> {
-    let [text, vision, mut tools] = fleet();
+/// The engines of `penstock demo`: those of [`fleet`], and a replica of the text model.
+pub fn replicated_fleet() -> Vec<EngineSpec> {
+    let [text, vision, tools] = fleet();
     let replica = EngineSpec { name: "text-2".to_owned(), ..text.clone() };
+    vec![text, replica, vision, tools]
+}
+
+/// The engines of `penstock demo --traffic`: the same, and further models on the Ollama, two of which fit into
+/// its memory.
+pub fn traffic_fleet() -> Vec<EngineSpec> {
+    let mut engines = replicated_fleet();
     let further = ["llama3.2:3b", "nomic-embed-text"].map(|id| EngineModel {
         capabilities: Capabilities::NONE,
         context_length: 8192,
         ..EngineModel::new(id)
     });
-    tools.models.extend(further);
-    tools.memory = Some(2);
-    vec![text, replica, vision, tools]
+    if let Some(tools) = engines.last_mut() {
+        tools.models.extend(further);
+        tools.memory = Some(2);
+    }
+    engines
 }

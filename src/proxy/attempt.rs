@@ -1,13 +1,18 @@
 //! One attempt: what is fixed when it starts, and how it ends.
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use pingora::http::ResponseHeader;
+use serde_json::Value;
 
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::conversion::NotConverted;
+use super::failure::OwnError;
+use super::own_response::OwnResponse;
 use super::reserved::Reserved;
 use super::seeds::Seeds;
 use super::shift_state::TooLong;
-use crate::api::{Operation, TraceContext, is_same_model};
+use crate::api::{ErrorCode, Operation, TraceContext, is_same_model};
 use crate::clock::now;
 use crate::config::Engine;
 use crate::downstream::client::Client;
@@ -20,20 +25,41 @@ use crate::upstream::failure::Failure;
 pub(crate) enum AttemptEnd {
     /// A response went to the client, whole or visibly broken.
     Relayed(Served),
+    /// The backend's part is over, and the client gets a response of penstock's own. `status`: what the backend
+    /// responded with, or would have.
+    Own { response: Result<OwnResponse, OwnError>, status: u16 },
+    /// The response was read whole, for an ensemble, and holds this text.
+    Text(String),
+    /// The response was read whole, for an ensemble, and no text can be made of it.
+    Unreadable(OwnError),
     /// Not a byte went to the client.
     Failed(Failure),
+    /// Another backend may serve the request.
+    Elsewhere(Elsewhere),
+    /// Something has been taken out of the request: the same backend may serve what is left.
+    Changed,
+    /// The request would have waited there for too long, and has a permit elsewhere.
+    Moved(Box<Reserved>),
 }
 
-/// Why a backend does not serve a request that another one may, or that it may itself once the request is changed.
-pub(crate) enum Unsuited {
+/// Why another backend may serve a request that this one does not.
+pub(crate) enum Elsewhere {
     /// Its API has no form for the request; it has got nothing.
     NotConverted(NotConverted),
     /// Its engine has no room for the prompt, and the request may be shortened.
     TooLong(Box<TooLong>),
-    /// Its model cannot do what has been taken out of the request.
-    Unsupported,
-    /// The request would have waited there for too long, and has a permit elsewhere.
-    Moved(Box<Reserved>),
+    /// It does not have what a request for one backend is about.
+    Missing,
+}
+
+/// The end of an attempt that penstock responds to itself, with JSON.
+pub(crate) fn own_json(body: &Value) -> AttemptEnd {
+    let body = Bytes::from(body.to_string());
+    let response = match ResponseHeader::build(200, Some(4)) {
+        Ok(head) => Ok(OwnResponse { head, body, closes: false }),
+        Err(_) => Err(OwnError::new(ErrorCode::InternalError, "The response cannot be made")),
+    };
+    AttemptEnd::Own { response, status: 200 }
 }
 
 /// The fixed parts of one attempt.

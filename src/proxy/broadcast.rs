@@ -12,6 +12,7 @@ mod targets;
 mod verdict;
 
 pub(super) use blobs::serve_blob;
+pub(super) use targets::check_right;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +37,7 @@ use command::Command;
 use engine_exchange::EngineRequest;
 use progress::Progress;
 use target_task::TargetTask;
-use targets::{check_right, choose, is_up};
+use targets::{choose, is_up};
 use verdict::{TargetEnd, Verdict, judge};
 
 /// How long a command that changed the models of backends waits for discovery to see it, so that the client's

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use memchr::memmem;
 
 use super::auth::KeyOwner;
 use super::conversion::Conversion;
@@ -22,10 +23,21 @@ use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology}
 use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
-use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
+
+/// Members by which requests name what only some backend has.
+const RESOURCE_MEMBERS: [&str; 7] = [
+    "\"previous_response_id\"",
+    "\"conversation\"",
+    "\"file_id\"",
+    "\"vector_store_ids\"",
+    "\"container\"",
+    "\"item_reference\"",
+    "\"prompt\":{",
+];
 
 /// The state of one request.
 pub struct RequestContext {
@@ -118,6 +130,8 @@ pub(crate) struct RequestRecord {
     pub(crate) waits_until: Option<Timestamp>,
     /// The attempts that a backend refused as busy, where requests may wait for another: they are no retries.
     pub(crate) refusals: u32,
+    /// The connections that were lost although the backend may have read the request.
+    pub(crate) lost_connections: u32,
     /// Whether its client got the head of a stream while it waited in a queue.
     pub(crate) is_kept_alive: bool,
     /// Messages that were dropped to fit a context.
@@ -176,6 +190,10 @@ pub(crate) struct ScannedRequest {
     pub(crate) moved: Option<Box<Reserved>>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
+    /// The id of the conversation that it belongs to.
+    pub(crate) conversation: Option<Box<[u8]>>,
+    /// Whether the engine keeps what it makes, under an id in its response.
+    pub(crate) makes_stored: bool,
     /// The request as backends get it that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
     /// Whether its stream is to end with usage that the client did not request.
@@ -212,6 +230,8 @@ impl ScannedRequest {
             decision: None,
             moved: None,
             preferred: None,
+            conversation: None,
+            makes_stored: false,
             conversion: None,
             adds_usage: false,
             upgrade: None,
@@ -241,9 +261,15 @@ impl ScannedRequest {
         operation: Operation,
         stream: Option<StreamFraming>,
     ) -> ResponseMonitor {
-        let mut monitor = ResponseMonitor::new(operation, stream);
+        let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
+        let context = serving.and_then(|serving| serving.context_length);
+        let bounds = UsageBounds::of(&self.profile, context);
+        let mut monitor = ResponseMonitor::new(operation, stream, bounds);
         if self.shift.is_some() {
             monitor.watch_length();
+        }
+        if self.makes_stored {
+            monitor.watch_id();
         }
         monitor
     }
@@ -252,6 +278,51 @@ impl ScannedRequest {
     pub(crate) fn learn_end(&self, serving: &Serving, monitor: &ResponseMonitor) {
         if let Some(shift) = &self.shift {
             shift.learn_end(&self.profile, serving, monitor);
+        }
+    }
+
+    /// Whether the request names something that a backend may lack: a stored response, a file, a container. Where it only
+    /// looks so, that does no harm: a 404 teaches less.
+    pub(crate) fn names_resource(&self) -> bool {
+        let body = self.body();
+        RESOURCE_MEMBERS.iter().any(|member| memmem::find(body, member.as_bytes()).is_some())
+    }
+
+    /// Whether the request may be sent again after it was lost: it has no effect beside its response.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match self.profile.operation {
+            Operation::Passthrough
+            | Operation::Speech
+            | Operation::Transcriptions
+            | Operation::Translations
+            | Operation::ImageGenerations
+            | Operation::ImageEdits
+            | Operation::ImageVariations => false,
+            // Stored unless it says otherwise.
+            Operation::Responses => is_switched_off(self.body(), b"store"),
+            Operation::OllamaChat | Operation::OllamaGenerate => {
+                self.profile.residency_change.is_none()
+            }
+            Operation::Chat
+            | Operation::Completions
+            | Operation::Embeddings
+            | Operation::Messages
+            | Operation::Rerank
+            | Operation::Score
+            | Operation::Moderations
+            | Operation::CountTokens
+            | Operation::InputTokens
+            | Operation::Classify
+            | Operation::Pooling
+            | Operation::Tokenize
+            | Operation::Detokenize
+            | Operation::ApplyTemplate
+            | Operation::NativeCompletion
+            | Operation::NativeEmbedding
+            | Operation::Infill
+            | Operation::FillInTheMiddle
+            | Operation::OllamaEmbed
+            | Operation::OllamaEmbeddings => true,
         }
     }
 

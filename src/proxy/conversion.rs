@@ -3,7 +3,7 @@
 //! retries, and bounds both.
 
 use bytes::Bytes;
-use http::header;
+use http::{StatusCode, header};
 
 use super::failure::OwnError;
 use super::long_work::beside_the_loop;
@@ -107,6 +107,10 @@ impl Conversion {
 pub(crate) fn convert_held(held: HeldResponse, client: Operation) -> HeldResponse {
     let body = convert_error(client, held.status, &held.body);
     let mut header = held.header;
+    // It may have come with another one, as the event of a stream or with a 200.
+    if let Ok(status) = StatusCode::from_u16(held.status) {
+        _ = header.set_status(status);
+    }
     header.remove_header(&header::CONTENT_TYPE);
     HeldResponse { header, body: body.into(), ..held }
 }
@@ -122,6 +126,11 @@ impl WayBack {
     /// The operation whose response the backend sends.
     pub(crate) fn operation(&self) -> Operation {
         self.operation
+    }
+
+    /// The same for a backend that sent a whole response to a request for a stream.
+    pub(crate) fn of_whole_response(self) -> Self {
+        Self { reply: self.reply.without_stream(), ..self }
     }
 
     /// Whether the client gets a stream.

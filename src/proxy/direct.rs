@@ -1,6 +1,8 @@
 //! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
 //! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
+mod kept;
+pub(super) mod passed_ids;
 pub(super) mod passthrough;
 pub(super) mod response_ids;
 pub(super) mod show;
@@ -10,24 +12,16 @@ pub(super) mod tunnel;
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::attempt::{Attempt, AttemptEnd};
-use super::context::{RequestContext, ScannedRequest};
-use super::forward::{exchange, hold};
-use super::outcome::{AttemptResult, record_outcome};
-use super::response::relay;
+use super::attempt::AttemptEnd;
+use super::context::{RequestContext, ScannedRequest, Served};
+use super::failure::OwnError;
+use super::forward::{Recipient, make_attempt};
+use super::own_response::send_error;
+use super::reserved::Decided;
+use crate::api::ErrorCode;
 use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
 use crate::routing::RoutingDecision;
-use crate::upstream::failure::{ConnectError, Failure};
-
-/// How a direct attempt ended.
-pub(crate) enum DirectEnd {
-    /// As any attempt does.
-    Ended(AttemptEnd),
-    /// The backend does not have what was requested, and another one may.
-    Missing,
-    /// The backend has as many requests in flight as it may.
-    Full,
-}
+use crate::upstream::failure::Failure;
 
 /// What a direct attempt is allowed.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +40,8 @@ pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<Routing
     })
 }
 
-/// Sends a request to the backend of `decision`, and relays the response.
+/// Sends a request to the backend of `decision`, and relays the response. `None` where the backend has as many
+/// requests in flight as it may.
 pub(crate) async fn attempt_directly(
     proxy: &Proxy,
     session: &mut Session,
@@ -54,43 +49,42 @@ pub(crate) async fn attempt_directly(
     request: &mut ScannedRequest,
     decision: &RoutingDecision,
     terms: DirectTerms,
-) -> DirectEnd {
+) -> Option<AttemptEnd> {
+    let DirectTerms { may_miss, is_limited } = terms;
     let fleet = std::sync::Arc::clone(&request.fleet);
-    let client = ctx.client.clone();
-    let (Some(client), Some(serving)) = (&client, decision.serving(&fleet)) else {
-        debug_assert!(false, "a decision names a backend of the fleet it was made on");
-        return failed(Failure::NotSent(ConnectError::NoAddress));
-    };
-    let most = if terms.is_limited { serving.max_in_flight } else { u32::MAX };
-    let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default());
-    let Some(permit) = permit else { return DirectEnd::Full };
+    let serving = decision.serving(&fleet);
+    debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
+    let serving = serving?;
+    let most = if is_limited { serving.max_in_flight } else { u32::MAX };
+    let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     ctx.record.attempts += 1;
-    request.decision = Some(*decision);
-    let attempt = Attempt::start(ctx, decision, &fleet, client, permit, &proxy.seeds);
-    let Some(attempt) = attempt else {
-        return failed(Failure::NotSent(ConnectError::NoAddress));
-    };
-    let end = match exchange(proxy, session, ctx, request, &attempt).await {
-        Ok(reply) if terms.may_miss && matches!(reply.head.status, 404 | 405 | 501) => {
-            match hold(proxy, reply).await {
-                Ok(_held) => None,
-                Err(client_gone) => Some(AttemptEnd::Failed(client_gone)),
-            }
-        }
-        Ok(reply) => {
-            request.body = None;
-            Some(AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await))
-        }
-        Err(failure) => Some(AttemptEnd::Failed(failure)),
-    };
-    let result = match &end {
-        Some(end) => AttemptResult::of(end, ctx, proxy.seeds.next_share()),
-        None => AttemptResult::by_status(404, ctx),
-    };
-    record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
-    end.map_or(DirectEnd::Missing, DirectEnd::Ended)
+    let decided = Decided { decision: *decision, permit };
+    let to = Recipient::Direct { session, may_miss };
+    Some(make_attempt(proxy, to, ctx, request, decided).await)
 }
 
-fn failed(failure: Failure) -> DirectEnd {
-    DirectEnd::Ended(AttemptEnd::Failed(failure))
+/// Responds after an attempt for one backend that has sent nothing.
+pub(crate) async fn end_directly(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    end: AttemptEnd,
+) -> Served {
+    match end {
+        AttemptEnd::Relayed(served) => served,
+        AttemptEnd::Failed(Failure::ClientGone) => ctx.client_gone(),
+        AttemptEnd::Failed(failure) => {
+            send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await
+        }
+        AttemptEnd::Own { .. }
+        | AttemptEnd::Text(_)
+        | AttemptEnd::Unreadable(_)
+        | AttemptEnd::Elsewhere(_)
+        | AttemptEnd::Changed
+        | AttemptEnd::Moved(_) => {
+            debug_assert!(false, "a request for one backend is relayed, or fails");
+            let message = "The request has no response";
+            send_error(proxy, session, ctx, OwnError::new(ErrorCode::InternalError, message)).await
+        }
+    }
 }

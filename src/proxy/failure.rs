@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::api::ErrorCode;
 use crate::downstream::body::BodyError;
-use crate::fleet::Outcome;
+use crate::fleet::{Outcome, RefusedPart};
 use crate::routing::RouteError;
 use crate::units::Timestamp;
-use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
+use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
 
 /// What the backend's health and circuit breaker learn from a failure. `cooldown`: how long a refusal
 /// pauses it.
@@ -15,12 +15,31 @@ pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
         Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
         Failure::NotSent(_) => Outcome::Unreachable,
-        Failure::NoResponse { .. }
-        | Failure::TimedOut(_)
-        | Failure::BadResponse(_)
-        | Failure::ServerError(_) => Outcome::Fault,
-        Failure::Refused(held) => Outcome::Busy { cooldown, status: held.status },
+        Failure::NoResponse { .. } | Failure::TimedOut(_) | Failure::BadResponse(_) => {
+            Outcome::Fault
+        }
+        Failure::Held(refusal, held) => match held_outcome(*refusal, held.status) {
+            Outcome::Busy { status, .. } => Outcome::Busy { cooldown, status },
+            outcome => outcome,
+        },
         Failure::ClientGone => Outcome::Cancel,
+    }
+}
+
+/// What a response means for its backend that is held back, without the time of a cooldown.
+pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
+    let busy = |usual| {
+        // The error may have come with a 200.
+        let status = if status < 400 { usual } else { status };
+        Outcome::Busy { cooldown: Duration::ZERO, status }
+    };
+    match refusal {
+        Refusal::RateLimited => busy(429),
+        Refusal::Overloaded => busy(503),
+        Refusal::KeyRejected => Outcome::Refused { part: RefusedPart::Backend, status },
+        Refusal::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
+        Refusal::Forbidden | Refusal::NoWork | Refusal::ServerError => Outcome::Fault,
+        Refusal::OperationMissing | Refusal::Client => Outcome::Client,
     }
 }
 
@@ -37,10 +56,20 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
             | ConnectError::ClosedEarly,
         ) => ErrorCode::ConnectFailed,
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
-        Failure::Refused(held) if held.status == 429 => ErrorCode::BackendsCoolingDown,
-        Failure::Refused(_) => ErrorCode::AllBackendsBusy,
+        Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
+        Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
+        Failure::Held(Refusal::Client, _) => ErrorCode::InvalidRequest,
+        Failure::Held(
+            Refusal::KeyRejected
+            | Refusal::Forbidden
+            | Refusal::ModelMissing
+            | Refusal::OperationMissing
+            | Refusal::NoWork
+            | Refusal::ServerError,
+            _,
+        ) => ErrorCode::BadUpstreamResponse,
         Failure::TimedOut(code) => *code,
-        Failure::BadResponse(_) | Failure::ServerError(_) => ErrorCode::BadUpstreamResponse,
+        Failure::BadResponse(_) => ErrorCode::BadUpstreamResponse,
         Failure::ClientGone => ErrorCode::InternalError,
     }
 }
@@ -49,7 +78,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
 pub(crate) fn code_of_status(status: u16) -> ErrorCode {
     match status {
         429 => ErrorCode::BackendsCoolingDown,
-        503 => ErrorCode::AllBackendsBusy,
+        503 | 529 => ErrorCode::AllBackendsBusy,
         400..=499 => ErrorCode::InvalidRequest,
         _ => ErrorCode::BadUpstreamResponse,
     }
@@ -75,13 +104,13 @@ fn message_of(failure: &Failure) -> String {
                 ConnectionEnd::Reset => "reset",
             };
             format!(
-                "The backend {ended} the connection without a response; the request is not \
-                 retried, because it may have been processed"
+                "The backend {ended} the connection without a response, and may have processed the request"
             )
         }
-        Failure::Refused(held) | Failure::ServerError(held) => {
-            format!("The backend responded with {}", held.status)
+        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
+            format!("The backend's response is empty ({})", held.status)
         }
+        Failure::Held(_, held) => format!("The backend responded with {}", held.status),
         Failure::TimedOut(code) => timeout_message(*code).to_owned(),
         Failure::BadResponse(reason) => reason.to_string(),
         Failure::ClientGone => "The client left".to_owned(),
@@ -137,6 +166,8 @@ pub(crate) struct OwnError {
     pub(crate) retry_after: Option<Duration>,
     /// Whether the rest of the request cannot be trusted or is not worth reading.
     pub(crate) closes: bool,
+    /// Whether clients are told not to repeat the request, whatever its code says.
+    pub(crate) is_final: bool,
 }
 
 impl OwnError {
@@ -145,7 +176,12 @@ impl OwnError {
         let is_safe = code.row().status == 503 || code == ErrorCode::ConnectTimeout;
         let retry_after = is_safe.then_some(Duration::from_secs(1));
         let message = bounded(message.into());
-        Self { code, message, param: None, retry_after, closes: false }
+        Self { code, message, param: None, retry_after, closes: false, is_final: false }
+    }
+
+    /// A retry would only do harm.
+    pub(crate) fn without_retry(self) -> Self {
+        Self { is_final: true, retry_after: None, ..self }
     }
 
     /// A retry makes sense after `wait`.
@@ -168,7 +204,7 @@ impl OwnError {
 
     /// The error for a body that was not read; `None` when the client is gone.
     pub(crate) fn from_body(error: &BodyError) -> Option<Self> {
-        Some(Self::new(error.code()?, error.to_string()).closing())
+        Some(Self::new(error.code()?, error.to_string()).closing_if(error.closes()))
     }
 
     /// The error after the last failed attempt.

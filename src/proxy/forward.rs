@@ -1,122 +1,149 @@
-//! One attempt on one backend: a connection, the request on it, the response's head, and the decision
-//! whether that response goes to the client.
+//! One attempt, whoever makes it: a chat, a conversion, a request for one backend, a tunnel, a call of an ensemble,
+//! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
+//! recorded once.
 
-use std::borrow::Cow;
-use std::future::{Future, poll_fn};
-use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
-use http::{Method, Uri};
+use bytes::Bytes;
+use http::HeaderValue;
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::attempt::{Attempt, AttemptEnd, Unsuited};
+use super::attempt::{Attempt, AttemptEnd, Elsewhere};
 use super::context::{RequestContext, ScannedRequest};
 use super::conversion::{Conversion, NotConverted, Terms, convert_held};
+use super::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
+use super::exchange::exchange;
 use super::failure::OwnError;
-use super::kept_alive::continues;
 use super::moves::{Movable, Unresponded};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
 use super::own_response::{send_error, send_held};
+use super::reserved::Decided;
 use super::residency;
-use super::response::{Reply, record_backend, relay};
+use super::response::{Reply, gather, record_backend, record_head, relay, switch};
 use super::shift_state::TooLong;
-use super::target::with_query_model;
 use super::token_count;
 use super::unsupported;
-use crate::api::{Dialect, ErrorCode, Operation};
-use crate::config::Engine;
-use crate::dialect::read_refusal;
+use crate::api::{ErrorCode, Operation};
+use crate::config::AuthorizationPolicy;
+use crate::dialect::ErrorMeaning;
 use crate::downstream::body::BodyClaim;
-use crate::downstream::client::Client;
-use crate::fleet::{InflightGuard, Outcome};
-use crate::routing::RoutingDecision;
-use crate::upstream::connection::Connection;
-use crate::upstream::deadline::Deadline;
-use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
-use crate::upstream::http1::Exchange;
-use crate::upstream::interrupt::{ClientWatch, Interrupts};
-use crate::upstream::pool::ConnectionPool;
-use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
-use crate::upstream::response_head::{Framing, ResponseHead};
-use crate::upstream::retry_safety::request_is_unread;
-use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
+use crate::fleet::Outcome;
+use crate::scan::FirstEvent;
+use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
-/// How long a connection must be idle before it carries another request, where the engine may close it after a response without
-/// saying so.
-const SETTLE: Duration = Duration::from_millis(10);
-/// The most bytes of a refusal that are held back.
-const HELD_LIMIT: usize = 64 * 1024;
-/// The same as a `content-length`.
-const HELD_LENGTH: u64 = HELD_LIMIT as u64;
+/// How long the head of a stream waits for its first event. What does no work fails at once; an engine that is at work
+/// may take any time, and its client sees by the head that it is.
+const FIRST_EVENT: Duration = Duration::from_millis(250);
 
-impl ClientWatch for Client {
-    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        Client::poll_gone(self, cx)
-    }
+/// Who gets the response of an attempt.
+pub(crate) enum Recipient<'a> {
+    /// The client of a request for a model.
+    Client(&'a mut Session),
+    /// The client of a request for one backend. `may_miss`: another backend follows when this one does not have what
+    /// was requested.
+    Direct { session: &'a mut Session, may_miss: bool },
+    /// A client that asks to switch to `protocol`.
+    Tunnel { session: &'a mut Session, protocol: HeaderValue },
+    /// An ensemble, for whose client the session is.
+    Ensemble(&'a Session),
+}
 
-    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Client::poll_flush(self, cx)
+impl Recipient<'_> {
+    fn session(&self) -> &Session {
+        match self {
+            Self::Client(session) | Self::Direct { session, .. } | Self::Tunnel { session, .. } => {
+                session
+            }
+            Self::Ensemble(session) => session,
+        }
     }
 }
 
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
-///
-/// # Errors
-/// [`Unsuited`] when the backend's API has no form for the request, its engine no room, or the request goes on elsewhere.
 pub(crate) async fn make_attempt(
     proxy: &Proxy,
-    session: &mut Session,
+    to: Recipient<'_>,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
-    decision: &RoutingDecision,
-    permit: InflightGuard,
-) -> Result<AttemptEnd, Unsuited> {
+    decided: Decided,
+) -> AttemptEnd {
+    let Decided { decision, permit } = decided;
+    request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);
     let client = ctx.client.clone();
     let attempt = client
         .as_ref()
-        .and_then(|client| Attempt::start(ctx, decision, &fleet, client, permit, &proxy.seeds));
+        .and_then(|client| Attempt::start(ctx, &decision, &fleet, client, permit, &proxy.seeds));
     let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
-        return Ok(AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress)));
+        return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
-    if let Some(change) = residency::change_of(request, &attempt) {
-        return Ok(residency::respond(proxy, session, ctx, request, &attempt, change).await);
+    let is_gathered = matches!(to, Recipient::Ensemble(_));
+    let end = run(proxy, to, ctx, request, &mut attempt).await;
+    let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
+    if is_gathered {
+        ctx.record.outcome = Some(result.outcome);
+        ctx.record.code = result.code;
     }
-    if token_count::is_in_steps(request, &attempt) {
-        return token_count::respond(proxy, session, ctx, request, &attempt).await;
-    }
-    let end = match prepare(proxy, ctx, request, &attempt) {
-        Ok(conversion) => {
-            attempt.conversion = conversion;
-            let reply = exchange(proxy, session, ctx, request, &attempt);
-            let reply = match Movable::of(ctx, request, &attempt) {
-                // Boxed: no other request should carry room for it.
-                Some(movable) => Box::pin(movable.wait(proxy, ctx, request, &attempt, reply)).await,
-                None => reply.await.map_err(Unresponded::Failed),
-            };
-            match reply {
-                Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
-                Err(Unresponded::Failed(failure)) => Ok(AttemptEnd::Failed(failure)),
-                Err(Unresponded::Moved(reserved)) => Err(Unsuited::Moved(reserved)),
-            }
-        }
-        Err(reason) => Err(Unsuited::NotConverted(reason)),
-    };
-    let result = match &end {
-        Ok(end) => AttemptResult::of(end, ctx, proxy.seeds.next_share()),
-        Err(reason) => AttemptResult::unsuited(reason, ctx),
-    };
-    record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
+    record_outcome(&attempt, &result, &ctx.generation, &proxy.observers);
     end
 }
 
+async fn run(
+    proxy: &Proxy,
+    to: Recipient<'_>,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    attempt: &mut Attempt<'_>,
+) -> AttemptEnd {
+    if let Recipient::Client(session) = &to {
+        if let Some(change) = residency::change_of(request, attempt) {
+            return residency::respond(proxy, session, ctx, request, attempt, change).await;
+        }
+        if token_count::is_in_steps(request, attempt) {
+            return token_count::respond(proxy, session, ctx, request, attempt).await;
+        }
+    }
+    match prepare(proxy, ctx, request, attempt) {
+        Ok(conversion) => attempt.conversion = conversion,
+        Err(reason) => return AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)),
+    }
+    let attempt = &*attempt;
+    let reply = exchange(proxy, to.session(), ctx, request, attempt);
+    let movable = match &to {
+        Recipient::Client(_) => Movable::of(ctx, request, attempt),
+        Recipient::Direct { .. } | Recipient::Tunnel { .. } | Recipient::Ensemble(_) => None,
+    };
+    let reply = match movable {
+        // Boxed: no other request should carry room for it.
+        Some(movable) => Box::pin(movable.wait(proxy, ctx, request, attempt, reply)).await,
+        None => reply.await.map_err(Unresponded::Failed),
+    };
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(Unresponded::Failed(failure)) => return AttemptEnd::Failed(failure),
+        Err(Unresponded::Moved(reserved)) => return AttemptEnd::Moved(reserved),
+    };
+    match to {
+        Recipient::Client(session) => deliver(proxy, session, ctx, request, reply).await,
+        Recipient::Ensemble(_) => deliver_text(proxy, ctx, request, reply).await,
+        Recipient::Direct { session, may_miss } => {
+            deliver_direct(proxy, session, ctx, request, reply, may_miss).await
+        }
+        Recipient::Tunnel { session, protocol } if reply.head.status == 101 => {
+            AttemptEnd::Relayed(switch(proxy, session, ctx, reply, protocol).await)
+        }
+        Recipient::Tunnel { session, .. } => {
+            AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await)
+        }
+    }
+}
+
 /// Converts the request if the backend does not serve its operation. Returns what it was and became.
-pub(super) fn prepare(
+fn prepare(
     proxy: &Proxy,
     ctx: &RequestContext,
     request: &mut ScannedRequest,
@@ -144,238 +171,229 @@ pub(super) fn prepare(
     Ok(Some((from, became)))
 }
 
-/// Sends the request and reads the response's head.
-pub(super) async fn exchange<'a>(
-    proxy: &Proxy,
-    session: &Session,
+/// Decides what becomes of a response, and reads as much of it as that takes.
+///
+/// # Errors
+/// When the backend ends the connection before the body has begun, a deadline passes, or the client leaves.
+async fn judge(
     ctx: &RequestContext,
     request: &ScannedRequest,
-    attempt: &'a Attempt<'a>,
-) -> Result<Reply<'a>, Failure> {
-    let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
-    // Of those that waited, the next one is sent in the moment that the last response has ended. llama.cpp closes after some
-    // streams: of streams sent directly after others 1 % failed.
-    let settles = ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
-    let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
+    reply: &mut Reply<'_>,
+    is_gathered: bool,
+) -> Result<Disposition, Failure> {
+    let mut is_begun = false;
+    let mut first_event = pin!(None);
     loop {
-        let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
-        let mut exchange = Exchange::new(connection, interrupts);
-        exchange.accepts_switch = request.upgrade.is_some();
-        let error = match send(&mut exchange, session, ctx, request, attempt).await {
-            Ok(mut head) => {
-                if session.req_header().method == Method::HEAD {
-                    head.framing = Framing::Empty;
-                }
-                return Ok(Reply { exchange, head, attempt });
-            }
-            Err(error) => error,
+        let disposition = {
+            let terms = response_terms(ctx, request, reply, is_gathered);
+            let seen = SeenResponse {
+                status: reply.head.status,
+                framing: reply.head.framing,
+                stream: reply.head.stream,
+                is_json: reply.head.is_json,
+                body: is_begun.then(|| reply.begun.payload()),
+                is_whole: reply.begun.is_whole(),
+            };
+            Disposition::of(&terms, &seen)
         };
-        let is_unread = request_is_unread(&exchange.connection, error);
-        let failure = Failure::from_exchange(error, is_unread);
-        // A server may close an idle connection at the very moment it is reused. Where it cannot have
-        // read the request, that is no failure of the backend: the request goes out again at once, on
-        // a fresh connection.
-        if !(exchange.connection.is_reused && failure.is_unread_end()) {
-            return Err(failure);
+        if disposition != Disposition::Read {
+            return Ok(disposition);
         }
-        reuse_after = None;
-        interrupts = exchange.interrupts;
+        if !is_begun && reply.head.stream.is_some() {
+            first_event.set(Some(tokio::time::sleep(FIRST_EVENT)));
+        }
+        is_begun = true;
+        let known = reply.begun.payload().len();
+        let read = reply.exchange.read_until(&mut reply.begun, |payload| payload.len() > known);
+        let read = match first_event.as_mut().as_pin_mut() {
+            None => read.await,
+            Some(late) => tokio::select! {
+                biased;
+                read = read => read,
+                () = late => return Ok(Disposition::Relay),
+            },
+        };
+        match read {
+            Ok(()) => {}
+            Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
+            Err(error) if reply.begun.payload().is_empty() => {
+                return Err(Failure::from_exchange(error, false));
+            }
+            // What has come goes to the client, with a visible end: the relay meets the same error.
+            Err(_) => return Ok(Disposition::Relay),
+        }
     }
 }
 
-fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_>) -> Deadline {
-    let timeouts = &attempt.serving.timeouts;
-    let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
-    let total = [total, request.deadline].into_iter().flatten().min();
-    let (limit, code) = match request.profile.streaming {
-        true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),
-        false => (timeouts.response, ErrorCode::ResponseTimeout),
-    };
-    Deadline::new(attempt.started, limit, code, total)
-}
-
-/// A connection that has been idle for `reuse_after`, where there is one, else a new one.
-async fn connect(
-    pool: &ConnectionPool,
-    attempt: &Attempt<'_>,
-    interrupts: &mut Interrupts<'_>,
-    reuse_after: Option<Duration>,
-) -> Result<Connection, Failure> {
-    if let Some(settle) = reuse_after
-        && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started, settle)
-    {
-        return Ok(idle);
-    }
-    let timeout = attempt.serving.timeouts.connect;
-    // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
-    let mut connecting = Box::pin(pool.connect(attempt.backend, timeout));
-    let connected = poll_fn(|cx| {
-        let connected = connecting.as_mut().poll(cx);
-        interrupts.or_interrupted(connected, cx)
-    })
-    .await;
-    match connected {
-        Ok(connected) => connected.map_err(Failure::NotSent),
-        Err(interrupted) => Err(Failure::from_exchange(interrupted, true)),
-    }
-}
-
-/// Writes the request and reads the response's head.
-async fn send(
-    exchange: &mut Exchange<'_>,
-    session: &Session,
+fn response_terms<'a>(
     ctx: &RequestContext,
-    request: &ScannedRequest,
-    attempt: &Attempt<'_>,
-) -> Result<ResponseHead, ExchangeError> {
-    let model = attempt.upstream_name(request);
-    let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
-    let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
-    let client = session.req_header();
-    let operation = request.conversion.as_ref().map(|conversion| conversion.operation());
-    let target = match operation.and_then(|operation| operation.row().path()) {
-        Some(path) => path.into(),
-        None => upstream_target(&client.uri, request.profile.operation),
-    };
-    let name = model.unwrap_or(&request.model);
-    let is_renamed = request.is_model_in_query && *name != *request.model;
-    let target = if is_renamed { with_query_model(&target, name).into() } else { target };
-    let own = OwnFields {
-        method: client.method.as_str(),
-        authority: &attempt.backend.authority,
-        body_length: total_len(&body),
-        request_id: &ctx.request_id,
-        trace: attempt.trace,
-        upgrade: request.upgrade.as_ref(),
-        key_form: key_form(ctx.dialect, operation, attempt.engine()),
-        is_converted: operation.is_some(),
-        forwarding: forwarding(ctx, attempt.client),
-    };
-    let config = &attempt.backend.config;
-    let bytes = RequestBytes::write(&target, &client.headers, config, own, body);
-    exchange.request(bytes.parts()).await
-}
-
-/// The body as this backend gets it.
-fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) -> BodyParts<'a> {
-    if let Some(conversion) = &request.conversion {
-        return whole(conversion.body());
-    }
-    let body = request.body();
-    // Compared decoded: a name the client wrote with escapes is still that name.
-    let keeps_name = match request.profile.names_model() {
-        true => *model == *request.model,
-        false => !request.inserts_model,
-    };
-    match (request.adds_usage, keeps_name) {
-        (false, true) => whole(body),
-        (false, false) => splice(body, &request.profile, wire_name),
-        (true, keeps_name) => {
-            splice_usage(body, &request.profile, (!keeps_name).then_some(wire_name))
-        }
+    request: &'a ScannedRequest,
+    reply: &Reply<'a>,
+    is_gathered: bool,
+) -> ResponseTerms<'a> {
+    let Reply { attempt, head, .. } = reply;
+    let conversion = request.conversion.as_deref();
+    let operation = request.profile.operation;
+    let sent = conversion.map_or(operation, Conversion::operation);
+    let passes = attempt.backend.config.authorization == AuthorizationPolicy::Pass;
+    ResponseTerms {
+        operation,
+        sent,
+        model: attempt.upstream_name(request).unwrap_or(&request.model),
+        body: request.body(),
+        key: if passes { SentKey::Clients } else { SentKey::Own },
+        is_converted: conversion.is_some(),
+        has_head: ctx.record.is_kept_alive,
+        is_gathered,
+        retries_5xx: ctx.generation.config.routing.retry_5xx,
+        may_shorten: request.shift.as_ref().is_some_and(|shift| shift.reads(head.status)),
+        may_drop: unsupported::droppable(ctx, request, head.status),
+        // Read only where it matters: the body may be large.
+        is_path_known: matches!(head.status, 404 | 405 | 501)
+            && (attempt.serving.state.lessons.has_served(sent) || request.names_resource()),
     }
 }
 
-/// How the backend takes its key. `converted`: what the request has become.
-fn key_form(client: Dialect, converted: Option<Operation>, engine: Engine) -> KeyForm {
-    let dialect = converted.map_or(client, |operation| operation.row().dialect);
-    match (engine, dialect.row().key_header) {
-        (Engine::Anthropic, _) => KeyForm::Anthropic,
-        (_, Some(name)) => KeyForm::Also(name),
-        (_, None) => KeyForm::Bearer,
-    }
-}
-
-fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
-    let server = &ctx.generation.config.server;
-    let origin = client.origin();
-    Forwarding {
-        policy: server.forwarded_for,
-        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
-        peer: origin.peer.address(),
-        is_tls: origin.is_tls,
-    }
-}
-
-/// The target a backend gets: the client's, with the path that all engines serve the operation at.
-fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
-    match (operation.row().path(), uri.query()) {
-        (Some(path), None) => path.into(),
-        (Some(path), Some(query)) if uri.path() != path => format!("{path}?{query}").into(),
-        (Some(_) | None, _) => uri.path_and_query().map_or("/", PathAndQuery::as_str).into(),
-    }
-}
-
-/// Holds a refusal back, because another backend may do better, and an error that has to be converted;
-/// relays everything else.
+/// Sends a response to the client, or holds it back because another backend may do better.
 async fn deliver(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
-    reply: Reply<'_>,
-) -> Result<AttemptEnd, Unsuited> {
-    let retries_5xx = ctx.generation.config.routing.retry_5xx;
-    let status = reply.head.status;
-    let is_refusal = matches!(status, 429 | 503);
-    let is_retried = is_refusal || (retries_5xx && matches!(status, 500..=599));
-    let is_foreign_error = request.conversion.is_some() && !matches!(status, 200..=299);
-    let is_short = !matches!(reply.head.framing, Framing::Length(length) if length > HELD_LENGTH);
-    let may_be_too_long =
-        is_short && request.shift.as_ref().is_some_and(|shift| shift.reads(status));
-    let may_be_unsupported = is_short && unsupported::reads(ctx, request, status);
-    let breaks_stream = ctx.record.is_kept_alive && !continues(request, &reply.head);
-    let is_held = is_retried || is_foreign_error || may_be_too_long || may_be_unsupported;
-    if !is_held && !breaks_stream {
-        // From here on there is no retry, so the body is released.
-        request.body = None;
-        let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-        return Ok(AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, way_back).await));
-    }
-    let (serving, backend) = (reply.attempt.serving, reply.attempt.backend);
-    let held = match hold(proxy, reply).await {
-        Ok(held) => held,
-        Err(client_gone) => return Ok(AttemptEnd::Failed(client_gone)),
+    mut reply: Reply<'_>,
+) -> AttemptEnd {
+    let disposition = match judge(ctx, request, &mut reply, false).await {
+        Ok(disposition) => disposition,
+        Err(failure) => return AttemptEnd::Failed(failure),
     };
-    let refusal = if may_be_too_long { read_refusal(&held.body) } else { None };
-    if may_be_unsupported && unsupported::take_out(ctx, request, &held.body) {
-        return Err(Unsuited::Unsupported);
+    match disposition {
+        Disposition::Relay | Disposition::Read => {
+            // From here on there is no retry, so the body is released.
+            request.body = None;
+            let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
+            AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, way_back).await)
+        }
+        Disposition::Hold(refusal) => {
+            let held = held_of(proxy, request, reply, Some(refusal));
+            AttemptEnd::Failed(Failure::Held(refusal, held))
+        }
+        Disposition::ConvertError => {
+            record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
+            let held = held_of(proxy, request, reply, None);
+            AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
+        }
+        Disposition::Shorten(refusal) => {
+            let held = held_of(proxy, request, reply, None);
+            let too_long = Box::new(TooLong { held, refusal });
+            AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long))
+        }
+        Disposition::Drop(what) => match unsupported::take_out(ctx, request, what) {
+            true => AttemptEnd::Changed,
+            false => {
+                record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
+                let held = held_of(proxy, request, reply, None);
+                AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
+            }
+        },
+        Disposition::NoStream => {
+            record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
+            ctx.record.outcome = Some(Outcome::Fault);
+            let message = "The backend sent no stream to a request for one";
+            let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
+            AttemptEnd::Relayed(send_error(proxy, session, ctx, error).await)
+        }
     }
-    let held = match request.conversion {
-        Some(_) => convert_held(held, request.profile.operation),
-        None => held,
-    };
-    if let Some(refusal) = refusal {
-        return Err(Unsuited::TooLong(Box::new(TooLong { held, refusal })));
-    }
-    Ok(if is_refusal {
-        AttemptEnd::Failed(Failure::Refused(held))
-    } else if is_retried {
-        AttemptEnd::Failed(Failure::ServerError(held))
-    } else if breaks_stream && status < 400 {
-        record_backend(ctx, serving, backend);
-        ctx.record.outcome = Some(Outcome::Fault);
-        let message = "The backend sent no stream to a request for one";
-        let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
-        AttemptEnd::Relayed(send_error(proxy, session, ctx, error).await)
-    } else {
-        record_backend(ctx, serving, backend);
-        AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
-    })
 }
 
-pub(super) async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {
-    let Reply { mut exchange, head, attempt } = reply;
-    let body = exchange.hold(head.framing, HELD_LIMIT).await;
-    let body = body.map_err(|_client_gone| Failure::ClientGone)?;
-    if body.is_some() && head.keeps_alive {
+/// Makes text of a response, for an ensemble.
+async fn deliver_text(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    mut reply: Reply<'_>,
+) -> AttemptEnd {
+    let disposition = match judge(ctx, request, &mut reply, true).await {
+        Ok(disposition) => disposition,
+        Err(failure) => return AttemptEnd::Failed(failure),
+    };
+    record_head(ctx, request, &reply.head, reply.attempt);
+    match disposition {
+        Disposition::Relay | Disposition::Read if matches!(reply.head.status, 200..=299) => {
+            let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
+            gather(proxy, ctx, request, reply, way_back).await
+        }
+        Disposition::Hold(refusal) => {
+            let held = held_of(proxy, request, reply, Some(refusal));
+            AttemptEnd::Failed(Failure::Held(refusal, held))
+        }
+        _ => {
+            let refusal = match reply.head.status {
+                500.. => Refusal::ServerError,
+                _ => Refusal::Client,
+            };
+            let held = held_of(proxy, request, reply, None);
+            AttemptEnd::Failed(Failure::Held(refusal, held))
+        }
+    }
+}
+
+async fn deliver_direct(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    mut reply: Reply<'_>,
+    may_miss: bool,
+) -> AttemptEnd {
+    if may_miss && matches!(reply.head.status, 404 | 405 | 501) {
+        // Read, so that the connection may be used again.
+        let read = reply.exchange.read_until(&mut reply.begun, |read| read.len() >= MAX_HELD);
+        if matches!(read.await, Err(ExchangeError::ClientGone)) {
+            return AttemptEnd::Failed(Failure::ClientGone);
+        }
+        keep_connection(proxy, reply);
+        return AttemptEnd::Elsewhere(Elsewhere::Missing);
+    }
+    request.body = None;
+    AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await)
+}
+
+/// A response that is held back with what has been read of it, in the client's dialect. `refusal`: why, where it is
+/// held for what it says.
+fn held_of(
+    proxy: &Proxy,
+    request: &ScannedRequest,
+    mut reply: Reply<'_>,
+    refusal: Option<Refusal>,
+) -> HeldResponse {
+    let (mut status, stream) = (reply.head.status, reply.head.stream);
+    let body = reply.begun.take_payload();
+    // Of an error that is too large or broke off, the client gets the status alone.
+    let is_whole = reply.begun.is_whole() || stream.is_some();
+    let body = if is_whole { body } else { Bytes::new() };
+    let header = reply.head.header.clone();
+    let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
+    let Some(conversion) = request.conversion.as_deref() else {
+        keep_connection(proxy, reply);
+        return HeldResponse { retry_after: retry_after(&header), status, header, body };
+    };
+    let error =
+        match stream.map(|stream| FirstEvent::read(conversion.operation(), stream, &body, true)) {
+            Some(FirstEvent::Failed(place)) => body.slice(place),
+            Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
+        };
+    if refusal.is_some() && status < 400 {
+        status = ErrorMeaning::read(&error, model, request.body()).status();
+    }
+    keep_connection(proxy, reply);
+    let held = HeldResponse { retry_after: retry_after(&header), status, header, body: error };
+    convert_held(held, request.profile.operation)
+}
+
+/// Keeps the connection of a response that has been read whole.
+fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
+    let Reply { exchange, head, attempt, begun } = reply;
+    if begun.is_whole() && !begun.is_closed() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
-    Ok(HeldResponse {
-        retry_after: retry_after(&head.header),
-        status: head.status,
-        header: head.header,
-        // A refusal that is too large or broke off is passed on without its body.
-        body: body.unwrap_or_default(),
-    })
 }

@@ -13,7 +13,6 @@ use super::context::{RequestContext, ScannedRequest, Served};
 use super::own_response::add_common_fields;
 use super::response::{add_request_fields, add_stream_fields, frame_open_end};
 use crate::api::{Operation, Work};
-use crate::upstream::response_head::ResponseHead;
 
 /// Whether the client may get the head before there is a response: only a stream of tokens has one that is known.
 pub(crate) fn may_keep_alive(request: &ScannedRequest) -> bool {
@@ -51,11 +50,4 @@ pub(crate) async fn send_waiting(
         }
     }
     Ok(())
-}
-
-/// Whether a response can continue the stream of a client that has its head.
-pub(crate) fn continues(request: &ScannedRequest, head: &ResponseHead) -> bool {
-    let framing = request.profile.operation.row().dialect.row().framing;
-    let is_converted = request.conversion.is_some();
-    head.status == 200 && head.stream.is_some_and(|stream| is_converted || stream == framing)
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use pingora::http::ResponseHeader;
 
-use super::attempt::{Attempt, AttemptEnd, Unsuited};
+use super::attempt::{Attempt, AttemptEnd, Elsewhere};
 use super::context::RequestContext;
 use super::failure::{code_of, outcome_of};
 use super::observers::Observers;
-use crate::api::{ErrorCode, Work};
+use crate::api::{ErrorCode, Operation, Operations, Work};
 use crate::clock::now;
 use crate::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
-use crate::routing::{AttemptEnded, Router};
+use crate::routing::{AttemptEnded, Generation};
 use crate::scan::Usage;
 use crate::units::{Timestamp, TokenCount};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::{Failure, Refusal};
 
 /// How an attempt ended, as far as the backend is concerned.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,10 @@ pub(crate) struct AttemptResult {
     pub(crate) usage: Option<Usage>,
     /// Whether the backend did not find what was requested.
     pub(crate) is_not_found: bool,
+    /// Whether the backend does not know the path that it was sent.
+    pub(crate) lacks_operation: bool,
+    /// What the client requested.
+    pub(crate) operation: Option<Operation>,
     /// Whether the request unloads the model.
     pub(crate) unloads: bool,
     /// Whether the model ran: other responses say nothing about its latency.
@@ -43,7 +47,8 @@ impl AttemptResult {
     /// The result by the response's status, where nothing goes wrong after its head.
     pub(crate) fn by_status(status: u16, ctx: &RequestContext) -> Self {
         let outcome = match status {
-            500.. => Outcome::Fault,
+            // The backend waited in vain for a request that was sent whole.
+            408 | 500.. => Outcome::Fault,
             400..=499 => Outcome::Client,
             _ => Outcome::Ok,
         };
@@ -56,42 +61,51 @@ impl AttemptResult {
             is_relayed: true,
             usage: ctx.record.usage,
             is_not_found: status == 404,
+            lacks_operation: false,
+            operation: ctx.operation,
             unloads: ctx.record.unloads_model,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
             is_moved: false,
         }
     }
 
-    /// The result of an attempt on a backend that does not serve the request.
-    pub(crate) fn unsuited(reason: &Unsuited, ctx: &RequestContext) -> Self {
-        let (outcome, code) = match reason {
-            Unsuited::NotConverted(reason) => (Outcome::Client, Some(reason.to_error().code)),
-            Unsuited::TooLong(_) => (Outcome::Client, Some(ErrorCode::ContextLengthExceeded)),
-            Unsuited::Unsupported => (Outcome::Client, Some(ErrorCode::CapabilityMismatch)),
-            Unsuited::Moved(_) => (Outcome::Cancel, None),
-        };
-        let is_moved = matches!(reason, Unsuited::Moved(_));
-        let by_status = Self::by_status(ctx.record.status, ctx);
-        Self { outcome, code, is_moved, is_relayed: false, ..by_status }
-    }
-
-    /// The result of an attempt that failed. `jitter` in 0..1 lengthens a cooldown.
-    pub(crate) fn failed(failure: &Failure, ctx: &RequestContext, jitter: f64) -> Self {
-        let config = &ctx.generation.config.routing.cooldown;
-        let outcome = outcome_of(failure, cooldown_time(config, requested_wait(failure), jitter));
-        let by_status = Self::by_status(ctx.record.status, ctx);
-        Self { outcome, code: Some(code_of(failure)), is_relayed: false, ..by_status }
-    }
-
     /// The result of an attempt that has ended. `jitter` in 0..1 lengthens a cooldown.
     pub(crate) fn of(end: &AttemptEnd, ctx: &RequestContext, jitter: f64) -> Self {
+        let by_status = Self::by_status(ctx.record.status, ctx);
+        let unserved = |outcome, code| Self { outcome, code, is_relayed: false, ..by_status };
         match end {
-            AttemptEnd::Failed(failure) => Self::failed(failure, ctx, jitter),
             AttemptEnd::Relayed(_) => {
-                let by_status = Self::by_status(ctx.record.status, ctx);
                 let outcome = ctx.record.outcome.unwrap_or(by_status.outcome);
                 Self { outcome, code: ctx.record.code, ..by_status }
             }
+            AttemptEnd::Own { status, .. } => {
+                Self { runs_model: false, ..Self::by_status(*status, ctx) }
+            }
+            AttemptEnd::Text(_) => Self { first_token: None, ..by_status },
+            AttemptEnd::Unreadable(error) => {
+                Self { outcome: Outcome::Fault, code: Some(error.code), ..by_status }
+            }
+            AttemptEnd::Failed(failure) => {
+                let config = &ctx.generation.config.routing.cooldown;
+                let cooldown = cooldown_time(config, requested_wait(failure), jitter);
+                let ended = unserved(outcome_of(failure, cooldown), Some(code_of(failure)));
+                let refusal = match failure {
+                    Failure::Held(refusal, _) => Some(*refusal),
+                    _ => None,
+                };
+                let is_not_found = refusal == Some(Refusal::ModelMissing);
+                let lacks_operation = refusal == Some(Refusal::OperationMissing);
+                Self { is_not_found, lacks_operation, ..ended }
+            }
+            AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+                unserved(Outcome::Client, Some(reason.to_error().code))
+            }
+            AttemptEnd::Elsewhere(Elsewhere::TooLong(_)) => {
+                unserved(Outcome::Client, Some(ErrorCode::ContextLengthExceeded))
+            }
+            AttemptEnd::Elsewhere(Elsewhere::Missing) => Self::by_status(404, ctx),
+            AttemptEnd::Changed => unserved(Outcome::Client, Some(ErrorCode::CapabilityMismatch)),
+            AttemptEnd::Moved(_) => Self { is_moved: true, ..unserved(Outcome::Cancel, None) },
         }
     }
 }
@@ -101,7 +115,7 @@ impl AttemptResult {
 pub(crate) fn record_outcome(
     attempt: &Attempt<'_>,
     result: &AttemptResult,
-    router: &Router,
+    generation: &Generation,
     observers: &Observers,
 ) {
     let Some(mut permit) = attempt.permit.lock().take() else { return };
@@ -132,6 +146,7 @@ pub(crate) fn record_outcome(
         transition.log(&state.name);
     }
     learn_models(attempt, result, at);
+    learn_operation(attempt, result, generation, at);
     observers.attempt_ended(&AttemptEnded {
         backend: attempt.serving.id,
         name: &attempt.serving.state.name,
@@ -140,7 +155,7 @@ pub(crate) fn record_outcome(
         number: attempt.number,
         trace: attempt.trace,
         decision: attempt.decision,
-        router,
+        router: &generation.router,
         fleet: attempt.fleet,
         is_relayed: result.is_relayed,
         is_moved: result.is_moved,
@@ -169,13 +184,43 @@ fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
     }
 }
 
+/// What a response shows of the operations that the backend serves.
+fn learn_operation(
+    attempt: &Attempt<'_>,
+    result: &AttemptResult,
+    generation: &Generation,
+    at: Timestamp,
+) {
+    let Some(sent) = attempt.converted_to().or(result.operation) else { return };
+    let state = &attempt.serving.state;
+    if result.outcome == Outcome::Ok {
+        state.lessons.note_served(sent);
+    } else if result.lacks_operation
+        && has_other_way(attempt, result.operation.unwrap_or(sent), sent)
+        && generation.fleet.learn_lacking(state, sent, at)
+    {
+        tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
+    }
+}
+
+/// Whether a request for `operation` has a way without sending `sent` to this backend: else nothing would be won by
+/// a lesson, and an engine's own error says more than that no backend is left.
+fn has_other_way(attempt: &Attempt<'_>, operation: Operation, sent: Operation) -> bool {
+    let serving = attempt.serving;
+    let without = serving.native_operations.without(Operations::of(&[sent]));
+    let model = attempt.fleet.model(attempt.decision.model);
+    let mut others =
+        model.iter().flat_map(|model| &model.serving).filter(|row| row.id != serving.id);
+    without.target_of(operation).is_some()
+        || others.any(|row| row.usable_operations.contains(operation))
+}
+
 /// The wait that a refusal requests.
 fn requested_wait(failure: &Failure) -> Option<Duration> {
     match failure {
-        Failure::Refused(held) => held.retry_after,
+        Failure::Held(_, held) => held.retry_after,
         Failure::NotSent(_)
         | Failure::NoResponse { .. }
-        | Failure::ServerError(_)
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
         | Failure::ClientGone => None,

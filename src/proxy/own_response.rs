@@ -15,11 +15,12 @@ use super::stream_error::{end_with_error, end_with_held};
 use super::target::Target;
 use crate::api::{Dialect, ErrorReport, error_body};
 use crate::config::Cors;
-use crate::downstream::body::BodyLength;
+use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
+use crate::wire::content_coding::ACCEPTED;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.
@@ -65,6 +66,22 @@ pub(crate) async fn send_error(
         return end_with_error(session, ctx, &error).await;
     }
     let response = error_response(ctx, &error)?;
+    send(proxy, session, ctx, response).await
+}
+
+/// Responds to a request whose body could not be read.
+pub(crate) async fn send_body_error(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    error: &BodyError,
+) -> Served {
+    let Some(own) = OwnError::from_body(error) else { return ctx.client_gone() };
+    let mut response = error_response(ctx, &own)?;
+    if matches!(error, BodyError::Coding(_)) {
+        // RFC 9110 §15.5.16: what the client may send instead.
+        response.head.insert_header(header::ACCEPT_ENCODING, ACCEPTED)?;
+    }
     send(proxy, session, ctx, response).await
 }
 
@@ -163,10 +180,14 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     ctx.record.status = row.status;
     ctx.record.code = Some(error.code);
     let mut head = ResponseHeader::build(row.status, Some(10))?;
-    let should_retry = if row.retry { "true" } else { "false" };
+    let should_retry = if row.retry && !error.is_final { "true" } else { "false" };
     head.insert_header(SHOULD_RETRY, HeaderValue::from_static(should_retry))?;
     if let Some(wait) = error.retry_after {
         head.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
+    }
+    if row.status == 426 {
+        // A 426 names what the server does take (RFC 9110 §15.5.22).
+        head.insert_header(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"))?;
     }
     if row.status == 401 {
         head.insert_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;

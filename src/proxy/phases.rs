@@ -18,11 +18,11 @@ use super::context::{RequestContext, RequestRecord, Served};
 use super::direct::passthrough::serve_passthrough;
 use super::direct::show::serve_show;
 use super::direct::stored_responses::serve_stored;
-use super::direct::tunnel::{Upgrade, requested_protocol, serve_tunnel};
+use super::direct::tunnel::{Upgrade, requested_websocket, serve_tunnel};
 use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
 use super::local_response::usage::send_usage;
-use super::own_response::{send_error, send_refusal};
+use super::own_response::{send_body_error, send_error, send_refusal};
 use super::queue::settle_charge;
 use super::rate_hold::RateHold;
 use super::rate_limits::{Estimate, limit_rate, settle_rate};
@@ -166,14 +166,10 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
         }
         return serve_blob(proxy, session, ctx).await;
     }
-    let body = match read_body(session, ctx, &client, &proxy.bodies).await {
+    let body = match read_body(proxy, session, ctx, &client, forwarded.is_looked_into()).await {
         Ok(body) => body,
-        Err(error) => match OwnError::from_body(&error) {
-            Some(own) => return send_error(proxy, session, ctx, own).await,
-            None => return ctx.client_gone(),
-        },
+        Err(error) => return send_body_error(proxy, session, ctx, &error).await,
     };
-    ctx.body_is_read = true;
     ctx.record.bytes_in = body.bytes.len();
     forward(proxy, session, ctx, forwarded, body).await
 }
@@ -232,7 +228,7 @@ async fn forward_other(
             if let Err(error) = limit_rate(proxy, ctx, None).await {
                 return send_error(proxy, session, ctx, error).await;
             }
-            match requested_protocol(session) {
+            match requested_websocket(session.req_header()) {
                 Some(protocol) => {
                     let upgrade = Upgrade { way: &way, protocol };
                     serve_tunnel(proxy, session, ctx, upgrade, body).await

@@ -146,7 +146,7 @@ pub(crate) fn moment() -> Moment {
 /// model's responses have had on average.
 fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
     let profile = estimate.profile;
-    let output = match (profile.operation.row().work, profile.max_tokens) {
+    let output = match (profile.operation.row().work, profile.output_limit) {
         (Work::Text | Work::Inference, _) => 0,
         (Work::Generation, Some(most)) => most.0,
         (Work::Generation, None) => {

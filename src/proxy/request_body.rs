@@ -15,31 +15,67 @@ use super::failure::OwnError;
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
-use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
+use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
+use crate::downstream::encoded_body::{DecodeBounds, decode};
 use crate::fleet::{BackendSet, Requester};
 use crate::routing::{SplitPoint, read_objectives};
 use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
+use crate::wire::content_coding::ContentCoding;
 
-/// Reads the body; a client that waits for `100 Continue` gets it first.
+/// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
+const OF_ENCODED: [HeaderName; 4] = [
+    header::CONTENT_ENCODING,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+    HeaderName::from_static("content-md5"),
+];
+
+/// Reads the body; a client that waits for `100 Continue` gets it first. A body that penstock looks into is
+/// decoded, and its request loses the fields that say how it was encoded.
 ///
 /// # Errors
 /// When the body is too large, too slow, malformed, or does not fit beside the others.
 pub(crate) async fn read_body(
+    proxy: &Proxy,
     session: &mut Session,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
     client: &Client,
-    budget: &Arc<BodyBudget>,
+    is_looked_into: bool,
 ) -> Result<HeldBody, BodyError> {
-    let limits = &ctx.generation.config.limits;
+    let generation = Arc::clone(&ctx.generation);
+    let limits = &generation.config.limits;
     let headers = &session.req_header().headers;
-    ctx.body_length.check(headers, limits)?;
+    let coding = match is_looked_into {
+        true => ContentCoding::of(fields_of(headers, &header::CONTENT_ENCODING))?,
+        false => None,
+    };
+    ctx.body_length.check(limits)?;
     if headers.contains_key(header::EXPECT) && ctx.body_length != BodyLength::None {
         let written = session.as_downstream_mut().write_continue_response().await;
         written.map_err(|_gone| BodyError::ClientGone)?;
     }
-    BodyReader::new(client, limits, budget).read(ctx.body_length).await
+    let body = BodyReader::new(client, limits, &proxy.bodies).read(ctx.body_length).await?;
+    ctx.body_is_read = true;
+    if is_looked_into {
+        // Also `identity`, and a field without a value.
+        session.req_header_mut().remove_header(&header::CONTENT_ENCODING);
+    }
+    let Some(coding) = coding else { return Ok(body) };
+    for name in &OF_ENCODED {
+        session.req_header_mut().remove_header(name);
+    }
+    let bounds = DecodeBounds { limits, budget: &proxy.bodies };
+    // Boxed: no other request should carry room for it.
+    Box::pin(decode(body, coding, bounds, &proxy.decoded)).await
+}
+
+fn fields_of<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    headers.get_all(name).iter().map(HeaderValue::as_bytes)
 }
 
 /// A body that has been scanned.
@@ -146,16 +182,21 @@ pub(crate) fn admit(
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
     ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
-    if !auth::may_use(&config.auth, ctx.key, &model) {
+    if !auth::may_request(ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    let field = |name: &HeaderName| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    let objectives = read_objectives(config, field, ctx.key, target)
+    let field = |name: &HeaderName| fields_of(headers, name);
+    let named = known.map_or(target, |model| &*model.name);
+    let objectives = read_objectives(config, field, ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let previous = profile.previous_response.of(&body.bytes);
     let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
+    let conversation = profile.conversation.of(&body.bytes);
+    let keeper = proxy.response_ids.backend_of_conversation(conversation, ctx.key_owner());
+    let keeper = keeper.map_err(|error| error.about(Some("conversation")))?;
+    let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
     Ok(ScannedRequest {
         profile,
         model,
@@ -169,7 +210,9 @@ pub(crate) fn admit(
         may_probe: true,
         decision: None,
         moved: None,
-        preferred,
+        preferred: preferred.or(keeper),
+        conversation,
+        makes_stored: false,
         conversion: None,
         adds_usage: false,
         upgrade: None,

@@ -12,17 +12,22 @@ use pingora_proxy::Session;
 
 use super::Proxy;
 use super::auth;
+use super::broadcast::check_right;
 use super::context::RequestContext;
+use super::direct::passthrough::deletes_model;
+use super::direct::tunnel::requested_websocket;
 use super::failure::OwnError;
 use super::local_response::{send_local, send_preflight};
 use super::own_response::{send_error, send_wrong_method};
 use super::target::Target;
+use super::twins::check_query;
+use super::unknown_path;
 use crate::api::{Dialect, ErrorCode, ModelCommand, OllamaRoute, Operation, UsageCall};
 use crate::config::{Compat, Cors};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::routing::Way;
-use crate::upstream::headers::{API_KEY, REQUEST_ID};
+use crate::upstream::headers::{KEY_FIELDS, REQUEST_ID};
 use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;
@@ -40,6 +45,13 @@ pub(crate) enum Forwarded {
     Passthrough(Way),
 }
 
+impl Forwarded {
+    /// Whether penstock looks into the body, so that it has to be decoded. Otherwise it is passed on as it came.
+    pub(crate) fn is_looked_into(&self) -> bool {
+        !matches!(self, Self::Blob | Self::Passthrough(Way::Backend(_)))
+    }
+}
+
 /// Responds to what needs no backend. Returns what does, with nothing but its head
 /// read so far.
 pub(crate) async fn read_head(
@@ -51,7 +63,8 @@ pub(crate) async fn read_head(
     let path = session.req_header().uri.path().to_owned();
     let generation = Arc::clone(&ctx.generation);
     let compat = generation.config.server.compat;
-    let target = Target::of(&path, &generation.router.passthrough, compat);
+    let method = session.req_header().method.clone();
+    let target = Target::of(&method, &path, &generation.router.passthrough, compat);
     classify(session, ctx, target, &path);
     let checked = check_head(proxy, session, ctx, target);
     if compat == Compat::Nomyo {
@@ -155,19 +168,27 @@ fn check_head(
     }
     // A body that is not going to be read ends the connection with the response.
     if target == Target::Unknown {
+        let path = head.uri.path();
+        let passthrough = &ctx.generation.router.passthrough;
+        let mistake = unknown_path::hint(path, passthrough, config.server.compat);
         let hint = ctx.dialect.row().unknown_path_hint;
-        let message = format!("Unknown path: {}{hint}", shown(head.uri.path()));
+        let message = format!("Unknown path: {}{mistake}{hint}", shown(path));
         return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
     }
     let has_cors = !matches!(config.server.cors, Cors::Off);
     let is_preflight = head.method == Method::OPTIONS && has_cors;
+    if matches!(target, Target::Operation(_)) && requested_websocket(head).is_some() {
+        let message = "This path is served over HTTP, without a WebSocket: send a POST";
+        return Err(OwnError::new(ErrorCode::UpgradeRequired, message).closing_if(has_body));
+    }
     if !is_preflight && !target.takes(&head.method) {
         let message = format!("{} takes {}", shown(head.uri.path()), target.methods(has_cors));
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
     // Two parsers may pick different ones of them: penstock must not check one key and an engine another.
-    if let Some(name) = [header::AUTHORIZATION, API_KEY].iter().find(|name| is_repeated(head, name))
-    {
+    let authorization = header::AUTHORIZATION;
+    let mut names = KEY_FIELDS.iter().chain([&authorization]);
+    if let Some(name) = names.find(|name| is_repeated(head, name)) {
         let message = format!("There must be at most one {name} field");
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
@@ -177,6 +198,10 @@ fn check_head(
     } else if config.server.compat == Compat::Nomyo {
         // A public page may say more to those who send a key.
         ctx.key = auth::check_key(config, head).ok().flatten();
+    }
+    check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
+    if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
+        check_right(ctx).map_err(|error| error.closing_if(has_body))?;
     }
     ctx.requester.client = proxy.seeds.hash_client(ctx.key, ctx.client_address);
     ctx.requester.credential = proxy.seeds.hash_credential(&head.headers);

@@ -6,21 +6,18 @@ use std::future::poll_fn;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
 use super::Proxy;
-use super::attempt::{Attempt, AttemptEnd};
+use super::attempt::{Attempt, AttemptEnd, own_json};
 use super::broadcast::one_backend::{Refused, post};
-use super::context::{RequestContext, ScannedRequest, Served};
-use super::failure::OwnError;
-use super::outcome::{AttemptResult, record_outcome};
-use super::own_response::{OwnResponse, send, send_error};
+use super::context::{RequestContext, ScannedRequest};
 use super::response::record_backend;
-use crate::api::{ErrorCode, Operation};
+use crate::api::Operation;
 use crate::clock::unix_seconds;
 use crate::scan::ResidencyChange;
+use crate::upstream::failure::Failure;
 
 /// What the request is to do to a model that the attempt's backend keeps loaded by itself.
 pub(super) fn change_of(
@@ -35,7 +32,7 @@ pub(super) fn change_of(
 /// Responds as Ollama does when it has loaded or unloaded the model.
 pub(super) async fn respond(
     proxy: &Proxy,
-    session: &mut Session,
+    session: &Session,
     ctx: &mut RequestContext,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
@@ -45,29 +42,22 @@ pub(super) async fn respond(
         true => switch(proxy, session, ctx, request, attempt, change).await,
         false => Ok(()),
     };
-    let status = if done.is_ok() { 200 } else { ErrorCode::BadUpstreamResponse.row().status };
-    let result = AttemptResult { runs_model: false, ..AttemptResult::by_status(status, ctx) };
-    record_outcome(attempt, &result, &ctx.generation.router, &proxy.observers);
     record_backend(ctx, attempt.serving, attempt.backend);
     ctx.record.is_streaming = false;
-    AttemptEnd::Relayed(match done {
-        Ok(()) => send_change(proxy, session, ctx, request, change).await,
-        Err(NotSwitched::ClientGone) => ctx.client_gone(),
-        Err(NotSwitched::Refused(text)) => {
-            let message = format!("Backend '{}': {text}", attempt.serving.state.name);
-            let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
-            send_error(proxy, session, ctx, error).await
+    match done {
+        Ok(()) => own_json(&body(request, change, Duration::from_secs(unix_seconds()))),
+        Err(None) => AttemptEnd::Failed(Failure::ClientGone),
+        Err(Some(refused)) => {
+            let message = format!("Backend '{}': {}", attempt.serving.state.name, refused.text);
+            refused.to_end(message)
         }
-    })
-}
-
-/// Why a router did not load or unload a model.
-enum NotSwitched {
-    ClientGone,
-    Refused(String),
+    }
 }
 
 /// Has llama.cpp's router load or unload a model. One that is there already, or gone already, is no error.
+///
+/// # Errors
+/// The router's refusal; `None` when the client is gone.
 async fn switch(
     proxy: &Proxy,
     session: &Session,
@@ -75,7 +65,7 @@ async fn switch(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
     change: ResidencyChange,
-) -> Result<(), NotSwitched> {
+) -> Result<(), Option<Refused>> {
     let (path, done_already) = match change {
         ResidencyChange::Load => ("/models/load", "already"),
         ResidencyChange::Unload => ("/models/unload", "not "),
@@ -87,27 +77,14 @@ async fn switch(
     let mut posting = Box::pin(post(proxy, ctx, headers, attempt, (path, body)));
     let posted = tokio::select! {
         posted = &mut posting => posted,
-        () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(NotSwitched::ClientGone),
+        () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(None),
     };
     attempt.serving.state.invalidate_loaded();
     match posted {
         Ok(_page) => Ok(()),
         Err(Refused { status: Some(400), text }) if text.contains(done_already) => Ok(()),
-        Err(Refused { text, .. }) => Err(NotSwitched::Refused(text)),
+        Err(refused) => Err(Some(refused)),
     }
-}
-
-async fn send_change(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    request: &ScannedRequest,
-    change: ResidencyChange,
-) -> Served {
-    ctx.record.status = 200;
-    let head = ResponseHeader::build(200, Some(4))?;
-    let body = body(request, change, Duration::from_secs(unix_seconds())).to_string();
-    send(proxy, session, ctx, OwnResponse { head, body: body.into(), closes: false }).await
 }
 
 fn body(request: &ScannedRequest, change: ResidencyChange, since_1970: Duration) -> Value {

@@ -2,7 +2,9 @@
 //! end where the backend broke off.
 
 mod converted;
+mod gathered;
 mod progress;
+mod switched;
 mod timing;
 mod usage_filter;
 
@@ -18,17 +20,19 @@ use super::conversion::WayBack;
 use super::failure::timeout_message;
 use super::own_response::{add_common_fields, keep_upstream_id};
 use super::shift_state::CONTEXT_SHIFT;
-use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
+use crate::api::{ErrorCode, Operation, StreamFraming, Work, error_event};
 use crate::clock::now;
 use crate::fleet::{Backend, Outcome, Serving};
 use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
+use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::{HeldHead, RelayEnd, RelayTerms, Transform};
+use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
-pub(super) use converted::{converter, reason_of};
+pub(super) use gathered::gather;
 use progress::Progress;
+pub(super) use switched::switch;
 use usage_filter::UsageFilter;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
@@ -43,6 +47,8 @@ pub(crate) struct Reply<'a> {
     pub(crate) exchange: Exchange<'a>,
     pub(crate) head: ResponseHead,
     pub(crate) attempt: &'a Attempt<'a>,
+    /// The part of the body that has been read.
+    pub(crate) begun: Beginning,
 }
 
 /// Relays a response to the client. `way_back`: how it is converted.
@@ -62,6 +68,13 @@ pub(crate) async fn relay(
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, ctx)?;
+    let way_back = match way_back {
+        // Some engines respond whole to a request for a stream. Their clients get what they would get there.
+        Some(way_back) if !is_stream && !ctx.record.is_kept_alive => {
+            Some(way_back.of_whole_response())
+        }
+        way_back => way_back,
+    };
     match way_back {
         Some(way_back) if !way_back.is_stream() => {
             return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
@@ -70,7 +83,7 @@ pub(crate) async fn relay(
     }
     let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
     let mut transform = transform_of(&mut reply.head, ctx, request, way_back)?;
-    let Reply { mut exchange, mut head, attempt } = reply;
+    let Reply { mut exchange, mut head, attempt, begun } = reply;
     finish_head(&mut head, ctx, session, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
@@ -81,13 +94,17 @@ pub(crate) async fn relay(
         return ctx.client_gone();
     };
     let terms = RelayTerms {
-        framing: head.framing,
+        begun,
         timeouts: &attempt.serving.timeouts,
         observer: &progress,
         transform: transform.as_deref_mut(),
         held: held.as_mut(),
     };
     let end = exchange.relay(session, &mut monitor, terms).await;
+    if end == RelayEnd::LeftAfterEnd {
+        // The client has its whole response, and the engine has nothing left to do.
+        progress.response_read(&monitor);
+    }
     progress.learn_id(&monitor);
     ctx.record.usage = monitor.usage();
     ctx.record.token_events = monitor.tokens;
@@ -96,10 +113,18 @@ pub(crate) async fn relay(
     }
     match end {
         RelayEnd::Complete => {
+            if is_stream && monitor.has_failed() {
+                ctx.record.outcome = Some(Outcome::Fault);
+            }
             if head.keeps_alive {
                 proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
             }
             Ok(())
+        }
+        RelayEnd::LeftAfterEnd => {
+            let gone = ctx.client_gone();
+            ctx.record.outcome = None;
+            gone
         }
         RelayEnd::ClientGone => ctx.client_gone(),
         RelayEnd::Cut(code) => {
@@ -170,8 +195,11 @@ pub(super) fn record_head(
     attempt: &Attempt<'_>,
 ) {
     let now = now();
-    attempt.serving.state.note_response(now);
     if head.stream.is_none() {
+        // Of a stream only tokens are progress, and an HTTP server may refuse in front of a dead engine.
+        if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
+            attempt.serving.state.note_response(now);
+        }
         attempt.prompt_done();
     }
     ctx.record.status = head.status;

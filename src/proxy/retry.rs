@@ -2,28 +2,29 @@
 //! where the failure is safe to retry and the budget allows it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header;
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::attempt::{AttemptEnd, Unsuited};
+use super::attempt::{AttemptEnd, Elsewhere};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
 use super::decision::Undecided;
-use super::failure::OwnError;
-use super::forward::make_attempt;
-use super::own_response::{send_error, send_held, to_retry_after};
+use super::failure::{OwnError, held_outcome};
+use super::forward::{Recipient, make_attempt};
+use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::reserved::Decided;
 use super::response::record_backend;
+use super::similar_model::with_similar_model;
 use crate::api::Dialect;
 use crate::clock::now;
+use crate::config::RetryUnanswered;
 use crate::fleet::{Outcome, Topology};
-use crate::routing::{RouteError, RoutingDecision};
-use crate::upstream::failure::Failure;
+use crate::routing::{RetrySafety, RouteError, RoutingDecision};
+use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
 /// Finds a backend for the request and relays its response, or responds why there is none.
@@ -51,20 +52,36 @@ pub(crate) async fn serve(
                 return Box::pin(sent).await;
             }
         };
-        request.decision = Some(decision);
         // Boxed, as what follows: a request that waits in a queue should not carry room for it.
-        let attempt = make_attempt(proxy, session, ctx, &mut request, &decision, permit);
+        let to = Recipient::Client(session);
+        let attempt = make_attempt(proxy, to, ctx, &mut request, Decided { decision, permit });
         match Box::pin(attempt).await {
-            // A backend that serves the operation itself may take the request.
-            Err(Unsuited::NotConverted(reason)) => {
-                request.tried.insert(decision.backend);
-                past.not_converted = Some(reason);
-            }
-            Ok(AttemptEnd::Relayed(served)) => {
+            AttemptEnd::Relayed(served) => {
                 record_expected_cached(ctx, &decision);
                 return served;
             }
-            Err(Unsuited::TooLong(too_long)) => {
+            AttemptEnd::Own { response, .. } => {
+                return Box::pin(send_own(proxy, session, ctx, response)).await;
+            }
+            AttemptEnd::Failed(Failure::ClientGone) => return ctx.client_gone(),
+            AttemptEnd::Failed(failure) => {
+                let fleet = Arc::clone(&request.fleet);
+                let is_refused_again = has_met_limit && failure.is_busy();
+                has_met_limit |= failure.is_rate_limit();
+                let goes_on = goes_on(proxy, ctx, &mut request, &failure, is_refused_again);
+                let is_last = is_refused_again || decision.candidates <= 1;
+                let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
+                past.last = Some(match goes_on {
+                    true => attempt,
+                    false => return Box::pin(send_failure(proxy, session, ctx, attempt)).await,
+                });
+            }
+            // A backend that serves the operation itself may take the request.
+            AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+                request.tried.insert(decision.backend);
+                past.not_converted = Some(reason);
+            }
+            AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
                 request.tried.insert(decision.backend);
                 if !learn_refusal(ctx, &mut request, decision, *too_long)
                     && let Some(served) =
@@ -74,25 +91,34 @@ pub(crate) async fn serve(
                 }
             }
             // The same backend may take what is left of the request.
-            Err(Unsuited::Unsupported) => {}
-            Err(Unsuited::Moved(reserved)) => {
+            AttemptEnd::Changed => {}
+            AttemptEnd::Moved(reserved) => {
                 request.tried.insert(decision.backend);
                 request.moved = Some(reserved);
             }
-            Ok(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
-            Ok(AttemptEnd::Failed(failure)) => {
-                let fleet = Arc::clone(&request.fleet);
-                let is_refused_again = has_met_limit && matches!(failure, Failure::Refused(_));
-                has_met_limit |= is_rate_limit(&failure);
-                let goes_on = goes_on(proxy, ctx, &mut request, &failure, is_refused_again);
-                let is_last = is_refused_again || decision.candidates <= 1;
-                let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
-                past.last = Some(match goes_on {
-                    true => attempt,
-                    false => return Box::pin(send_failure(proxy, session, ctx, attempt)).await,
-                });
+            AttemptEnd::Text(_)
+            | AttemptEnd::Unreadable(_)
+            | AttemptEnd::Elsewhere(Elsewhere::Missing) => {
+                debug_assert!(false, "a client's request is relayed, fails, or goes elsewhere");
+                request.tried.insert(decision.backend);
             }
         }
+    }
+}
+
+/// Sends a response of penstock's own.
+async fn send_own(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    response: Result<OwnResponse, OwnError>,
+) -> Served {
+    match response {
+        Ok(response) => {
+            ctx.record.status = response.head.status.as_u16();
+            send(proxy, session, ctx, response).await
+        }
+        Err(error) => send_error(proxy, session, ctx, error).await,
     }
 }
 
@@ -106,6 +132,11 @@ fn goes_on(
     is_refused_again: bool,
 ) -> bool {
     let Some(decision) = request.decision else { return false };
+    let lacks_operation = matches!(failure, Failure::Held(Refusal::OperationMissing, _))
+        && decision.serving(&request.fleet).is_some_and(|serving| {
+            let sent = serving.conversion(request.profile.operation);
+            serving.state.lessons.lacking().contains(sent.unwrap_or(request.profile.operation))
+        });
     let waits = may_wait_after(proxy, ctx, failure);
     if waits {
         ctx.record.refusals += 1;
@@ -113,8 +144,11 @@ fn goes_on(
             keep_to_cooling(ctx, request);
         }
     } else {
-        request.tried.insert(decision.backend);
-        if is_refused_again || !may_retry(proxy, ctx, failure) {
+        // With another operation, the same backend may serve it.
+        if !lacks_operation {
+            request.tried.insert(decision.backend);
+        }
+        if is_refused_again || !may_retry(proxy, ctx, request, failure) {
             return false;
         }
     }
@@ -122,21 +156,34 @@ fn goes_on(
     if request.shift.is_none() {
         request.decision = None;
     }
+    if lacks_operation {
+        request.fleet = ctx.generation.fleet.topology();
+    }
     true
 }
 
 /// Whether the failure is safe to retry, and neither `routing.max_retries` nor the retry budget is
 /// used up.
-pub(super) fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
+pub(super) fn may_retry(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    request: &ScannedRequest,
+    failure: &Failure,
+) -> bool {
+    ctx.record.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &ctx.generation.config.routing;
+    let safety = match safety_of(failure) {
+        // A prompt that ends two engines' connections may end those of the others, too.
+        RetrySafety::IfLostAllowed
+            if routing.retry_unanswered == RetryUnanswered::Lost
+                && (ctx.record.lost_connections > 1 || !request.is_repeatable()) =>
+        {
+            RetrySafety::Unsafe
+        }
+        safety => safety,
+    };
     let attempts = ctx.record.attempts.saturating_sub(ctx.record.refusals);
-    proxy.retries.may_retry(safety_of(failure), attempts, routing, now())
-}
-
-/// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
-/// further: a limit of the model or the key would be met everywhere, and every refusal starts a cooldown.
-pub(super) fn is_rate_limit(failure: &Failure) -> bool {
-    matches!(failure, Failure::Refused(held) if held.status == 429)
+    proxy.retries.may_retry(safety, attempts, routing, now())
 }
 
 /// The attempt after which no other follows, unless the request finds a backend in the queue.
@@ -195,6 +242,7 @@ async fn send_unserved(
         }
         (None, None) => {
             let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let error = with_similar_model(ctx, &request.model, error);
             send_error(proxy, session, ctx, error).await
         }
     }
@@ -210,8 +258,8 @@ async fn send_queue_end(
     error: OwnError,
 ) -> Served {
     match last {
-        Some(mut last) if is_rate_limit(&last.failure) => {
-            if let (Failure::Refused(held), Some(wait)) = (&mut last.failure, error.retry_after)
+        Some(mut last) if last.failure.is_rate_limit() => {
+            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, error.retry_after)
                 && held.retry_after.is_none()
             {
                 held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
@@ -233,20 +281,24 @@ async fn send_failure(
     let LastAttempt { failure, decision, fleet, is_last } = *last;
     let serving = decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
-    if let (Failure::Refused(_) | Failure::ServerError(_), Some(serving), Some(backend)) =
-        (&failure, serving, backend)
-    {
+    if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
         record_backend(ctx, serving, backend);
     }
     match failure {
-        Failure::Refused(held) => {
-            let status = held.status;
-            ctx.record.outcome = Some(Outcome::Busy { cooldown: Duration::ZERO, status });
-            send_held(proxy, session, ctx, held, is_last).await
-        }
-        Failure::ServerError(held) => {
+        // Nothing is there that could be passed on.
+        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
             ctx.record.outcome = Some(Outcome::Fault);
-            send_held(proxy, session, ctx, held, false).await
+            let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
+            send_error(proxy, session, ctx, error).await
+        }
+        Failure::Held(refusal, held) => {
+            ctx.record.outcome = Some(held_outcome(refusal, held.status));
+            let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
+            send_held(proxy, session, ctx, held, is_last && is_busy).await
+        }
+        Failure::NoResponse { .. } if ctx.record.lost_connections > 1 => {
+            let error = OwnError::from_failure(&failure).without_retry();
+            send_error(proxy, session, ctx, error).await
         }
         Failure::NotSent(_)
         | Failure::NoResponse { .. }

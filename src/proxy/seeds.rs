@@ -9,7 +9,7 @@ use http::header::{AUTHORIZATION, HeaderValue};
 
 use crate::api::hex;
 use crate::mix::{GOLDEN_GAMMA, mix};
-use crate::upstream::headers::API_KEY;
+use crate::upstream::headers::{KEY_FIELDS, key_in_protocols};
 
 /// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
 /// whole state is one counter.
@@ -64,9 +64,10 @@ impl Seeds {
     /// Identifies the credential that a client sends along; never 0, also without one.
     pub(crate) fn hash_credential(&self, headers: &HeaderMap) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        for name in [&AUTHORIZATION, &API_KEY] {
+        for name in KEY_FIELDS.iter().chain([&AUTHORIZATION]) {
             headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
         }
+        key_in_protocols(headers).hash(&mut hasher);
         hasher.finish().max(1)
     }
 }

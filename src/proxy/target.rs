@@ -59,14 +59,23 @@ pub(crate) enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(crate) fn of(path: &'a str, passthrough: &'a Passthrough, compat: Compat) -> Self {
-        if let (Compat::Nomyo, Some(call)) = (compat, UsageCall::of_path(path)) {
-            return Self::Usage(call);
+    /// What a request is for. `routing.passthrough` forwards what penstock does not serve itself: other paths, and
+    /// other methods on its own.
+    pub(crate) fn of(
+        method: &Method,
+        path: &'a str,
+        passthrough: &'a Passthrough,
+        compat: Compat,
+    ) -> Self {
+        let own = match compat {
+            Compat::Nomyo => UsageCall::of_path(path).map_or_else(|| Self::own(path), Self::Usage),
+            Compat::Off => Self::own(path),
+        };
+        let is_own = own != Self::Unknown && (own.takes(method) || *method == Method::OPTIONS);
+        if is_own {
+            return own;
         }
-        match Self::own(path) {
-            Self::Unknown => passthrough.find(path).map_or(Self::Unknown, Self::Passthrough),
-            own => own,
-        }
+        passthrough.find(path).map_or(own, Self::Passthrough)
     }
 
     fn own(path: &'a str) -> Self {
@@ -135,7 +144,8 @@ impl<'a> Target<'a> {
             Self::Usage(call) => *method == if call.is_post() { Method::POST } else { Method::GET },
             Self::StoredResponse { part, .. } => part.takes(method),
             Self::Ollama(route) => route.takes(method.as_str()),
-            Self::Passthrough(_) => true,
+            // A server that takes TRACE returns the head that it got, with penstock's own key.
+            Self::Passthrough(_) => *method != Method::TRACE,
             Self::Unknown => false,
         }
     }

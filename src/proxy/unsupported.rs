@@ -4,10 +4,14 @@
 
 use super::context::{RequestContext, ScannedRequest};
 use crate::api::{Capabilities, Operation};
-use crate::dialect::{read_unsupported, without};
+use crate::dialect::without;
 
-/// Whether a response with this status is worth reading.
-pub(super) fn reads(ctx: &RequestContext, request: &ScannedRequest, status: u16) -> bool {
+/// What may be taken out of the request after a response with this status.
+pub(super) fn droppable(
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    status: u16,
+) -> Capabilities {
     let has_messages = matches!(
         request.profile.operation,
         Operation::Chat
@@ -16,31 +20,25 @@ pub(super) fn reads(ctx: &RequestContext, request: &ScannedRequest, status: u16)
             | Operation::OllamaChat
             | Operation::OllamaGenerate
     );
-    matches!(status, 400 | 422 | 500 | 501) && has_messages && !droppable(ctx, request).is_empty()
+    if !has_messages || !matches!(status, 400 | 422 | 500 | 501) {
+        return Capabilities::NONE;
+    }
+    let allowed = ctx.generation.config.routing.retry_without;
+    let needs = request.profile.needs;
+    let kept = needs.without(allowed);
+    needs.without(kept)
 }
 
-/// Takes out what the engine's error says that its model cannot do; returns whether there was such a thing.
+/// Takes `what` out of the request; returns whether there was such a thing.
 pub(super) fn take_out(
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
-    error: &[u8],
+    what: Capabilities,
 ) -> bool {
-    let what = read_unsupported(error);
-    if what.is_empty() || !droppable(ctx, request).contains(what) {
-        return false;
-    }
     let changed = without(request.profile.operation, request.body(), what);
     let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
     if is_changed {
         ctx.record.retried_without = ctx.record.retried_without.union(what);
     }
     is_changed
-}
-
-/// What the request has and may lose.
-fn droppable(ctx: &RequestContext, request: &ScannedRequest) -> Capabilities {
-    let allowed = ctx.generation.config.routing.retry_without;
-    let needs = request.profile.needs;
-    let kept = needs.without(allowed);
-    needs.without(kept)
 }

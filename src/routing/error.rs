@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::RouteInput;
 use super::filters::{self, RejectReason};
-use crate::api::{Capabilities, ErrorCode, Operation};
+use crate::api::{Capabilities, ContextOverflow, ErrorCode, Operation};
 use crate::fleet::{Health, Serving, Topology};
-use crate::units::Timestamp;
+use crate::units::{Timestamp, TokenCount};
 
 /// The most backends that a message names: enough to see what to change, and the message stays bounded.
 const MAX_NAMED: usize = 5;
@@ -80,6 +80,9 @@ pub enum RouteError {
         missing: Missing,
         /// What each lacks, by name; of the first few.
         lacking: Vec<(String, Missing)>,
+        /// By how much the prompt is too long for the longest context, where nothing else is missing there:
+        /// a shorter one is served.
+        overflow: Option<ContextOverflow>,
     },
     /// The model and all its fallbacks are out.
     FallbackChainExhausted {
@@ -175,7 +178,7 @@ impl RouteError {
         for ((_, verdict), candidate) in filters::rejections(input, serving).zip(&serving.serving) {
             seen.add(input, candidate, verdict);
         }
-        seen.conclude(model)
+        seen.conclude(model, input)
     }
 
     /// Why a model that no backend lists cannot be served: it is unknown, or discovery has not ended.
@@ -196,16 +199,44 @@ impl RouteError {
         }
     }
 
-    /// The same failure after every entry of a chain failed too.
-    pub(super) fn with_chain_exhausted(self, target: &str, chain: &[Box<str>]) -> Self {
+    /// The same failure after every entry of a chain failed too, with `errors`. A prompt that is too long for
+    /// each of them stays one: no retry is served before it is shortened.
+    pub(super) fn with_chain_exhausted(
+        self,
+        target: &str,
+        chain: &[Box<str>],
+        errors: impl Iterator<Item = Self>,
+    ) -> Self {
         if chain.is_empty() || matches!(self, Self::AllTried { .. }) {
             return self;
+        }
+        if let Some(longest) = self.longest_overflow(errors) {
+            return longest;
         }
         let first = std::iter::once(target.to_owned());
         Self::FallbackChainExhausted {
             is_busy: self.may_pass(),
             chain: first.chain(chain.iter().map(|entry| entry.to_string())).collect(),
         }
+    }
+
+    /// The error of the longest context, where this and all `errors` are about the length of the prompt alone.
+    /// A model that no backend serves has no part in it.
+    fn longest_overflow(&self, errors: impl Iterator<Item = Self>) -> Option<Self> {
+        let context = |error: &Self| match error {
+            Self::CapabilityMismatch { missing, overflow, .. } if missing.is_only_context() => {
+                overflow.map(|overflow| overflow.context)
+            }
+            _ => None,
+        };
+        let mut longest = self.clone();
+        context(self)?;
+        for error in errors.filter(|error| !matches!(error, Self::ModelNotFound { .. })) {
+            if context(&error)? > context(&longest)? {
+                longest = error;
+            }
+        }
+        Some(longest)
     }
 }
 
@@ -221,6 +252,8 @@ struct Seen {
     missing: Missing,
     /// What each healthy backend lacks, of the first [`MAX_NAMED`].
     lacking: Vec<(String, Missing)>,
+    /// The longest context of a healthy backend that lacks nothing else.
+    longest: Option<TokenCount>,
 }
 
 impl Seen {
@@ -237,7 +270,11 @@ impl Seen {
             Ok(()) => (self.capable, self.full) = (true, true),
             Err(reason) if reason.is_lasting() => {
                 if is_healthy {
-                    self.add_lacking(candidate, lacking(input, candidate));
+                    let missing = lacking(input, candidate);
+                    if missing.is_only_context() {
+                        self.longest = self.longest.max(Some(candidate.window));
+                    }
+                    self.add_lacking(candidate, missing);
                 }
             }
             Err(reason) => {
@@ -259,15 +296,16 @@ impl Seen {
         }
     }
 
-    fn conclude(self, model: String) -> RouteError {
+    fn conclude(self, model: String, input: &RouteInput<'_>) -> RouteError {
         debug_assert!(!model.is_empty(), "a model has a name");
-        let Self { missing, lacking, .. } = self;
+        let Self { missing, lacking, longest, .. } = self;
         match self.cooldown {
             _ if self.full => RouteError::Saturated { model },
             Some((until, status)) => RouteError::CoolingDown { model, until, status },
             None if self.tried => RouteError::AllTried { model },
             None if !self.capable && !lacking.is_empty() => {
-                RouteError::CapabilityMismatch { model, missing, lacking }
+                let overflow = longest.map(|context| overflow(input, context));
+                RouteError::CapabilityMismatch { model, missing, lacking, overflow }
             }
             None => {
                 let missing = (!lacking.is_empty()).then_some(missing);
@@ -275,6 +313,13 @@ impl Seen {
             }
         }
     }
+}
+
+/// How a request exceeds a context, by the figures that the filter compares.
+fn overflow(input: &RouteInput<'_>, context: TokenCount) -> ContextOverflow {
+    let prompt = input.request.prefill_tokens();
+    let output = TokenCount(input.tokens.0.saturating_sub(prompt.0));
+    ContextOverflow { prompt, is_least: false, output, context }
 }
 
 fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
@@ -305,7 +350,7 @@ impl fmt::Display for RouteError {
                 "No healthy backend available for model '{model}' \
                  (the healthy ones lack {missing})"
             ),
-            Self::CapabilityMismatch { model, missing, lacking } => {
+            Self::CapabilityMismatch { model, missing, lacking, overflow } => {
                 write!(
                     out,
                     "No backend supports required capabilities for model '{model}': {missing}"
@@ -314,7 +359,8 @@ impl fmt::Display for RouteError {
                     let start = if index == 0 { " (" } else { "; " };
                     write!(out, "{start}{name} lacks {}", missing.names())?;
                 }
-                out.write_str(")")
+                out.write_str(")")?;
+                overflow.map_or(Ok(()), |overflow| write!(out, ": {overflow}"))
             }
             Self::FallbackChainExhausted { chain, .. } => {
                 let chain = chain.join(", ");

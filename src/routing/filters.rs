@@ -8,7 +8,7 @@ pub use reason::RejectReason;
 
 use super::RouteInput;
 use crate::api::Offer;
-use crate::fleet::{BackendState, BreakerState, Health, Model, ReachedLimit, Serving};
+use crate::fleet::{BreakerState, Health, Model, ReachedLimit, Serving};
 use crate::mix::mix;
 use crate::units::Timestamp;
 
@@ -61,7 +61,7 @@ pub(super) struct Conditions {
     pub(super) in_panic: bool,
     /// Whether backends in slow start get their whole share, because there are no others.
     pub(super) ignores_slow_start: bool,
-    /// Whether backends count whose last responses were faults, because there are no others.
+    /// Whether backends count that fail more than others or are frozen, because there are no others.
     pub(super) ignores_faults: bool,
     /// Whether the limits of models count for nothing, because all of them are reached.
     pub(super) spills: bool,
@@ -150,21 +150,30 @@ impl<'a> Filters<'a> {
         if health != Health::Healthy && self.is_excluded(health) {
             return V::reject(|| RejectReason::Health(health));
         }
-        if !state.breaker.is_closed() && is_open(state, input) {
-            return V::reject(|| RejectReason::BreakerOpen);
+        if !state.breaker.is_closed()
+            && let Some(reason) = self.breaker(candidate)
+        {
+            return V::reject(|| reason);
         }
         if state.cooldowns.is_active(input.now)
             && let Some(reason) = self.cooldown(candidate)
         {
             return V::reject(|| reason);
         }
+        if state.is_frozen()
+            && !self.conditions.ignores_faults
+            && state.freeze(input.now) == BreakerState::Open
+        {
+            return V::reject(|| RejectReason::Frozen);
+        }
+        // Before the limits: one that is avoided is no backend that merely has no room.
+        if state.has_recent_faults(input.now) && self.avoids(candidate) {
+            return V::reject(|| RejectReason::RecentFaults);
+        }
         if candidate.may_be_full()
             && let Some(reason) = self.limit(candidate)
         {
             return V::reject(|| reason);
-        }
-        if state.has_recent_faults(input.now) && self.avoids(candidate) {
-            return V::reject(|| RejectReason::RecentFaults);
         }
         if state.is_in_slow_start() && self.skips(candidate) {
             return V::reject(|| RejectReason::SlowStart {
@@ -207,8 +216,24 @@ impl<'a> Filters<'a> {
     /// Whether other backends are preferred because of recent faults.
     fn avoids(&self, candidate: &Serving) -> bool {
         let Self { input, conditions, .. } = self;
-        let state = candidate.state.evidence_against(input.requester, input.now);
-        !conditions.ignores_faults && state == BreakerState::Open
+        !conditions.ignores_faults
+            && candidate.evidence_against(input.requester, input.now) == BreakerState::Open
+    }
+
+    /// Why a backend whose breaker is not closed does not get the request. Prompts that fail everywhere
+    /// do not probe while other backends are left: they would show nothing.
+    #[cold]
+    fn breaker(&self, candidate: &Serving) -> Option<RejectReason> {
+        let Self { input, conditions, .. } = self;
+        match candidate.state.breaker.state(input.now) {
+            BreakerState::Open => Some(RejectReason::BreakerOpen),
+            BreakerState::HalfOpen if !conditions.ignores_faults => {
+                let client = input.requester.client;
+                let has_bad = candidate.evidence.has_bad_prompts(client, input.now);
+                has_bad.then_some(RejectReason::RecentFaults)
+            }
+            BreakerState::HalfOpen | BreakerState::Closed => None,
+        }
     }
 
     /// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
@@ -248,10 +273,6 @@ impl<'a> Filters<'a> {
 /// Whether everything the request needs is known to be there, nothing assumed.
 pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     candidate.known.contains(input.request.needs)
-}
-
-fn is_open(state: &BackendState, input: &RouteInput<'_>) -> bool {
-    state.breaker.state(input.now) == BreakerState::Open
 }
 
 /// The next backend to probe while all are in cooldown.

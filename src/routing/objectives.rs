@@ -32,19 +32,34 @@ pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
 ) -> Result<Objectives, ObjectivesError> {
     let text = |name: &HeaderName| text(name, field(name));
     let key = key.and_then(|position| config.auth.keys.get(position));
-    let named = match text(&OBJECTIVE)? {
+    let given = configured(config, key, model);
+    let given = given.map(ObjectiveConfig::to_objectives).unwrap_or_default();
+    let chosen = match text(&OBJECTIVE)? {
         Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
-        None => configured(config, key, model),
+        None => None,
     };
-    let named = named.map(ObjectiveConfig::to_objectives).unwrap_or_default();
+    let chosen = chosen.map(ObjectiveConfig::to_objectives);
+    let named = chosen.unwrap_or(given);
     let millis = |name: HeaderName| Ok(text(&name)?.map(|given| milliseconds(name, given)));
     let priority = text(&PRIORITY)?.map(priority).transpose()?;
-    let most = key.map_or(MOST_PRIORITY, |key| key.max_priority);
+    let chosen = priority.or(chosen.map(|chosen| chosen.priority));
     Ok(Objectives {
         ttft_ms: millis(SLO_TTFT)?.transpose()?.or(named.ttft_ms),
         tpot_ms: millis(SLO_TPOT)?.transpose()?.or(named.tpot_ms),
-        priority: priority.unwrap_or(named.priority).min(most),
+        priority: bounded(key, given.priority, chosen),
     })
+}
+
+/// The priority of a request: the one that its client chose, where its key allows it, else the `given` one of the
+/// configuration. Without an allowance a client may only lower it: a place before others is taken from them. Where
+/// there are no keys, all clients are trusted alike.
+fn bounded(key: Option<&ClientKey>, given: i32, chosen: Option<i32>) -> i32 {
+    let Some(key) = key else { return chosen.unwrap_or(given) };
+    match (chosen, key.max_priority) {
+        (chosen, Some(most)) => chosen.unwrap_or(given).min(most),
+        (Some(chosen), None) => chosen.min(given),
+        (None, None) => given,
+    }
 }
 
 /// That of the key, or else of the model.
@@ -127,9 +142,10 @@ backends: [http://127.0.0.1:1]
         let chat = Objectives { ttft_ms: Some(500.0), tpot_ms: Some(50.0), priority: 5 };
         assert_eq!(read(&[], 1).unwrap(), chat);
         assert_eq!(read(&[], 0).unwrap().priority, -1);
-        assert_eq!(read(&[("x-gateway-inference-objective", "chat")], 0).unwrap(), chat);
+        let chosen = read(&[("x-gateway-inference-objective", "chat")], 0).unwrap();
+        assert_eq!(chosen, Objectives { priority: -1, ..chat }, "its priority is not raised");
         let fields = [("x-gateway-inference-objective", "chat"), ("x-slo-ttft-ms", "250.5")];
-        assert_eq!(read(&fields, 0).unwrap(), Objectives { ttft_ms: Some(250.5), ..chat });
+        assert_eq!(read(&fields, 1).unwrap(), Objectives { ttft_ms: Some(250.5), ..chat });
         assert_eq!(read(&[("x-priority", "-7")], 1).unwrap().priority, -7);
     }
 
@@ -137,6 +153,8 @@ backends: [http://127.0.0.1:1]
     fn keys_bound_the_priority_of_their_requests() {
         assert_eq!(read(&[("x-priority", "100")], 2).unwrap().priority, 2);
         assert_eq!(read(&[("x-gateway-inference-objective", "chat")], 2).unwrap().priority, 2);
+        let raised = |key| read(&[("x-priority", "100")], key).unwrap().priority;
+        assert_eq!((raised(0), raised(1)), (-1, 5), "no more than without asking");
         assert_eq!(read(&[], 2).unwrap().priority, 2, "that of the model is 5");
         assert_eq!(read(&[("x-priority", "-3")], 2).unwrap().priority, -3);
     }

@@ -183,12 +183,20 @@ impl Names {
         }
         let hops = self.hops(name, fleet, point);
         let mut back = hops.iter().rev().map(|hop| &**hop).chain(std::iter::once(name));
-        back.find_map(|hop| self.chains.get(hop)).map_or(&[], |chain| &**chain)
+        // A name in another case is the model's.
+        let own = || fleet.model(fleet.model_id(name)?).map(|model| &*model.name);
+        let chain = back.find_map(|hop| self.chains.get(hop));
+        chain.or_else(|| self.chains.get(own()?)).map_or(&[], |chain| &**chain)
     }
 
     /// Every exact alias with a model it leads to, for lists of models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.aliases.iter().filter_map(|(name, hops)| Some((&**name, &**hops.last()?)))
+    }
+
+    /// Every pattern, with the models that it leads to.
+    pub fn patterns(&self) -> impl Iterator<Item = (&str, Split<'_>)> {
+        self.patterns.iter().map(|(glob, alias)| (glob.as_str(), alias.to_split()))
     }
 
     /// Every exact alias that splits requests.

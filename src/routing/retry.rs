@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::config::{RetryBudget, RoutingConfig};
+use crate::config::{RetryBudget, RetryUnanswered, RoutingConfig};
 use crate::units::Timestamp;
 
 /// Whether the same request may be sent to another backend.
@@ -12,8 +12,8 @@ use crate::units::Timestamp;
 pub enum RetrySafety {
     /// No engine can have started on it.
     Safe,
-    /// An engine may have started on it: only where the operator allows it.
-    IfUnansweredAllowed,
+    /// An engine may have started on it, and its connection is lost: only where the operator allows it.
+    IfLostAllowed,
     /// Never, or in vain.
     Unsafe,
 }
@@ -52,7 +52,7 @@ impl RetryCredit {
     ) -> bool {
         let is_safe = match safety {
             RetrySafety::Safe => true,
-            RetrySafety::IfUnansweredAllowed => routing.retry_unanswered,
+            RetrySafety::IfLostAllowed => routing.retry_unanswered != RetryUnanswered::Never,
             RetrySafety::Unsafe => false,
         };
         is_safe && attempts <= routing.max_retries && self.spend(&routing.retry_budget, now)

@@ -153,7 +153,10 @@ impl Router {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }
         }
-        Err(error.with_chain_exhausted(target, chain))
+        let errors = chain.iter().map(|entry| {
+            RouteError::explain(self.names.resolve(entry, input.fleet, input.split), input, &[])
+        });
+        Err(error.with_chain_exhausted(target, chain, errors))
     }
 
     /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be
@@ -304,10 +307,10 @@ impl Router {
 
 /// The probe slot that a request to a backend needs.
 fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
-    let state = &*backend.state;
-    match state.evidence_against(input.requester, input.now) {
-        _ if !state.breaker.is_closed() => Probe::Breaker,
-        BreakerState::HalfOpen => Probe::Client,
+    match backend.evidence_against(input.requester, input.now) {
+        _ if !backend.state.breaker.is_closed() => Probe::Breaker,
+        _ if backend.state.freeze(input.now) == BreakerState::HalfOpen => Probe::Frozen,
+        BreakerState::HalfOpen => Probe::Evidence,
         BreakerState::Open | BreakerState::Closed => Probe::None,
     }
 }

@@ -25,7 +25,7 @@ use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scr
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend, Topology};
-use crate::scan::{ModelForm, PromptPlaces, RequestProfile};
+use crate::scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile};
 use crate::scoring::Objectives;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
@@ -73,6 +73,9 @@ impl<'a> TestRequest<'a> {
             needs: self.needs,
             prompt: PromptPlaces::default(),
             previous_response: ByteSpan::default(),
+            conversation: ByteSpan::default(),
+            output_limit: self.max_tokens.map(TokenCount),
+            prompt_limit: PromptLimit::default(),
         }
     }
 }

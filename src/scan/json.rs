@@ -3,24 +3,25 @@
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
+use super::ids::{read_conversation, read_response};
+use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
 use super::prompt::{Prompt, read_prompt};
 use super::stream_options::StreamOptions;
 use super::text::Text;
-use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
+use super::twin::twin_of;
+use super::usage_bounds::PromptLimit;
+use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 use crate::units::{ByteSpan, TokenCount};
-
-/// U+FEFF in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The members of most bodies, in their most frequent order.
 const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
     (b"model\":", Member::Model),
     (b"messages\":", Member::Messages),
     (b"stream\":", Member::Stream),
-    (b"max_tokens\":", Member::Limit(2)),
+    (b"max_tokens\":", Member::Limit(Limit::MaxTokens)),
     (b"temperature\":", Member::Other),
 ];
 
@@ -39,14 +40,16 @@ struct Facts {
     /// Where a member can be inserted.
     insertion: u32,
     previous_response: ByteSpan,
+    conversation: ByteSpan,
+    /// The field that a member is a twin of.
+    twin: Option<&'static str>,
     streaming: bool,
     streams_by_default: bool,
     tools: bool,
     functions: bool,
     response_format: bool,
     text_format: bool,
-    /// `max_completion_tokens`, `max_output_tokens` and `max_tokens`: the first one present counts.
-    limits: [Option<u32>; 3],
+    limits: Limits,
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
     ollama: OllamaFacts,
@@ -69,13 +72,15 @@ pub(super) fn scan(
         model: Model::Missing,
         insertion: 0,
         previous_response: ByteSpan::default(),
+        conversation: ByteSpan::default(),
+        twin: None,
         streaming: operation.row().streams_by_default,
         streams_by_default: operation.row().streams_by_default,
         tools: false,
         functions: false,
         response_format: false,
         text_format: false,
-        limits: [None; 3],
+        limits: Limits::default(),
         prompts: [Prompt::default(); PROMPT_FIELDS],
         messages_are_wrong: false,
         ollama: OllamaFacts::default(),
@@ -115,15 +120,18 @@ enum Member {
     Functions,
     ResponseFormat,
     TextFormat,
-    Limit(usize),
+    Limit(Limit),
     Salt,
     PreviousResponse,
+    Conversation,
     StreamOptions,
     /// A member that only Ollama's own API has.
     Ollama(OllamaMember),
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
+    /// An engine may read it as this field.
+    Twin(&'static str),
     Other,
 }
 
@@ -140,16 +148,23 @@ impl Member {
             b"functions" => Self::Functions,
             b"response_format" => Self::ResponseFormat,
             b"text" if operation == Operation::Responses => Self::TextFormat,
-            b"max_completion_tokens" => Self::Limit(0),
-            b"max_output_tokens" => Self::Limit(1),
-            b"max_tokens" => Self::Limit(2),
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
+            b"conversation" => Self::Conversation,
             b"stream_options" => Self::StreamOptions,
-            _ if operation.row().dialect == Dialect::Ollama => {
-                OllamaMember::of(name).map_or(Self::Other, Self::Ollama)
-            }
-            _ => Self::Other,
+            _ => Self::further(operation, name),
+        }
+    }
+
+    #[inline(always)]
+    fn further(operation: Operation, name: &[u8]) -> Self {
+        if let Some(limit) = Limit::of(name) {
+            return Self::Limit(limit);
+        }
+        let is_ollama = operation.row().dialect == Dialect::Ollama;
+        match OllamaMember::of(name).filter(|_| is_ollama) {
+            Some(member) => Self::Ollama(member),
+            None => twin_of(name).map_or(Self::Other, Self::Twin),
         }
     }
 
@@ -211,14 +226,7 @@ impl Member {
                     }
                 })
             }
-            Self::Limit(index) => {
-                let is_number = kind.is_ascii_digit();
-                let limit = if is_number { cursor.number()? } else { None };
-                if let Some(slot) = facts.limits.get_mut(index) {
-                    *slot = limit;
-                }
-                if is_number { Ok(()) } else { cursor.skip(kind) }
-            }
+            Self::Limit(limit) => facts.limits.read(limit, cursor, kind),
             Self::Prompt(index, PromptField { layout, .. }) => {
                 match layout {
                     Layout::Messages => facts.messages_are_wrong = kind != b'[',
@@ -232,7 +240,16 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::PreviousResponse => facts.read_previous(cursor, kind),
+            Self::PreviousResponse => {
+                read_response(cursor, kind, &mut facts.previous_response, &mut facts.twin)
+            }
+            Self::Conversation => {
+                read_conversation(cursor, kind, &mut facts.conversation, &mut facts.twin)
+            }
+            Self::Twin(field) => {
+                facts.twin = Some(field);
+                cursor.skip(kind)
+            }
             Self::StreamOptions => {
                 facts.stream_options = StreamOptions::read(cursor, kind)?;
                 Ok(())
@@ -277,18 +294,11 @@ impl Facts {
         let start = to_offset(cursor.at);
         cursor.skip(kind)?;
         let span = ByteSpan { start, end: to_offset(cursor.at) };
-        self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn read_previous(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
-        self.previous_response = ByteSpan::default();
-        if kind != b'"' {
-            return cursor.skip(kind);
+        // To Go, null is no value: it keeps the one before.
+        if kind == b'n' && matches!(self.model, Model::Named(_)) {
+            self.twin = Some("model");
         }
-        let id = cursor.string()?;
-        self.previous_response = ByteSpan { start: to_offset(id.start), end: to_offset(id.end) };
+        self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
         Ok(())
     }
 
@@ -298,6 +308,9 @@ impl Facts {
         cursor: &Cursor<'_>,
         options: ScanOptions,
     ) -> Result<RequestProfile, ScanError> {
+        if let Some(field) = self.twin.or(self.ollama.twin) {
+            return Err(ScanError::Twin { field });
+        }
         let (model, model_form) = self.model(cursor)?;
         if self.messages_are_wrong {
             return Err(ScanError::WrongType { field: "messages", expected: "an array" });
@@ -319,6 +332,9 @@ impl Facts {
                 needs = needs.union(capability);
             }
         }
+        let continues = [self.previous_response, self.conversation];
+        let is_whole = !needs.contains(Capabilities::VISION)
+            && continues.iter().all(|span| span.range().is_empty());
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -328,12 +344,15 @@ impl Facts {
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
             max_tokens: self.max_tokens(operation).map(TokenCount),
+            prompt_limit: PromptLimit::of(operation, cursor.bytes, is_whole),
+            output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),
             usage_edit: self.stream_options.usage_edit(self.insertion),
             needs,
             prompt: self.places,
             previous_response: self.previous_response,
+            conversation: self.conversation,
         })
     }
 
@@ -347,7 +366,7 @@ impl Facts {
         if operation.row().dialect == Dialect::Ollama {
             return self.ollama.num_predict;
         }
-        self.limits.into_iter().flatten().next()
+        self.limits.first()
     }
 
     /// What a request of Ollama's API without a prompt is for.

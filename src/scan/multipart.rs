@@ -4,9 +4,11 @@
 use memchr::memmem::Finder;
 
 use super::bytes::weigh;
+use super::twin::deciding_in_query;
+use super::usage_bounds::PromptLimit;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
-use crate::api::{Capabilities, Operation};
+use crate::api::{Capabilities, Operation, percent_decode};
 use crate::units::ByteSpan;
 use crate::wire::{after, before, split_at};
 
@@ -129,6 +131,8 @@ enum Field {
     ModelFile,
     Stream,
     Prompt,
+    /// An engine may read it as this field.
+    Twin(&'static str),
     Other,
 }
 
@@ -172,12 +176,15 @@ pub(super) fn scan(
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),
         max_tokens: None,
+        output_limit: None,
+        prompt_limit: PromptLimit::of(operation, body, true),
         usage_edit: None,
         context_length: None,
         residency_change: None,
         needs: Capabilities::NONE,
         prompt: PromptPlaces::default(),
         previous_response: ByteSpan::default(),
+        conversation: ByteSpan::default(),
     })
 }
 
@@ -214,7 +221,7 @@ impl Form {
             let start = body.len() - value.len();
             let end = finder.find(value).ok_or(malformed(start, MultipartSyntax::Boundary))?;
             let (value, behind) = split_at(value, end);
-            self.take(field, value, start, estimate)?;
+            self.take(field, body, (start, value.len()), estimate)?;
             rest = after(behind, delimiter.len());
         }
     }
@@ -222,18 +229,26 @@ impl Form {
     fn take(
         &mut self,
         field: Field,
-        value: &[u8],
-        start: usize,
+        body: &[u8],
+        (start, length): (usize, usize),
         estimate: TokenEstimate,
     ) -> Result<(), ScanError> {
+        if let Field::Twin(field) = field {
+            return Err(ScanError::Twin { field });
+        }
         if matches!(field, Field::Other | Field::ModelFile) {
             self.model_is_file |= matches!(field, Field::ModelFile);
             return Ok(());
         }
+        let value = before(after(body, start), length);
         let text = simdutf8::compat::from_utf8(value)
             .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
         match field {
             Field::Model => {
+                // Of two fields, some engines read the first.
+                if self.model.is_some_and(|first| first.of(body) != value) {
+                    return Err(ScanError::Twin { field: "model" });
+                }
                 self.model_is_file = false;
                 self.model =
                     Some(ByteSpan { start: to_offset(start), end: to_offset(start + value.len()) });
@@ -246,7 +261,7 @@ impl Form {
                     TokenEstimate::Utf8 => text.len() as u64,
                 };
             }
-            Field::ModelFile | Field::Other => {}
+            Field::ModelFile | Field::Twin(_) | Field::Other => {}
         }
         Ok(())
     }
@@ -318,6 +333,14 @@ fn read_disposition(value: &[u8]) -> Option<Field> {
         b"model" => Field::Model,
         b"stream" => Field::Stream,
         b"prompt" => Field::Prompt,
-        _ => Field::Other,
+        name => twin_of_field(name).map_or(Field::Other, Field::Twin),
     })
+}
+
+/// The field that a name stands for in another spelling, also percent-encoded.
+fn twin_of_field(name: &[u8]) -> Option<&'static str> {
+    let text = String::from_utf8_lossy(name);
+    let name = if text.contains('%') { percent_decode(&text).into() } else { text };
+    let field = deciding_in_query(&name)?;
+    matches!(field, "model" | "stream").then_some(field)
 }

@@ -1,6 +1,7 @@
 //! The members that only Ollama's own API has: options, format, images, `keep_alive`.
 
 use super::cursor::{Cursor, Members, Syntax};
+use super::twin::twin_among;
 
 /// A member of the body of an Ollama request.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,9 @@ pub(super) struct OllamaFacts {
     pub(super) has_images: bool,
     /// Whether `keep_alive` is zero: the model is not to stay loaded.
     pub(super) unloads: bool,
+    /// The field that a member of `options` is a twin of, or `options` itself where it is repeated.
+    pub(super) twin: Option<&'static str>,
+    has_options: bool,
 }
 
 impl OllamaFacts {
@@ -67,6 +71,10 @@ impl OllamaFacts {
     }
 
     fn read_options(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        // Go adds the members of a repeated object to those of the first.
+        if std::mem::replace(&mut self.has_options, true) {
+            self.twin = Some("options");
+        }
         (self.num_predict, self.num_ctx) = (None, None);
         if kind != b'{' {
             return cursor.skip(kind);
@@ -75,6 +83,10 @@ impl OllamaFacts {
             let slot = match member {
                 OptionMember::NumPredict => &mut self.num_predict,
                 OptionMember::NumCtx => &mut self.num_ctx,
+                OptionMember::Twin(field) => {
+                    self.twin = Some(field);
+                    return cursor.skip(kind);
+                }
                 OptionMember::Other => return cursor.skip(kind),
             };
             *slot = None;
@@ -91,6 +103,7 @@ impl OllamaFacts {
 enum OptionMember {
     NumPredict,
     NumCtx,
+    Twin(&'static str),
     Other,
 }
 
@@ -99,7 +112,7 @@ impl OptionMember {
         match name {
             b"num_predict" => Self::NumPredict,
             b"num_ctx" => Self::NumCtx,
-            _ => Self::Other,
+            _ => twin_among(name, &["num_predict", "num_ctx"]).map_or(Self::Other, Self::Twin),
         }
     }
 }

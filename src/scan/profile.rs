@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::unescape::Unescape;
+use super::usage_bounds::PromptLimit;
 use crate::api::{Capabilities, Dialect, Operation, Work};
 pub use crate::config::TokenEstimate;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
@@ -30,6 +31,10 @@ pub struct RequestProfile {
     pub estimated_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
+    /// The most tokens that the response can have: the largest of the client's limits, for all choices.
+    pub output_limit: Option<TokenCount>,
+    /// The most tokens that the prompt can have.
+    pub prompt_limit: PromptLimit,
     /// The context length that the client asks for (`options.num_ctx`).
     pub context_length: Option<TokenCount>,
     /// What a request without a prompt is for, in Ollama's own API.
@@ -42,6 +47,8 @@ pub struct RequestProfile {
     pub usage_edit: Option<UsageEdit>,
     /// The span of `previous_response_id`, between its quotes; empty without it.
     pub previous_response: ByteSpan,
+    /// The span of the id in `conversation`, between its quotes; empty without one.
+    pub conversation: ByteSpan,
 }
 
 /// The edit of a body that sets `stream_options.include_usage`.
@@ -102,12 +109,15 @@ impl RequestProfile {
             streaming: false,
             estimated_tokens: TokenCount::default(),
             max_tokens: None,
+            output_limit: None,
+            prompt_limit: PromptLimit::unread(),
             context_length: None,
             residency_change: None,
             needs: Capabilities::NONE,
             prompt: PromptPlaces::default(),
             usage_edit: None,
             previous_response: ByteSpan::default(),
+            conversation: ByteSpan::default(),
         }
     }
 

@@ -16,6 +16,9 @@ use crate::wire::split_at;
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
+/// The members by which chats, completions and messages say why their generation has ended.
+static REASONS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
 /// The longest line that is read whole. Of a longer line only the end is read, to find the usage.
@@ -51,6 +54,8 @@ pub struct EventScanner {
     event_ends: bool,
     tokens: u32,
     done: bool,
+    /// Whether an event has said why the generation ended.
+    has_reason: bool,
     error: bool,
     usage: Option<Usage>,
 }
@@ -68,9 +73,16 @@ impl EventScanner {
             event_ends: false,
             tokens: 0,
             done: false,
+            has_reason: false,
             error: false,
             usage: None,
         }
+    }
+
+    /// Whether the stream has an ending of its dialect. Not every engine sends `[DONE]`, and the streams of some
+    /// operations have no last event.
+    pub fn has_finished(&self) -> bool {
+        self.done || self.has_reason || self.form == EventForm::Any
     }
 
     /// Scans the next bytes of the stream.
@@ -124,6 +136,8 @@ impl EventScanner {
         }
         if !self.partial_is_long {
             self.partial_is_long = true;
+            // Not read, so it may have said why the generation ended.
+            self.has_reason = true;
             self.begin_long_line(piece);
         }
         // A piece longer than `LINE_TAIL` replaces everything before it.
@@ -207,6 +221,14 @@ impl EventScanner {
             EventForm::JsonLine | EventForm::Any => true,
         };
         self.tokens += u32::from(has_token);
+        let reason = match self.form {
+            EventForm::ChatDelta | EventForm::CompletionText => REASONS.first(),
+            EventForm::BlockDelta => REASONS.last(),
+            EventForm::Content | EventForm::TypedDelta | EventForm::JsonLine | EventForm::Any => {
+                None
+            }
+        };
+        self.has_reason |= reason.is_some_and(|reason| has_string_at(reason, data));
         if !has_token
             || matches!(self.form, EventForm::Any | EventForm::JsonLine | EventForm::Content)
         {

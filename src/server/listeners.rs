@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use socket2::{Domain, Socket, Type};
@@ -18,6 +18,15 @@ const WRITE_BUFFER: usize = 2048;
 pub(super) fn addresses(config: &Config) -> Vec<ListenAddress> {
     let data = config.server.listen.iter().map(|listener| listener.address.clone());
     data.chain(config.admin.listen.map(ListenAddress::Tcp)).collect()
+}
+
+/// The files of the listeners' Unix sockets.
+pub(super) fn socket_files(config: &Config) -> Vec<PathBuf> {
+    let files = config.server.listen.iter().filter_map(|listener| match &listener.address {
+        ListenAddress::Unix(path) => Some(path.clone()),
+        ListenAddress::Tcp(_) => None,
+    });
+    files.collect()
 }
 
 /// Checks that an address can be listened on.

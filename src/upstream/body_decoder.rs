@@ -30,6 +30,11 @@ impl BodyDecoder {
         matches!(self.0, State::Done)
     }
 
+    /// Whether the body ends with its connection.
+    pub(crate) fn is_until_close(&self) -> bool {
+        matches!(self.0, State::UntilClose)
+    }
+
     /// Takes all payload there is in `read`.
     pub(crate) fn take(&mut self, read: &mut BytesMut) -> Result<Bytes, BadResponse> {
         match &mut self.0 {

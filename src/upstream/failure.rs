@@ -78,6 +78,29 @@ pub(crate) struct HeldResponse {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// Why a backend's response is held back from the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The backend limits the rate of its client. Every other backend may know the same limit.
+    RateLimited,
+    /// The backend has no room for the request now.
+    Overloaded,
+    /// It does not accept the key that penstock sends, or its account is out of credit: 401 or 402.
+    KeyRejected,
+    /// It forbids the request to penstock's own key: 403.
+    Forbidden,
+    /// It does not have the model.
+    ModelMissing,
+    /// It does not have the operation's path.
+    OperationMissing,
+    /// It reported a failure, or nothing at all, instead of any token.
+    NoWork,
+    /// It sent a 5xx, and the configuration retries those.
+    ServerError,
+    /// The request itself is at fault, and nobody but an ensemble gets the response.
+    Client,
+}
+
 /// How an attempt failed before a byte of a response reached the client.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -86,10 +109,8 @@ pub(crate) enum Failure {
     /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have read
     /// the whole request.
     NoResponse { end: ConnectionEnd, is_unread: bool },
-    /// It refused with 429 or 503.
-    Refused(HeldResponse),
-    /// It responded 5xx, and the configuration retries those.
-    ServerError(HeldResponse),
+    /// Its response is held back.
+    Held(Refusal, HeldResponse),
     /// A deadline passed.
     TimedOut(ErrorCode),
     /// Its response cannot be relayed.
@@ -108,6 +129,22 @@ impl Failure {
             ExchangeError::Ended(end) => Self::NoResponse { end, is_unread },
             ExchangeError::BadResponse(reason) => Self::BadResponse(reason),
         }
+    }
+
+    /// Whether the backend refused the request because it is busy, and has not started on it.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Held(Refusal::RateLimited | Refusal::Overloaded, _))
+    }
+
+    /// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
+    /// further: a limit of the model or the key would be met everywhere, and every refusal starts a cooldown.
+    pub(crate) fn is_rate_limit(&self) -> bool {
+        matches!(self, Self::Held(Refusal::RateLimited, _))
+    }
+
+    /// Whether the connection ended although the backend may have read the whole request.
+    pub(crate) fn is_lost_connection(&self) -> bool {
+        matches!(self, Self::NoResponse { is_unread: false, .. })
     }
 
     /// Whether the backend ended a connection that it cannot have read a whole request from.

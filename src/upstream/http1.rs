@@ -26,11 +26,19 @@ pub(crate) struct Exchange<'a> {
     next_read: usize,
     /// Whether the request asks to switch protocols, so that a 101 is its response.
     pub(crate) accepts_switch: bool,
+    /// Whether the response becomes another one, so that its payload must come as it is.
+    pub(crate) needs_payload: bool,
 }
 
 impl<'a> Exchange<'a> {
     pub(crate) fn new(connection: Connection, interrupts: Interrupts<'a>) -> Self {
-        Self { connection, interrupts, next_read: READ_CHUNK, accepts_switch: false }
+        Self {
+            connection,
+            interrupts,
+            next_read: READ_CHUNK,
+            accepts_switch: false,
+            needs_payload: false,
+        }
     }
 
     /// Sends head and body, in as few writes as the socket takes, and reads the response's head. An
@@ -67,7 +75,7 @@ impl<'a> Exchange<'a> {
             if !self.connection.read.is_empty() {
                 let parsed = reader.parse(&mut self.connection.read);
                 if let Some(head) = parsed.map_err(ExchangeError::BadResponse)? {
-                    return Ok(head);
+                    return self.check_coding(head).map_err(ExchangeError::BadResponse);
                 }
             }
             if self.read_more().await? == 0 {
@@ -77,6 +85,15 @@ impl<'a> Exchange<'a> {
                     false => ExchangeError::Ended(ConnectionEnd::Closed),
                 });
             }
+        }
+    }
+
+    /// Refuses an encoded payload where it has to be read. Of an error the status says enough.
+    fn check_coding(&self, head: ResponseHead) -> Result<ResponseHead, BadResponse> {
+        let must_be_plain = self.needs_payload && matches!(head.status, 200..=299);
+        match head.coding().filter(|_| must_be_plain) {
+            Some(coding) => Err(BadResponse::Encoded(coding)),
+            None => Ok(head),
         }
     }
 

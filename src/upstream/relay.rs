@@ -6,10 +6,9 @@ use http::header::HeaderName;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::body_decoder::BodyDecoder;
-use super::failure::{ConnectionEnd, ExchangeError};
+use super::beginning::Beginning;
+use super::failure::ExchangeError;
 use super::http1::Exchange;
-use super::response_head::Framing;
 use super::response_monitor::ResponseMonitor;
 use crate::api::ErrorCode;
 use crate::clock::now;
@@ -21,6 +20,8 @@ use crate::units::Timestamp;
 pub(crate) enum RelayEnd {
     /// Whole.
     Complete,
+    /// The client left, after the last event of a stream.
+    LeftAfterEnd,
     /// The client left.
     ClientGone,
     /// The backend broke off, fell silent, or sent what cannot be relayed.
@@ -51,7 +52,8 @@ pub(crate) trait Transform: Send {
 
 /// How one response is relayed.
 pub(crate) struct RelayTerms<'a> {
-    pub(crate) framing: Framing,
+    /// The part of the body that has been read.
+    pub(crate) begun: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a dyn RelayObserver,
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
@@ -179,14 +181,17 @@ impl Exchange<'_> {
         monitor: &mut ResponseMonitor,
         mut terms: RelayTerms<'_>,
     ) -> RelayEnd {
-        let mut decoder = BodyDecoder::new(terms.framing);
         loop {
-            let payload = match decoder.take(&mut self.connection.read) {
+            let had_ended = monitor.has_ended_stream();
+            let left = || if had_ended { RelayEnd::LeftAfterEnd } else { RelayEnd::ClientGone };
+            let payload = match terms.begun.take(&mut self.connection.read) {
                 Ok(payload) => payload,
                 Err(_bad) => return RelayEnd::Cut(ErrorCode::BadUpstreamResponse),
             };
-            let is_last = decoder.is_done();
-            let tokens = monitor.observe(&payload, is_last);
+            let tokens = monitor.observe(&payload, terms.begun.is_whole());
+            // A stream that ends with its connection may have lost its last event.
+            let is_cut = terms.begun.is_closed() && !monitor.has_ended();
+            let is_last = terms.begun.is_whole() && !is_cut;
             if tokens > 0 {
                 self.tokens_passed(monitor, &terms, tokens);
             }
@@ -199,29 +204,30 @@ impl Exchange<'_> {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),
             };
-            if let Err(end) = terms.write(session, payload, monitor.first_token, is_last).await {
-                return end;
+            match terms.write(session, payload, monitor.first_token, is_last).await {
+                Ok(()) => {}
+                Err(RelayEnd::ClientGone) => return left(),
+                Err(end) => return end,
             }
             if is_last {
                 return RelayEnd::Complete;
+            }
+            if is_cut {
+                return RelayEnd::Cut(ErrorCode::UpstreamClosed);
             }
             if is_more_read {
                 continue;
             }
             match self.read_more().await {
                 Ok(1..) => {}
-                Ok(0) if matches!(terms.framing, Framing::UntilClose) && monitor.has_ended() => {
-                    monitor.observe(&[], true);
-                    terms.observer.response_read(monitor);
-                    let payload = match terms.transform(Bytes::new(), true) {
-                        Ok(payload) => payload,
-                        Err(code) => return RelayEnd::Cut(code),
-                    };
-                    let ended = terms.write(session, payload, monitor.first_token, true).await;
-                    return ended.err().unwrap_or(RelayEnd::Complete);
+                Ok(0) if terms.begun.is_until_close() && monitor.has_ended() => {
+                    terms.begun.end();
                 }
                 Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
                     return RelayEnd::Cut(ErrorCode::UpstreamClosed);
+                }
+                Err(ExchangeError::ClientGone) if monitor.has_ended_stream() => {
+                    return RelayEnd::LeftAfterEnd;
                 }
                 Err(ExchangeError::ClientGone) => return RelayEnd::ClientGone,
                 Err(ExchangeError::TimedOut(code)) => return RelayEnd::Cut(code),
@@ -249,49 +255,18 @@ impl Exchange<'_> {
         terms.observer.tokens_passed(is_first, tokens, now);
     }
 
-    /// Reads a whole small body instead of relaying it; `None` when it is larger than `limit` or
-    /// breaks off.
-    pub(crate) async fn hold(
-        &mut self,
-        framing: Framing,
-        limit: usize,
-    ) -> Result<Option<Bytes>, ExchangeError> {
-        match self.read_whole(framing, limit).await {
-            Ok(body) => Ok(Some(body)),
-            Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
-                Err(ExchangeError::ClientGone)
-            }
-            Err(ReadWholeError::TooLarge | ReadWholeError::Broken(_)) => Ok(None),
-        }
-    }
-
-    /// Reads a whole body of at most `limit` bytes.
+    /// Reads the rest of a body that has `begun`, of at most `limit` bytes in all.
     pub(crate) async fn read_whole(
         &mut self,
-        framing: Framing,
+        mut begun: Beginning,
         limit: usize,
     ) -> Result<Bytes, ReadWholeError> {
-        let mut decoder = BodyDecoder::new(framing);
-        let mut held = BytesMut::new();
-        loop {
-            let payload = decoder
-                .take(&mut self.connection.read)
-                .map_err(|bad| ReadWholeError::Broken(ExchangeError::BadResponse(bad)))?;
-            held.extend_from_slice(&payload);
-            if held.len() > limit {
-                return Err(ReadWholeError::TooLarge);
+        match self.read_until(&mut begun, |payload| payload.len() > limit).await {
+            Ok(()) if begun.is_whole() && begun.payload().len() <= limit => {
+                Ok(begun.take_payload())
             }
-            if decoder.is_done() {
-                return Ok(held.freeze());
-            }
-            match self.read_more().await.map_err(ReadWholeError::Broken)? {
-                0 if matches!(framing, Framing::UntilClose) => return Ok(held.freeze()),
-                0 => {
-                    let ended = ExchangeError::Ended(ConnectionEnd::Closed);
-                    return Err(ReadWholeError::Broken(ended));
-                }
-                1.. => {}
-            }
+            Ok(()) => Err(ReadWholeError::TooLarge),
+            Err(error) => Err(ReadWholeError::Broken(error)),
         }
     }
 }

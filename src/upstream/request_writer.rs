@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
-use super::headers::{API_KEY, REQUEST_ID, is_hop_by_hop};
+use super::headers::{
+    API_KEY, REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
+};
 use super::splice::{BodyParts, total_len};
 use crate::api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
 use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
@@ -63,8 +65,6 @@ fn is_replaced(name: &HeaderName) -> bool {
     *name == header::HOST
         || *name == header::CONTENT_LENGTH
         || *name == header::EXPECT
-        // Responses are scanned for tokens and usage, so they must come uncompressed.
-        || *name == header::ACCEPT_ENCODING
         || *name == header::PROXY_AUTHORIZATION
         || *name == REQUEST_ID
         || is_control_field(name)
@@ -148,6 +148,12 @@ fn write_head(
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
+    // Responses are read for tokens and usage, so they must come as they are. Without the field, RFC 9110 §12.5.3
+    // lets a server take any coding. Nothing reads what follows a switch of protocols.
+    let reads_response = own.upgrade.is_none();
+    if reads_response {
+        write_field(out, header::ACCEPT_ENCODING.as_str(), b"identity");
+    }
     if let Some(protocol) = own.upgrade {
         write_field(out, header::CONNECTION.as_str(), b"Upgrade");
         write_field(out, header::UPGRADE.as_str(), protocol.as_bytes());
@@ -160,18 +166,24 @@ fn write_head(
     let nominates = client.contains_key(header::CONNECTION);
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
-        let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
         let is_traced = (*name == TRACEPARENT && own.trace.is_some())
             || (*name == TRACESTATE && !is_client_trace);
         let is_withheld = is_hop_by_hop(name)
             || is_replaced(name)
             || is_ambiguous(name)
             || is_traced
+            || (reads_response && *name == header::ACCEPT_ENCODING)
             || (own.is_converted && describes_body(name))
             || own.forwarding.withholds(name)
-            || (is_key && !passes_key)
+            || (is_key(name) && !passes_key)
             || (nominates && is_nominated(client, name));
         if is_withheld {
+            continue;
+        }
+        if *name == header::SEC_WEBSOCKET_PROTOCOL {
+            if let Some(protocols) = without_key(value.as_bytes()) {
+                write_field(out, name.as_str(), &protocols);
+            }
             continue;
         }
         write_field(out, name.as_str(), value.as_bytes());
@@ -192,6 +204,11 @@ fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own
         }
         (AuthorizationPolicy::Pass, _) if own.is_converted => {
             own.key_form.write_other(out, client);
+        }
+        (AuthorizationPolicy::Pass, _) if !client.keys().any(is_key) => {
+            if let Some(key) = key_in_protocols(client) {
+                write_bearer(out, key);
+            }
         }
         _ => {}
     }
@@ -250,11 +267,14 @@ impl KeyForm {
 
     /// Writes the client's key where the backend looks for it, if the client sent it elsewhere.
     fn write_other(self, out: &mut Vec<u8>, client: &HeaderMap) {
-        match (self, bearer_token(client), client.get(&API_KEY)) {
+        match (self, bearer_token(client), key_in_field(client)) {
             (Self::Anthropic | Self::Also(_), Some(token), None) => {
                 write_field(out, API_KEY.as_str(), token);
             }
-            (Self::Bearer, None, Some(key)) => write_bearer(out, key.as_bytes()),
+            (Self::Anthropic | Self::Also(_), _, Some(key)) if !client.contains_key(API_KEY) => {
+                write_field(out, API_KEY.as_str(), key);
+            }
+            (Self::Bearer, None, Some(key)) => write_bearer(out, key),
             _ => {}
         }
     }
@@ -306,7 +326,7 @@ mod tests {
     }
 
     const OWN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: engine:8000\r\n\
-                       content-length: 7\r\nx-request-id: id-1\r\n";
+                       content-length: 7\r\nx-request-id: id-1\r\naccept-encoding: identity\r\n";
 
     #[test]
     fn hop_by_hop_and_ambiguous_fields_are_withheld() {
@@ -333,6 +353,26 @@ mod tests {
             &BackendConfig::default(),
         );
         assert_eq!(head, format!("{OWN}accept: text/event-stream\r\n\r\n"));
+    }
+
+    #[test]
+    fn keys_of_clients_reach_no_engine() {
+        let client = [
+            ("authorization", "Bearer sk-1"),
+            ("x-api-key", "sk-1"),
+            ("api-key", "sk-1"),
+            ("x-goog-api-key", "sk-1"),
+            ("sec-websocket-protocol", "realtime, openai-insecure-api-key.sk-1"),
+        ];
+        let strip =
+            BackendConfig { authorization: AuthorizationPolicy::Strip, ..BackendConfig::default() };
+        let protocol = "sec-websocket-protocol: realtime\r\n";
+        assert_eq!(forwarded(&client, &strip), format!("{OWN}{protocol}\r\n"));
+        let pass = BackendConfig { authorization: AuthorizationPolicy::Pass, ..strip };
+        let passed = forwarded(&client[4..], &pass);
+        assert_eq!(passed, format!("{OWN}{protocol}authorization: Bearer sk-1\r\n\r\n"));
+        let passed = forwarded(&client[2..3], &pass);
+        assert_eq!(passed, format!("{OWN}api-key: sk-1\r\n\r\n"));
     }
 
     #[test]

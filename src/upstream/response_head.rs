@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use self::fields::Facts;
 pub use self::fields::{BadResponse, Framing};
 use crate::api::StreamFraming;
+use crate::wire::content_coding::{CodingError, ContentCoding};
 
 /// The most bytes of a response's head.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -48,6 +49,20 @@ pub struct ResponseHead {
     pub keep_alive: Option<Duration>,
     /// The framing of a body that is a stream of events.
     pub stream: Option<StreamFraming>,
+    /// Whether its body is JSON.
+    pub is_json: bool,
+}
+
+impl ResponseHead {
+    /// The content coding of the body, where it has one.
+    pub(super) fn coding(&self) -> Option<&'static str> {
+        let fields = self.header.headers.get_all(header::CONTENT_ENCODING);
+        match ContentCoding::of(fields.iter().map(HeaderValue::as_bytes)) {
+            Ok(coding) => coding.map(ContentCoding::name),
+            Err(CodingError::Several) => Some("several codings"),
+            Err(CodingError::Unknown(_)) => Some("an unknown coding"),
+        }
+    }
 }
 
 /// Reads heads off the front of a buffer, skipping interim ones.
@@ -217,6 +232,7 @@ fn to_head(
         keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
         keep_alive: facts.keep_alive,
         stream: facts.stream,
+        is_json: facts.is_json,
         header: Box::new(header),
     })
 }

@@ -6,7 +6,9 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
 
 use crate::api::{Operation, StreamFraming};
-use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_counts, find_usage};
+use crate::scan::{
+    EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
+};
 use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
@@ -30,8 +32,13 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
 pub(crate) struct ResponseMonitor {
     events: Option<EventScanner>,
     has_ended: bool,
+    has_failed: bool,
     tail: BytesMut,
     usage: Option<Usage>,
+    /// What the request can have had.
+    bounds: UsageBounds,
+    /// Bytes of the payload.
+    bytes: u64,
     /// Where the engine may keep the response.
     id: Option<ResponseIdFinder>,
     /// Whether it is watched for the mark of a response that a limit has ended, and has it.
@@ -44,10 +51,17 @@ pub(crate) struct ResponseMonitor {
 
 impl ResponseMonitor {
     /// `stream` is the framing of a response that is a stream.
-    pub(crate) fn new(operation: Operation, stream: Option<StreamFraming>) -> Self {
+    pub(crate) fn new(
+        operation: Operation,
+        stream: Option<StreamFraming>,
+        bounds: UsageBounds,
+    ) -> Self {
         Self {
+            bounds,
+            bytes: 0,
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             has_ended: stream.is_none(),
+            has_failed: false,
             tail: BytesMut::new(),
             usage: None,
             id: (operation == Operation::Responses).then(ResponseIdFinder::default),
@@ -59,6 +73,7 @@ impl ResponseMonitor {
 
     /// Reads the next part of the payload; returns the tokens in it.
     pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
+        self.bytes = self.bytes.saturating_add(payload.len() as u64);
         if let Some(id) = &mut self.id {
             id.feed(payload);
         }
@@ -69,6 +84,7 @@ impl ResponseMonitor {
             let progress = events.feed(payload);
             self.tokens = self.tokens.saturating_add(progress.tokens);
             self.has_ended |= progress.done;
+            self.has_failed |= progress.error;
             return progress.tokens;
         }
         if is_last && self.tail.is_empty() {
@@ -91,6 +107,11 @@ impl ResponseMonitor {
         self.id.as_ref().and_then(ResponseIdFinder::id)
     }
 
+    /// Has the payload searched for the id under which the engine keeps what it made.
+    pub(crate) fn watch_id(&mut self) {
+        self.id.get_or_insert_default();
+    }
+
     /// Has the payload searched for the mark of a response that a limit of tokens has ended.
     pub(crate) fn watch_length(&mut self) {
         self.length_end = Some(false);
@@ -101,14 +122,26 @@ impl ResponseMonitor {
         self.length_end == Some(true)
     }
 
-    /// The tokens the engine counted.
+    /// The tokens the engine counted, none above what the request can have had: here its figures come in.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.events.as_ref().map_or(self.usage, EventScanner::usage)
+        let counted = self.events.as_ref().map_or(self.usage, EventScanner::usage);
+        let passed = Passed { bytes: self.bytes, is_stream: self.events.is_some() };
+        counted.map(|usage| self.bounds.apply(usage, passed))
     }
 
     /// Whether the response may end here: a stream has sent its last event.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
+    }
+
+    /// Whether a stream has sent its last event.
+    pub(crate) fn has_ended_stream(&self) -> bool {
+        self.events.is_some() && self.has_ended
+    }
+
+    /// Whether a stream has reported an error, or has no ending of its dialect so far.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed || self.events.as_ref().is_some_and(|events| !events.has_finished())
     }
 
     /// Whether the client stands between two events, so that another one can follow.

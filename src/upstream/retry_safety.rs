@@ -2,10 +2,12 @@
 //!
 //! An inference request is not idempotent: running it twice costs GPU time twice, and a hosted engine
 //! bills it twice. A retry is therefore safe only when no engine can have started on the request: it
-//! was never written whole, the backend cannot have read all of it, or the backend refused it
-//! outright with 429 or 503. A backend that read the whole request and closed without a response may
-//! have started; that case is the operator's choice (`routing.retry_unanswered`). A timeout is never
-//! retried: the engine is probably still computing, and the client has already waited.
+//! was never written whole, the backend cannot have read all of it, or the backend refused it or
+//! failed before any work. A backend that read the whole request and closed without a response may
+//! have started. Its engine is most often dead, and an engine gives up the work of a closed connection:
+//! such a request goes once to another backend, unless it has effects beside its response
+//! (`routing.retry_unanswered`). A timeout is never retried: the engine is probably still computing,
+//! and the client has already waited.
 //!
 //! [`request_is_unread`] must err on one side only: a wrong `true` runs a request twice, a wrong
 //! `false` merely reports a 502 that a retry could have avoided. What the kernel says (TCP_INFO) is
@@ -22,7 +24,7 @@
 //! but it may have been. Both are ambiguous.
 
 use super::connection::Connection;
-use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure};
+use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
 use super::http2::stream::Http2Stream;
 use super::shortage::Shortage;
 use crate::routing::RetrySafety;
@@ -34,11 +36,19 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
         Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
             RetrySafety::Unsafe
         }
-        Failure::NotSent(_)
-        | Failure::Refused(_)
-        | Failure::ServerError(_)
-        | Failure::NoResponse { is_unread: true, .. } => RetrySafety::Safe,
-        Failure::NoResponse { is_unread: false, .. } => RetrySafety::IfUnansweredAllowed,
+        Failure::NotSent(_) | Failure::NoResponse { is_unread: true, .. } => RetrySafety::Safe,
+        Failure::NoResponse { is_unread: false, .. } => RetrySafety::IfLostAllowed,
+        Failure::Held(refusal, _) => match refusal {
+            Refusal::RateLimited
+            | Refusal::Overloaded
+            | Refusal::KeyRejected
+            | Refusal::Forbidden
+            | Refusal::ModelMissing
+            | Refusal::OperationMissing
+            | Refusal::NoWork
+            | Refusal::ServerError => RetrySafety::Safe,
+            Refusal::Client => RetrySafety::Unsafe,
+        },
         Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => RetrySafety::Unsafe,
     }
 }
@@ -226,7 +236,7 @@ mod tests {
         for end in [ConnectionEnd::Closed, ConnectionEnd::Reset] {
             assert_eq!(of(Failure::NoResponse { end, is_unread: true }), RetrySafety::Safe);
             let unanswered = Failure::NoResponse { end, is_unread: false };
-            assert_eq!(of(unanswered), RetrySafety::IfUnansweredAllowed);
+            assert_eq!(of(unanswered), RetrySafety::IfLostAllowed);
         }
         let timeout = Failure::TimedOut(ErrorCode::FirstTokenTimeout);
         assert_eq!(of(timeout), RetrySafety::Unsafe);

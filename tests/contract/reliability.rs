@@ -72,9 +72,9 @@ const ROWS: &[Row] = &[
         "A7",
         "a request the backend read is not retried",
         &[
-            "failover::read_request_is_retried_only_with_retry_unanswered",
+            "failover::lost_connection_is_retried_once",
             "failover::ambiguous_end_of_a_reused_connection_is_not_retried",
-            "chaos::request_that_was_read_never_runs_again_under_mixed_faults",
+            "chaos::request_that_was_read_runs_again_once_at_most",
         ],
     ),
     (
@@ -227,9 +227,11 @@ const ROWS: &[Row] = &[
     ),
     (
         "C4",
-        "a compressed body, or one of another media type, is a 415",
+        "a compressed body is decoded within bounds; of an unknown coding, or another media type, it is a 415",
         &[
-            "request_bodies::compressed_bodies_get_415",
+            "encoded_bodies::every_coding_is_decoded_before_it_is_forwarded",
+            "encoded_bodies::expanding_bodies_are_refused_and_leave_no_memory",
+            "encoded_bodies::unknown_codings_get_415_in_the_clients_dialect",
             "request_validation::other_media_types_get_415",
         ],
     ),

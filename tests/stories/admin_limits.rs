@@ -1,5 +1,5 @@
-//! Limits of the admin port: connections over `admin.connections` are refused and slow requests time
-//! out, while other clients of the port are served.
+//! Limits of the admin port: connections over `admin.connections` take the place of those that send nothing, or are
+//! refused, and slow requests time out, while other clients of the port are served.
 
 use std::time::Duration;
 
@@ -9,13 +9,45 @@ use crate::support::eventually;
 use crate::support::fleet::metric;
 use crate::support::penstock::Penstock;
 
-crate::trials![connections_over_the_limit_are_refused_at_once, slow_request_heads_time_out];
+crate::trials![
+    connections_over_the_limit_are_refused_at_once,
+    half_open_connections_make_room_for_probes,
+    slow_request_heads_time_out,
+];
+
+/// A request whose body does not arrive.
+const UNFINISHED: &[u8] =
+    b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
+
+fn half_open_connections_make_room_for_probes() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
+    let half_open = || {
+        let mut client = Client::connect(penstock.admin);
+        // One that has been closed already is as good.
+        let _sent = std::io::Write::write_all(&mut client.stream, b"GET /version HTTP/1.1\r\nx: ");
+        client
+    };
+    let held: Vec<Client> = (0..100).map(|_| half_open()).collect();
+    for path in ["/health/live", "/health/ready", "/metrics"] {
+        let (response, took) = timed(|| penstock.admin(path));
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        assert!(took < Duration::from_secs(1), "{path}: {took:?}");
+    }
+    drop(held);
+}
 
 fn connections_over_the_limit_are_refused_at_once() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
-    let held: Vec<Client> = (0..8).map(|_| Client::connect(penstock.admin)).collect();
+    let busy = || {
+        let mut client = Client::connect(penstock.admin);
+        client.send_bytes(UNFINISHED);
+        client
+    };
+    let held: Vec<Client> = (0..8).map(|_| busy()).collect();
     // Some refused connections are closed without a response.
     let status = || {
         let mut client = Client::connect(penstock.admin);
@@ -72,7 +104,6 @@ fn slow_request_heads_time_out() {
     let environment =
         [("PENSTOCK_ADMIN_HEADER_TIMEOUT", "1s"), ("PENSTOCK_LIMITS_BODY_READ_TIMEOUT", "1s")];
     let penstock = Penstock::start_with(&yaml, &environment);
-    let explain = b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
     for (start, rest, statuses) in [
         // Bytes after the response reset the connection, possibly before the response is read.
         (
@@ -80,9 +111,9 @@ fn slow_request_heads_time_out() {
             &b"x"[..],
             &[Some(408), None][..],
         ),
-        (explain, b"x", &[Some(408), None]),
+        (UNFINISHED, b"x", &[Some(408), None]),
         (b"G", b"", &[Some(408)]),
-        (explain, b"", &[Some(408)]),
+        (UNFINISHED, b"", &[Some(408)]),
         (b"", b"", &[None]),
     ] {
         let (status, took) = timed(|| drip(&penstock, start, rest));

@@ -5,8 +5,9 @@ use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::block_on;
-use crate::support::client::{Response, chat, request};
+use crate::support::client::{Client, Response, chat, request};
 use crate::support::engines::{backend, engine, start};
+use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
 crate::trials![
@@ -14,6 +15,7 @@ crate::trials![
     keys_are_limited_to_their_models,
     backends_get_their_own_credentials,
     client_credentials_pass_without_auth_keys,
+    keys_are_taken_from_every_usual_field_and_withheld,
     keys_and_prompts_are_never_shown,
     log_lines_cannot_be_forged,
 ];
@@ -230,4 +232,40 @@ fn log_lines_cannot_be_forged() {
     assert!(!metrics.contains('\u{1b}'));
     let raw_escape = log.replace("\u{1b}[0m", "").contains("\u{1b}[31mFORGED");
     assert!(!raw_escape, "{log}");
+}
+
+fn keys_are_taken_from_every_usual_field_and_withheld() {
+    let one = OpenEngine::start("one");
+    let engine = engine("two", &["m"]);
+    let routing = "routing: { passthrough: { \"/ws\": one } }\n";
+    let items = one.item("models: [n]") + &backend(&engine, "models: [m]");
+    let penstock = Penstock::start(&format!("{KEYS}\n{routing}backends:\n{items}"));
+    let key = "sk-all-0123456789";
+    for name in ["api-key", "x-goog-api-key"] {
+        assert_eq!(send_to(&penstock, CHAT, "m", &[(name, key.to_owned())]).status, 200, "{name}");
+        let sent = engine.received().pop().unwrap();
+        assert_eq!(sent.header(name), None, "the engine gets no {name}");
+        let wrong = send_to(&penstock, CHAT, "m", &[(name, "sk-other".to_owned())]);
+        assert_eq!(wrong.status, 401, "{name}");
+        let twice = [(name, key.to_owned()), (name, "sk-other".to_owned())];
+        assert_eq!(send_to(&penstock, CHAT, "m", &twice).status, 400, "{name}");
+    }
+    let open = |protocols: &str| {
+        let mut client = Client::connect(penstock.data);
+        let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+        let head = format!(
+            "GET /ws HTTP/1.1\r\nhost: t\r\n{fields}\r\nSec-WebSocket-Protocol: {protocols}\r\n\r\n"
+        );
+        client.send_bytes(head.as_bytes());
+        client.read_status()
+    };
+    assert_eq!(open("realtime, openai-insecure-api-key.sk-wrong"), 401);
+    assert_eq!(
+        open(&format!("realtime, openai-insecure-api-key.{key}, openai-beta.realtime-v1")),
+        101
+    );
+    let protocols = one.take_protocols();
+    assert_eq!(protocols, ["realtime, openai-beta.realtime-v1"], "without the key");
+    assert!(!penstock.log().contains(key));
 }

@@ -12,6 +12,7 @@ use crate::support::penstock::Penstock;
 crate::trials![
     each_capability_selects_a_backend_that_has_it,
     long_prompt_selects_a_long_context,
+    too_long_prompt_is_refused_in_the_words_of_each_client,
     capability_mismatch_lists_what_is_missing,
     plain_request_may_use_any_backend,
     known_capability_beats_an_assumed_one,
@@ -147,7 +148,9 @@ fn long_prompt_selects_a_long_context() {
     let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
     assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")));
     let message = "No backend supports required capabilities for model 'm': [context_length] \
-                   (plain lacks context_length; vision lacks context_length; tools lacks context_length)";
+                   (plain lacks context_length; vision lacks context_length; tools lacks context_length): \
+                   prompt is too long: 16001 tokens > 16000 maximum; this model's maximum context \
+                   length is 16000 tokens";
     assert_eq!(error["message"], message);
     // An image's data is no text: a picture of a megabyte still fits a thousand tokens.
     let mut big = image_chat();
@@ -163,6 +166,33 @@ fn long_prompt_selects_a_long_context() {
     let response = crate::support::client::request(address, "POST", CHAT, &[], escaped.as_bytes());
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
+}
+
+fn too_long_prompt_is_refused_in_the_words_of_each_client() {
+    let fleet = Fleet::start();
+    let text = "x".repeat(4 * 16_001);
+    let messages = json!([{"role": "user", "content": text}]);
+    let body =
+        json!({"model": "m", "max_tokens": 5, "input": text, "prompt": text, "messages": messages});
+    let words = "prompt is too long: 16001 tokens > 16000 maximum; this model's maximum context length is 16000 tokens";
+    for (path, message, code) in [
+        (CHAT, "/error/message", "/error/code"),
+        ("/v1/completions", "/error/message", "/error/code"),
+        ("/v1/responses", "/error/message", "/error/code"),
+        ("/v1/messages", "/error/message", ""),
+        ("/api/chat", "/error", ""),
+        ("/api/generate", "/error", ""),
+    ] {
+        let (status, text) = fleet.taker(path, &body).unwrap_err();
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status, 400, "{path}: {text}");
+        assert!(
+            error.pointer(message).unwrap().as_str().unwrap().ends_with(words),
+            "{path}: {text}"
+        );
+        let code = error.pointer(code).filter(|_| !code.is_empty());
+        assert!(code.is_none_or(|code| code == "context_length_exceeded"), "{path}: {text}");
+    }
 }
 
 fn capability_mismatch_lists_what_is_missing() {

@@ -22,7 +22,7 @@ use crate::support::{block_on, eventually, is_long};
 crate::trials![
     recoverable_faults_stay_hidden_as_they_change,
     responses_are_intact_while_engines_fail,
-    request_that_was_read_never_runs_again_under_mixed_faults,
+    request_that_was_read_runs_again_once_at_most,
 ];
 
 const ENGINES: usize = 4;
@@ -123,12 +123,17 @@ struct Place {
     engine: usize,
     /// The engine read it whole and did not refuse it: no other engine may run it.
     is_final: bool,
+    /// The engine ended the connection after that, without a byte of a response: one other engine may run it.
+    is_lost: bool,
 }
 
 impl Place {
     fn of(engine: usize, received: &Received) -> Self {
         let is_refused = matches!(received.fault, Some(Fault::Status { status: 429 | 503, .. }));
-        Self { at: received.arrived_at, engine, is_final: received.complete && !is_refused }
+        let is_lost =
+            matches!(received.fault, Some(Fault::CloseAfterRequest | Fault::ResetAfterRequest));
+        let is_final = received.complete && !is_refused;
+        Self { at: received.arrived_at, engine, is_final, is_lost }
     }
 }
 
@@ -286,8 +291,10 @@ impl References {
 fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     let mut references = References::start();
     let started = receipts.by_body();
-    let is_repeated =
-        |places: &&Vec<Place>| places.iter().rev().skip(1).any(|place| place.is_final);
+    let is_repeated = |places: &&Vec<Place>| {
+        let read = || places.iter().rev().skip(1).filter(|place| place.is_final);
+        read().count() > 1 || read().any(|place| !place.is_lost)
+    };
     let repeated = started.values().filter(is_repeated).count();
     assert_eq!(repeated, 0, "sent on after an engine had read them, of {}", exchanges.len());
     let mut good = 0;
@@ -351,12 +358,12 @@ fn responses_are_intact_while_engines_fail() {
     fleet.wait_idle();
 }
 
-fn request_that_was_read_never_runs_again_under_mixed_faults() {
+fn request_that_was_read_runs_again_once_at_most() {
     let mix = Mix { moods: twelve_kinds(), steady: 1, every: Duration::from_millis(250) };
     let (fleet, receipts, exchanges) = run(&mix);
     // `check` counts what was sent on after an engine had read it.
     let good = check(&fleet, receipts, &exchanges);
-    println!("chaos, twelve kinds: {good} of {} right, none ran twice", exchanges.len());
+    println!("chaos, twelve kinds: {good} of {} right, none ran a third time", exchanges.len());
     assert!(good * 2 > exchanges.len(), "{good} of {} went well", exchanges.len());
     fleet.wait_idle();
 }

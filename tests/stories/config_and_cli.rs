@@ -15,6 +15,12 @@ crate::trials![
     shipped_files_pass_the_check,
     check_prints_a_summary,
     errors_have_position_and_suggestion,
+    all_faults_come_at_once_with_the_warnings,
+    misplaced_keys_get_their_place,
+    urls_of_endpoints_are_warned_of,
+    broken_indentation_is_explained,
+    patterns_count_as_aliases,
+    pipes_are_read_for_a_while_only,
     warnings_do_not_fail_the_check,
     environment_and_flags_override_the_file,
     unknown_variables_are_refused,
@@ -46,8 +52,13 @@ fn conf_files() -> Vec<PathBuf> {
 fn shipped_files_pass_the_check() {
     let files = conf_files();
     assert!(files.len() >= 5, "{files:?}");
+    let token = file("admin-token", "for-this-test");
+    let mounted = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];
     for path in files {
-        let ran = run(["check".as_ref(), "--config".as_ref(), path.as_os_str()]);
+        // The token of the example for Kubernetes is mounted into its pod.
+        let variables = if path.ends_with("kubernetes.yaml") { &mounted[..] } else { &[] };
+        let arguments = ["check".as_ref(), "--config".as_ref(), path.as_os_str()];
+        let ran = run_with(arguments, b"", variables);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{}", path.display());
         assert!(ran.stdout.contains("is valid"), "{}", ran.stdout);
     }
@@ -106,6 +117,115 @@ fn errors_have_position_and_suggestion() {
     let ran = run(["check", "--config", "/nowhere/penstock.yaml"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("cannot read"), "{}", ran.stderr);
+}
+
+fn all_faults_come_at_once_with_the_warnings() {
+    let ran = check(
+        "server: { listen: 127.0.0.1:8080, colour: red }\n\
+         admin: { listen: 0.0.0.0:9090 }\n\
+         limits: { max_body_size: lots }\n\
+         routing: { smart: {}, weights: { load: 31 }, aliases: { a: b, b: a } }\n\
+         backends:\n\
+         - { name: x, url: http://a/v1/chat/completions }\n\
+         - { name: x, url: http://b, priority: high }\n\
+         - { name: y, url: http://127.0.0.1:8080, authorization: replace }",
+    );
+    assert_eq!(ran.code, Some(2));
+    for part in [
+        "unknown key 'colour' in 'server'",
+        "'admin.listen' is 0.0.0.0:9090, which is not loopback",
+        "not a size",
+        "unknown key 'smart' in 'routing': did you mean 'routing.weights'?",
+        "'routing.weights' must sum to 100, not 101",
+        "duplicate backend 'x'",
+        "'backends[1].priority' is 'high'",
+        "backend 'y' sets 'authorization: replace'",
+        "warning: ",
+        "the path of an endpoint, '/v1/chat/completions'",
+        "backend 'y' has the address of the data port",
+    ] {
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
+    let misspelled = check("admin: { listen: 0.0.0.0:9090, token_fil: x }\nbackends: [http://a]");
+    assert!(misspelled.stderr.contains("did you mean 'token_file'?"), "{}", misspelled.stderr);
+    assert!(!misspelled.stderr.contains("not loopback"), "it may be set: {}", misspelled.stderr);
+    let unread = check("backends: [ftp://a, http://b]\nrouting: { aliases: { a: m } }");
+    let faults = unread.stderr.lines().filter(|line| line.contains("penstock.yaml:")).count();
+    assert_eq!(faults, 1, "no rule judges the default of an invalid value: {}", unread.stderr);
+}
+
+fn misplaced_keys_get_their_place() {
+    for (yaml, place) in [
+        ("server: { tls: {} }", "'server.listen[].tls'"),
+        ("strategy: smart", "'routing.strategy'"),
+        ("server: { port: 8080 }", "'server.listen'"),
+        ("aliases: { a: b }", "'routing.aliases'"),
+        ("limits: { max_retries: 3 }", "'routing.max_retries'"),
+        ("listen: 127.0.0.1:1", "'server.listen'"),
+    ] {
+        let ran = check(&format!("backends: [http://a]\n{yaml}"));
+        let hint = format!("did you mean {place}");
+        assert!(ran.code == Some(2) && ran.stderr.contains(&hint), "{yaml}: {}", ran.stderr);
+    }
+}
+
+fn urls_of_endpoints_are_warned_of() {
+    for (url, base) in [
+        ("http://h:8000/v1/chat/completions", "http://h:8000"),
+        ("http://h:8000/v1/messages", "http://h:8000"),
+        ("http://h:8000/v1/models/", "http://h:8000"),
+        ("http://h:11434/api", "http://h:11434"),
+        ("http://h:11434/api/generate", "http://h:11434"),
+        ("https://h/gateway/v1/responses", "https://h/gateway"),
+    ] {
+        let ran = check(&format!("backends: [{{ name: b, url: '{url}' }}]"));
+        let hint = format!("write '{base}'");
+        assert!(ran.stderr.contains(&hint), "{url}: {}", ran.stderr);
+        assert!(ran.stdout.contains("warnings    1"), "{}", ran.stdout);
+    }
+    for url in ["http://h:8000/v1", "https://openrouter.ai/api/v1", "https://h/v1beta/openai"] {
+        let ran = check(&format!("backends: [ '{url}' ]"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{url}");
+    }
+}
+
+fn broken_indentation_is_explained() {
+    for (yaml, place, cause) in [
+        ("server:\n  listen: 127.0.0.1:1\n   threads: 2\n", ":3:", "wrong indentation"),
+        ("backends:\n  - url: http://a\n   name: b\n", ":3:", "wrong indentation"),
+        ("server:\n    threads: 2\n  cors: off\n", ":3:", "wrong indentation"),
+        ("server:\n\tthreads: 2\n", ":2:1:", "indented with a tab"),
+        ("backends:\n  - url: http://a\n\tname: b\n", ":3:1:", "indented with a tab"),
+        ("routing:\n  aliases:\n    a: b: c\n", ":3:", "put it in quotes"),
+        ("backends: [http://a\nrouting: {}\n", ":2:", "is not closed"),
+        ("backends:\n  - name: @b\n", ":2:", "starts with '@' needs quotes"),
+        ("backends:\n  - name: *b\n", ":2:", "starts with '*' needs quotes"),
+    ] {
+        let ran = check(yaml);
+        assert_eq!(ran.code, Some(2), "{yaml}: {}", ran.stderr);
+        let line = ran.stderr.lines().find(|line| line.contains("penstock.yaml")).unwrap();
+        assert!(line.contains(place) && line.contains(cause), "{yaml}: {line}");
+    }
+}
+
+fn patterns_count_as_aliases() {
+    let ran = check("routing: { aliases: { 'gpt-*': m, big: m } }\nbackends: [http://a]");
+    assert!(ran.stdout.contains("aliases     2\n"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("gpt-* -> m\n"), "{}", ran.stdout);
+}
+
+fn pipes_are_read_for_a_while_only() {
+    let yaml = "backends: [http://a]";
+    let piped = run_with(["check", "--config", "/dev/stdin"], yaml.as_bytes(), &[]);
+    assert_eq!(piped.code, Some(0), "{}", piped.stderr);
+    let pipe = crate::support::penstock::scratch("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let began = std::time::Instant::now();
+    let ran = run(["check".as_ref(), "--config".as_ref(), pipe.as_os_str()]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("it is not a file, and nothing is written"), "{}", ran.stderr);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 fn warnings_do_not_fail_the_check() {
@@ -353,9 +473,13 @@ fn demo_routes_as_expected() {
         ("alias", "tools", "200"),
         ("404", "-", "404"),
     ];
-    assert_eq!(lines.len(), wanted.len(), "{}", ran.stdout);
     for (line, (label, backend, status)) in lines.iter().zip(wanted) {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[..4], [label, "->", backend, status], "{line}");
     }
+    let [session, failover] = &lines[wanted.len()..] else { panic!("{}", ran.stdout) };
+    assert!(session.starts_with("session  -> text") && session.contains(" 200 "), "{session}");
+    assert!(session.contains("6 turns of an agent: 6 on text"), "one engine: {session}");
+    assert!(failover.starts_with("failover -> text-2  200"), "{failover}");
+    assert!(failover.contains("then engine 'text' was killed: 0 failed, "), "{failover}");
 }

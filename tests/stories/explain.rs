@@ -21,6 +21,7 @@ crate::trials![
     explain_with_a_seed_is_reproducible,
     explain_prints_one_request_as_text,
     explain_prints_warnings_to_stderr,
+    explain_says_how_to_get_unknown_models,
     explain_stops_at_an_invalid_configuration,
     explain_agrees_with_the_running_instance,
     golden_decisions_are_unchanged,
@@ -98,7 +99,7 @@ fn explain_reports_refused_lines_in_order() {
     let raw = |line: Value| line.to_string();
     let tools = json!({"model": "m", "tools": [], "messages": []});
     let long = client::chat("m", &"x".repeat(4 * 4097));
-    let zipped = json!({"Content-Encoding": "gzip"});
+    let zipped = json!({"Content-Encoding": "compress"});
     let cases = [
         (line(&tools), 400, "capability_mismatch", true),
         // A backend whose models are not discovered yet might serve it.
@@ -221,6 +222,17 @@ fn explain_prints_one_request_as_text() {
     let ran = run_with(arguments, br#"{"model":"m","input":"x"}"#, &[]);
     let value: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(value["decision"]["backend"], "plain", "from standard input");
+}
+
+fn explain_says_how_to_get_unknown_models() {
+    let config = file("penstock.yaml", "backends: [http://a:1, http://b:1]");
+    let request = file("request.json", r#"{"model": "x", "messages": []}"#);
+    let [config, request] = [&config, &request].map(|path| path.to_str().unwrap());
+    let ran = run(["explain", request, "--config", config]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for part in ["note: the models of a:1, b:1 are unknown", "--admin", "--fleet", "`models`"] {
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
 }
 
 fn explain_prints_warnings_to_stderr() {

@@ -17,8 +17,10 @@ crate::trials![
     fast_failing_engine_draws_no_traffic_of_many_clients,
     poison_prompts_of_one_client_cost_others_nothing,
     faults_steer_the_client_that_met_them,
-    prompt_retried_for_ever_counts_once,
-    faults_of_two_clients_make_a_backend_suspect,
+    prompts_that_fail_everywhere_keep_nobody_away,
+    traffic_alone_never_opens_the_last_backend,
+    faults_of_two_clients_steer_everyone,
+    faults_of_one_model_say_nothing_about_another,
     faults_of_one_client_are_probed_by_one_request,
     breaker_transitions_are_logged_and_counted,
     cooldown_is_per_model,
@@ -184,45 +186,86 @@ fn sent_to_a(fleet: &Fleet, host: u8, prompt: &str) -> (u16, bool) {
 fn faults_steer_the_client_that_met_them() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
     fleet.a().fail_on("bad", Fault::status(500));
-    assert_eq!(sent_to_a(&fleet, 1, "bad one"), (500, true));
-    assert_eq!(sent_to_a(&fleet, 1, "bad one"), (200, false), "the same prompt avoids it");
-    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, true), "another prompt does not");
-    assert_eq!(sent_to_a(&fleet, 1, "bad two"), (500, true));
-    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, false), "after two, all of that client do");
+    for _ in 0..2 {
+        assert_eq!(sent_to_a(&fleet, 1, "bad"), (500, true));
+        assert_eq!(sent_to_a(&fleet, 1, "good"), (200, true), "what works there counts");
+    }
+    for _ in 0..3 {
+        assert_eq!(sent_to_a(&fleet, 1, "bad"), (500, true));
+    }
+    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, false), "after three in a row");
     assert_eq!(sent_to_a(&fleet, 2, "good"), (200, true), "those of another client do not");
+    assert_eq!(fleet.fact("a", "clients_avoiding"), json!(1));
 }
 
-fn prompt_retried_for_ever_counts_once() {
+fn prompts_that_fail_everywhere_keep_nobody_away() {
+    let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
+    for engine in &fleet.engines {
+        engine.fail_on("bad", Fault::status(500));
+    }
+    for number in 0..30 {
+        assert_eq!(sent_to_a(&fleet, 1 + number % 4, "bad").0, 500);
+    }
+    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, true), "also for the client that sent them");
+    assert_eq!(sent_to_a(&fleet, 9, "good"), (200, true));
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+}
+
+fn traffic_alone_never_opens_the_last_backend() {
     let fleet = Fleet::start(1, Setup { health: PATIENT, ..Setup::default() });
     fleet.a().fail_on("bad", Fault::status(500));
-    for _ in 0..30 {
-        assert_eq!(sent_to_a(&fleet, 1, "bad"), (500, true), "no other backend is left to it");
+    for number in 0..40 {
+        assert_eq!(sent_to_a(&fleet, 1 + number % 5, "bad"), (500, true));
     }
-    assert_eq!(sent_to_a(&fleet, 2, "bad"), (500, true));
-    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "two faults count, not 31");
-    assert_eq!(sent_to_a(&fleet, 3, "bad"), (500, true));
-    assert_eq!(fleet.fact("a", "breaker"), json!("open"), "the third");
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+    assert_eq!(sent_to_a(&fleet, 9, "good"), (200, true));
 }
 
-fn faults_of_two_clients_make_a_backend_suspect() {
+fn faults_of_two_clients_steer_everyone() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
-    fleet.a().script(vec![Fault::status(500); 2]);
-    assert_eq!(sent_to_a(&fleet, 1, "hello"), (500, true));
-    assert_eq!(fleet.fact("a", "is_suspect"), json!(null));
-    assert_eq!(sent_to_a(&fleet, 2, "hello"), (500, true));
-    eventually("a is suspect", SOON, || fleet.fact("a", "is_suspect") == json!(true));
-    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+    fleet.a().script(vec![Fault::status(500); 3]);
+    for host in [1, 2, 1] {
+        assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+        assert_eq!(sent_to_a(&fleet, host, "hello"), (500, true));
+    }
+    fleet.wait_fact("a", "breaker", &json!("open"));
+    assert_eq!(fleet.fact("a", "models")[0]["breaker"], json!("open"));
     assert_eq!(sent_to_a(&fleet, 3, "hello"), (200, false), "all others prefer another backend");
     block_on(fleet.b().kill()).unwrap();
     assert_eq!(sent_to_a(&fleet, 3, "hello"), (200, true), "while there is one");
+}
+
+fn faults_of_one_model_say_nothing_about_another() {
+    let fleet = Fleet::of(&["m, x, y", "x, y"], Setup { health: PATIENT, ..Setup::default() });
+    let chat_of = |host: u8, model: &str| {
+        let before = fleet.a().counters().requests;
+        let mut client = Client::connect_from(host, fleet.penstock.data);
+        let json = [("content-type", "application/json")];
+        client.send("POST", CHAT, &json, chat(model, "hello").to_string().as_bytes());
+        let status = client.read_response().unwrap().status;
+        (status, fleet.a().counters().requests > before)
+    };
+    let fail = |model: &str| {
+        fleet.a().fail_on(&format!("\"model\":\"{model}\""), Fault::status(500));
+        for host in [1, 2, 3] {
+            assert_eq!(chat_of(host, model), (500, true), "{model}");
+        }
+        assert_eq!(chat_of(4, model), (200, false), "{model}");
+    };
+    fail("x");
+    assert_eq!(chat_of(5, "y"), (200, true), "one faulty model");
+    assert_eq!(chat_of(5, "m"), (200, true));
+    fail("y");
+    assert_eq!(fleet.fact("a", "is_suspect"), json!(true), "two faulty models");
+    assert_eq!(chat_of(5, "m"), (200, true), "no other backend has it");
 }
 
 fn faults_of_one_client_are_probed_by_one_request() {
     let health = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
          breaker: { open: 100ms, max_open: 100ms }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
-    fleet.a().script(vec![Fault::status(500); 2]);
-    for prompt in ["one", "two"] {
+    fleet.a().script(vec![Fault::status(500); 3]);
+    for prompt in ["one", "two", "three"] {
         assert_eq!(sent_to_a(&fleet, 1, prompt), (500, true));
     }
     let gate = Gate::new();
@@ -254,7 +297,7 @@ fn openings(fleet: &Fleet, backend: &str) -> f64 {
 
 fn breaker_transitions_are_logged_and_counted() {
     let health = "slow_start: 0s, breaker: { open: 100ms, max_open: 100ms }";
-    let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
+    let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
     fleet.a().script(vec![Fault::status(500); 3]);
     for host in 1..=3 {
         assert_eq!(send(&fleet, host, "hello").unwrap().status, 500);
@@ -263,7 +306,7 @@ fn breaker_transitions_are_logged_and_counted() {
     let log = fleet.penstock.log();
     let opened = log.lines().find(|line| line.contains("circuit breaker opened")).unwrap();
     assert!(
-        opened.contains("WARN") && opened.contains("faults") && opened.contains('a'),
+        opened.contains("WARN") && opened.contains("faults") && opened.contains("model=m"),
         "{opened}"
     );
     eventually("a probe closes it", Duration::from_secs(5), || {

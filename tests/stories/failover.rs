@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use penstock::mock::{Counters, Fault, Pace};
-use serde_json::json;
+use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::support::block_on;
@@ -27,7 +27,8 @@ crate::trials![
     cooldown_stays_within_configured_bounds,
     response_to_older_request_does_not_end_cooldown,
     status_500_is_retried_only_with_retry_5xx,
-    read_request_is_retried_only_with_retry_unanswered,
+    lost_connection_is_retried_once,
+    stored_response_is_not_repeated_after_a_lost_connection,
     max_retries_bounds_attempts,
     retry_budget_runs_out_and_refills,
     retry_budget_by_traffic_share_alone,
@@ -141,7 +142,8 @@ fn closed_idle_connection_is_replaced_and_request_runs_once() {
 
 fn ambiguous_end_of_a_reused_connection_is_not_retried() {
     for fault in [Fault::CloseUnread, Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
-        let fleet = Fleet::start(2, Setup::default());
+        let routing = "retry_unanswered: never";
+        let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
         assert_eq!(fleet.chat().status, 200);
         fleet.a().script([fault.clone()]);
         let response = fleet.chat();
@@ -249,26 +251,56 @@ fn status_500_is_retried_only_with_retry_5xx() {
     assert_eq!(response.header("x-engine"), Some("kept"));
 }
 
-fn read_request_is_retried_only_with_retry_unanswered() {
+fn lost_connection_is_retried_once() {
     let health = FAULTS_FORGOTTEN;
-    let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
-    let routing = "retry_unanswered: true";
-    let allowing = Fleet::start(2, Setup { routing, health, ..Setup::default() });
+    let start = |routing| Fleet::start(3, Setup { routing, health, ..Setup::default() });
+    let never = start("retry_unanswered: never");
+    let lost = start("max_retries: 5");
+    let always = start("retry_unanswered: always");
     for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
-            let before = fleet.requests();
-            fleet.a().script([fault.clone()]);
-            let response = fleet.penstock.post(CHAT, &body);
+            let before = never.requests();
+            never.a().script([fault.clone()]);
+            let response = never.penstock.post(CHAT, &body);
             assert_eq!(response.status, 502, "{fault:?}: {}", response.text());
             assert_eq!(response.error_code(), "upstream_closed");
-            assert_eq!(fleet.requests(), before + 1, "{fault:?}: it may have been processed");
+            assert_eq!(never.requests(), before + 1, "{fault:?}: it may have been processed");
 
-            let before = allowing.requests();
-            allowing.a().script([fault.clone()]);
-            let response = allowing.penstock.post(CHAT, &body);
+            let before = lost.requests();
+            lost.a().script([fault.clone()]);
+            let response = lost.penstock.post(CHAT, &body);
             assert_eq!(response.text(), reference("b", CHAT, &body).text());
-            assert_eq!(allowing.requests(), before + 2, "{fault:?}");
+            assert_eq!(lost.requests(), before + 2, "{fault:?}");
+
+            let before = lost.requests();
+            lost.a().script([fault.clone()]);
+            lost.b().script([fault.clone()]);
+            let response = lost.penstock.post(CHAT, &body);
+            assert_eq!((response.status, &*response.error_code()), (502, "upstream_closed"));
+            assert_eq!(response.header("x-should-retry"), Some("false"));
+            assert_eq!(lost.requests(), before + 2, "{fault:?}: no third engine");
+
+            let before = always.requests();
+            always.a().script([fault.clone()]);
+            always.b().script([fault.clone()]);
+            let response = always.penstock.post(CHAT, &body);
+            assert_eq!(response.text(), reference("c", CHAT, &body).text());
+            assert_eq!(always.requests(), before + 3, "{fault:?}");
         }
+    }
+}
+
+fn stored_response_is_not_repeated_after_a_lost_connection() {
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
+    let body = |store: Value| json!({"model": "m", "input": "hi", "store": store});
+    for (store, status, requests) in
+        [(json!(true), 502, 1), (Value::Null, 502, 1), (json!(false), 200, 2)]
+    {
+        let before = fleet.requests();
+        fleet.a().script([Fault::CloseAfterRequest]);
+        let response = fleet.penstock.post("/v1/responses", &body(store.clone()));
+        assert_eq!(response.status, status, "store {store}: {}", response.text());
+        assert_eq!(fleet.requests(), before + requests, "store {store}");
     }
 }
 

@@ -8,11 +8,12 @@ use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 
 use crate::support::client::{Client, streaming_chat};
 use crate::support::engines::{backend, engine, start};
-use crate::support::penstock::Penstock;
+use crate::support::penstock::{Penstock, scratch};
 use crate::support::{block_on, eventually};
 
 crate::trials![
     idle_process_exits_at_once,
+    unix_socket_is_removed_at_the_stop,
     streams_finish_and_new_requests_are_refused,
     drain_timeout_cuts_unfinished_requests,
     second_signal_exits_at_once,
@@ -49,6 +50,18 @@ fn idle_process_exits_at_once() {
             signalled.elapsed()
         );
     }
+}
+
+fn unix_socket_is_removed_at_the_stop() {
+    let engine = engine("one", &["m"]);
+    let path = scratch("stop.sock");
+    let listener = format!("{{ address: \"unix:{}\" }}", path.display());
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let mut penstock = Penstock::start_listening(&[listener], "", &yaml);
+    assert!(path.exists());
+    penstock.signal("TERM");
+    assert_eq!(penstock.wait_end(Duration::from_secs(5)).code(), Some(0));
+    assert!(!path.exists(), "a socket without a listener");
 }
 
 fn streams_finish_and_new_requests_are_refused() {

@@ -16,6 +16,7 @@ use crate::support::command::run_with;
 use crate::support::engines::{backend, engine, start};
 use crate::support::fleet::{CHAT, begin};
 use crate::support::load::Load;
+use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::{Penstock, Successor, scratch};
 use crate::support::{block_on, eventually};
 
@@ -25,6 +26,7 @@ crate::trials![
     manual_drains_survive_upgrade_and_reload,
     learned_predictions_survive_upgrade,
     use_of_limits_survives_upgrade,
+    stored_responses_survive_upgrade,
     failed_upgrade_keeps_the_old_process,
     take_over_flag_needs_a_running_process,
 ];
@@ -242,4 +244,50 @@ fn take_over_flag_needs_a_running_process() {
     let ran = run_with(["serve", "--take-over"], b"", &[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("POST /upgrade"), "{}", ran.stderr);
+}
+
+fn stored_responses_survive_upgrade() {
+    let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
+    let engine = OpenEngine::start("a");
+    let slow = start(EngineSpec {
+        pace: Pace {
+            first_token: Duration::ZERO,
+            per_token: Duration::from_millis(60),
+            tokens: 30,
+        },
+        ..EngineSpec::new("slow", [EngineModel::new("slow")])
+    });
+    let items = engine.item("models: [m]") + &backend(&slow, "models: [slow]");
+    let penstock = Penstock::start(&format!("{keys}backends:\n{items}"));
+    let send = |key: &str, method: &str, path: &str, body: &str| {
+        let key = format!("Bearer {key}");
+        let fields = [("content-type", "application/json"), ("authorization", key.as_str())];
+        client::request(penstock.data, method, path, &fields, body.as_bytes())
+    };
+    let body = r#"{"model":"m","input":"x","conversation":"conv_1"}"#;
+    let made = send("k1", "POST", "/v1/responses", body).json();
+    let id = made["id"].as_str().unwrap();
+    // A response that is made while the old process ends.
+    let mut late = client::Client::connect(penstock.data);
+    let fields = [("content-type", "application/json"), ("authorization", "Bearer k1")];
+    late.send("POST", "/v1/responses", &fields, br#"{"model":"slow","input":"x"}"#);
+    block_on(slow.wait_for(|counters| counters.open_requests == 1)).unwrap();
+    let upgraded = upgrade(&penstock);
+    assert_eq!(upgraded.status, 200, "{}", upgraded.text());
+    let path = format!("/v1/responses/{id}");
+    let next = format!(r#"{{"model":"m","input":"x","previous_response_id":"{id}"}}"#);
+    assert_eq!(send("k1", "GET", &path, "").status, 200);
+    assert_eq!(send("k1", "POST", "/v1/responses", &next).status, 200);
+    for (method, path, body) in
+        [("GET", &*path, ""), ("POST", "/v1/responses", &*next), ("POST", "/v1/responses", body)]
+    {
+        assert_eq!(send("k2", method, path, body).status, 404, "they are still another key's");
+    }
+    let late = late.read_response().unwrap().json();
+    let late = late["id"].as_str().unwrap().to_owned();
+    let next = format!(r#"{{"model":"slow","input":"x","previous_response_id":"{late}"}}"#);
+    let is_known = || send("k1", "POST", "/v1/responses", &next).status == 200;
+    eventually("a response of the old process is known to the new one", TIMEOUT, is_known);
+    assert_eq!(send("k2", "POST", "/v1/responses", &next).status, 404);
+    Successor::of(&upgraded).signal("TERM");
 }

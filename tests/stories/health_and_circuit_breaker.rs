@@ -21,6 +21,11 @@ crate::trials![
     frozen_engine_is_out_within_four_seconds,
     unreachable_engine_is_out_within_four_seconds,
     slow_engine_stays_healthy,
+    refused_list_of_models_shows_a_server,
+    progress_outweighs_checks_that_hang,
+    failing_health_page_drains_a_backend_that_serves,
+    engine_without_progress_is_avoided_until_it_makes_some,
+    long_prefill_is_no_freeze,
     health_path_is_per_backend,
     rejected_key_is_logged_once,
     killed_engine_fails_over_and_is_used_after_restart,
@@ -136,6 +141,100 @@ fn slow_engine_stays_healthy() {
     assert_eq!(fleet.chat().status, 200);
 }
 
+fn refused_list_of_models_shows_a_server() {
+    for (status, expected) in [(401, 200), (404, 200), (429, 200), (500, 503), (503, 503)] {
+        let engines = [engine("a", Setup::default().pace)];
+        engines[0].set_health(status);
+        engines[0].always_probes(Some(Fault::status(status)));
+        let setup = Setup { health: CHECKS, backend: "engine: openai", ..Setup::default() };
+        let penstock = Penstock::start(&yaml(&engines, &["m"], setup));
+        assert_eq!(penstock.chat("m").status, expected, "{status}");
+        assert_eq!(penstock.backend("a")["check_status"], json!(status));
+    }
+}
+
+/// Sends requests one after another until `time` has passed; returns how many failed.
+fn failures_for(fleet: &Fleet, time: Duration) -> usize {
+    let started = Instant::now();
+    let mut failures = 0;
+    while started.elapsed() < time {
+        failures += usize::from(fleet.chat().status != 200);
+    }
+    failures
+}
+
+fn progress_outweighs_checks_that_hang() {
+    let health = "interval: 100ms, unhealthy_interval: 100ms, fast_interval: 50ms, timeout: 200ms";
+    let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
+    fleet.a().always(Some(Fault::SlowHead(Duration::from_millis(20))));
+    fleet.a().always_probes(Some(Fault::HangBeforeHead));
+    let checks = fleet.a().counters().probes;
+    assert_eq!(failures_for(&fleet, Duration::from_secs(3)), 0);
+    assert!(fleet.a().counters().probes > checks + 5);
+    assert_eq!(fleet.fact("a", "health"), "healthy");
+    fleet.wait_fact("a", "health", &json!("unhealthy"));
+}
+
+fn failing_health_page_drains_a_backend_that_serves() {
+    let setup = Setup { health: CHECKS, backend: "engine: vllm", ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    fleet.a().set_health(503);
+    eventually("no request gets there", SOON, || fleet.chat().status == 503);
+    assert_eq!(fleet.fact("a", "health"), "unhealthy");
+}
+
+const FROZEN: &str = "interval: 60s, fast_interval: 20ms, slow_start: 0s, frozen_after: 1s, \
+     breaker: { open: 200ms, max_open: 400ms }";
+
+fn engine_without_progress_is_avoided_until_it_makes_some() {
+    let setup = Setup { health: FROZEN, strategy: "round_robin", ..Setup::default() };
+    let fleet = Fleet::start(2, setup);
+    fleet.a().always(Some(Fault::HangBeforeHead));
+    let impatient = || {
+        let mut client = fleet.begin(&streaming_chat("m", "hello"));
+        client.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        client.read_response().is_ok_and(|response| response.is_whole)
+    };
+    eventually("it is found, although clients leave", Duration::from_secs(15), || {
+        impatient();
+        fleet.fact("a", "frozen_s") != json!(null)
+    });
+    let log = fleet.penstock.log();
+    assert_eq!(log.matches("backend is frozen").count(), 1, "{log}");
+    assert!(fleet.metric("penstock_backend_frozen{backend=\"a\"") > 0.9);
+    assert_eq!(fleet.fact("a", "health"), "healthy", "its pages are quick");
+    let before = fleet.a().counters().requests;
+    let lost = (0..20).filter(|_| !impatient()).count();
+    assert!(lost <= 3 && fleet.a().counters().requests - before == lost, "{lost}: probes only");
+    fleet.a().always(None);
+    eventually("a probe finds it alive", Duration::from_secs(15), || {
+        impatient();
+        fleet.fact("a", "frozen_s") == json!(null)
+    });
+    assert!(fleet.penstock.log().contains("backend makes progress again"));
+}
+
+/// Both prompts are long for the rate that is assumed, and nothing is known of the engine's own.
+fn long_prefill_is_no_freeze() {
+    let fleet = Fleet::start(2, Setup { health: FROZEN, ..Setup::default() });
+    fleet.a().always(Some(Fault::SlowHead(Duration::from_secs(3))));
+    let prompt = "a long prompt ".repeat(60);
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            let (fleet, prompt) = (&fleet, &prompt);
+            let body = streaming_chat("m", &format!("{number} {prompt}"));
+            scope.spawn(move || {
+                assert_eq!(fleet.begin(&body).read_response().unwrap().status, 200);
+            });
+        }
+        eventually("both are there", SOON, || fleet.a().counters().requests == 2);
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(2500) {
+            assert_eq!(fleet.fact("a", "frozen_s"), json!(null));
+        }
+    });
+}
+
 fn health_path_is_per_backend() {
     let engines = two_engines();
     let setup = Setup { health: CHECKS, backend: "engine: other", ..Setup::default() };
@@ -164,14 +263,14 @@ fn rejected_key_is_logged_once() {
     let engines = [block_on(MockEngine::start_local(spec)).unwrap()];
     let setup = Setup { health: CHECKS, backend: "api_key: sk-wrong", ..Setup::default() };
     let penstock = Penstock::start(&yaml(&engines, &["m"], setup));
-    assert_eq!(penstock.backend("a")["health"], "unhealthy");
+    assert_eq!(penstock.backend("a")["health"], "healthy", "the server is there");
+    assert_eq!(penstock.backend("a")["check_status"], json!(401));
     eventually("several checks", SOON, || engines[0].counters().probes >= 5);
     let log = penstock.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("api_key")).collect();
     assert_eq!(lines.len(), 1, "{log}");
     assert!(lines[0].contains('a') && lines[0].contains("401"), "{}", lines[0]);
     assert!(!log.contains("sk-wrong"), "a key in the log: {log}");
-    assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
 }
 
 /// Starts the first engine again, and waits until its breaker lets every client through.
@@ -326,23 +425,11 @@ fn faults_of_one_client_keep_the_breaker_closed() {
     }
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "faults of one client only");
     for number in [1, 2, 3, 4] {
-        chat_with_key(&fleet, number);
+        assert_eq!(chat_with_key(&fleet, number), 500);
     }
-    assert_ne!(fleet.fact("a", "breaker"), json!("closed"), "faults of several clients count");
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "there is no other backend");
     fleet.a().always(None);
-    eventually("the breaker closes", SOON, || chat_with_key(&fleet, 0) == 200);
-    fleet.wait_fact("a", "breaker", &json!("closed"));
-    // A low error rate does not open the breaker.
-    for turn in 0..60 {
-        let fault = if turn % 3 == 0 { Fault::status(500) } else { Fault::Pass };
-        fleet.a().script([fault]);
-        chat_with_key(&fleet, turn % 5);
-    }
-    assert_eq!(
-        fleet.fact("a", "breaker"),
-        json!("closed"),
-        "a third of the responses failed, the limit is half"
-    );
+    assert_eq!(chat_with_key(&fleet, 0), 200, "at once");
 }
 
 fn client_errors_keep_the_breaker_closed() {

@@ -18,6 +18,8 @@ crate::trials![
     reloads_under_load_lose_no_request,
     fleet_is_replaced_under_load,
     invalid_file_keeps_the_old_configuration,
+    empty_list_of_backends_is_refused,
+    pipe_without_a_writer_is_refused_at_once,
     sighup_reloads_and_logs_the_result,
     learned_state_survives_a_reload,
     removed_backend_gets_no_more_checks,
@@ -141,6 +143,39 @@ fn invalid_file_keeps_the_old_configuration() {
     assert_eq!(penstock.chat("m").status, 200);
     reload(&penstock, &good);
     assert_eq!(metric(&penstock, "penstock_config_last_reload_successful"), 1.0);
+}
+
+fn empty_list_of_backends_is_refused() {
+    let one = engine("one", &["m"]);
+    let good = list(&[&one], "models: [m]");
+    let penstock = Penstock::start(&good);
+    penstock.rewrite("backends: []");
+    let response = penstock.reload();
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (422, "invalid_configuration"),
+        "{}",
+        response.text()
+    );
+    assert!(response.text().contains("1 are in use"), "{}", response.text());
+    assert_eq!(penstock.chat("m").status, 200, "the old configuration stays in force");
+    reload(&penstock, &good);
+}
+
+fn pipe_without_a_writer_is_refused_at_once() {
+    let one = engine("one", &["m"]);
+    let good = list(&[&one], "models: [m]");
+    let penstock = Penstock::start(&good);
+    std::fs::remove_file(&penstock.config).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&penstock.config).status().unwrap();
+    assert!(made.success());
+    let (response, took) = crate::support::client::timed(|| penstock.reload());
+    assert_eq!(response.status, 422, "{}", response.text());
+    assert!(response.text().contains("it is not a file"), "{}", response.text());
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    std::fs::remove_file(&penstock.config).unwrap();
+    reload(&penstock, &good);
+    assert_eq!(penstock.chat("m").status, 200, "later reloads work");
 }
 
 fn sighup_reloads_and_logs_the_result() {

@@ -21,6 +21,7 @@ mod access_log;
 mod admin_api;
 mod admin_limits;
 mod aliases_and_fallbacks;
+mod ambiguous_fields;
 mod authentication;
 mod capability_routing;
 mod chaos;
@@ -39,6 +40,7 @@ mod discovery;
 mod dns_addresses;
 mod doctor;
 mod documentation;
+mod encoded_bodies;
 mod end_to_end;
 mod engine_metrics;
 mod ensembles;
@@ -75,6 +77,7 @@ mod request_bodies;
 mod request_smuggling;
 mod request_validation;
 mod resource_limits;
+mod response_outcomes;
 mod several_penstocks;
 mod shadow_routing;
 mod shared_state;
@@ -93,7 +96,7 @@ mod usage_stream;
 mod weighted_scorers;
 mod zlib_shim;
 
-use libtest_mimic::{Arguments, Conclusion, Trial};
+use libtest_mimic::{Arguments, Trial};
 
 /// Turns test functions into trials named after their module.
 macro_rules! stories {
@@ -116,6 +119,7 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn all_stories() -> Vec<Trial> {
     stories![
         admin_limits,
+        ambiguous_fields,
         admin_api,
         aliases_and_fallbacks,
         failing_backends,
@@ -128,6 +132,7 @@ fn all_stories() -> Vec<Trial> {
         shared_state,
         reload_gate,
         request_validation,
+        response_outcomes,
         resource_limits,
         prefix_cache,
         queue,
@@ -174,6 +179,7 @@ fn all_stories() -> Vec<Trial> {
         passthrough,
         paths_and_methods,
         documentation,
+        encoded_bodies,
         slow_start,
         hot_reload,
         access_log,
@@ -193,27 +199,9 @@ fn all_stories() -> Vec<Trial> {
     ]
 }
 
-/// More failures than this are not the machine's: nothing runs again.
-const MAX_RUN_AGAIN: usize = 3;
-
-/// Runs the stories at the same time, and then a few that failed once more, one at a time: many wait for
-/// times that hundreds of processes on a few cores can miss. A story that fails alone has failed.
-fn run_stories(arguments: &Arguments) -> Conclusion {
-    let conclusion = libtest_mimic::run(arguments, all_stories());
-    let failed = support::take_failed();
-    if failed.is_empty() || failed.len() > MAX_RUN_AGAIN || arguments.test_threads == Some(1) {
-        return conclusion;
-    }
-    println!("failed among others, and run again alone: {}", failed.join(", "));
-    let alone = Arguments { test_threads: Some(1), ..arguments.clone() };
-    let again =
-        all_stories().into_iter().filter(|trial| failed.iter().any(|name| name == trial.name()));
-    libtest_mimic::run(&alone, again.collect())
-}
-
 fn main() {
     let arguments = Arguments::from_args();
-    let conclusion = run_stories(&arguments);
+    let conclusion = libtest_mimic::run(&arguments, all_stories());
     if !arguments.list {
         println!("{}", support::skipped());
         println!("{}", end_to_end::summary());

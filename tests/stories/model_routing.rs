@@ -20,6 +20,7 @@ crate::trials![
     upstream_id_replaces_the_model_value,
     last_duplicate_model_key_wins,
     unserved_model_is_a_404,
+    similar_model_is_named_to_those_who_may_use_it,
     no_healthy_backend_is_a_503,
     model_list_includes_aliases,
     anthropic_clients_list_models_in_their_shape,
@@ -187,6 +188,33 @@ fn unserved_model_is_a_404() {
     });
     assert_eq!(response.json(), wanted);
     assert_eq!(engine.counters().requests, 0);
+}
+
+fn similar_model_is_named_to_those_who_may_use_it() {
+    let engine = engine("one", &["llama3:8b", "secret-model"]);
+    let yaml = format!(
+        "auth: {{ keys: [{{ name: all, key: sk-all }}, {{ name: few, key: sk-few, models: ['llama*', 'secrat*'] }}] }}\n\
+         backends:\n{}",
+        backend(&engine, "models: ['llama3:8b', secret-model]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let message = |key: &str, model: &str| {
+        let authorization = format!("Bearer {key}");
+        let body = json!({"model": model, "messages": []}).to_string();
+        let headers =
+            [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        let response = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+        assert_eq!(response.status, 404, "{}", response.text());
+        response.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    for name in ["llama3", "llama3:8", "lama3:8b"] {
+        let wanted = format!("Model '{name}' not found; did you mean 'llama3:8b'?");
+        assert_eq!(message("sk-all", name), wanted);
+    }
+    assert!(message("sk-all", "secrat-model").ends_with("did you mean 'secret-model'?"));
+    assert_eq!(message("sk-few", "secrat-model"), "Model 'secrat-model' not found");
+    let long = "x".repeat(100_000);
+    assert!(message("sk-all", &long).len() < 3000, "bounded");
 }
 
 fn no_healthy_backend_is_a_503() {

@@ -34,6 +34,7 @@ crate::trials![
     blobs_are_uploaded_to_all_backends,
     broken_uploads_are_kept_nowhere,
     large_files_are_refused,
+    slow_uploads_give_their_place_back,
     commands_are_bounded,
     llamacpp_router_loads_and_unloads_models,
     routes_take_their_methods_only,
@@ -588,4 +589,28 @@ fn routes_take_their_methods_only() {
         assert_eq!((response.status, response.header("allow")), (405, Some(allow)), "{path}");
         assert!(response.json()["error"].is_string(), "{path}: {}", response.text());
     }
+}
+
+fn slow_uploads_give_their_place_back() {
+    let engine = ollama("a", &["m"]);
+    let setup = "ollama: { manage_models: true, commands: 1 }\nlimits: { min_body_rate: 1KiB/s }\n";
+    let penstock = Penstock::start(&format!("{setup}{}", backends(&[&engine], "engine: ollama")));
+    let path = digest_path(b"x");
+    let mut slow = Client::connect(penstock.data);
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\nxx");
+    slow.send_bytes(head.as_bytes());
+    eventually("it has the place", SOON, || metric(&penstock, "penstock_commands") == 1.0);
+    let mut drip = slow.stream.try_clone().unwrap();
+    let dripping = std::thread::spawn(move || {
+        while std::io::Write::write_all(&mut drip, b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+    let response = slow.read_response().unwrap();
+    assert_eq!(response.status, 408, "{}", response.text());
+    eventually("the place is free", SOON, || {
+        send(&penstock, "POST", "/api/pull", &json!({"model": "m"})).status == 200
+    });
+    drop(slow);
+    dripping.join().unwrap();
 }

@@ -22,6 +22,10 @@ crate::trials![
     websockets_need_a_key,
     a_refused_upgrade_is_relayed,
     websockets_are_closed_in_order_on_shutdown,
+    only_websockets_are_connected_through,
+    methods_that_penstock_does_not_serve_are_forwarded,
+    websocket_on_a_path_of_penstock_gets_426,
+    models_are_deleted_by_those_who_may_manage_them,
 ];
 
 fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
@@ -213,4 +217,108 @@ fn websockets_are_closed_in_order_on_shutdown() {
     assert!(penstock.wait_end(Duration::from_secs(10)).success());
     let log = penstock.log();
     assert!(log.contains("drained, exiting"), "it ended before the timeout cut it: {log}");
+}
+
+/// The status of a request to switch to a protocol, as the client gets it.
+fn switched(penstock: &Penstock, path: &str, upgrade: &str) -> u16 {
+    let mut client = Client::connect(penstock.data);
+    let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13";
+    let head =
+        format!("GET {path} HTTP/1.1\r\nhost: t\r\nConnection: Upgrade\r\n{upgrade}{key}\r\n\r\n");
+    client.send_bytes(head.as_bytes());
+    client.read_status()
+}
+
+fn only_websockets_are_connected_through() {
+    let (one, two, penstock) = start("");
+    for token in ["websocket", "WebSocket", "WEBSOCKET"] {
+        let upgrade = format!("Upgrade: {token}\r\n");
+        assert_eq!(switched(&penstock, "/ws", &upgrade), 101, "{token}");
+        assert_eq!(one.take_requests(), ["UPGRADE /ws"], "{token}");
+    }
+    for upgrade in [
+        "Upgrade: h2c\r\n",
+        "Upgrade: foo\r\n",
+        "Upgrade: websocket, h2c\r\n",
+        "Upgrade: h2c, websocket\r\n",
+        "Upgrade: websocket/13\r\n",
+        "Upgrade: TLS/1.0\r\n",
+        "Upgrade: websocket\r\nUpgrade: h2c\r\n",
+    ] {
+        let mut client = Client::connect(penstock.data);
+        let head = format!("GET /ws HTTP/1.1\r\nhost: t\r\nConnection: Upgrade\r\n{upgrade}\r\n");
+        client.send_bytes(head.as_bytes());
+        assert_eq!(client.read_response().unwrap().status, 200, "{upgrade}: an ordinary request");
+        assert_eq!(one.take_requests(), ["GET /ws"], "{upgrade}");
+    }
+    for path in ["/ws", "/v1/files", "/v1/chat/completions", "/x/a?model=m"] {
+        let response = request(penstock.data, "TRACE", path, &[], b"");
+        assert_eq!(response.status, 405, "{path}: {}", response.text());
+    }
+    assert!(one.take_requests().is_empty() && two.take_requests().is_empty());
+}
+
+fn methods_that_penstock_does_not_serve_are_forwarded() {
+    let one = OpenEngine::start("one");
+    let routing = "routing: { passthrough: { \"/v1/*\": one, \"/*\": one } }\n";
+    let penstock = Penstock::start(&format!("{routing}backends:\n{}", one.item("models: [m]")));
+    one.take_requests();
+    for (method, path) in [
+        ("POST", "/v1/responses/compact"),
+        ("POST", "/v1/models/m:generateContent"),
+        ("GET", "/v1/chat/completions?limit=2"),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1"),
+        ("PATCH", "/v1/responses/resp_1"),
+        ("PUT", "/api/chat"),
+        ("POST", "/health"),
+    ] {
+        let response = request(penstock.data, method, path, &[], b"{}");
+        assert_ne!(response.status, 405, "{method} {path}: {}", response.text());
+        assert_eq!(one.take_requests(), [format!("{method} {path}")]);
+    }
+    for (method, path) in [("GET", "/v1/models"), ("GET", "/health"), ("GET", "/v1/models/m")] {
+        assert_eq!(request(penstock.data, method, path, &[], b"").status, 200);
+        assert!(one.take_requests().is_empty(), "{path} is penstock's own");
+    }
+}
+
+fn websocket_on_a_path_of_penstock_gets_426() {
+    let (one, _two, penstock) = start("");
+    for path in ["/v1/responses", "/v1/chat/completions"] {
+        let mut client = open(&penstock, path, "");
+        let response = client.read_response().unwrap();
+        assert_eq!((response.status, response.error_code().as_str()), (426, "upgrade_required"));
+        assert!(response.header("upgrade").is_some());
+        client.send("GET", "/v1/models", &[], b"");
+        assert_eq!(client.read_response().unwrap().status, 200, "the connection goes on");
+    }
+    assert!(one.take_requests().is_empty());
+    let routing = "routing: { passthrough: { \"/v1/responses\": one } }\n";
+    let passing = Penstock::start(&format!("{routing}backends:\n{}", one.item("models: [m]")));
+    assert_eq!(switched(&passing, "/v1/responses", "Upgrade: websocket\r\n"), 101);
+}
+
+fn models_are_deleted_by_those_who_may_manage_them() {
+    let one = OpenEngine::start("one");
+    let keys =
+        "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2, manage_models: true }] }\n";
+    let routing = "routing: { passthrough: { \"/v1/*\": one, \"/other/*\": by-model } }\n";
+    let penstock =
+        Penstock::start(&format!("{keys}{routing}backends:\n{}", one.item("models: [m]")));
+    one.take_requests();
+    let send = |key: &str, path: &str| {
+        let key = format!("Bearer {key}");
+        request(penstock.data, "DELETE", path, &[("authorization", &key)], b"")
+    };
+    for path in ["/v1/models/m", "/v1/Models/m", "/other/models/m?model=m", "/v1/model%73/m"] {
+        let refused = send("k1", path);
+        assert_eq!(
+            (refused.status, refused.error_code().as_str()),
+            (403, "management_not_allowed")
+        );
+        assert!(one.take_requests().is_empty(), "{path}");
+        assert_eq!(send("k2", path).status, 200, "{path}");
+        assert_eq!(one.take_requests().len(), 1, "{path}");
+    }
+    assert_eq!(send("k1", "/v1/files/file-1").status, 200, "other things may be deleted");
 }

@@ -10,6 +10,7 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     unknown_paths_are_404,
+    unknown_paths_say_what_to_do,
     root_says_what_this_is,
     wrong_methods_are_405_with_allow,
     head_is_get_without_a_body,
@@ -74,6 +75,25 @@ fn unknown_paths_are_404() {
         "Anthropic's shape"
     );
     assert_eq!(engine.counters().requests, 0);
+}
+
+fn unknown_paths_say_what_to_do() {
+    let (_engine, penstock) = start(&[]);
+    for (path, hint) in [
+        ("/v1/v1/messages", "did you mean /v1/messages? Leave /v1 out of the client's base URL"),
+        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/chat/completions/", "did you mean /v1/chat/completions?"),
+        ("/v1/api/tags", "did you mean /api/tags? Leave /v1 out"),
+        ("/api/v1/chat/completions", "did you mean /v1/chat/completions? Leave /api out"),
+        ("/metrics", "a page of the admin port (`admin.listen`)"),
+        ("/dashboard", "a page of the admin port"),
+    ] {
+        let response = request(penstock.data, "POST", path, &[], b"");
+        assert_eq!(response.status, 404, "{path}");
+        assert!(response.text().contains(hint), "{path}: {}", response.text());
+    }
+    let other = request(penstock.data, "GET", "/favicon.ico", &[], b"");
+    assert_eq!(other.json()["error"]["message"], "Unknown path: /favicon.ico");
 }
 
 fn root_says_what_this_is() {

@@ -18,6 +18,7 @@ crate::trials![
     client_that_leaves_takes_its_request_along,
     reload_lets_waiting_requests_through,
     recovered_backend_serves_what_waits,
+    those_who_wait_learn_that_all_backends_are_down,
     cooldown_that_ends_serves_what_waits,
     waiting_requests_survive_a_shutdown,
     deployment_waits_for_a_slot,
@@ -317,4 +318,32 @@ fn without_a_queue_none_waits() {
     gate.open();
     ok(&mut first);
     assert!(!fleet.penstock.admin("/metrics").text().contains("penstock_queue_requests{"));
+}
+
+fn those_who_wait_learn_that_all_backends_are_down() {
+    let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let mut waiting: Vec<Client> = (0..5).map(|n| line_up(&fleet, &format!("{n}"), &[])).collect();
+    let admin = |path: &str| request(fleet.penstock.admin, "POST", path, &[], b"").status;
+    assert_eq!(admin("/backends/a/drain"), 200);
+    let ((), took) = timed(|| {
+        for client in &mut waiting {
+            let response = client.read_response().unwrap();
+            let error = (response.status, response.error_code());
+            assert_eq!(error, (503, "no_healthy_backend".to_owned()), "{}", response.text());
+            assert!(response.header("retry-after").is_some());
+        }
+    });
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let (response, took) = timed(|| {
+        let mut client = Client::connect(fleet.penstock.data);
+        client.send("POST", CHAT, &[JSON], chat("m", "new").to_string().as_bytes());
+        client.read_response().unwrap()
+    });
+    assert_eq!(response.status, 503);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    gate.open();
+    ok(&mut first);
+    nothing_is_left(&fleet);
 }

@@ -12,6 +12,7 @@ crate::trials![
     keys_take_turns_by_weight,
     tenants_take_turns_where_their_header_is_trusted,
     important_request_displaces_another,
+    keys_take_no_place_that_they_may_not_have,
 ];
 
 fn important_requests_come_first_and_others_in_order() {
@@ -101,5 +102,39 @@ fn important_request_displaces_another() {
     ok(&mut important);
     assert_eq!(served(fleet.a()), ["important"]);
     assert_eq!(ended(&fleet, "displaced").round(), 1.0);
+    nothing_is_left(&fleet);
+}
+
+fn keys_take_no_place_that_they_may_not_have() {
+    let keys = "auth: { keys: [{ name: plain, key: k1 }, { name: loud, key: k2 }, { name: high, key: k3, max_priority: 7 }] }";
+    let setup = Setup {
+        sections: &format!("{QUEUE}\nobjectives: {{ gold: {{ priority: 50 }} }}\n{keys}"),
+        backend: "max_in_flight: 1",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(1, setup);
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let mut first = Client::connect(fleet.penstock.data);
+    let body = chat("m", "first").to_string();
+    first.send("POST", CHAT, &[JSON, ("authorization", "Bearer k1")], body.as_bytes());
+    block_on(gate.reached_by(1));
+    let lower = [("authorization", "Bearer k1"), ("x-priority", "-1")];
+    let mut clients = vec![
+        line_up(&fleet, "lower", &lower),
+        line_up(&fleet, "plain", &[("authorization", "Bearer k1")]),
+    ];
+    for claim in [("x-priority", "100"), ("x-gateway-inference-objective", "gold")] {
+        clients.push(line_up(&fleet, "loud", &[("authorization", "Bearer k2"), claim]));
+    }
+    let high = [("authorization", "Bearer k3"), ("x-priority", "100")];
+    clients.push(line_up(&fleet, "high", &high));
+    gate.open();
+    ok(&mut first);
+    clients.iter_mut().for_each(ok);
+    let order = served(fleet.a());
+    assert_eq!((order[0].as_str(), order[4].as_str()), ("high", "lower"), "{order:?}");
+    let plain = order.iter().position(|one| one == "plain").unwrap();
+    assert!(plain <= 2, "keys take turns: {order:?}");
     nothing_is_left(&fleet);
 }

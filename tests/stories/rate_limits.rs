@@ -13,6 +13,7 @@ crate::trials![
     requests_over_the_limit_get_429_in_every_dialect,
     keys_of_one_name_share_a_limit_and_others_have_their_own,
     tokens_are_reserved_and_settled_by_usage,
+    absurd_usage_of_an_engine_is_no_debt,
     request_that_can_never_pass_gets_400,
     slots_are_free_again_however_a_request_ends,
     next_request_after_a_response_finds_the_slot_free,
@@ -283,4 +284,30 @@ fn concurrent_clients_never_pass_more_than_the_limit() {
     assert!((50..=55).contains(&passed), "{passed}");
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
     assert_eq!(fleet.requests(), passed);
+}
+
+fn absurd_usage_of_an_engine_is_no_debt() {
+    let fleet = start("tokens_per_minute: 100000, tokens_per_day: 1000000");
+    let usage = json!({"prompt_tokens": u64::MAX, "completion_tokens": u64::MAX});
+    let message = json!({"role": "assistant", "content": "ok"});
+    let whole = json!({"object": "chat.completion", "usage": usage,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+    let reply = || Fault::Status {
+        status: 200,
+        retry_after: None,
+        body: whole.to_string(),
+        headers: Vec::new(),
+    };
+    let mut limited = chat("m", "hi");
+    limited["max_tokens"] = json!(50);
+    for (body, most) in [(limited, 1_000), (chat("m", "hi"), 40_000)] {
+        let left = || number(&send(&fleet, CHAT, &chat("m", "hi")), "x-ratelimit-remaining-tokens");
+        let before = left();
+        fleet.a().script([reply()]);
+        assert_eq!(send(&fleet, CHAT, &body).status, 200);
+        let used = before.saturating_sub(left());
+        assert!(used <= most, "{used} tokens were charged for {body}");
+    }
+    let counted = fleet.metric("penstock_tokens_total");
+    assert!(counted < 200_000.0, "{counted}");
 }

@@ -19,6 +19,8 @@ crate::trials![
     failure_of_the_owner_is_no_404,
     responses_belong_to_the_key_that_made_them,
     forgotten_responses_are_served_to_no_key,
+    conversations_belong_to_the_key_that_used_them,
+    response_that_no_backend_can_have_is_a_404,
 ];
 
 struct Fleet {
@@ -200,4 +202,56 @@ fn forgotten_responses_are_served_to_no_key() {
     }
     assert_eq!(fleet.sent(), [], "no engine is queried");
     assert_eq!(send(of_a, "GET", &format!("/v1/responses/{known}"), "").status, 200);
+}
+
+fn conversations_belong_to_the_key_that_used_them() {
+    let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
+    let engine = OpenEngine::start("a");
+    let routing = "routing: { passthrough: { \"/v1/conversations*\": a, \"/v1/responses/*\": a, \"/x/*\": by-model } }\n";
+    let items = engine.item("models: [m]");
+    let penstock = Penstock::start(&format!("{keys}{routing}backends:\n{items}"));
+    let send = |key: &str, method: &str, path: &str, body: &str| {
+        let key = format!("Bearer {key}");
+        let fields = [("content-type", "application/json"), ("authorization", key.as_str())];
+        request(penstock.data, method, path, &fields, body.as_bytes()).status
+    };
+    let with = |id: &str| format!(r#"{{"model":"m","input":"x","conversation":{id}}}"#);
+    assert_eq!(send("k1", "POST", "/v1/responses", &with(r#""conv_1""#)), 200);
+    engine.take_requests();
+    for (method, path, body) in [
+        ("POST", "/v1/responses", with(r#""conv_1""#)),
+        ("POST", "/v1/responses", with(r#"{"id":"conv_1"}"#)),
+        ("POST", "/v1/responses/input_tokens", with(r#""conv_1""#)),
+        ("POST", "/v1/responses/compact", with(r#""conv_1""#)),
+        ("POST", "/x/a", with(r#""conv_1""#)),
+        ("GET", "/v1/conversations/conv_1", String::new()),
+        ("GET", "/v1/conversations/conv%5F1/items", String::new()),
+        ("DELETE", "/v1/conversations/conv_1", String::new()),
+    ] {
+        assert_eq!(send("k2", method, path, &body), 404, "{method} {path} {body}");
+    }
+    assert_eq!(
+        send("k2", "POST", "/v1/responses", r#"{"model":"m","Conversation":"conv_1"}"#),
+        400
+    );
+    assert_eq!(send("k2", "POST", "/v1/responses/compact", r#"{"Conversation":"conv_1"}"#), 400);
+    assert!(engine.take_requests().is_empty(), "nothing reaches the engine");
+    assert_eq!(send("k1", "POST", "/v1/responses", &with(r#"{"id":"conv_1"}"#)), 200);
+    assert_eq!(send("k1", "GET", "/v1/conversations/conv_1", ""), 200);
+    assert_eq!(send("k2", "POST", "/v1/responses", &with(r#""conv_2""#)), 200, "its own");
+}
+
+fn response_that_no_backend_can_have_is_a_404() {
+    let engine = OpenEngine::start("a");
+    let items = engine.item("engine: other, models: [{ id: m, operations: [chat] }]");
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    for (method, path) in [
+        ("GET", "/v1/responses/resp_1"),
+        ("DELETE", "/v1/responses/resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+    ] {
+        let response = request(penstock.data, method, path, &[], b"");
+        assert_eq!((response.status, response.error_code().as_str()), (404, "response_not_found"));
+        assert_eq!(response.header("x-should-retry"), Some("false"));
+    }
 }

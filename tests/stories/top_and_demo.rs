@@ -21,6 +21,8 @@ use crate::support::penstock::{Penstock, binary, scratch};
 
 crate::trials![
     top_prints_a_frame,
+    top_without_a_terminal_prints_one_frame,
+    demo_admin_port_can_be_chosen,
     top_reports_connection_errors,
     https_admin_url_is_verified,
     dashboard_is_a_self_contained_page,
@@ -92,6 +94,39 @@ fn https_admin_url_is_verified() {
     assert_eq!(unverified.code, Some(1));
     assert!(unverified.stderr.contains("cannot connect"), "{}", unverified.stderr);
     assert!(unverified.stderr.contains("certificate"), "{}", unverified.stderr);
+}
+
+fn top_without_a_terminal_prints_one_frame() {
+    let fleet = Fleet::start(1, Setup::default());
+    let admin = format!("http://{}", fleet.penstock.admin);
+    let ran = run(["top", "--admin", &admin]);
+    assert_eq!(ran.code, Some(0), "it ends: {}", ran.stderr);
+    assert_eq!(ran.stdout.matches("IN FLIGHT").count(), 1, "{}", ran.stdout);
+}
+
+fn demo_admin_port_can_be_chosen() {
+    let (by_flag, by_variable) = (free_address(), free_address());
+    for (arguments, variable, wanted) in [
+        (vec!["--admin-listen".to_owned(), by_flag.to_string()], by_variable, by_flag),
+        (Vec::new(), by_variable, by_variable),
+    ] {
+        let mut child = binary()
+            .args(["demo", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .env("PENSTOCK_ADMIN_LISTEN", variable.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let printed = lines.take_while(|line| !line.contains("Ctrl-C")).collect::<Vec<_>>();
+        let (killed, ended) = (child.kill(), child.wait());
+        let dashboard = format!("Dashboard: http://{wanted}/dashboard");
+        assert!(printed.contains(&dashboard), "{printed:?}");
+        assert!(printed.iter().any(|line| line.contains(": 0 failed, ")), "{printed:?}");
+        assert!(printed.iter().any(|line| line.starts_with("curl -iN http://")), "{printed:?}");
+        drop((killed, ended));
+    }
 }
 
 fn top_reports_connection_errors() {

@@ -268,7 +268,7 @@ fn http2_requests_are_sent_once() {
     let engine = Http2Engine::start(None);
     let url = format!("http://{}", engine.address);
     let yaml = format!(
-        "routing: {{ strategy: priority_only }}\n\
+        "routing: {{ strategy: priority_only, retry_unanswered: never }}\n\
          health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s }}\n\
          backends:\n  - {{ name: a, url: \"{url}\", models: [m], http2: true, priority: 1 }}\n  \
          - {{ name: b, url: \"{url}\", models: [m], http2: true, priority: 2 }}\n"

@@ -123,6 +123,17 @@ impl Client {
         }
     }
 
+    /// The status of a response that may be interim.
+    pub fn read_status(&mut self) -> u16 {
+        let mut text = String::new();
+        while !text.contains("\r\n\r\n") {
+            let bytes = self.read_raw().unwrap();
+            assert!(!bytes.is_empty(), "closed after {text:?}");
+            text += &String::from_utf8_lossy(&bytes);
+        }
+        text.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
     /// Reads some bytes of a body as they come off the wire, framing included.
     pub fn read_raw(&mut self) -> std::io::Result<Vec<u8>> {
         if self.buffer.is_empty() {

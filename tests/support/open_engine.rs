@@ -20,6 +20,8 @@ pub struct OpenEngine {
 struct State {
     /// `METHOD target` of everything but its list of models.
     requests: Vec<String>,
+    /// The subprotocols of WebSockets.
+    protocols: Vec<String>,
     stored: BTreeSet<String>,
     made: usize,
 }
@@ -42,6 +44,11 @@ impl OpenEngine {
     /// An item of `backends:`.
     pub fn item(&self, rest: &str) -> String {
         format!("  - {{ name: {}, url: \"http://{}\", {rest} }}\n", self.name, self.address)
+    }
+
+    /// The subprotocols that it was offered since the last call.
+    pub fn take_protocols(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().protocols)
     }
 
     /// What it was sent since the last call.
@@ -76,7 +83,10 @@ fn serve(stream: TcpStream, name: &str, state: &Mutex<State>) -> std::io::Result
         let mut words = head[0].split(' ');
         let (method, target) = (words.next().unwrap(), words.next().unwrap());
         if let Some(protocol) = field("upgrade") {
-            state.lock().unwrap().requests.push(format!("UPGRADE {target}"));
+            let mut state = state.lock().unwrap();
+            state.requests.push(format!("UPGRADE {target}"));
+            state.protocols.extend(field("sec-websocket-protocol"));
+            drop(state);
             let accept = "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
             write!(
                 writer,
@@ -86,12 +96,18 @@ fn serve(stream: TcpStream, name: &str, state: &Mutex<State>) -> std::io::Result
             )?;
             return echo(&mut reader, &mut writer);
         }
-        let (status, value) = respond(name, state, method, target, &body);
+        let (status, mut value) = respond(name, state, method, target, &body);
+        if let (Some(coding), Some(fields)) = (field("content-encoding"), value.as_object_mut()) {
+            fields.insert("content_encoding".to_owned(), coding.into());
+        }
+        // The bytes do not matter where the head says enough.
+        let asks_for_coding = body.windows(6).any(|word| word == b"encode");
+        let coding = if asks_for_coding { "content-encoding: gzip\r\n" } else { "" };
         let text = if method == "HEAD" { String::new() } else { value.to_string() };
         let length = value.to_string().len();
         write!(
             writer,
-            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{text}"
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\n{coding}content-length: {length}\r\n\r\n{text}"
         )?;
     }
 }

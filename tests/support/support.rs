@@ -14,6 +14,7 @@ pub mod open_engine;
 pub mod pace;
 pub mod penstock;
 pub mod promql;
+pub mod raw_engine;
 pub mod redis;
 
 use std::future::Future;
@@ -35,26 +36,15 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
-/// Names of the trials that failed.
-static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 /// A test as a trial: it passes unless it panics.
 pub fn trial(module: &str, name: &str, test: fn()) -> Trial {
-    let name = format!("{module}::{name}");
-    let failed = name.clone();
-    Trial::test(name, move || {
+    Trial::test(format!("{module}::{name}"), move || {
         std::panic::catch_unwind(test).map_err(|panic| {
-            FAILED.lock().unwrap().push(failed);
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             Failed::from(text.unwrap_or_else(|| "it panicked".to_owned()))
         })
     })
-}
-
-/// The trials that failed since the last call.
-pub fn take_failed() -> Vec<String> {
-    std::mem::take(&mut FAILED.lock().unwrap())
 }
 
 /// Stories that could not run here, and why.

@@ -145,12 +145,16 @@ function showProtection(backends) {
   for (const one of backends) {
     if (one.breaker === "open") lines.push([one.name + ": the circuit breaker is open", "bad"]);
     if (one.breaker === "half_open") lines.push([one.name + ": the circuit breaker is half-open, one request probes", "warn"]);
-    if (one.is_suspect) lines.push([one.name + ": its last responses were faults, other backends are preferred", "warn"]);
+    if (one.frozen_s) lines.push([one.name + ": its requests make no progress, other backends are preferred", "bad"]);
+    if (one.check_status) lines.push([one.name + ": the health check returns " + one.check_status, "warn"]);
+    if (one.is_suspect) lines.push([one.name + ": two of its models fail more than elsewhere, other backends are preferred", "warn"]);
+    else for (const model of one.models || [])
+      if (model.breaker) lines.push([one.name + ": " + model.id + " fails more there than elsewhere, other backends are preferred", "warn"]);
     if (one.cooldown_remaining_s) lines.push([one.name + ": in cooldown for " + seconds(one.cooldown_remaining_s) + " after a " + one.cooldown_status, "warn"]);
     else for (const model of one.models || [])
       if (model.cooldown_remaining_s) lines.push([one.name + ": " + model.id + " is in cooldown for " + seconds(model.cooldown_remaining_s) + " after a " + model.cooldown_status, "warn"]);
     if (one.credentials_in_cooldown) lines.push([one.name + ": credentials of clients in cooldown: " + one.credentials_in_cooldown, "warn"]);
-    if (one.clients_avoiding) lines.push([one.name + ": clients that avoid it after faults only they saw: " + one.clients_avoiding, "warn"]);
+    if (one.clients_avoiding) lines.push([one.name + ": clients that avoid it after faults they met: " + one.clients_avoiding, "warn"]);
     if (one.health === "draining") lines.push([one.name + ": draining" + (one.empty_in_s ? ", empty in some " + seconds(one.empty_in_s) : ""), "warn"]);
   }
   putLines(at("protection-rows"), lines, 50, "No breaker is open, nothing is in cooldown.");

@@ -48,6 +48,20 @@ pub(super) fn trials() -> [Trial; 4] {
     ]
 }
 
+impl Verdict {
+    /// The line of what was shown, where it ended with which status; `wrong`: what should have been.
+    pub(super) fn new(
+        label: &str,
+        (taker, status): (&str, u16),
+        text: String,
+        wrong: Option<&str>,
+    ) -> Self {
+        let complaint = wrong.map_or_else(String::new, |wrong| format!("  WRONG: {wrong}"));
+        let line = format!("{label:<8} -> {taker:<7} {status}  {text}{complaint}");
+        Self { is_good: wrong.is_none(), line }
+    }
+}
+
 impl Trial {
     /// Sends the request to the penstock at `authority`.
     pub(super) fn run(&self, authority: &str) -> Result<Verdict, CliError> {
@@ -60,13 +74,13 @@ impl Trial {
     fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> Verdict {
         let is_good =
             backend == self.backend && status == if self.backend.is_some() { 200 } else { 404 };
-        let (label, taker) = (self.label, backend.unwrap_or("-"));
         let wrong = match (is_good, self.backend) {
-            (true, _) => String::new(),
-            (false, Some(wanted)) => format!("  WRONG: expected '{wanted}'"),
-            (false, None) => "  WRONG: expected a 404".to_owned(),
+            (true, _) => None,
+            (false, Some(wanted)) => Some(format!("expected '{wanted}'")),
+            (false, None) => Some("expected a 404".to_owned()),
         };
-        Verdict { is_good, line: format!("{label:<7} -> {taker:<7} {status}  {text}{wrong}") }
+        let taker = (backend.unwrap_or("-"), status);
+        Verdict::new(self.label, taker, text.to_owned(), wrong.as_deref())
     }
 }
 
@@ -107,6 +121,6 @@ mod tests {
             !unserved.judge(404, Some("text"), "").is_good,
             "no engine may receive the request"
         );
-        assert!(unserved.judge(404, None, "no").line.starts_with("404     -> -       404  no"));
+        assert!(unserved.judge(404, None, "no").line.starts_with("404      -> -       404  no"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::finding::Finding;
 use crate::api::show_names;
 use crate::clock::unix_seconds;
-use crate::config::{BackendConfig, Engine};
+use crate::config::{AuthorizationPolicy, BackendConfig, Engine};
 use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
 use crate::fleet::{Backend, Group};
 use crate::units::{show_duration, to_millis};
@@ -86,6 +86,18 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
             return Finding::fail(name, format!("{url}: {error}"), remedy);
         }
     };
+    if let Some((status, meaning)) = found.remark {
+        let message = format!("{url}: the health check returned {status}: {meaning}");
+        let remedy = match status {
+            401 | 403 if config.authorization == AuthorizationPolicy::Pass => {
+                "none if clients send their own keys"
+            }
+            401 | 403 => "set the correct api_key",
+            404 | 405 => "set its engine, or its health.path",
+            _ => "none, or set its health.path",
+        };
+        return Finding::warn(name, message, remedy);
+    }
     let engine = match (found.engine, &found.version) {
         (Engine::Auto, _) => "unknown engine".to_owned(),
         (engine, None) => engine.name().to_owned(),

@@ -18,13 +18,14 @@ same bytes.
 
 Examples:
   penstock simulate conversation --backends 4
-  penstock simulate trace.jsonl.gz --config a.yaml --config b.yaml --seeds 10
+  penstock simulate conf/traces/mooncake-conversation.jsonl.gz --backends 8 --seeds 10
   penstock simulate bursty --backends 8 --sweep routing.strategy=round_robin,smart,weighted
   penstock simulate conversation --sweep routing.scorers.prefix-affinity=0..5/1
-  penstock simulate overload --config slo.yaml --oracle --load 1.1
+  penstock simulate overload --config conf/simulations/slo.yaml --oracle --load 1.1
   penstock simulate conversation --fault 'at 60s backend b1 down 30s'
   penstock simulate --yesterday access.jsonl --config penstock.yaml
-  penstock simulate trace.jsonl --config new.yaml --config old.yaml --assert 'ttft_p99 < 1.1 * baseline'
+  penstock simulate bursty --config conf/simulations/slo.yaml --config conf/simulations/balanced.yaml --assert \
+    'ttft_p99 < 1.1 * baseline'
 
 Exit codes: 0 simulated, 1 an assertion failed, 2 the workload, a configuration or a flag is wrong.";
 

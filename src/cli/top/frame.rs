@@ -232,6 +232,7 @@ fn state(backend: &Value) -> (String, Tone) {
     match (text_of(backend, "health"), text_of(backend, "breaker"), cooldown) {
         ("unhealthy", ..) => ("down".to_owned(), Tone::Bad),
         ("draining", ..) => ("draining".to_owned(), Tone::Warning),
+        ("healthy", ..) if backend.get("frozen_s").is_some() => ("frozen".to_owned(), Tone::Bad),
         ("healthy", "open", _) => ("breaker open".to_owned(), Tone::Bad),
         ("healthy", "half_open", _) => ("probing".to_owned(), Tone::Warning),
         ("healthy", _, Some(seconds)) => (format!("cooldown {seconds:.0} s"), Tone::Warning),

@@ -1,12 +1,11 @@
 //! Rules about model names: aliases and fallback chains against the declared models.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::sections::Config;
 use crate::config::sections::aliases::AliasTargets;
-use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::routing::{BY_MODEL, RoutingConfig};
-use crate::config::syntax::document::Node;
+use crate::config::syntax::document::{KeyPlaces, Node};
 use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
 use crate::config::syntax::suggest::nearest;
@@ -88,9 +87,16 @@ fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
 
 fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
     let routing = &config.routing;
+    let places = KeyPlaces::of(node);
+    let mut backend_of: BTreeMap<&str, &str> = BTreeMap::new();
+    for backend in &config.backends {
+        for model in backend.models.iter().flatten() {
+            backend_of.entry(&model.id).or_insert(&backend.name);
+        }
+    }
     let mut in_cycles: BTreeSet<&str> = BTreeSet::new();
     for (alias, targets) in &routing.aliases {
-        let place = node.key_place(alias);
+        let place = places.place(alias);
         for path in alias_paths(routing, alias) {
             check_path(&path, place, &mut in_cycles, reader);
             let splits =
@@ -101,8 +107,8 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
                 break;
             }
         }
-        if let Some(backend) = config.backends.iter().find(|backend| declares(backend, alias)) {
-            let (alias, backend) = (alias.clone(), backend.name.clone());
+        if let Some(backend) = backend_of.get(alias.as_str()) {
+            let (alias, backend) = (alias.clone(), (*backend).to_owned());
             reader.warn(place, Warning::AliasHidesModel { alias, backend });
         }
     }
@@ -132,10 +138,6 @@ fn check_path<'a>(
     }
 }
 
-fn declares(backend: &BackendConfig, id: &str) -> bool {
-    backend.models.iter().flatten().any(|model| model.id == id)
-}
-
 /// The models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
 fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
     let paths = alias_paths(routing, name);
@@ -158,12 +160,13 @@ fn check_targets(
     node: &Node,
     reader: &mut Reader,
 ) {
+    let places = KeyPlaces::of(node);
     for alias in routing.aliases.keys() {
         for path in alias_paths(routing, alias) {
             let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
             let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
             if !declared.contains(target) && !has_chain {
-                let (place, target) = (node.key_place(alias), target.to_owned());
+                let (place, target) = (places.place(alias), target.to_owned());
                 reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
             }
         }
@@ -176,8 +179,9 @@ fn check_fallbacks(
     node: &Node,
     reader: &mut Reader,
 ) {
+    let places = KeyPlaces::of(node);
     for (model, chain) in &routing.fallbacks {
-        let place = node.key_place(model);
+        let place = places.place(model);
         if chain.is_empty() {
             reader.warn(place, Warning::EmptyFallback { model: model.clone() });
             continue;

@@ -1,6 +1,6 @@
 //! `auth:` API keys of clients.
 
-use super::objectives::{MOST_PRIORITY, Priority};
+use super::objectives::Priority;
 use super::rate_limits::RateLimits;
 use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::glob::ModelGlob;
@@ -23,8 +23,8 @@ section! {
     pub struct ClientKey requires ["name"] {
         /// The client's name in logs and metrics. Two keys may share a name, for key rotation.
         pub name: String ["name" as Name] = String::new(),
-        /// The key, sent as `Authorization: Bearer` or `x-api-key`. `key_file` names a file with
-        /// it.
+        /// The key, sent as `Authorization: Bearer`, `x-api-key`, `api-key` or `x-goog-api-key`. `key_file` names a
+        /// file with it.
         pub key: Secret ["key" as Needed<InlineSecret>, "key_file" as Needed<SecretFile>] =
             Secret::missing(),
         /// The models the key may use, with the wildcards * and ?. An empty list means all.
@@ -35,8 +35,9 @@ section! {
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
         /// The objective of its requests that name none: a name in `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,
-        /// The highest priority that its requests have, whatever they ask for.
-        pub max_priority: i32 ["max_priority" as Priority] = MOST_PRIORITY,
+        /// The highest priority that its requests have, whatever they ask for. Default: that of its objective, else
+        /// 0, so that requests can lower their priority and not raise it.
+        pub max_priority: Option<i32> ["max_priority" as Maybe<Priority>] = None,
         /// The key's share of what waits in a queue, in relation to those of the other keys.
         pub weight: u32 ["weight" as AtLeastOne<u32>] = 1,
         /// The maximum number of ensembles of the key at one time; 0 is none. Default:

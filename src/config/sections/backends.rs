@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::health::HealthConfig;
-use super::model::{ModelEntry, ModelItem};
+use super::model::{ModelEntry, ModelItem, OperationNames};
 use super::telemetry::BackendTelemetry;
 use super::timeouts::TimeoutOverrides;
+use crate::api::Operations;
 use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::document::{Content, Node};
 use crate::config::syntax::dump::Dump;
@@ -225,6 +226,8 @@ section! {
         pub http2: bool = false,
         /// The models it serves. Default: service discovery.
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
+        /// The operations that it serves itself: of all models that do not list their own. Default: those of its engine.
+        pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
         /// Overrides of the global `health` section.
         pub health: HealthConfig = HealthConfig::default(),
         /// Overrides of the global `timeouts` section.
@@ -243,7 +246,8 @@ impl Setting for BackendItem {
     fn read(node: &Node, reader: &mut Reader) -> Option<BackendConfig> {
         let mut backend = BackendConfig::default();
         match &node.content {
-            Content::Scalar(_) => backend.url = BackendUrl::read(node, reader)?,
+            // An invalid one stays in the list: items keep their numbers.
+            Content::Scalar(_) => BackendUrl::update(&mut backend.url, node, reader),
             Content::Null | Content::List(_) | Content::Map(_) => {
                 BackendConfig::update(&mut backend, node, reader);
             }

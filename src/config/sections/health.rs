@@ -29,6 +29,9 @@ section! {
         pub rise: u32 ["rise" as AtLeastOne<u32>] = 2,
         /// Failed checks in a row until a backend is unhealthy.
         pub fall: u32 ["fall" as AtLeastOne<u32>] = 3,
+        /// Time without any progress of requests that should have made some, after which other backends are
+        /// preferred, whatever the checks say; 0s is off.
+        pub frozen_after: Duration = Duration::from_secs(10),
         /// Slow start: time in which a recovered backend ramps up to its full share of requests; 0s
         /// is off.
         pub slow_start: Duration = Duration::from_secs(5),
@@ -44,9 +47,9 @@ section! {
     pub struct BreakerConfig {
         /// Connection failures in a row that open the breaker.
         pub connect_failures: u32 ["connect_failures" as AtLeastOne<u32>] = 3,
-        /// The share of failed responses that opens the breaker, 0 to 1. Three failures in a row, seen by
-        /// two clients, open it in any case.
-        pub error_share: f64 ["error_share" as Share] = 0.5,
+        /// How much larger than on the model's other backends the share of failed responses must be for a
+        /// backend to be avoided, 0 to 1. Three or four failures in a row suffice where others work.
+        pub error_share: f64 ["error_share" as Share] = 0.3,
         /// The number of responses required before that share counts.
         pub min_responses: u32 ["min_responses" as AtLeastOne<u32>] = 20,
         /// The window in which responses count.

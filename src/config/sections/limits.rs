@@ -17,6 +17,8 @@ section! {
     pub struct LimitsConfig {
         /// The largest request body.
         pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
+        /// How many times its size an encoded body (`Content-Encoding`) may expand to, beyond the first 1MiB.
+        pub max_body_ratio: u32 ["max_body_ratio" as AtLeastOne<u32>] = 100,
         /// Memory for the prefix indexes of all models (strategy weighted).
         pub prefix_memory: ByteSize = ByteSize::mib(256),
         /// Stored responses (`/v1/responses/{id}`) whose backend is remembered; 0 is none.

@@ -122,7 +122,7 @@ fn capability_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// A list of operations.
-struct OperationNames;
+pub(super) struct OperationNames;
 
 impl Setting for OperationNames {
     type Value = Operations;

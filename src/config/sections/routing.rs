@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
 use super::reload_gate::ReloadGateConfig;
+use super::retry_unanswered::RetryUnanswered;
 use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::shadow::ShadowConfig;
@@ -106,8 +107,9 @@ section! {
         pub token_estimate: TokenEstimate = TokenEstimate::Auto,
         /// How models with unknown capabilities are treated: assume or deny.
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
-        /// Whether to retry a request that a backend received but never responded to.
-        pub retry_unanswered: bool = false,
+        /// Whether to retry a request that a backend received and whose connection then ended without a response: `lost`
+        /// (once, unless it has effects beside its response), `never`, or `always`.
+        pub retry_unanswered: RetryUnanswered = RetryUnanswered::Lost,
         /// Whether a stream without its first token is sent to another backend, once, where less than half of what is left
         /// of its wait is predicted. The engine may have started on it. Needs predictions.
         pub move_waiting: bool = false,

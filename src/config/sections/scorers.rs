@@ -208,8 +208,9 @@ fn refuse_others(entries: &[Entry], reader: &mut Reader) -> Option<()> {
     let is_fit = others.peek().is_none();
     for entry in others {
         let suggestion = nearest(&entry.key, KEYS.into_iter()).map(str::to_owned);
-        let (key, section) = (entry.key.clone(), reader.path());
-        reader.fault(&entry.place, Problem::UnknownKey { key, section, suggestion });
+        let (key, section, suggestions) =
+            (entry.key.clone(), reader.path(), suggestion.into_iter().collect());
+        reader.fault(&entry.place, Problem::UnknownKey { key, section, suggestions });
     }
     is_fit.then_some(())
 }

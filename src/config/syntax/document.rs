@@ -1,6 +1,7 @@
 //! A YAML document as a tree of nodes with positions. Scalars keep their text: the setting that reads
 //! one decides its type.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::errors::{ConfigError, Place};
+use super::syntax_cause::{Misled, cause_of};
 
 /// Twice as deep as any section goes; reading takes several KiB of stack per level.
 const MAX_DEPTH: usize = 16;
@@ -80,6 +82,30 @@ impl Node {
     }
 }
 
+/// The positions of a mapping's keys, for rules that look for each of very many.
+pub(crate) struct KeyPlaces<'a> {
+    keys: HashMap<&'a str, &'a Place>,
+    mapping: &'a Place,
+}
+
+impl<'a> KeyPlaces<'a> {
+    /// Those of `node`.
+    pub(crate) fn of(node: &'a Node) -> Self {
+        let mut keys = HashMap::new();
+        if let Content::Map(entries) = &node.content {
+            for entry in entries.iter().filter(|one| !matches!(one.node.content, Content::Null)) {
+                keys.entry(entry.key.as_str()).or_insert(&entry.place);
+            }
+        }
+        Self { keys, mapping: &node.place }
+    }
+
+    /// The position of `key`, or of the mapping when there is none.
+    pub(crate) fn place(&self, key: &str) -> &'a Place {
+        self.keys.get(key).copied().unwrap_or(self.mapping)
+    }
+}
+
 /// Parses `text`, which came from `file`.
 pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, ConfigError> {
     let options = serde_saphyr::options! {
@@ -98,7 +124,16 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
         Ok(raw) => Ok(origin.resolve(raw)),
         Err(source) => {
             let place = source.location().map_or(start, |location| origin.place(location));
-            Err(ConfigError::Syntax { place, source: Box::new(source) })
+            let misled =
+                source.location().and_then(|at| cause_of(text, at.line(), at.column(), &source));
+            let cause = misled.map(|misled| misled.cause);
+            let place = match misled {
+                Some(Misled { line, column, .. }) => {
+                    Place::File { file: Arc::clone(file), line, column }
+                }
+                None => place,
+            };
+            Err(ConfigError::Syntax { place, cause, source: Box::new(source) })
         }
     }
 }

@@ -34,10 +34,12 @@ pub enum ConfigError {
         encoding: Encoding,
     },
     /// The text is not YAML.
-    #[error("{place}: {}", without_position(source))]
+    #[error("{place}: {}", explained(*cause, source))]
     Syntax {
-        /// Where the parser stopped.
+        /// Where the parser stopped, or the line that misled it.
         place: Place,
+        /// The usual cause.
+        cause: Option<SyntaxCause>,
         /// The parser's error.
         source: Box<serde_saphyr::Error>,
     },
@@ -46,7 +48,36 @@ pub enum ConfigError {
     Invalid {
         /// Every error found, in the order of the file.
         faults: Vec<Fault>,
+        /// The warnings about the rest.
+        warnings: Vec<ConfigWarning>,
     },
+}
+
+/// The usual cause of a syntax error, and what to do about it. The parser names the rule of YAML that is broken, which
+/// says little to people who write a file by example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is described by its message")]
+pub enum SyntaxCause {
+    #[error("the line is indented with a tab: indent with spaces")]
+    Tab,
+    #[error(
+        "wrong indentation: keys of one section start in the same column, below and right of its name"
+    )]
+    Indentation,
+    #[error("the value contains ': ': put it in quotes")]
+    Colon,
+    #[error("a bracket [ or {{ above is not closed")]
+    Bracket,
+    #[error("a quote above is not closed")]
+    Quote,
+    #[error("a value that starts with '{0}' needs quotes")]
+    FirstCharacter(char),
+}
+
+/// The cause in plain words before the parser's.
+fn explained(cause: Option<SyntaxCause>, source: &serde_saphyr::Error) -> String {
+    let message = without_position(source);
+    cause.map_or(message.clone(), |cause| format!("{cause} (YAML: {message})"))
 }
 
 /// The parser's message without the position, which the caller shows first, and in words of the file, not
@@ -136,8 +167,8 @@ impl fmt::Display for Fault {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Problem {
-    #[error("unknown key '{key}'{}{}", within(section), suggest(suggestion.as_deref()))]
-    UnknownKey { key: String, section: String, suggestion: Option<String> },
+    #[error("unknown key '{key}'{}{}", within(section), suggest_any(suggestions))]
+    UnknownKey { key: String, section: String, suggestions: Vec<String> },
     #[error("missing key '{key}'{}", within(section))]
     MissingKey { key: String, section: String },
     #[error("unknown environment variable: no such setting{}", suggest(suggestion.as_deref()))]
@@ -277,6 +308,14 @@ fn suggest(suggestion: Option<&str>) -> String {
     suggestion.map_or_else(String::new, |word| format!(": did you mean '{word}'?"))
 }
 
+fn suggest_any(suggestions: &[String]) -> String {
+    let quoted: Vec<String> = suggestions.iter().map(|one| format!("'{one}'")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        quoted => format!(": did you mean {}?", quoted.join(" or ")),
+    }
+}
+
 /// A warning and its position: a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
@@ -360,6 +399,10 @@ pub enum Warning {
         "backends '{first}' and '{second}' have the same URL: the engine's load is counted twice"
     )]
     SameUrl { first: String, second: String },
+    #[error(
+        "the URL has the path of an endpoint, '{path}', which penstock appends itself: write '{base}'"
+    )]
+    EndpointUrl { path: String, base: String },
     #[error(
         "the URL of backend '{backend}' has the name of a service, '{host}': SRV records are looked up \
          with 'srv: {host}'"

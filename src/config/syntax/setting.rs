@@ -194,7 +194,7 @@ impl<S: Section> Setting for S {
                 let problem = Problem::UnknownKey {
                     key: entry.key.clone(),
                     section: reader.path(),
-                    suggestion: suggestion.map(str::to_owned),
+                    suggestions: suggestion.map(str::to_owned).into_iter().collect(),
                 };
                 reader.fault(&entry.place, problem);
             }

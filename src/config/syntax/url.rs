@@ -7,10 +7,11 @@ use http::Uri;
 
 use super::document::Node;
 use super::dump::Dump;
-use super::errors::{Problem, UrlError};
+use super::errors::{Problem, UrlError, Warning};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
+use crate::api::{OLLAMA_ROUTES, OPERATIONS};
 
 /// Where a backend is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -105,8 +106,14 @@ impl Setting for BackendUrl {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        match reader.scalar(node, "a URL")?.parse() {
-            Ok(url) => Some(url),
+        let given = reader.scalar(node, "a URL")?;
+        match given.parse() {
+            Ok(url) => {
+                if let Some(warning) = endpoint_warning(given) {
+                    reader.warn(&node.place, warning);
+                }
+                Some(url)
+            }
             Err(source) => reader.refuse(node, |key| Problem::Url { key, source }),
         }
     }
@@ -120,9 +127,90 @@ impl Setting for BackendUrl {
     }
 }
 
+/// Paths of endpoints that are neither operations nor Ollama's routes.
+const OTHER_ENDPOINTS: &[&str] = &[
+    "/v1/models",
+    "/models",
+    "/health",
+    "/metrics",
+    "/version",
+    "/props",
+    "/slots",
+    "/generate",
+    "/generate_stream",
+];
+
+/// A warning where a URL ends with the path of an endpoint, or with the start of one, as in an example with curl.
+fn endpoint_warning(given: &str) -> Option<Warning> {
+    let given = given.trim().trim_end_matches('/');
+    let path_at = given.find("://").and_then(|scheme| {
+        let authority = scheme + "://".len();
+        Some(authority + given.get(authority..)?.find('/')?)
+    })?;
+    let path = given.get(path_at..)?;
+    // A base path may stand before it; the longest endpoint counts.
+    let starts = path.match_indices('/').map(|(at, _)| at);
+    let at = starts.into_iter().find(|at| path.get(*at..).is_some_and(is_endpoint))?;
+    let (base, endpoint) = (given.get(..path_at + at)?, path.get(at..)?);
+    Some(Warning::EndpointUrl { path: endpoint.to_owned(), base: base.to_owned() })
+}
+
+/// Whether a path is that of an endpoint, or whole segments of its start. `/v1` is a usual base, and no endpoint.
+fn is_endpoint(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    let is_start_of = |endpoint: &str| {
+        endpoint
+            .strip_prefix(path.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let of_operations = OPERATIONS.iter().flat_map(|row| row.paths.iter().copied());
+    let of_ollama = OLLAMA_ROUTES.iter().map(|row| row.path);
+    let mut endpoints = of_operations.chain(of_ollama).chain(OTHER_ENDPOINTS.iter().copied());
+    path != "/v1" && endpoints.any(is_start_of)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_of_endpoints_are_warned_of_with_their_base() {
+        for (given, path, base) in [
+            ("http://a:8000/v1/chat/completions", "/v1/chat/completions", "http://a:8000"),
+            ("https://a/v1/messages/", "/v1/messages", "https://a"),
+            ("http://a:11434/api", "/api", "http://a:11434"),
+            ("http://a:11434/api/chat", "/api/chat", "http://a:11434"),
+            ("http://a/v1/models", "/v1/models", "http://a"),
+            ("http://a/openai/v1/embeddings", "/v1/embeddings", "http://a/openai"),
+            ("http://a/v1/chat", "/v1/chat", "http://a"),
+            ("http://[::1]:8/chat/completions", "/chat/completions", "http://[::1]:8"),
+            ("http://a/V1/Messages", "/V1/Messages", "http://a"),
+            ("http://a:8080/generate", "/generate", "http://a:8080"),
+        ] {
+            let (path, base) = (path.to_owned(), base.to_owned());
+            assert_eq!(
+                endpoint_warning(given),
+                Some(Warning::EndpointUrl { path, base }),
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn usual_bases_are_no_endpoints() {
+        for given in [
+            "http://a",
+            "http://a/",
+            "http://a:8000/v1",
+            "https://openrouter.ai/api/v1/",
+            "https://a/openai/v1",
+            "https://a/v1beta/openai",
+            "https://a/compatible-mode/v1",
+            "http://a/apis",
+        ] {
+            assert_eq!(endpoint_warning(given), None, "{given}");
+        }
+    }
 
     fn parse(text: &str) -> Result<BackendUrl, UrlError> {
         text.parse()

@@ -25,15 +25,23 @@ fn read_reference() -> String {
 #[test]
 fn shipped_files_load_without_a_warning() {
     let mut count = 0;
+    let token = std::env::temp_dir().join(format!("penstock-token-{}", std::process::id()));
+    std::fs::write(&token, "for-this-test").unwrap();
+    // The one of the example for Kubernetes is mounted into its pod.
+    let variable = ("PENSTOCK_ADMIN_TOKEN_FILE".to_owned(), token.to_str().unwrap().to_owned());
+    let mounted: Environment = [variable].into_iter().collect();
     let examples = std::fs::read_dir(conf().join("examples")).unwrap();
     let files = examples.map(|entry| entry.unwrap().path()).chain([conf().join("penstock.yaml")]);
     for file in files {
-        let config = Config::load(&file, &Environment::default(), &[])
-            .unwrap_or_else(|error| panic!("{error}"));
+        let is_mounted = file.ends_with("kubernetes.yaml");
+        let environment = if is_mounted { mounted.clone() } else { Environment::default() };
+        let config =
+            Config::load(&file, &environment, &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(config.warnings, [], "{}", file.display());
         count += 1;
     }
     assert!(count >= 6, "only {count} files");
+    std::fs::remove_file(token).unwrap();
 }
 
 #[test]
@@ -70,11 +78,11 @@ fn commented_options_are_valid() {
     // Paths of prompts start at the file's folder.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let result = Config::parse(&text, "all", &folder, &Environment::default());
-    let Err(ConfigError::Invalid { faults }) = result else { panic!("{result:?}") };
+    let Err(ConfigError::Invalid { faults, .. }) = result else { panic!("{result:?}") };
     for fault in faults {
         assert!(
-            matches!(fault.problem, Problem::SecretFile { .. }),
-            "only the files with secrets may be missing: {fault}"
+            matches!(fault.problem, Problem::SecretFile { .. } | Problem::Tls { .. }),
+            "only the files with secrets and certificates may be missing: {fault}"
         );
     }
 }

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::dialect::engine_error::text_of;
+use crate::api::ContextOverflow;
+use crate::dialect::error_body::text_of;
+use crate::units::TokenCount;
 
 /// An engine's refusal of a prompt that is longer than its context. Numbers are in the engine's own
 /// tokens.
@@ -14,6 +16,37 @@ pub struct ContextRefusal {
     pub limit: Option<u32>,
     /// The tokens that are reserved for the response.
     pub output: u32,
+}
+
+impl ContextRefusal {
+    /// The numbers, as far as they show that there is no room.
+    fn overflow(&self) -> Option<ContextOverflow> {
+        let context = self.limit?;
+        let prompt = match self.prompt {
+            Some(prompt) => prompt,
+            None if self.output == 0 => context.saturating_add(1),
+            None => return None,
+        };
+        let has_no_room = prompt.saturating_add(self.output) > context;
+        has_no_room.then(|| ContextOverflow {
+            prompt: TokenCount(prompt),
+            is_least: self.prompt.is_none(),
+            output: TokenCount(self.output),
+            context: TokenCount(context),
+        })
+    }
+}
+
+/// What clients recognize.
+const TOO_LONG: &str = "prompt is too long";
+
+/// The words by which clients of other APIs recognize that the prompt was too long, where the body of an engine's
+/// error says that in other ones: empty where `message` has them. `None` for errors about something else.
+pub(in crate::dialect) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
+    let overflow = read_refusal(body)?.overflow();
+    let words = overflow.map_or_else(|| TOO_LONG.to_owned(), |overflow| overflow.to_string());
+    let is_said = words.split(';').next().is_some_and(|first| message.contains(first));
+    Some(if is_said { String::new() } else { words })
 }
 
 /// llama.cpp's fields.
@@ -106,12 +139,18 @@ const FORMS: &[Form] = &[
 
 /// Reads the body of an engine's error; `None` when it is about something else.
 pub fn read_refusal(body: &[u8]) -> Option<ContextRefusal> {
-    let text = text_of(body).to_lowercase();
+    let fields = || serde_json::from_slice::<Body>(body).map(|body| body.error).unwrap_or_default();
+    refusal_of(&text_of(body), fields)
+}
+
+/// Reads all words of an engine's error, and its numbers from `fields` where it has such.
+fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRefusal> {
+    let text = words.to_lowercase();
     let is_marked = MARKS.iter().any(|mark| text.contains(mark));
     if !is_marked {
         return None;
     }
-    let fields = serde_json::from_slice::<Body>(body).map(|body| body.error).unwrap_or_default();
+    let fields = fields();
     let mut refusal =
         ContextRefusal { prompt: fields.n_prompt_tokens, limit: fields.n_ctx, output: 0 };
     for Form(number, before, after) in FORMS {

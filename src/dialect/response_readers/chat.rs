@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use super::content::{Arguments, Content};
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
 use super::{ResponseReader, Sink, report_halves};
-use crate::dialect::engine_error;
 use crate::dialect::error::BadResponse;
+use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason};
 use crate::dialect::gathered::check_size;
 use crate::dialect::json::{Text, text_of};
@@ -106,7 +106,7 @@ impl ResponseReader for ChatReader {
         let chunk: Chunk<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "chat completion" })?;
         if let Some(error) = chunk.error {
-            return sink(Event::Error(&engine_error::message_of(error)));
+            return sink(Event::Error(&error_body::message_of(error)));
         }
         // The other choices of `n` are not requested by any conversion.
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use super::chat::finish_reason;
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
 use super::{ResponseReader, Sink, report_halves};
-use crate::dialect::engine_error;
 use crate::dialect::error::BadResponse;
+use crate::dialect::error_body;
 use crate::dialect::event::Event;
 use crate::dialect::json::{Fields, List, Text, text_of};
 use crate::dialect::piece::{Channel, Halves, Piece};
@@ -70,7 +70,7 @@ impl ResponseReader for CompletionsReader {
         let chunk: Chunk<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "completion" })?;
         if let Some(error) = chunk.error {
-            return sink(Event::Error(&engine_error::message_of(error)));
+            return sink(Event::Error(&error_body::message_of(error)));
         }
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
         for choice in chunk.choices.into_iter().flatten().filter(is_first) {

@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::wire::Count;
 use super::{ResponseReader, Sink, report_halves};
-use crate::dialect::engine_error;
 use crate::dialect::error::BadResponse;
+use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason, TokenUsage};
 use crate::dialect::json::{Text, text_of};
 use crate::dialect::limits::MAX_CALLS;
@@ -119,7 +119,7 @@ impl ResponseReader for MessagesReader {
         let data: Data<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
         if let Some(error) = data.error {
-            return sink(Event::Error(&engine_error::message_of(error)));
+            return sink(Event::Error(&error_body::message_of(error)));
         }
         let Count(index) = data.index.unwrap_or(Count(0));
         match (&*data.kind, data.content_block, data.delta) {

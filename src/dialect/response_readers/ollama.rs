@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use super::content::Arguments;
 use super::wire::Count;
 use super::{ResponseReader, Sink, report_halves};
-use crate::dialect::engine_error;
 use crate::dialect::error::BadResponse;
+use crate::dialect::error_body;
 use crate::dialect::event::{Event, FinishReason, Timings, TokenUsage};
 use crate::dialect::json::{Text, text_of};
 use crate::dialect::limits::MAX_CALLS;
@@ -82,7 +82,7 @@ impl ResponseReader for OllamaReader {
         let line: Line<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
         if let Some(error) = line.error {
-            return sink(Event::Error(&engine_error::message_of(error)));
+            return sink(Event::Error(&error_body::message_of(error)));
         }
         let (mut thinking, mut text) = (line.thinking, line.response);
         let mut calls = None;

@@ -12,7 +12,7 @@ fn converted(client: crate::api::Operation, status: u16, body: &str) -> Value {
 #[test]
 fn every_known_form_keeps_its_text() {
     for body in [
-        json!({"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error",
+        json!({"error": {"code": 400, "message": "too long", "type": "server_error",
             "n_ctx": 512}}),
         json!({"error": "too long"}),
         json!({"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}}),
@@ -31,14 +31,34 @@ fn every_known_form_keeps_its_text() {
 
 #[test]
 fn type_and_code_of_the_engine_survive_for_openai_clients() {
-    let body = json!({"error": {"message": "m", "type": "exceed_context_size_error", "code": 400}});
+    let body = json!({"error": {"message": "m", "type": "server_error", "code": 400}});
     let error = converted(Chat, 400, &body.to_string())["error"].clone();
     assert_eq!(
         error,
         json!({
-            "message": "m", "type": "exceed_context_size_error", "param": null, "code": 400,
+            "message": "m", "type": "server_error", "param": null, "code": 400,
         })
     );
+}
+
+#[test]
+fn too_long_prompt_is_reported_in_words_that_clients_of_each_api_recognize() {
+    let words_and_numbers = "prompt is too long: 8016 tokens > 512 maximum; this model's maximum context length is 512 tokens";
+    let text = "request (8016 tokens) exceeds the available context size (512 tokens)";
+    let body =
+        json!({"error": {"message": text, "type": "exceed_context_size_error", "code": 400}});
+    let message = format!("{text}: {words_and_numbers}");
+    let chat = converted(Chat, 400, &body.to_string())["error"].clone();
+    assert_eq!((&chat["message"], &chat["code"]), (&json!(message), &json!(400)));
+    assert_eq!(converted(Messages, 400, &body.to_string())["error"]["message"], message);
+    assert_eq!(converted(OllamaChat, 400, &body.to_string()), json!({"error": message}));
+    let anthropic = r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
+    let chat = converted(Chat, 400, anthropic)["error"].clone();
+    assert_eq!(chat["message"], "prompt is too long: 9 tokens > 8 maximum", "once is enough");
+    assert_eq!(chat["code"], "context_length_exceeded");
+    let ollama = r#"{"error":"the input length exceeds the context length"}"#;
+    let words = "the input length exceeds the context length: prompt is too long";
+    assert_eq!(converted(Messages, 400, ollama)["error"]["message"], words);
 }
 
 #[test]

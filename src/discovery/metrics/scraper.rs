@@ -260,6 +260,9 @@ impl Task {
             telemetry.learn_prefix_cache(hits, queries);
         }
         self.work = page.work;
+        if let Some(work) = page.work {
+            self.backend.state.note_work(work, sent.at);
+        }
         self.was_busy = sent.in_flight > 0;
         if self.failures > 0 {
             tracing::info!(backend = %self.backend.state.name, "metrics scrape recovered");

@@ -4,12 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::{BackendState, CheckVerdict};
 use crate::config::{BreakerConfig, HealthConfig};
-use crate::fleet::circuit_breaker::{BreakerState, BreakerTransition};
-use crate::fleet::cooldown::CooldownCause;
+use crate::fleet::circuit_breaker::BreakerTransition;
+use crate::fleet::cooldown::{CooldownCause, CooldownScope};
 use crate::fleet::health::{CheckOutcome, CheckResult, Health};
-use crate::fleet::load::Probe;
-use crate::fleet::outcome::{Outcome, OutcomeSource};
-use crate::fleet::requester::Requester;
+use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
 use crate::units::{Timestamp, to_micros};
 
 impl BackendState {
@@ -27,59 +25,46 @@ impl BackendState {
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);
         }
-        if health == Some(Health::Healthy) {
+        // Those who wait for capacity take it where it recovers, and learn of it where it is gone.
+        if health.is_some() || breaker.is_some() {
             self.capacity.wake();
         }
         CheckVerdict { health, breaker }
     }
 
-    /// Records how an attempt ended, for cooldowns, evidence and breaker. Returns the breaker's
-    /// transition, if it opened or closed.
+    /// Records how an attempt ended, for cooldowns and breaker. Returns the breaker's transition, if it
+    /// opened or closed.
     pub fn learn_outcome(
         &self,
         outcome: Outcome,
         source: OutcomeSource,
         config: &BreakerConfig,
     ) -> Option<BreakerTransition> {
-        let mut is_evidence = false;
         match outcome {
             Outcome::Busy { cooldown, status } => {
                 let cause = CooldownCause { status, client: source.requester.client };
                 self.cooldowns.start(source.scope, source.at.after(cooldown), cause, source.at);
             }
+            Outcome::Refused { part, status } => {
+                let cause = CooldownCause { status, client: source.requester.client };
+                let scope = match part {
+                    RefusedPart::Backend => CooldownScope { model: 0, ..source.scope },
+                    RefusedPart::Model => source.scope,
+                };
+                self.cooldowns.pause(scope, cause, source.at);
+            }
             Outcome::Fault => {
-                is_evidence = self.evidence.learn_fault(source.requester, source.at, config);
                 self.faults_until.fetch_max(source.at.after(config.window).0, Ordering::Relaxed);
+                self.request_check();
             }
-            Outcome::Ok | Outcome::Client if source.probe == Probe::Client => {
-                self.evidence.learn_passed(source.requester.client);
-            }
-            Outcome::Ok
-            | Outcome::Client
-            | Outcome::Unreachable
-            | Outcome::Cancel
-            | Outcome::Shortage => {}
+            Outcome::Unreachable => self.request_check(),
+            Outcome::Ok | Outcome::Client | Outcome::Cancel | Outcome::Shortage => {}
         }
-        if matches!(outcome, Outcome::Fault | Outcome::Unreachable) {
-            self.request_check();
-        }
-        self.breaker.learn(outcome, source, is_evidence, config)
+        self.breaker.learn(outcome, source, config)
     }
 
     /// Whether faults of the last `breaker.window` may keep requests away.
     pub fn has_recent_faults(&self, now: Timestamp) -> bool {
         self.faults_until.load(Ordering::Relaxed) > now.0
-    }
-
-    /// What the sender of a request meets because of recent faults: `Open` where another backend is
-    /// preferred, `HalfOpen` where the request would probe.
-    pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
-        if !self.has_recent_faults(now) {
-            return BreakerState::Closed;
-        }
-        if self.breaker.is_suspect(now) {
-            return BreakerState::Open;
-        }
-        self.evidence.state(requester, now)
     }
 }

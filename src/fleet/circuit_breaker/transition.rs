@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum OpenReason {
     /// Connect failures in a row.
     Unreachable,
-    /// Faults in a row, or too large a share of faults.
+    /// A larger share of faults than on other backends; of a model, not of the whole backend.
     Faults,
     /// A health check failed after a fault.
     HealthCheck,
@@ -31,7 +31,7 @@ impl OpenReason {
 }
 
 /// A breaker that opened or closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerTransition {
     /// It opened.
     Opened {
@@ -42,10 +42,23 @@ pub enum BreakerTransition {
     },
     /// A probe closed it.
     Closed,
+    /// The evidence about a model changed.
+    Model(ModelTransition),
+}
+
+/// A model that is paused on a backend for all clients, or is no longer on some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelTransition {
+    /// The model's name.
+    pub model: Box<str>,
+    /// For how long the backend is paused, if it is.
+    pub paused: Option<Duration>,
+    /// The names of the backends that are let in again.
+    pub released: Vec<Box<str>>,
 }
 
 impl BreakerTransition {
-    /// Writes it to the log, as one line.
+    /// Writes it to the log: a line for each backend.
     pub fn log(self, backend: &str) {
         match self {
             Self::Opened { reason, pause } => {
@@ -53,6 +66,15 @@ impl BreakerTransition {
                 tracing::warn!(backend, reason, open_s, "circuit breaker opened");
             }
             Self::Closed => tracing::info!(backend, "circuit breaker closed"),
+            Self::Model(ModelTransition { model, paused, released }) => {
+                if let Some(pause) = paused {
+                    let (reason, open_s) = (OpenReason::Faults.name(), pause.as_secs_f64());
+                    tracing::warn!(backend, %model, reason, open_s, "circuit breaker opened");
+                }
+                for backend in released {
+                    tracing::info!(%backend, %model, "circuit breaker closed");
+                }
+            }
         }
     }
 }

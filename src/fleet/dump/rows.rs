@@ -42,12 +42,15 @@ pub(super) struct BackendRow {
     /// How many cooldowns cover the credential of a single client; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) credentials_in_cooldown: Option<usize>,
-    /// Present while other backends are preferred because its last responses were faults.
+    /// Present while other backends are preferred because two of its models fail more than elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) is_suspect: Option<bool>,
-    /// How many clients avoid it after faults they saw; absent when there are none.
+    /// How many clients avoid it by their own faults; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clients_avoiding: Option<usize>,
+    /// The operations that it turned out to lack; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lacks: Option<Vec<String>>,
     pub(super) models: Option<Vec<Value>>,
     /// As its last probe showed it; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +61,12 @@ pub(super) struct BackendRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vram_bytes: Option<u64>,
     pub(super) checked_s_ago: Option<f64>,
+    /// The status of its last check, where that was no success; what it means is in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) check_status: Option<u16>,
+    /// For how long its requests have made no progress, while that makes others preferred; not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) frozen_s: Option<f64>,
     pub(super) requests_total: Option<u64>,
     /// Absent before the first scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +122,9 @@ pub(super) struct ModelRow {
     pub(super) cooldown_remaining_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_status: Option<u16>,
+    /// Whether the model fails there more than elsewhere; absent where it does not; not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) breaker: Option<BreakerName>,
     /// What latencies are predicted by; not read back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prediction: Option<Value>,
@@ -133,6 +145,16 @@ pub(super) enum BreakerName {
     Closed,
     HalfOpen,
     Open,
+}
+
+impl BreakerName {
+    fn of(state: BreakerState) -> Self {
+        match state {
+            BreakerState::Closed => Self::Closed,
+            BreakerState::HalfOpen => Self::HalfOpen,
+            BreakerState::Open => Self::Open,
+        }
+    }
 }
 
 /// A group in a dump: a backend of the configuration that stands for every address of a name.
@@ -225,16 +247,15 @@ impl BackendRow {
             other_penstocks,
             max_in_flight: config.max_in_flight,
             latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
-            breaker: Some(match state.breaker.state(now) {
-                BreakerState::Closed => BreakerName::Closed,
-                BreakerState::HalfOpen => BreakerName::HalfOpen,
-                BreakerState::Open => BreakerName::Open,
-            }),
+            breaker: Some(BreakerName::of(topology.breaker_state(state, now))),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
             cooldown_status: cooldown.as_ref().map(|one| one.status()),
             credentials_in_cooldown: some_if_any(state.cooldowns.count_of_credentials(now)),
-            is_suspect: state.breaker.is_suspect(now).then_some(true),
-            clients_avoiding: some_if_any(state.evidence.clients_avoiding(now)),
+            is_suspect: state.faulty_models.are_several(now).then_some(true),
+            clients_avoiding: some_if_any(topology.clients_avoiding(state, now)),
+            lacks: Some(state.lessons.lacking())
+                .filter(|lacking| !lacking.is_empty())
+                .map(|lacking| lacking.iter().map(|one| one.name().to_owned()).collect()),
             models: models.map(|models| {
                 let row = |entry| json!(ModelRow::of(topology, backend, entry, now));
                 models.iter().map(row).collect()
@@ -243,6 +264,8 @@ impl BackendRow {
             vram_used_bytes: state.memory.used().map(|used| used.0),
             vram_bytes: config.vram.map(|vram| vram.0),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
+            check_status: state.check_status(),
+            frozen_s: state.frozen_since().map(|since| now.since(since).as_secs_f64()),
             requests_total: Some(state.dispatched()),
             telemetry: TelemetryRow::of(state, now),
             empty_in_s: empty_in(state, now),
@@ -326,6 +349,10 @@ impl ModelRow {
             response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
             cooldown_status: cooldown.as_ref().map(|one| one.status()),
+            breaker: serving.and_then(|one| {
+                let state = one.evidence.state_for_all(one.state.serial, now);
+                (state != BreakerState::Closed).then(|| BreakerName::of(state))
+            }),
             prediction: model
                 .and_then(|model| model.used_predictor())
                 .map(|predictor| prediction_row(&predictor.report(now.0 as f64))),

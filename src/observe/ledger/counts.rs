@@ -34,6 +34,7 @@ impl Counts {
             | Outcome::Cancel
             | Outcome::Client
             | Outcome::Busy { .. }
+            | Outcome::Refused { .. }
             | Outcome::Fault
             | Outcome::Unreachable
             | Outcome::Shortage => return None,

@@ -1,9 +1,9 @@
 //! The SQLite database of the ledger: schema, additive upserts, quarantine of a corrupt file. Two
 //! processes may write the same file, as in a graceful upgrade: every write adds to what it finds.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -91,6 +91,9 @@ pub enum DatabaseError {
     /// It is a database of another program.
     #[error("it is the database of another program")]
     Foreign,
+    /// Another program has cut it, or written over it.
+    #[error("another program has cut it or written over it")]
+    Overwritten,
     /// Another version of penstock wrote it.
     #[error("a newer penstock wrote it (version {version} of its tables)")]
     Newer {
@@ -102,11 +105,14 @@ pub enum DatabaseError {
 impl DatabaseError {
     /// Whether the file is damaged, or none of SQLite's.
     pub(super) fn is_corrupt(&self) -> bool {
-        let Self::Sqlite(error) = self else { return false };
-        matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-        )
+        match self {
+            Self::Sqlite(error) => matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            ),
+            Self::Overwritten => true,
+            Self::File(_) | Self::Foreign | Self::Newer { .. } => false,
+        }
     }
 
     /// A short name for logs and metrics.
@@ -118,7 +124,9 @@ impl DatabaseError {
                 _ => FailureKind::Unavailable,
             },
             Self::File(error) if error.kind() == io::ErrorKind::StorageFull => FailureKind::Full,
-            Self::File(_) | Self::Foreign | Self::Newer { .. } => FailureKind::Unavailable,
+            Self::File(_) | Self::Foreign | Self::Overwritten | Self::Newer { .. } => {
+                FailureKind::Unavailable
+            }
         }
     }
 }
@@ -148,11 +156,36 @@ impl FailureKind {
     }
 }
 
+/// What an SQLite file starts with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Where its header has the application id, as four bytes.
+const APPLICATION_ID_AT: std::ops::Range<usize> = 68..72;
+
 /// An open database.
 pub(super) struct Database {
+    // Dropped before the file: closing a descriptor gives up the locks that the process has on a file.
     connection: Connection,
-    /// Device and inode of the file; `None` in memory.
-    identity: Option<(u64, u64)>,
+    /// `None` in memory.
+    file: Option<OpenFile>,
+}
+
+/// The file of a database, opened once more: what SQLite has in its cache says nothing about the file.
+struct OpenFile {
+    /// Device and inode.
+    identity: (u64, u64),
+    file: File,
+}
+
+impl OpenFile {
+    fn has_header(&self) -> io::Result<bool> {
+        let mut header = [0; APPLICATION_ID_AT.end];
+        match self.file.read_exact_at(&mut header, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            read => read?,
+        }
+        let id = header.get(APPLICATION_ID_AT);
+        Ok(header.starts_with(MAGIC) && id == Some(&APPLICATION_ID.to_be_bytes()))
+    }
 }
 
 impl Database {
@@ -166,15 +199,14 @@ impl Database {
         let file = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
         let found = file.metadata()?;
         drop(file);
+        // Kept, and never closed before SQLite is done.
+        let file = File::open(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
-        Self::prepare(connection, Some((found.dev(), found.ino())))
+        Self::prepare(connection, Some(OpenFile { identity: (found.dev(), found.ino()), file }))
     }
 
-    fn prepare(
-        mut connection: Connection,
-        identity: Option<(u64, u64)>,
-    ) -> Result<Self, DatabaseError> {
+    fn prepare(mut connection: Connection, file: Option<OpenFile>) -> Result<Self, DatabaseError> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
         migrate(&mut connection)?;
         // After the check of whose file it is: the journal mode changes the file.
@@ -182,13 +214,19 @@ impl Database {
         connection.pragma_update(None, "synchronous", "normal")?;
         connection.pragma_update(None, "journal_size_limit", 4 << 20)?;
         connection.pragma_update(None, "cache_size", -1024)?;
-        Ok(Self { connection, identity })
+        Ok(Self { connection, file })
     }
 
     /// Whether the path still leads to the open file.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let found = std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
-        found.is_ok_and(|found| self.identity == Some(found))
+        found.is_ok_and(|found| self.file.as_ref().is_some_and(|file| file.identity == found))
+    }
+
+    /// Whether the file still begins as this program's do. SQLite itself reads the header only where it is not cached, and
+    /// would go on writing to a file that was cut.
+    pub(super) fn is_intact(&self) -> io::Result<bool> {
+        self.file.as_ref().map_or(Ok(true), OpenFile::has_header)
     }
 
     /// Adds the rows of a batch; returns the totals of the database after it.

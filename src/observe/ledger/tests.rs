@@ -228,6 +228,22 @@ fn damaged_file_is_moved_aside() {
 }
 
 #[test]
+fn file_that_is_cut_or_overwritten_is_moved_aside() {
+    for (name, content) in [("cut", ""), ("overwritten", "what another program wrote here")] {
+        let folder = Folder::new(name);
+        let path = folder.file();
+        let ledger = Ledger::start(&config(Some(&path))).unwrap();
+        ledger.finished(&outcome(7, 3));
+        assert!(ledger.flush(LIMIT));
+        std::fs::write(&path, content).unwrap();
+        ledger.finished(&outcome(1, 1));
+        assert!(ledger.flush(LIMIT), "{name}");
+        assert_eq!(sums(&path, "token_counts"), (1, 1, 1), "{name}: counts arrive in a new file");
+        assert_eq!(ledger.figures().quarantined, 1, "{name}");
+    }
+}
+
+#[test]
 fn file_that_is_removed_is_made_again() {
     let folder = Folder::new("removed");
     let path = folder.file();

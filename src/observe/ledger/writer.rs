@@ -183,6 +183,11 @@ impl Writer {
             tracing::warn!(file = %path.display(), "token ledger: the file is gone, a new one is used");
             self.database = None;
         }
+        if let Some(database) = &self.database
+            && !database.is_intact()?
+        {
+            return Err(DatabaseError::Overwritten);
+        }
         if self.database.is_none() {
             let database = Database::open(self.path.as_deref())?;
             self.foreign_writes = database.foreign_writes()?;

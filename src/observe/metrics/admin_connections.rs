@@ -44,7 +44,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_admin_connections_refused_total",
         &[],
         |metrics, _| counter_value(&metrics.admin_connections.refused),
-        "connections to the admin port refused because of `admin.connections`",
+        "connections to the admin port refused because of `admin.connections`, or closed while they waited for a request",
     ),
     counter(
         "penstock_admin_slow_heads_total",

@@ -18,7 +18,7 @@ impl OutcomeId {
             Outcome::Ok => Self::OK,
             Outcome::Client => Self(1),
             Outcome::Busy { .. } | Outcome::Shortage => Self(2),
-            Outcome::Unreachable | Outcome::Fault => Self(3),
+            Outcome::Refused { .. } | Outcome::Unreachable | Outcome::Fault => Self(3),
             Outcome::Cancel => Self(4),
         }
     }

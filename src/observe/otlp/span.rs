@@ -140,6 +140,7 @@ fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static s
         Outcome::Ok => code,
         Outcome::Client
         | Outcome::Busy { .. }
+        | Outcome::Refused { .. }
         | Outcome::Unreachable
         | Outcome::Fault
         | Outcome::Cancel

@@ -51,7 +51,6 @@ pub(in crate::proxy) async fn serve_blob(
     let head = session.req_header();
     let digest = digest_of(head.uri.path());
     let chosen = check_right(ctx).and(digest).and_then(|digest| {
-        refuse_compressed(head)?;
         refuse_too_large(ctx)?;
         let targets = choose(&fleet, head)?;
         let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
@@ -114,17 +113,6 @@ fn digest_of(path: &str) -> Result<String, OwnError> {
     })
 }
 
-fn refuse_compressed(head: &pingora::http::RequestHeader) -> Result<(), OwnError> {
-    let encoding = head.headers.get(header::CONTENT_ENCODING);
-    match encoding.is_some_and(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        true => {
-            let error = BodyError::Compressed;
-            Err(OwnError::new(ErrorCode::UnsupportedEncoding, error.to_string()).closing())
-        }
-        false => Ok(()),
-    }
-}
-
 /// The length that the head announces; files that come in chunks are counted as they come.
 fn refuse_too_large(ctx: &RequestContext) -> Result<(), OwnError> {
     match ctx.body_length {
@@ -165,8 +153,8 @@ async fn tee(
         let written = session.as_downstream_mut().write_continue_response().await;
         written.map_err(|_gone| gone())?;
     }
-    let timeout = ctx.generation.config.limits.body_read_timeout;
-    let mut body = BodyStream::new(&client, ctx.body_length, timeout);
+    let generation = Arc::clone(&ctx.generation);
+    let mut body = BodyStream::new(&client, ctx.body_length, &generation.config.limits);
     let mut hash = Context::new(&SHA256);
     while let Some(part) = body.next().await.map_err(UploadError::Body)? {
         hash.update(&part);

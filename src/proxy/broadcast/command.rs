@@ -8,6 +8,7 @@ use crate::fleet::{Backend, Topology};
 use crate::proxy::auth;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::twins;
 
 /// A command.
 pub(super) struct Command {
@@ -30,9 +31,8 @@ impl Command {
         kind: ModelCommand,
         original: Bytes,
     ) -> Result<Self, OwnError> {
-        let body: Value = serde_json::from_slice(&original).map_err(|error| {
-            OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
-        })?;
+        let body = twins::read_json(&original)?;
+        twins::model_of(&body)?;
         let has_progress =
             matches!(kind, ModelCommand::Pull | ModelCommand::Push | ModelCommand::Create);
         let is_streaming =
@@ -42,8 +42,12 @@ impl Command {
             let message = "The body names no model";
             return Err(OwnError::new(ErrorCode::MissingModel, message).about(Some("model")));
         };
+        if kind == ModelCommand::Create && auth::is_limited(ctx) {
+            check_origin(&body)?;
+        }
+        let fleet = ctx.generation.fleet.topology();
         for name in fields.iter().filter_map(|field| body.get(*field)?.as_str()) {
-            if !auth::may_use(&ctx.generation.config.auth, ctx.key, name) {
+            if !auth::may_request(ctx, &fleet, name) {
                 let message = format!("This key may not use model '{name}'");
                 return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
             }
@@ -89,6 +93,18 @@ impl Command {
         }
         if is_changed { Bytes::from(body.to_string()) } else { self.original.clone() }
     }
+}
+
+/// Whether the model that is made comes from `from`, or from files that were uploaded, where a limited key makes it.
+///
+/// # Errors
+/// When older engines would read another model, or a file of theirs, from a field that is not read here.
+fn check_origin(body: &Value) -> Result<(), OwnError> {
+    let unread = ["modelfile", "path"].into_iter().find(|field| body.get(field).is_some());
+    let Some(field) = unread else { return Ok(()) };
+    let message =
+        format!("This key is limited to models, and '{field}' may name others: use 'from'");
+    Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some(field)))
 }
 
 /// The fields that name models, the first of which must be there.

@@ -69,6 +69,7 @@ impl EngineRequest {
         head.insert_header(header::HOST, &*backend.authority)?;
         head.insert_header(header::CONNECTION, "close")?;
         head.insert_header(header::USER_AGENT, "penstock")?;
+        head.insert_header(header::ACCEPT_ENCODING, "identity")?;
         head.insert_header(REQUEST_ID, self.request_id.clone())?;
         match (backend.config.authorization, &backend.config.api_key, &self.authorization) {
             (AuthorizationPolicy::Replace, Some(key), _) => {

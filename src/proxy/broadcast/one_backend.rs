@@ -6,9 +6,11 @@ use http::{HeaderMap, Method};
 use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::target_task::read_refusal;
 use super::verdict::TargetEnd;
+use crate::api::ErrorCode;
 use crate::proxy::Proxy;
-use crate::proxy::attempt::Attempt;
+use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
 
 /// Why a backend did not do it.
 #[derive(Debug)]
@@ -16,6 +18,18 @@ pub(in crate::proxy) struct Refused {
     /// The engine's status, where it responded with one.
     pub(in crate::proxy) status: Option<u16>,
     pub(in crate::proxy) text: String,
+}
+
+impl Refused {
+    /// The end of an attempt that was refused; `message` is for the client. An engine's 4xx is about the request, and
+    /// says nothing about the engine.
+    pub(in crate::proxy) fn to_end(&self, message: String) -> AttemptEnd {
+        let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
+        AttemptEnd::Own {
+            status: self.status.unwrap_or(error.code.row().status),
+            response: Err(error),
+        }
+    }
 }
 
 /// Posts `body` to a path of an attempt's backend, and returns the response, within its timeout of the first token: loading a model takes as

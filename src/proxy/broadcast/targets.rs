@@ -17,7 +17,7 @@ const BACKEND_FIELD: &str = "x-penstock-backend";
 ///
 /// # Errors
 /// When neither the configuration nor its key allows it.
-pub(super) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
+pub(in crate::proxy) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
     let config = &ctx.generation.config;
     let key = ctx.key.and_then(|position| config.auth.keys.get(position));
     if config.ollama.manage_models || key.is_some_and(|key| key.manage_models) {

@@ -1,24 +1,27 @@
 //! Requests for paths that `routing.passthrough` forwards: to one backend, or to a backend of the model
 //! that the body or the query names. The body is forwarded as it came.
 
+use http::Method;
+use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
-use crate::api::{ErrorCode, Operation};
-use crate::config::AuthConfig;
+use super::kept::Kept;
+use crate::api::{ErrorCode, Operation, percent_decode};
 use crate::downstream::body::HeldBody;
 use crate::fleet::{Health, Topology};
 use crate::proxy::Proxy;
-use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::auth;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly, decide_for};
+use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
+use crate::proxy::path_model::PathModel;
 use crate::proxy::request_body::{Named, admit, scan_error};
 use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
+use crate::proxy::twins::{ambiguous, read_unknown};
 use crate::routing::{RoutingDecision, Way};
-use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::upstream::failure::Failure;
+use crate::scan::ModelForm;
 
 /// Forwards a request along `way`.
 pub(crate) async fn serve_passthrough(
@@ -42,17 +45,16 @@ pub(crate) async fn serve_passthrough(
         Ok(decision) => decision,
         Err(error) => return send_error(proxy, session, ctx, error).await,
     };
+    let kept = match Kept::of(proxy, ctx, session.req_header(), &body.bytes) {
+        Ok(kept) => kept,
+        Err(error) => return send_error(proxy, session, ctx, error).await,
+    };
     let mut request = ScannedRequest::direct(ctx, Operation::Passthrough, fleet, body);
+    (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);
     let terms = DirectTerms { may_miss: false, is_limited: true };
     match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-        DirectEnd::Ended(AttemptEnd::Relayed(served)) => served,
-        DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => ctx.client_gone(),
-        DirectEnd::Ended(AttemptEnd::Failed(failure)) => {
-            send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await
-        }
-        DirectEnd::Missing | DirectEnd::Full => {
-            send_error(proxy, session, ctx, is_busy(name)).await
-        }
+        Some(end) => end_directly(proxy, session, ctx, end).await,
+        None => send_error(proxy, session, ctx, is_busy(name)).await,
     }
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn decide_by_name(
     fleet: &Topology,
     name: &str,
 ) -> Result<RoutingDecision, OwnError> {
-    if has_limited_models(&ctx.generation.config.auth, ctx.key) {
+    if auth::is_limited(ctx) {
         let message = "This key is limited to models, and this path names none";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }
@@ -85,12 +87,7 @@ pub(crate) fn decide_by_name(
     })
 }
 
-fn has_limited_models(auth: &AuthConfig, key: Option<usize>) -> bool {
-    let client = key.and_then(|position| auth.keys.get(position));
-    client.is_some_and(|client| !client.models.is_empty())
-}
-
-/// The request with the model it is for: named in a JSON body, else in the query, else the default.
+/// The request with the model it is for: named in the body, the query or the path, else the default.
 ///
 /// # Errors
 /// When there is none, or the client's key may not use it.
@@ -100,28 +97,39 @@ pub(crate) fn by_model(
     ctx: &mut RequestContext,
     body: HeldBody,
 ) -> Result<ScannedRequest, OwnError> {
-    let options = ScanOptions {
-        estimate: ctx.generation.config.routing.token_estimate,
-        arrived_at: ctx.arrived_at,
-    };
-    let is_object = body.bytes.trim_ascii_start().starts_with(b"{");
-    let scanned = is_object.then(|| scan(Operation::Passthrough, None, &body.bytes, options));
-    let profile = match scanned {
-        Some(Ok(profile)) => profile,
-        Some(Err(_)) | None => RequestProfile::opaque(Operation::Passthrough, ctx.arrived_at),
-    };
+    let profile = read_unknown(session, ctx, &body.bytes)?;
     let fleet = ctx.generation.fleet.topology();
     let generation = std::sync::Arc::clone(&ctx.generation);
     let uri = &session.req_header().uri;
-    let in_query = query_model(uri).filter(|_| !profile.names_model());
+    let in_query = query_model(uri);
+    if in_query.is_some() && profile.model_form != ModelForm::Missing {
+        return Err(ambiguous("model", "in the query and in the body"));
+    }
     let is_model_in_query = in_query.is_some();
-    let model = match in_query {
-        Some(model) => model.into(),
-        None => {
+    let in_path = PathModel::of(uri.path());
+    let model: std::sync::Arc<str> = match (in_query, &in_path) {
+        (Some(model), _) => model.into(),
+        (None, Some(named)) if !profile.names_model() => named.name(&fleet).into(),
+        (None, _) => {
             let requested = generation.router.requested_model(&profile, &body.bytes, &fleet);
             requested.map_err(|error| scan_error(&error))?.name.as_ref().into()
         }
     };
+    if in_path.is_some_and(|named| !named.is(&model, &fleet)) {
+        return Err(ambiguous("model", "in the path, with another value"));
+    }
+    let kept = Kept::of(proxy, ctx, session.req_header(), &body.bytes)?;
     let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
-    Ok(ScannedRequest { is_model_in_query, ..request })
+    let conversation = kept.conversation.or(request.conversation);
+    Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
+}
+
+/// Whether a request deletes a model: fine-tuned ones are deleted at OpenAI's path.
+pub(crate) fn deletes_model(head: &RequestHeader) -> bool {
+    let mut parts = head
+        .uri
+        .path()
+        .split('/')
+        .skip_while(|part| !percent_decode(part).eq_ignore_ascii_case("models"));
+    head.method == Method::DELETE && parts.nth(1).is_some_and(|model| !model.is_empty())
 }

@@ -1,12 +1,14 @@
-//! Which backend holds which stored response, and for whom it was made, learned from the responses that
+//! Which backend holds which stored response or conversation, and for whom it was made, learned from the responses that
 //! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: without client
 //! keys all backends are queried then. With keys it is not found, since it may be another client's.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::HashMap;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::api::ErrorCode;
@@ -20,12 +22,23 @@ use crate::proxy::failure::OwnError;
 pub(crate) struct ResponseIds {
     known: Mutex<Known>,
     evicted: AtomicU64,
+    /// Who gets to know what is learned, once another process takes over.
+    successor: OnceLock<mpsc::Sender<Learned>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Maker {
     backend: BackendId,
     owner: KeyOwner,
+}
+
+/// What was learned of one id.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Learned {
+    /// A hash of the id.
+    pub(super) id: u64,
+    pub(super) backend: BackendId,
+    pub(super) owner: KeyOwner,
 }
 
 #[derive(Debug, Default)]
@@ -38,19 +51,56 @@ struct Known {
 impl ResponseIds {
     /// Records that a backend made a response for a client. At most `limit` are kept.
     pub(crate) fn learn(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
-        let key = xxh3_64(id);
-        let mut known = self.known.lock();
+        self.keep(Learned { id: xxh3_64(id), backend, owner }, limit);
+    }
+
+    /// Records the same of an id by its hash.
+    pub(super) fn keep(&self, learned: Learned, limit: usize) {
         if limit == 0 {
             return;
         }
-        if known.makers.insert(key, Maker { backend, owner }).is_none() {
-            known.oldest_first.push_back(key);
+        let Learned { id, backend, owner } = learned;
+        if let Some(successor) = self.successor.get() {
+            // Where that one does not keep up, it forgets some.
+            _ = successor.try_send(learned);
+        }
+        let mut known = self.known.lock();
+        if known.makers.insert(id, Maker { backend, owner }).is_none() {
+            known.oldest_first.push_back(id);
         }
         while known.oldest_first.len() > limit {
             if let Some(oldest) = known.oldest_first.pop_front() {
                 known.makers.remove(&oldest);
             }
             self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a client uses a conversation, which it may have made without penstock: the first to use it
+    /// owns it. At most `limit` ids are kept.
+    pub(crate) fn claim(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
+        let is_known = self.known.lock().makers.contains_key(&xxh3_64(id));
+        if !is_known {
+            self.learn(id, backend, owner, limit);
+        }
+    }
+
+    /// The backend that has a conversation, as far as it is known; an empty id names none.
+    ///
+    /// # Errors
+    /// When it is another client's.
+    pub(crate) fn backend_of_conversation(
+        &self,
+        id: &[u8],
+        client: KeyOwner,
+    ) -> Result<Option<BackendId>, OwnError> {
+        match self.known.lock().makers.get(&xxh3_64(id)) {
+            Some(maker) if client.may_read(maker.owner) => Ok(Some(maker.backend)),
+            Some(_) => {
+                let message = format!("Conversation '{}' not found", String::from_utf8_lossy(id));
+                Err(OwnError::new(ErrorCode::ResponseNotFound, message))
+            }
+            None => Ok(None),
         }
     }
 
@@ -75,6 +125,26 @@ impl ResponseIds {
                 Err(OwnError::new(ErrorCode::ResponseNotFound, message))
             }
         }
+    }
+
+    /// The newest of all that is known, at most so many, the oldest of them first.
+    pub(super) fn newest(&self, most: usize) -> Vec<Learned> {
+        let known = self.known.lock();
+        let skipped = known.oldest_first.len().saturating_sub(most);
+        let ids = known.oldest_first.iter().skip(skipped);
+        let all = ids.filter_map(|id| {
+            let Maker { backend, owner } = *known.makers.get(id)?;
+            Some(Learned { id: *id, backend, owner })
+        });
+        all.collect()
+    }
+
+    /// What is learned from now on; nothing where another has it already.
+    pub(super) fn follow(&self, room: usize) -> mpsc::Receiver<Learned> {
+        let (sender, receiver) = mpsc::channel(room);
+        let is_first = self.successor.set(sender).is_ok();
+        debug_assert!(is_first, "a process has one successor");
+        receiver
     }
 
     /// How many ids are known.
@@ -124,5 +194,17 @@ mod tests {
             "without keys it is everybody's"
         );
         assert_eq!(find(b"", b), Some(None), "no response is named");
+    }
+
+    #[test]
+    fn conversations_belong_to_the_key_that_used_them_first() {
+        let ids = ResponseIds::default();
+        let (a, b) = (KeyOwner::of("a"), KeyOwner::of("b"));
+        let find = |client| ids.backend_of_conversation(b"conv", client).ok();
+        assert_eq!(find(b), Some(None), "it may have been made elsewhere");
+        ids.claim(b"conv", BackendId(1), a, 9);
+        ids.claim(b"conv", BackendId(2), b, 9);
+        assert_eq!(find(a), Some(Some(BackendId(1))));
+        assert_eq!((find(b), find(KeyOwner::ANYONE)), (None, None));
     }
 }

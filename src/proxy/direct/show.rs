@@ -16,10 +16,11 @@ use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::auth;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly};
+use crate::proxy::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
+use crate::proxy::twins;
 use crate::routing::{RouteError, RoutingDecision, SplitPoint};
 use crate::upstream::failure::Failure;
 
@@ -51,10 +52,11 @@ pub(crate) async fn serve_show(
         let decision = RoutingDecision::direct(row.id, requested.id, *number);
         let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
         match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-            DirectEnd::Missing | DirectEnd::Full => {}
-            DirectEnd::Ended(AttemptEnd::Relayed(served)) => return served,
-            DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
-            DirectEnd::Ended(AttemptEnd::Failed(failure)) => last_failure = Some(failure),
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(proxy, session, ctx, end).await,
         }
     }
     if let Some(shown) = describe(&fleet, model, &requested.name, proxy.started_at) {
@@ -83,15 +85,11 @@ struct Requested {
 
 impl Requested {
     fn read(ctx: &RequestContext, fleet: &Topology, body: &[u8]) -> Result<Self, OwnError> {
-        let body: Value = serde_json::from_slice(body).map_err(|error| {
-            OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
-        })?;
-        // `name` is the field's name in older clients.
-        let name = ["model", "name"].iter().find_map(|field| body.get(field)?.as_str());
-        let name = name.filter(|name| !name.is_empty()).ok_or_else(|| {
+        let body = twins::read_json(body)?;
+        let name = twins::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(|| {
             OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model"))
         })?;
-        if !auth::may_use(&ctx.generation.config.auth, ctx.key, name) {
+        if !auth::may_request(ctx, fleet, name) {
             let message = format!("This key may not use model '{name}'");
             return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
         }

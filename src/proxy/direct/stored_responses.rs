@@ -12,7 +12,7 @@ use crate::fleet::{BackendId, Health, Topology};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::direct::{DirectEnd, DirectTerms, attempt_directly, decide_for};
+use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
@@ -27,15 +27,14 @@ pub(crate) async fn serve_stored(
     body: HeldBody,
 ) -> Served {
     let fleet = ctx.generation.fleet.topology();
-    let path = session.req_header().uri.path();
+    let head = session.req_header();
     let compat = ctx.generation.config.server.compat;
-    let stored = match Target::of(path, &ctx.generation.router.passthrough, compat) {
-        Target::StoredResponse { id, .. } => {
-            proxy.response_ids.backend_of(id.as_bytes(), ctx.key_owner())
-        }
-        _ => Ok(None),
+    let passthrough = &ctx.generation.router.passthrough;
+    let id = match Target::of(&head.method, head.uri.path(), passthrough, compat) {
+        Target::StoredResponse { id, .. } => id.to_owned(),
+        _ => String::new(),
     };
-    let owner = match stored {
+    let owner = match proxy.response_ids.backend_of(id.as_bytes(), ctx.key_owner()) {
         Ok(owner) => owner,
         Err(error) => return send_error(proxy, session, ctx, error).await,
     };
@@ -47,10 +46,11 @@ pub(crate) async fn serve_stored(
         let may_miss = index + 1 < order.len();
         let terms = DirectTerms { may_miss, is_limited: false };
         match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-            DirectEnd::Missing | DirectEnd::Full => {}
-            DirectEnd::Ended(AttemptEnd::Relayed(served)) => return served,
-            DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
-            DirectEnd::Ended(AttemptEnd::Failed(failure)) => last_failure = Some(failure),
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(proxy, session, ctx, end).await,
         }
         if last_failure.is_some() && owner == Some(*backend) {
             // Others do not have it: their 404 would say that it is gone.
@@ -59,12 +59,20 @@ pub(crate) async fn serve_stored(
     }
     match last_failure {
         Some(failure) => send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await,
-        None => {
-            let message = "No healthy backend serves stored responses";
-            let error = OwnError::new(ErrorCode::NoHealthyBackend, message);
-            send_error(proxy, session, ctx, error).await
-        }
+        None => send_error(proxy, session, ctx, unserved(&fleet, &id)).await,
     }
+}
+
+/// Why no backend was queried: none is up, or none stores responses, so that there is no such response.
+fn unserved(fleet: &Topology, id: &str) -> OwnError {
+    let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
+    let may_be_stored = rows.any(|row| row.native_operations.contains(Operation::Responses));
+    if may_be_stored || !fleet.is_complete() {
+        let message = "No healthy backend serves stored responses";
+        return OwnError::new(ErrorCode::NoHealthyBackend, message);
+    }
+    let message = format!("Response '{id}' not found: no backend stores responses");
+    OwnError::new(ErrorCode::ResponseNotFound, message)
 }
 
 /// The backends to query, the owner first; the others only while they are up.

@@ -2,37 +2,30 @@
 //! it is not. Its response is read whole and becomes text.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::HeaderMap;
 use pingora_proxy::Session;
 
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::dialect::response_text;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
-use crate::fleet::{BackendSet, InflightGuard, Outcome};
+use crate::fleet::{BackendSet, Outcome};
 use crate::proxy::Proxy;
-use crate::proxy::attempt::{Attempt, Unsuited};
+use crate::proxy::attempt::{AttemptEnd, Elsewhere};
 use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
-use crate::proxy::conversion::{Converter, NotConverted, WayBack, convert_held};
 use crate::proxy::decision::{Undecided, decide};
-use crate::proxy::failure::{OwnError, timeout_message};
-use crate::proxy::forward::{exchange, hold, prepare};
-use crate::proxy::outcome::{AttemptResult, record_outcome};
+use crate::proxy::failure::{OwnError, held_outcome};
+use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::queue::{Unadmitted, Waiter, decide_in_turn, has_others_waiting};
 use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
-use crate::proxy::response::{Reply, converter, reason_of, record_head};
-use crate::proxy::retry::{is_rate_limit, may_retry, route_error};
-use crate::routing::{EnsembleCall, EnsemblePlan, RouteError, RoutingDecision};
+use crate::proxy::retry::{may_retry, route_error};
+use crate::routing::{EnsembleCall, EnsemblePlan, RouteError};
 use crate::scan::Usage;
 use crate::units::Timestamp;
-use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
-use crate::upstream::relay::{ReadWholeError, Transform};
-use crate::upstream::response_monitor::ResponseMonitor;
+use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 
 /// Why a call has no text, as the client would get it.
 pub(super) enum CallFailure {
@@ -59,16 +52,6 @@ impl CallReport {
 pub(super) enum CallEnd {
     Done(CallReport),
     ClientGone,
-}
-
-/// Why an attempt has no text.
-enum NoText {
-    Failed(Failure),
-    NotConverted(NotConverted),
-    /// The engine responded with an error that no other backend would respond better to.
-    Rejected(HeldResponse),
-    /// The engine's response is none.
-    Unreadable(OwnError),
 }
 
 /// A call that has not ended.
@@ -181,14 +164,18 @@ impl Call {
     pub(super) async fn run(mut self, proxy: &Proxy, session: &Session, first: Decided) -> CallEnd {
         let mut decided = first;
         loop {
-            let Decided { decision, permit } = decided;
-            let no_text = match self.attempt(proxy, session, &decision, permit).await {
-                Ok(text) => return CallEnd::Done(self.end(proxy, session, Ok(text))),
-                Err(NoText::Failed(Failure::ClientGone)) => return self.cancel(proxy, session),
-                Err(no_text) => no_text,
+            let backend = decided.decision.backend;
+            let Self { ctx, request, .. } = &mut self;
+            let to = Recipient::Ensemble(session);
+            let end = match make_attempt(proxy, to, ctx, request, decided).await {
+                AttemptEnd::Text(text) => {
+                    return CallEnd::Done(self.end(proxy, session, Ok(text)));
+                }
+                AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(proxy, session),
+                end => end,
             };
-            self.request.tried.insert(decision.backend);
-            if self.may_retry(proxy, &no_text) {
+            self.request.tried.insert(backend);
+            if self.may_retry(proxy, &end) {
                 let headers = &session.req_header().headers;
                 match decide(proxy, &mut self.ctx, headers, &self.request) {
                     Ok(next) => {
@@ -199,69 +186,27 @@ impl Call {
                     Err(Undecided::NoRoute(_)) => {}
                 }
             }
-            return CallEnd::Done(self.end(proxy, session, Err(failure_of(no_text))));
+            return CallEnd::Done(self.end(proxy, session, Err(failure_of(end))));
         }
     }
 
-    fn may_retry(&mut self, proxy: &Proxy, no_text: &NoText) -> bool {
-        let failure = match no_text {
-            NoText::Failed(failure) => failure,
+    fn may_retry(&mut self, proxy: &Proxy, end: &AttemptEnd) -> bool {
+        let failure = match end {
+            AttemptEnd::Failed(failure) => failure,
             // Another backend may serve the operation itself.
-            NoText::NotConverted(_) => return true,
-            NoText::Rejected(_) | NoText::Unreadable(_) => return false,
+            AttemptEnd::Elsewhere(_) => return true,
+            AttemptEnd::Relayed(_)
+            | AttemptEnd::Own { .. }
+            | AttemptEnd::Text(_)
+            | AttemptEnd::Unreadable(_)
+            | AttemptEnd::Changed
+            | AttemptEnd::Moved(_) => return false,
         };
-        let is_server_error = matches!(failure, Failure::ServerError(_));
+        let is_server_error = matches!(failure, Failure::Held(Refusal::ServerError, _));
         let is_allowed = !is_server_error || self.ctx.generation.config.routing.retry_5xx;
-        let is_refused_again = self.has_met_limit && matches!(failure, Failure::Refused(_));
-        self.has_met_limit |= is_rate_limit(failure);
-        is_allowed && !is_refused_again && may_retry(proxy, &self.ctx, failure)
-    }
-
-    async fn attempt(
-        &mut self,
-        proxy: &Proxy,
-        session: &Session,
-        decision: &RoutingDecision,
-        permit: InflightGuard,
-    ) -> Result<String, NoText> {
-        let Self { ctx, request, .. } = self;
-        request.decision = Some(*decision);
-        let fleet = Arc::clone(&request.fleet);
-        let client = ctx.client.clone();
-        let attempt = client
-            .as_ref()
-            .and_then(|client| Attempt::start(ctx, decision, &fleet, client, permit, &proxy.seeds));
-        let Some(mut attempt) = attempt else {
-            debug_assert!(false, "a decision names a backend of the fleet it was made on");
-            return Err(NoText::Failed(Failure::NotSent(ConnectError::NoAddress)));
-        };
-        let text = match prepare(proxy, ctx, request, &attempt) {
-            Ok(conversion) => {
-                attempt.conversion = conversion;
-                match exchange(proxy, session, ctx, request, &attempt).await {
-                    Ok(reply) => read_reply(proxy, ctx, request, reply).await,
-                    Err(failure) => Err(NoText::Failed(failure)),
-                }
-            }
-            Err(reason) => Err(NoText::NotConverted(reason)),
-        };
-        let by_status = AttemptResult::by_status(ctx.record.status, ctx);
-        let result = match &text {
-            Ok(_) | Err(NoText::Rejected(_)) => AttemptResult { first_token: None, ..by_status },
-            Err(NoText::Failed(failure)) => {
-                AttemptResult::failed(failure, ctx, proxy.seeds.next_share())
-            }
-            Err(NoText::NotConverted(reason)) => {
-                AttemptResult::unsuited(&Unsuited::NotConverted(*reason), ctx)
-            }
-            Err(NoText::Unreadable(error)) => {
-                AttemptResult { outcome: Outcome::Fault, code: Some(error.code), ..by_status }
-            }
-        };
-        ctx.record.outcome = Some(result.outcome);
-        ctx.record.code = result.code;
-        record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
-        text
+        let is_refused_again = self.has_met_limit && failure.is_busy();
+        self.has_met_limit |= failure.is_rate_limit();
+        is_allowed && !is_refused_again && may_retry(proxy, &mut self.ctx, &self.request, failure)
     }
 
     fn cancel(mut self, proxy: &Proxy, session: &Session) -> CallEnd {
@@ -294,76 +239,29 @@ impl Call {
     }
 }
 
-/// Reads a whole response as text.
-async fn read_reply(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    request: &mut ScannedRequest,
-    reply: Reply<'_>,
-) -> Result<String, NoText> {
-    record_head(ctx, request, &reply.head, reply.attempt);
-    let operation = request.profile.operation;
-    let status = reply.head.status;
-    if !matches!(status, 200..=299) {
-        let held = hold(proxy, reply).await.map_err(NoText::Failed)?;
-        let held = match request.conversion {
-            Some(_) => convert_held(held, operation),
-            None => held,
-        };
-        return Err(match status {
-            429 | 503 => NoText::Failed(Failure::Refused(held)),
-            500.. => NoText::Failed(Failure::ServerError(held)),
-            _ => NoText::Rejected(held),
-        });
-    }
-    let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-    let Reply { mut exchange, head, attempt } = reply;
-    let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = exchange.read_whole(head.framing, limit).await.map_err(unread)?;
-    let sent = way_back.as_ref().map_or(operation, WayBack::operation);
-    let mut monitor = ResponseMonitor::new(sent, None);
-    monitor.observe(&body, true);
-    ctx.record.usage = monitor.usage();
-    if head.keeps_alive {
-        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
-    }
-    let body = match way_back {
-        None => body,
-        Some(way_back) => {
-            let mut converter = converter(way_back, ctx, request);
-            converter.apply(body, true, now()).map_err(|code| unreadable(&converter, code))?
-        }
-    };
-    let none = || {
-        let message = "The backend's response to a call of the ensemble has no text";
-        NoText::Unreadable(OwnError::new(ErrorCode::BadUpstreamResponse, message))
-    };
-    response_text(operation, &body).ok_or_else(none)
-}
-
-fn unreadable(converter: &Converter, code: ErrorCode) -> NoText {
-    let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
-    NoText::Unreadable(OwnError::new(code, message))
-}
-
-fn unread(error: ReadWholeError) -> NoText {
-    if matches!(error, ReadWholeError::Broken(ExchangeError::ClientGone)) {
-        return NoText::Failed(Failure::ClientGone);
-    }
-    let (code, message) = reason_of(error);
-    NoText::Unreadable(OwnError::new(code, message))
-}
-
-fn failure_of(no_text: NoText) -> CallFailure {
-    match no_text {
-        NoText::Failed(Failure::Refused(held)) => {
-            let outcome = Outcome::Busy { cooldown: Duration::ZERO, status: held.status };
+fn failure_of(end: AttemptEnd) -> CallFailure {
+    match end {
+        AttemptEnd::Failed(Failure::Held(refusal, held)) => {
+            let outcome = held_outcome(refusal, held.status);
             CallFailure::Held(held, outcome)
         }
-        NoText::Failed(Failure::ServerError(held)) => CallFailure::Held(held, Outcome::Fault),
-        NoText::Failed(failure) => CallFailure::Own(OwnError::from_failure(&failure)),
-        NoText::NotConverted(reason) => CallFailure::Own(reason.to_error()),
-        NoText::Rejected(held) => CallFailure::Held(held, Outcome::Client),
-        NoText::Unreadable(error) => CallFailure::Own(error),
+        AttemptEnd::Failed(failure) => CallFailure::Own(OwnError::from_failure(&failure)),
+        AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+            CallFailure::Own(reason.to_error())
+        }
+        AttemptEnd::Unreadable(error) => CallFailure::Own(error),
+        AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
+            CallFailure::Held(too_long.held, Outcome::Client)
+        }
+        AttemptEnd::Relayed(_)
+        | AttemptEnd::Own { .. }
+        | AttemptEnd::Text(_)
+        | AttemptEnd::Elsewhere(Elsewhere::Missing)
+        | AttemptEnd::Changed
+        | AttemptEnd::Moved(_) => {
+            debug_assert!(false, "a call ends with a text or an error");
+            let message = "The call of the ensemble has no response";
+            CallFailure::Own(OwnError::new(ErrorCode::InternalError, message))
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::fleet::{Model, Topology};
 use crate::proxy::auth;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::similar_model::with_similar_model;
 use crate::routing::{Names, RouteError, SplitPoint};
 use crate::units::TokenCount;
 
@@ -63,7 +64,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         .model_id(target)
         .or_else(|| targets.find_map(|(target, _)| topology.model_id(target)))
         .or_else(|| topology.model_id(&name));
-    let allowed = auth::may_use(&ctx.generation.config.auth, ctx.key, &name);
+    let allowed = auth::may_request(ctx, topology, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(model) => {
             let window = window_of(names, topology, &name, model);
@@ -78,11 +79,8 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         }
         None => {
             let at = now();
-            Err(OwnError::from_route(
-                &RouteError::unknown_model(&name, target, topology, at),
-                at,
-                0.5,
-            ))
+            let error = RouteError::unknown_model(&name, target, topology, at);
+            Err(with_similar_model(ctx, &name, OwnError::from_route(&error, at, 0.5)))
         }
     }
 }
@@ -92,7 +90,6 @@ pub(super) fn visible_models<'a>(
     ctx: &'a RequestContext,
     topology: &'a Topology,
 ) -> Vec<(&'a str, &'a Model)> {
-    let auth = &ctx.generation.config.auth;
     let own = topology.models().iter().map(|model| (&*model.name, model));
     let names = &ctx.generation.router.names;
     let splits = names.splits().filter_map(|(alias, split)| {
@@ -104,7 +101,7 @@ pub(super) fn visible_models<'a>(
         topology.model_id(alias).is_none().then_some((alias, model))
     });
     let mut all: Vec<_> =
-        own.chain(aliases).filter(|(name, _)| auth::may_use(auth, ctx.key, name)).collect();
+        own.chain(aliases).filter(|(name, _)| auth::may_request(ctx, topology, name)).collect();
     all.sort_unstable_by_key(|(name, _)| *name);
     all
 }

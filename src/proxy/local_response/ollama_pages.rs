@@ -73,10 +73,9 @@ fn loaded_models<'a>(
     created: u64,
 ) -> Vec<LoadedItem<'a>> {
     let lists = Lists::of(topology);
-    let auth = &ctx.generation.config.auth;
     let models = topology.models().iter();
     let visible: Vec<&Model> =
-        models.filter(|model| auth::may_use(auth, ctx.key, &model.name)).collect();
+        models.filter(|model| auth::may_request(ctx, topology, &model.name)).collect();
     let mut all = Vec::new();
     for backend in &topology.backends {
         if backend.state.status() == Health::Unhealthy {

@@ -75,7 +75,10 @@ pub(crate) fn has_queue(proxy: &Proxy) -> bool {
 /// Whether a request may wait for the backend that it failed on: one that refused it as busy has not started on it, and is in
 /// cooldown for a while.
 pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
-    let Failure::Refused(held) = failure else { return false };
+    let Failure::Held(_, held) = failure else { return false };
+    if !failure.is_busy() {
+        return false;
+    }
     let config = &ctx.generation.config.routing.cooldown;
     let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
     pauses && ctx.record.refusals < MAX_REFUSALS && has_queue(proxy)
@@ -203,10 +206,10 @@ fn service_time(
     }
 }
 
-/// Whether a request that waits may find room later. One that waits also waits for a backend to recover.
+/// Whether a request that waits may find room later. Where every backend is down, it does not wait for one to
+/// recover: when is not known, and a refusal at once lets its client go elsewhere.
 fn keeps_waiting(proxy: &Proxy, waiting: &Waiting, error: &RouteError) -> bool {
-    let is_down = matches!(error, RouteError::NoHealthyBackend { missing: None, .. });
-    (error.may_pass() || is_down) && !is_too_late(error, waiting.until) && has_queue(proxy)
+    error.may_pass() && !is_too_late(error, waiting.until) && has_queue(proxy)
 }
 
 /// Whether no backend will take a request that waits until then.

@@ -31,7 +31,7 @@ pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> p
 }
 
 /// The converter of the response to a request.
-pub(in crate::proxy) fn converter(
+pub(super) fn converter(
     way_back: WayBack,
     ctx: &RequestContext,
     request: &ScannedRequest,
@@ -59,9 +59,9 @@ pub(super) async fn relay_whole(
     reply: Reply<'_>,
     way_back: WayBack,
 ) -> Served {
-    let Reply { mut exchange, mut head, attempt } = reply;
+    let Reply { mut exchange, mut head, attempt, begun } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = match exchange.read_whole(head.framing, limit).await {
+    let body = match exchange.read_whole(begun, limit).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return ctx.client_gone(),
         Err(error) => {
@@ -99,7 +99,7 @@ pub(super) async fn relay_whole(
 }
 
 /// Why a response could not be read, for the client.
-pub(in crate::proxy) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
+pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
     let code = match error {
         ReadWholeError::TooLarge => {
             let message = "The backend's response is too large to be converted";

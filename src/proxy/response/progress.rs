@@ -1,13 +1,12 @@
 //! What the relay of a response shows of its backend, while it goes on and at its end.
 
-use crate::fleet::{InflightGuard, SlotId};
+use crate::fleet::{InflightGuard, Outcome, SlotId};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::Attempt;
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::outcome::{AttemptResult, record_outcome};
 use crate::proxy::rate_limits::settle_rate_of;
-use crate::routing::Router;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::relay::RelayObserver;
 use crate::upstream::response_head::ResponseHead;
@@ -20,7 +19,6 @@ pub(super) struct Progress<'a> {
     id_limit: usize,
     /// Whose a stored response is.
     owner: KeyOwner,
-    router: &'a Router,
     request: &'a ScannedRequest,
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
@@ -59,8 +57,12 @@ impl RelayObserver for Progress<'_> {
             self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
-        let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
-        record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
+        // A stream is committed by its head: that it failed shows in what it held.
+        let has_failed =
+            self.is_stream && self.result.outcome == Outcome::Ok && monitor.has_failed();
+        let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };
+        let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
+        record_outcome(self.attempt, &result, &self.ctx.generation, &self.proxy.observers);
         settle_rate_of(self.ctx, result.usage, monitor.tokens);
     }
 }
@@ -77,7 +79,6 @@ impl<'a> Progress<'a> {
             proxy,
             id_limit: ctx.generation.config.limits.response_ids,
             owner: ctx.key_owner(),
-            router: &ctx.generation.router,
             request,
             attempt,
             arrived_at: ctx.arrived_at,
@@ -93,9 +94,13 @@ impl<'a> Progress<'a> {
 
     /// Remembers where the response is stored.
     pub(super) fn learn_id(&self, monitor: &ResponseMonitor) {
+        let (ids, backend) = (&self.proxy.response_ids, self.attempt.serving.id);
         if let Some(id) = monitor.response_id() {
-            let backend = self.attempt.serving.id;
-            self.proxy.response_ids.learn(id, backend, self.owner, self.id_limit);
+            ids.learn(id, backend, self.owner, self.id_limit);
+        }
+        let conversation = self.request.conversation.as_deref();
+        if let Some(id) = conversation.filter(|_| self.result.outcome == Outcome::Ok) {
+            ids.claim(id, backend, self.owner, self.id_limit);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::routing::{
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::Objectives;
 use crate::units::Timestamp;
+use crate::wire::content_coding::ContentCoding;
 
 /// What dry runs are made with.
 #[derive(Debug, Clone, Copy)]
@@ -216,10 +217,10 @@ fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, Valu
         let message = format!("Unknown path: {}", path.escape_default());
         return Err(error_value(ErrorCode::UnknownPath, &message));
     };
-    let encoding = sample.header("content-encoding").unwrap_or("identity");
-    if !encoding.eq_ignore_ascii_case("identity") {
-        let message = "Compressed request bodies are not supported: send the body as it is";
-        return Err(error_value(ErrorCode::UnsupportedEncoding, message));
+    // The body of a sample is given decoded, also where its headers are those of a captured request.
+    let encoding = sample.header("content-encoding").map(str::as_bytes);
+    if let Err(error) = ContentCoding::of(encoding) {
+        return Err(error_value(ErrorCode::UnsupportedEncoding, &error.to_string()));
     }
     let limit = config.limits.max_body_size;
     if sample.body.len() > limit.to_usize() {

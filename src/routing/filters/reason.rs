@@ -31,8 +31,10 @@ pub enum RejectReason {
         /// Whether the backend is known to have what the request needs, and not only assumed to.
         is_known: bool,
     },
-    /// Its last responses, to this client or to several, were faults: other backends are preferred.
+    /// It fails more than others do, for this client or for all: those are preferred.
     RecentFaults,
+    /// Its requests make no progress, although its checks pass: others are preferred.
+    Frozen,
     /// It has as many requests in flight as it may.
     Full {
         /// The limit.
@@ -78,6 +80,7 @@ impl RejectReason {
             Self::BreakerOpen => "breaker_open",
             Self::Cooldown { .. } => "cooldown",
             Self::RecentFaults => "recent_faults",
+            Self::Frozen => "frozen",
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
             Self::ModelFull { .. } => "model_full",
@@ -118,8 +121,9 @@ impl RejectReason {
                 until.since(input.now).as_secs_f64()
             ),
             Self::RecentFaults => {
-                "its last responses were faults, so other backends are preferred".to_owned()
+                "fails more than other backends of the model, which are preferred".to_owned()
             }
+            Self::Frozen => "its requests make no progress".to_owned(),
             Self::SlowStart { percent } => format!("in slow start at {percent} %"),
             Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
             Self::ModelFull { limit } => {

@@ -3,7 +3,7 @@
 
 use super::{Considered, Router};
 use crate::fleet::{BackendState, ModelId};
-use crate::routing::filters::{Candidacy, Conditions, Filters};
+use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
 use crate::routing::random::RandomSource;
 use crate::routing::readings;
 use crate::routing::recorder::Recorder;
@@ -68,13 +68,15 @@ impl Router {
         recorder: &mut impl Recorder,
     ) -> Option<Picked> {
         // Where only backends in slow start are left, they take every request; where only those are
-        // left whose last responses were faults, they do.
+        // left that fail more than others, they do.
         let states = || considered.model.serving.iter().map(|one| &*one.state);
-        let has_faults = states().any(|state| state.has_recent_faults(considered.input.now));
+        let now = considered.input.now;
+        let has_faults = states().any(|state| state.has_recent_faults(now) || state.is_frozen());
         if has_faults || states().any(BackendState::is_in_slow_start) {
             let conditions = Conditions { ignores_slow_start: true, ..strict };
             let picked = self.pass(considered, conditions, random, scratch, recorder);
-            if picked.is_some() || !has_faults {
+            // One that works and has no room is waited for: what fails fast would get the rest.
+            if picked.is_some() || !has_faults || is_any_full(considered, conditions) {
                 return picked;
             }
             let conditions = Conditions { ignores_faults: true, ..conditions };
@@ -187,4 +189,13 @@ impl Router {
         }
         picked
     }
+}
+
+/// Whether a backend would take the request if it had room.
+fn is_any_full(considered: Considered<'_>, conditions: Conditions) -> bool {
+    let Considered { input, model, .. } = considered;
+    let filters = Filters::new(input, model, conditions);
+    let mut verdicts =
+        model.serving.iter().map(|one| filters.check::<Result<(), RejectReason>>(one));
+    verdicts.any(|verdict| verdict.is_err_and(RejectReason::is_full))
 }

@@ -198,6 +198,13 @@ fn names_of_one_model_share_its_backends_and_its_count() {
     let ids = ["x", "x:latest"].map(|name| topology.model_id(name).unwrap());
     assert_ne!(ids[0], ids[1], "one backend distinguishes them");
     assert_eq!(topology.model_id("X"), Some(ids[0]));
+    let yaml = "backends:\n".to_owned() + &backend("both", 8002, "models: [yy, Yy, \"Z:latest\"]");
+    let fleet = Fleet::of(&yaml);
+    let topology = fleet.live.topology();
+    assert_ne!(topology.model_id("yy"), topology.model_id("Yy"));
+    assert_eq!(topology.model_id("Yy:latest"), topology.model_id("Yy"));
+    assert_eq!(topology.model_id("YY"), None, "two models fit");
+    assert_eq!(topology.model_id("z"), topology.model_id("Z:latest"), "one model fits");
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn missing_capabilities_are_all_listed() {
     let needs = Capabilities::ALL;
     let message = "No backend supports required capabilities for model 'm': \
          [vision, tools, context_length] (one lacks vision, tools, context_length)";
+    // A shorter prompt would be refused all the same: no client should take this for an overflow.
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
     assert_eq!(
         reported(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),
@@ -67,9 +68,41 @@ fn missing_capabilities_are_all_listed() {
 fn too_long_prompt_has_a_separate_error_code() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [] }");
     let message = "No backend supports required capabilities for model 'm': [context_length] \
-                   (one lacks context_length)";
+                   (one lacks context_length): prompt is too long: 101 tokens > 100 maximum; \
+                   this model's maximum context length is 100 tokens";
     let wanted = (ErrorCode::ContextLengthExceeded, 400, message.to_owned());
     assert_eq!(reported(&mut fleet, TestRequest { tokens: 101, ..TestRequest::of("m") }), wanted);
+}
+
+#[test]
+fn longest_context_is_the_limit_of_a_too_long_prompt() {
+    let yaml = format!(
+        "backends:\n{}{}{}",
+        backend("short", 1, "models: [{ id: m, context_length: 50 }]"),
+        backend("long", 2, "models: [{ id: m, context_length: 100 }]"),
+        backend("blind", 3, "models: [{ id: m, context_length: 80, operations: [embeddings] }]")
+    );
+    let request = TestRequest { tokens: 101, ..TestRequest::of("m") };
+    let (_, _, message) = reported(&mut Fleet::of(&yaml), request);
+    assert!(message.contains(": prompt is too long: 101 tokens > 100 maximum; "), "{message}");
+}
+
+#[test]
+fn prompt_too_long_for_a_whole_chain_is_no_outage() {
+    let yaml = format!(
+        "routing: {{ fallbacks: {{ a: [b, ghost, c] }} }}\nbackends:\n{}{}{}",
+        backend("one", 1, "models: [{ id: a, context_length: 100 }]"),
+        backend("two", 2, "models: [{ id: b, context_length: 300 }]"),
+        backend("three", 3, "models: [{ id: c, context_length: 200 }]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    let request = TestRequest { tokens: 301, ..TestRequest::of("a") };
+    let (code, status, message) = reported(&mut fleet, request);
+    assert_eq!((code, status), (ErrorCode::ContextLengthExceeded, 400), "no retry can be served");
+    assert!(message.contains("301 tokens > 300 maximum"), "{message}");
+    fleet.set_health("two", Health::Unhealthy);
+    let (code, ..) = reported(&mut fleet, request);
+    assert_eq!(code, ErrorCode::FallbackChainExhausted, "what is out may have room");
 }
 
 #[test]

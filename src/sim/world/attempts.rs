@@ -335,7 +335,7 @@ impl World<'_> {
 fn safety_of(failure: Failure) -> RetrySafety {
     match failure {
         Failure::NotSent | Failure::Refused => RetrySafety::Safe,
-        Failure::NoResponse => RetrySafety::IfUnansweredAllowed,
+        Failure::NoResponse => RetrySafety::IfLostAllowed,
         Failure::Cut | Failure::TooLong => RetrySafety::Unsafe,
     }
 }

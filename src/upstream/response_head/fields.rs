@@ -1,5 +1,6 @@
 //! What the fields of a response's head say about its body and its connection.
 
+use memchr::memmem;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -42,6 +43,11 @@ pub enum BadResponse {
     /// Malformed chunks.
     #[error("The chunks of the backend's response are malformed")]
     Chunks,
+    /// Encoded, where it has to be read.
+    #[error(
+        "The backend's response is encoded (content-encoding: {0}), which the request did not accept"
+    )]
+    Encoded(&'static str),
 }
 
 /// What the fields of a head say about its body and its connection.
@@ -52,6 +58,7 @@ pub(super) struct Facts {
     pub(super) length: Option<u64>,
     pub(super) is_chunked: bool,
     pub(super) stream: Option<StreamFraming>,
+    pub(super) is_json: bool,
     pub(super) nominated: SmallVec<[HeaderName; 2]>,
 }
 
@@ -90,6 +97,8 @@ impl Facts {
         }
         if *name == header::CONTENT_TYPE {
             self.stream = StreamFraming::of_content_type(value.as_bytes());
+            self.is_json =
+                self.stream.is_none() && memmem::find(value.as_bytes(), b"json").is_some();
         }
         Ok(!is_hop_by_hop(name))
     }

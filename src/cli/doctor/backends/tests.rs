@@ -18,6 +18,7 @@ fn healthy() -> Examination {
     Examination {
         resolves: true,
         check: Ok(Duration::from_millis(2)),
+        remark: None,
         engine: Engine::Vllm,
         version: Some("0.9.1".to_owned()),
         models: Ok(ListedModels { models: vec![model], ..ListedModels::default() }),
@@ -51,6 +52,11 @@ fn each_problem_is_reported_once() {
     for (found, rest, expected) in [
         (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
         (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "returned 401")),
+        (
+            Examination { remark: Some((429, "the rate is limited")), ..healthy() },
+            "",
+            (Level::Warn, "429: the rate is limited"),
+        ),
         (Examination { models: Err(status(404)), ..healthy() }, "", (Level::Fail, "not list its")),
         (healthy(), "models: [n]", (Level::Warn, "declared models: n")),
         (Examination { keep_alive: soon, ..healthy() }, "", (Level::Warn, "after 2s")),

@@ -118,6 +118,7 @@ impl Fetcher {
         let mut head = RequestHeader::build(Method::GET, target.as_bytes(), Some(4))?;
         head.insert_header(header::HOST, authority)?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
+        head.insert_header(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
         head.insert_header(header::ACCEPT, HeaderValue::from_static("text/plain;version=0.0.4"))?;
         // A key belongs to the engine's own port, not to whatever listens on another.
         if let (Some(key), None) = (&config.api_key, config.telemetry.port) {

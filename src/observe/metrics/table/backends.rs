@@ -18,6 +18,12 @@ pub(super) const ROWS: &[MetricRow] = &[
         "1 while health checks pass",
     ),
     gauge(
+        "penstock_backend_frozen",
+        BACKEND,
+        |_, scrape| per_backend(scrape, |backend| flag(backend.state.is_frozen())),
+        "1 while requests to the backend make no progress, although its health checks may pass",
+    ),
+    gauge(
         "penstock_backend_draining",
         BACKEND,
         |_, scrape| per_backend(scrape, |backend| flag(backend.state.status() == Health::Draining)),
@@ -49,10 +55,11 @@ pub(super) const ROWS: &[MetricRow] = &[
         BACKEND,
         |_, scrape| {
             per_backend(scrape, |backend| {
-                flag(backend.state.breaker.state(scrape.now) != BreakerState::Closed)
+                let state = scrape.fleet.breaker_state(&backend.state, scrape.now);
+                flag(state != BreakerState::Closed)
             })
         },
-        "1 while the circuit breaker is open or half-open",
+        "1 while the circuit breaker is open or half-open, or those of all models of the backend are",
     ),
     counter(
         "penstock_breaker_transitions_total",
@@ -65,10 +72,10 @@ pub(super) const ROWS: &[MetricRow] = &[
         BACKEND,
         |_, scrape| {
             per_backend(scrape, |backend| {
-                Some(from_size(backend.state.evidence.clients_avoiding(scrape.now)))
+                Some(from_size(scrape.fleet.clients_avoiding(&backend.state, scrape.now)))
             })
         },
-        "clients whose requests avoid the backend after faults that only they saw",
+        "clients whose requests avoid a model of the backend because it fails for them more than on other backends",
     ),
     gauge(
         "penstock_backend_cooldown",

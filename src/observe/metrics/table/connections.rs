@@ -23,6 +23,16 @@ pub(super) const ROWS: &[MetricRow] = &[
         |_, scrape| one(to_sample(scrape.generation.config.limits.buffered_bodies.0)),
         "limit of penstock_held_body_bytes: `limits.buffered_bodies`",
     ),
+    counter(
+        "penstock_encoded_bodies_total",
+        &["coding", "result"],
+        |_, scrape| {
+            let rows = scrape.proxy.decoded_bodies().rows();
+            rows.map(|(coding, result, count)| number(&[coding, result], to_sample(count)))
+                .collect()
+        },
+        "request bodies that came with a `Content-Encoding`; `too_large`: refused because of `limits.max_body_size`, `limits.max_body_ratio` or `limits.buffered_bodies`",
+    ),
     gauge(
         "penstock_response_ids",
         &[],

@@ -96,7 +96,8 @@ impl DryRunRequest {
 
     /// The position of the client key it carries in `auth.keys`.
     pub(crate) fn client_key(&self, config: &Config) -> Option<usize> {
-        let given = self.header("x-api-key").map(str::as_bytes);
+        let fields = ["x-api-key", "api-key", "x-goog-api-key"];
+        let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
         let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
         config.auth.keys.iter().position(|key| key.key.reveal().as_bytes() == given)
     }

@@ -192,7 +192,7 @@ fn error_before_the_decision_stands_alone() {
         (sample("/v1/models", b"", ("a", "b")), "unknown_path", 404),
         (sample(chat, b"{", ("a", "b")), "invalid_json", 400),
         (sample(chat, b"{\"messages\": []}", ("a", "b")), "missing_model", 400),
-        (sample(chat, b"{}", ("Content-Encoding", "gzip")), "unsupported_encoding", 415),
+        (sample(chat, b"{}", ("Content-Encoding", "compress")), "unsupported_encoding", 415),
         (sample(chat, &[b' '; 4097], ("a", "b")), "body_too_large", 413),
     ] {
         let result = explain(&generation, &sample);

@@ -1,0 +1,160 @@
+//! What the demo does by itself, to show what a load balancer is for: the session of an agent stays with one of two
+//! engines, and no request fails while one of them is killed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+
+use super::super::client::Client;
+use super::super::error::CliError;
+use super::trials::Verdict;
+use crate::mock::MockEngine;
+
+/// The model of the two engines, and the one that is killed.
+const MODEL: &str = "llama3:8b";
+const KILLED: &str = "text";
+/// The field by which an agent names its session.
+const SESSION: &str = "x-session-id";
+/// The turns of the agent.
+const TURNS: usize = 6;
+/// The requests while an engine is killed, and before it is.
+const REQUESTS: usize = 24;
+const BEFORE: usize = 8;
+/// How many clients send requests at the same time.
+const CLIENTS: usize = 4;
+/// The beginning of an agent's prompt: long, and the same with every turn.
+const INSTRUCTIONS: &str = "You are a careful engineer. Read the files before you change them. ";
+
+/// How a request ended.
+struct Ended {
+    status: u16,
+    backend: String,
+}
+
+impl Ended {
+    fn is_good(&self) -> bool {
+        self.status == 200
+    }
+}
+
+/// The requests of an agent go to one engine, whatever else runs.
+pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
+    let agent = client(data).with_header(SESSION, "agent-7");
+    let (turns, others) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| (0..TURNS).map(|_| send(&client(data), 1)).collect::<Vec<_>>());
+        let turns: Vec<Ended> = (1..=TURNS).map(|turn| send(&agent, turn)).collect();
+        (turns, others.join().unwrap_or_default())
+    });
+    let places = count_by_backend(turns.iter());
+    let home = turns.first().map_or("-", |turn| turn.backend.as_str());
+    let is_good = places.len() == 1 && turns.iter().chain(&others).all(Ended::is_good);
+    let elsewhere = show(&count_by_backend(others.iter()));
+    Ok(Verdict::new(
+        "session",
+        (home, status_of(turns.iter())),
+        format!("{TURNS} turns of an agent: {}; others beside it: {elsewhere}", show(&places)),
+        (!is_good).then_some("expected one engine for all turns"),
+    ))
+}
+
+/// Requests run while one of the engines is killed; the other one takes over.
+pub(super) fn survive_kill(
+    data: SocketAddr,
+    engines: &[MockEngine],
+    runtime: &Handle,
+) -> Result<Verdict, CliError> {
+    let failed = |error: io::Error| CliError::failure(super::DemoError::Engines(error));
+    let killed = engines.iter().find(|engine| engine.spec().name == KILLED);
+    let Some(killed) = killed else {
+        return Err(failed(io::Error::other("the fleet has no such engine")));
+    };
+    let next = AtomicUsize::new(0);
+    let run_client = || {
+        let client = client(data);
+        let mut ended = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= REQUESTS {
+                return Ok(ended);
+            }
+            if number == BEFORE {
+                runtime.block_on(killed.kill())?;
+            }
+            ended.push((number, send(&client, 1)));
+        }
+    };
+    let ended = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(run_client)).collect();
+        let ended = clients.into_iter().map(|client| {
+            client
+                .join()
+                .unwrap_or_else(|_panic| Err(io::Error::other("a client of the demo ended")))
+        });
+        ended.collect::<io::Result<Vec<_>>>()
+    });
+    runtime.block_on(killed.resume()).map_err(failed)?;
+    let ended: Vec<(usize, Ended)> = ended.map_err(failed)?.into_iter().flatten().collect();
+    let bad = ended.iter().filter(|(_, one)| !one.is_good()).count();
+    let (before, after): (Vec<_>, Vec<_>) = ended.iter().partition(|(number, _)| *number < BEFORE);
+    let [before, after] =
+        [before, after].map(|part| count_by_backend(part.iter().map(|(_, one)| one)));
+    let heir = after.iter().max_by_key(|(_, count)| **count).map_or("-", |(name, _)| *name);
+    let is_good = bad == 0 && heir != KILLED;
+    Ok(Verdict::new(
+        "failover",
+        (heir, status_of(ended.iter().map(|(_, one)| one))),
+        format!(
+            "{REQUESTS} requests: {}, then engine '{KILLED}' was killed: {bad} failed, {}",
+            show(&before),
+            show(&after)
+        ),
+        (!is_good).then_some("expected no failure, and another engine"),
+    ))
+}
+
+fn client(data: SocketAddr) -> Client {
+    Client::new(&format!("http://{data}"), None)
+}
+
+/// Sends a turn of a conversation.
+fn send(client: &Client, turn: usize) -> Ended {
+    let system = INSTRUCTIONS.repeat(20);
+    let body = serde_json::json!({
+        "model": MODEL,
+        "max_tokens": 8,
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": format!("Step {turn}: go on.")},
+        ],
+    });
+    match client.post("/v1/chat/completions", body.to_string().as_bytes()) {
+        Ok(response) => Ended {
+            status: response.status,
+            backend: response.header("x-penstock-backend").unwrap_or("-").to_owned(),
+        },
+        Err(_no_response) => Ended { status: 0, backend: "-".to_owned() },
+    }
+}
+
+fn count_by_backend<'a>(ended: impl Iterator<Item = &'a Ended>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    for one in ended {
+        *counts.entry(one.backend.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+/// The worst status.
+fn status_of<'a>(ended: impl Iterator<Item = &'a Ended>) -> u16 {
+    let mut statuses = ended.map(|one| one.status);
+    statuses.find(|status| *status != 200).unwrap_or(200)
+}
+
+fn show(counts: &BTreeMap<&str, usize>) -> String {
+    let shown: Vec<String> =
+        counts.iter().map(|(name, count)| format!("{count} on {name}")).collect();
+    shown.join(", ")
+}

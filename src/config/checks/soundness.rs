@@ -1,0 +1,60 @@
+//! Which parts of a document were read without errors. A rule about settings of which one is invalid would
+//! judge its default, and blame what is right; rules about the rest hold all the same.
+
+use std::collections::BTreeSet;
+
+use crate::config::syntax::document::{Content, Node};
+use crate::config::syntax::errors::{Fault, Place, Problem};
+
+/// The positions of the errors found so far.
+#[derive(Debug, Default)]
+pub(in crate::config) struct Soundness {
+    values: BTreeSet<Place>,
+    unknown_keys: BTreeSet<Place>,
+}
+
+impl Soundness {
+    /// After `faults`.
+    pub(in crate::config) fn after(faults: &[Fault]) -> Self {
+        let mut found = Self::default();
+        for fault in faults {
+            let places = match fault.problem {
+                Problem::UnknownKey { .. } => &mut found.unknown_keys,
+                _ => &mut found.values,
+            };
+            places.insert(fault.place.clone());
+        }
+        found
+    }
+
+    /// Whether every value of `node` is valid.
+    pub(in crate::config) fn holds(&self, node: &Node) -> bool {
+        if self.values.is_empty() {
+            return true;
+        }
+        let is_sound = !self.values.contains(&node.place);
+        is_sound
+            && match &node.content {
+                Content::Null | Content::Scalar(_) => true,
+                Content::List(items) => items.iter().all(|item| self.holds(item)),
+                Content::Map(entries) => entries
+                    .iter()
+                    .all(|one| !self.values.contains(&one.place) && self.holds(&one.node)),
+            }
+    }
+
+    /// The same of the setting `key` of a mapping; one that is not set is valid.
+    pub(in crate::config) fn holds_at(&self, mapping: &Node, key: &str) -> bool {
+        mapping.entry(key).is_none_or(|entry| self.holds(&entry.node))
+    }
+
+    /// Whether a mapping has no unknown key, which may be a misspelled one: only then it is known what is not set.
+    pub(in crate::config) fn is_complete(&self, mapping: &Node) -> bool {
+        match &mapping.content {
+            Content::Map(entries) => {
+                entries.iter().all(|entry| !self.unknown_keys.contains(&entry.place))
+            }
+            Content::Null | Content::Scalar(_) | Content::List(_) => true,
+        }
+    }
+}

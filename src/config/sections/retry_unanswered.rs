@@ -1,0 +1,42 @@
+//! `routing.retry_unanswered`: what happens after a lost connection. Values of earlier versions, `true` and `false`,
+//! stay valid.
+
+use crate::config::syntax::document::Node;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::setting::{Setting, choice};
+use crate::config::syntax::shape::Shape;
+
+choice! {
+    /// Whether a request is retried whose connection was lost before a response.
+    pub enum RetryUnanswered {
+        /// Once, unless it has effects beside its response.
+        Lost = "lost",
+        /// Never; `false` means the same.
+        Never = "never",
+        /// As often as other failures, whatever the request is; `true` means the same.
+        Always = "always",
+    }
+}
+
+impl Setting for RetryUnanswered {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        let text = reader.scalar(node, "lost, never or always")?;
+        let named = match text.trim() {
+            "true" => Some(Self::Always),
+            "false" => Some(Self::Never),
+            name => Self::from_name(name),
+        };
+        named.or_else(|| reader.refuse_name(node, text, Self::names()))
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(value.name())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(Self::names().chain(["true", "false"]))
+    }
+}

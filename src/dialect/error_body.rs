@@ -1,0 +1,93 @@
+//! The body of an engine's error, in whatever form it has.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::json::{Fields, Text, is_string};
+
+/// The most characters of an error that is not JSON.
+const MAX_PLAIN: usize = 2048;
+
+/// What an engine's error says.
+#[derive(Debug, Default)]
+pub(super) struct EngineError<'a> {
+    pub(super) message: Cow<'a, str>,
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) param: Option<&'a RawValue>,
+    pub(super) code: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ErrorObject<'a> {
+    #[serde(default, borrow)]
+    message: Option<Text<'a>>,
+    #[serde(default, borrow, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    param: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    code: Option<&'a RawValue>,
+}
+
+/// The text of an `error` member: a string, or an object with `message`.
+pub(super) fn message_of(error: &RawValue) -> Cow<'_, str> {
+    of_member(error).message
+}
+
+/// All words of an engine's error: message, type and code, in whatever form it has.
+pub(super) fn text_of(body: &[u8]) -> String {
+    let error = read_error(body, 0);
+    let kind = error.kind.as_deref().unwrap_or_default();
+    let code = error.code.map_or("", RawValue::get);
+    format!("{} {kind} {code}", error.message)
+}
+
+/// Reads the body of an error that came with `status`.
+pub(super) fn read_error(body: &[u8], status: u16) -> EngineError<'_> {
+    let mut error = read_known_form(body)
+        .unwrap_or_else(|| EngineError { message: plain_text(body), ..EngineError::default() });
+    if error.message.is_empty() {
+        error.message = format!("The backend responded with status {status}").into();
+    }
+    error
+}
+
+/// Reads `{"error": "text"}`, `{"error": {"message": …}}`, `{"message": …}` and `{"detail": …}`.
+fn read_known_form(body: &[u8]) -> Option<EngineError<'_>> {
+    let mut fields = Fields::of_body(body).ok()?;
+    if let Some(error) = fields.take("error") {
+        return Some(of_member(error));
+    }
+    if let Some(detail) = fields.take("detail") {
+        return Some(of_member(detail));
+    }
+    let body: ErrorObject<'_> = serde_json::from_slice(body).ok()?;
+    body.message.is_some().then(|| of_object(body))
+}
+
+fn of_member(error: &RawValue) -> EngineError<'_> {
+    if is_string(error) {
+        let text = serde_json::from_str(error.get()).unwrap_or_default();
+        return EngineError { message: Cow::Owned(text), ..EngineError::default() };
+    }
+    match serde_json::from_str::<ErrorObject<'_>>(error.get()) {
+        Ok(object) if object.message.is_some() => of_object(object),
+        _ => EngineError { message: error.get().into(), ..EngineError::default() },
+    }
+}
+
+fn of_object(object: ErrorObject<'_>) -> EngineError<'_> {
+    EngineError {
+        message: object.message.map(|text| text.to_string()).unwrap_or_default().into(),
+        kind: object.kind,
+        param: object.param,
+        code: object.code,
+    }
+}
+
+fn plain_text(body: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(body);
+    text.trim().chars().take(MAX_PLAIN).collect::<String>().into()
+}

@@ -1,0 +1,152 @@
+//! The meaning of an engine's error, whatever status it came with.
+
+use serde_json::value::RawValue;
+
+use super::error_body::read_error;
+
+/// What an engine's error means for the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorMeaning {
+    /// The backend limits the rate of its client.
+    RateLimited,
+    /// The backend has no room for the request now.
+    Overloaded,
+    /// The backend does not have the model.
+    ModelMissing,
+    /// The prompt was rejected by a policy on content.
+    Moderated,
+    /// Something else.
+    Other,
+}
+
+const RATE_NAMES: &[&str] =
+    &["rate_limit", "ratelimit", "too_many_requests", "resource_exhausted", "insufficient_quota"];
+const RATE_PHRASES: &[&str] = &["rate limit", "rate-limit", "too many requests"];
+const LOAD_NAMES: &[&str] = &["overload", "service_unavailable"];
+const LOAD_PHRASES: &[&str] = &["overload", "server busy", "at capacity", "over capacity"];
+const MISSING_PHRASES: &[&str] =
+    &["not found", "not_found", "does not exist", "doesn't exist", "no such model"];
+const MODERATION: &[&str] =
+    &["moderat", "flagged", "content_policy", "content policy", "content_filter", "safety"];
+
+impl ErrorMeaning {
+    /// Reads an engine's error. `model`: the backend's name for the model. `request`: what the backend was sent.
+    ///
+    /// Names of types and codes are the engine's own. A message may quote the request, so a phrase in it counts only
+    /// where the request does not have it: no client can make a backend look busy by its prompt.
+    pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
+        let error = read_error(error, 0);
+        let code = error.code.map_or("", RawValue::get);
+        let names = format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();
+        let message = error.message.to_lowercase();
+        let is_named = |list: &[&str]| list.iter().any(|name| names.contains(name));
+        let is_said = |list: &[&str]| {
+            let said = list.iter().find(|phrase| message.contains(*phrase));
+            said.is_some_and(|phrase| !contains_ignoring_case(request, phrase.as_bytes()))
+        };
+        let names_model = message.contains("model") && message.contains(&model.to_lowercase());
+        let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
+        let lacks_name = names.contains("not_found") && message.starts_with("model:");
+        match code.trim() {
+            "429" => return Self::RateLimited,
+            "503" | "529" => return Self::Overloaded,
+            _ => {}
+        }
+        if names.contains("model_not_found") || (names_model && lacks) || lacks_name {
+            Self::ModelMissing
+        } else if is_named(MODERATION) || is_said(MODERATION) {
+            Self::Moderated
+        } else if is_named(RATE_NAMES) || is_said(RATE_PHRASES) {
+            Self::RateLimited
+        } else if is_named(LOAD_NAMES) || is_said(LOAD_PHRASES) {
+            Self::Overloaded
+        } else {
+            Self::Other
+        }
+    }
+
+    /// The status that a response with this error should have had.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::RateLimited => 429,
+            Self::Overloaded => 503,
+            Self::ModelMissing => 404,
+            Self::Moderated => 403,
+            Self::Other => 502,
+        }
+    }
+}
+
+/// Whether `text` has `phrase`, which is in lower case.
+fn contains_ignoring_case(text: &[u8], phrase: &[u8]) -> bool {
+    let Some(first) = phrase.first() else { return true };
+    let starts = memchr::memchr2_iter(*first, first.to_ascii_uppercase(), text);
+    let found = |at: usize| {
+        text.get(at..at + phrase.len()).is_some_and(|part| part.eq_ignore_ascii_case(phrase))
+    };
+    starts.into_iter().any(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(error: &str) -> ErrorMeaning {
+        ErrorMeaning::read(error.as_bytes(), "llama3:8b", b"{}")
+    }
+
+    #[test]
+    fn errors_are_understood_in_every_form() {
+        for (error, expected) in [
+            (
+                r#"{"error":{"message":"slow down","type":"rate_limit_error"}}"#,
+                ErrorMeaning::RateLimited,
+            ),
+            (r#"{"error":{"message":"x","code":429}}"#, ErrorMeaning::RateLimited),
+            (r#"{"error":"Too Many Requests"}"#, ErrorMeaning::RateLimited),
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                ErrorMeaning::Overloaded,
+            ),
+            (
+                r#"{"error":"server busy, please try again.  maximum pending requests exceeded"}"#,
+                ErrorMeaning::Overloaded,
+            ),
+            (
+                r#"{"error":{"message":"The model `llama3:8b` does not exist.","code":404}}"#,
+                ErrorMeaning::ModelMissing,
+            ),
+            (r#"{"error":"model 'llama3:8b' not found"}"#, ErrorMeaning::ModelMissing),
+            (
+                r#"{"error":{"message":"no","type":"x","code":"model_not_found"}}"#,
+                ErrorMeaning::ModelMissing,
+            ),
+            (
+                r#"{"type":"error","error":{"type":"not_found_error","message":"model: claude-9"}}"#,
+                ErrorMeaning::ModelMissing,
+            ),
+            (
+                r#"{"error":{"message":"No such File object: file-1","type":"invalid_request_error"}}"#,
+                ErrorMeaning::Other,
+            ),
+            (
+                r#"{"error":{"message":"Your input was flagged","code":403}}"#,
+                ErrorMeaning::Moderated,
+            ),
+            (r#"{"detail":"Not Found"}"#, ErrorMeaning::Other),
+            ("404 page not found", ErrorMeaning::Other),
+            ("", ErrorMeaning::Other),
+        ] {
+            assert_eq!(meaning(error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn quoted_prompt_does_not_make_a_backend_look_busy() {
+        let error =
+            br#"{"error":{"message":"cannot parse 'I am OVERLOADED'","type":"server_error"}}"#;
+        let read = |request: &[u8]| ErrorMeaning::read(error, "m", request);
+        assert_eq!(read(b"{\"prompt\":\"I am Overloaded\"}"), ErrorMeaning::Other);
+        assert_eq!(read(b"{\"prompt\":\"hi\"}"), ErrorMeaning::Overloaded);
+    }
+}

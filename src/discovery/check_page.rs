@@ -1,0 +1,78 @@
+//! The page that health checks query, and what its status shows. The health page of an engine says whether it
+//! can take requests, so it must be a success. A list of models that is refused still shows a server: hosted
+//! APIs want a key for it, limit how often it is read, or have none.
+
+use super::client::DiscoveryError;
+use super::engines::facts;
+use crate::config::BackendConfig;
+
+/// What a status shows that passes a check without being a success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Remark {
+    pub(super) status: u16,
+}
+
+impl Remark {
+    /// What it means, for the log and `doctor`.
+    pub(super) fn meaning(self) -> &'static str {
+        match self.status {
+            401 | 403 => "the API key is missing or wrong",
+            404 | 405 => "the path is not known there",
+            429 => "the rate is limited",
+            _ => "the list of models is elsewhere",
+        }
+    }
+}
+
+/// The page of a backend's checks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CheckPage<'a> {
+    pub(super) path: &'a str,
+}
+
+impl<'a> CheckPage<'a> {
+    pub(super) fn of(config: &'a BackendConfig) -> Self {
+        let path = config.health.path.as_deref();
+        Self { path: path.unwrap_or_else(|| facts(config.engine).health_path) }
+    }
+
+    /// Whether it is a list of models, and no page about the engine's health.
+    pub(super) fn is_list(self) -> bool {
+        self.path.trim_end_matches('/').ends_with("/models")
+    }
+
+    /// Judges the status of a response.
+    ///
+    /// # Errors
+    /// When it shows no server that could take requests.
+    pub(super) fn judge(self, status: u16) -> Result<Option<Remark>, DiscoveryError> {
+        match status {
+            200..=299 => Ok(None),
+            300..=399 | 401 | 403 | 404 | 405 | 429 if self.is_list() => {
+                Ok(Some(Remark { status }))
+            }
+            _ => Err(DiscoveryError::Status { path: self.path.to_owned(), status }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_list_shows_a_server_and_a_refused_health_page_does_not() {
+        let (list, page) = (CheckPage { path: "/v1/models" }, CheckPage { path: "/health" });
+        for status in [301, 307, 401, 403, 404, 405, 429] {
+            assert_eq!(list.judge(status).unwrap(), Some(Remark { status }));
+            assert!(page.judge(status).is_err(), "{status}");
+        }
+        for status in [200, 204] {
+            assert_eq!((list.judge(status).unwrap(), page.judge(status).unwrap()), (None, None));
+        }
+        for status in [0, 101, 400, 402, 408, 500, 502, 503, 529] {
+            assert!(list.judge(status).is_err() && page.judge(status).is_err(), "{status}");
+        }
+        assert!(CheckPage { path: "/api/v1/models/" }.is_list());
+    }
+}

@@ -1,0 +1,228 @@
+//! Decodes the body of a request that came with a content coding: once, after it was read whole, in steps
+//! between which other requests have their turn. What it becomes is bounded in size, in its ratio to what
+//! came, and by the memory that all bodies share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+
+use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
+use crate::config::LimitsConfig;
+use crate::wire::after;
+use crate::wire::content_coding::ContentCoding;
+use crate::wire::content_decoder::ContentDecoder;
+
+/// The most bytes that one step reads, and the most that it writes: well below a millisecond.
+const STEP: usize = 64 * 1024;
+/// The least room of a step.
+const LEAST_ROOM: usize = 1024;
+/// Bodies up to this size may expand by any ratio: they cost little, and text made for a test may consist of
+/// one word.
+const ANY_RATIO: usize = 1 << 20;
+
+/// The result of decoding a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DecodeResult {
+    /// It was decoded.
+    Decoded,
+    /// It is not what its coding says.
+    Malformed,
+    /// It is larger than the limits of a body, or of all bodies together.
+    TooLarge,
+}
+
+impl DecodeResult {
+    const ALL: [Self; 3] = [Self::Decoded, Self::Malformed, Self::TooLarge];
+
+    fn of(decoded: &Result<HeldBody, BodyError>) -> Self {
+        match decoded {
+            Ok(_) => Self::Decoded,
+            Err(BodyError::NotDecoded { .. }) => Self::Malformed,
+            Err(_) => Self::TooLarge,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Decoded => "decoded",
+            Self::Malformed => "malformed",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// Counts encoded bodies by coding and result.
+#[derive(Debug, Default)]
+pub struct DecodeCounts([[AtomicU64; 3]; 4]);
+
+impl DecodeCounts {
+    fn add(&self, coding: ContentCoding, result: DecodeResult) {
+        if let Some(count) = self.0.get(coding as usize).and_then(|row| row.get(result as usize)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Coding, result and count of each pair.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let codings = ContentCoding::ALL.into_iter().zip(&self.0);
+        codings.flat_map(|(coding, row)| {
+            DecodeResult::ALL.into_iter().zip(row).map(move |(result, count)| {
+                (coding.name(), result.name(), count.load(Ordering::Relaxed))
+            })
+        })
+    }
+}
+
+/// What bounds the decoding of bodies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DecodeBounds<'a> {
+    pub(crate) limits: &'a LimitsConfig,
+    pub(crate) budget: &'a Arc<BodyBudget>,
+}
+
+/// Decodes a body.
+///
+/// # Errors
+/// When it is not what its coding says, expands beyond the limits, or does not fit beside the others.
+pub(crate) async fn decode(
+    encoded: HeldBody,
+    coding: ContentCoding,
+    bounds: DecodeBounds<'_>,
+    counts: &DecodeCounts,
+) -> Result<HeldBody, BodyError> {
+    if encoded.bytes.is_empty() {
+        return Ok(encoded);
+    }
+    let decoded = decode_steps(&encoded.bytes, coding, bounds).await;
+    counts.add(coding, DecodeResult::of(&decoded));
+    decoded
+}
+
+async fn decode_steps(
+    encoded: &Bytes,
+    coding: ContentCoding,
+    bounds: DecodeBounds<'_>,
+) -> Result<HeldBody, BodyError> {
+    let limit = bounds.limits.buffered_bodies.to_usize();
+    let mut claim = BodyClaim::take(bounds.budget, 0, limit).ok_or(BodyError::MemoryFull)?;
+    let mut decoder = ContentDecoder::new(coding);
+    let mut body = BytesMut::new();
+    let mut rest = &encoded[..];
+    // Most bodies are a few times as large as they came.
+    let room = encoded.len().saturating_mul(4).clamp(LEAST_ROOM, STEP);
+    loop {
+        let length = body.len();
+        body.resize(length + room, 0);
+        let output = body.get_mut(length..).unwrap_or(&mut []);
+        let step = decoder.step(rest, STEP, output);
+        let step = step.map_err(|reason| BodyError::NotDecoded { coding, reason })?;
+        body.truncate(length + step.written);
+        rest = after(rest, step.read);
+        check_size(body.len(), encoded.len(), bounds.limits)?;
+        // The decoder's window is at most as large as what it has written.
+        if !claim.grow_to(2 * body.len()) {
+            return Err(BodyError::MemoryFull);
+        }
+        if step.is_whole {
+            claim.shrink_to(body.len());
+            return Ok(HeldBody::new(fitted(body), claim));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn check_size(decoded: usize, encoded: usize, limits: &LimitsConfig) -> Result<(), BodyError> {
+    let limit = limits.max_body_size;
+    if decoded > limit.to_usize() {
+        return Err(BodyError::TooLarge { limit });
+    }
+    let ratio = limits.max_body_ratio;
+    let most = encoded.saturating_mul(usize::try_from(ratio).unwrap_or(usize::MAX));
+    if decoded > most.max(ANY_RATIO) {
+        return Err(BodyError::Expands { ratio });
+    }
+    Ok(())
+}
+
+/// A small body without the room of its last step: many such bodies may wait in a queue.
+fn fitted(body: BytesMut) -> BytesMut {
+    let is_loose = body.len() < STEP && body.capacity() > 2 * body.len();
+    if is_loose { BytesMut::from(&body[..]) } else { body }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+    use crate::units::ByteSize;
+
+    fn gzip(text: &[u8]) -> HeldBody {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        let budget = Arc::default();
+        let claim = BodyClaim::take(&budget, 0, 0).unwrap();
+        HeldBody::new(BytesMut::from(&encoder.finish().unwrap()[..]), claim)
+    }
+
+    async fn decode_by(
+        text: &[u8],
+        limits: &LimitsConfig,
+        budget: &Arc<BodyBudget>,
+    ) -> Result<HeldBody, BodyError> {
+        let bounds = DecodeBounds { limits, budget };
+        decode(gzip(text), ContentCoding::Gzip, bounds, &DecodeCounts::default()).await
+    }
+
+    #[tokio::test]
+    async fn other_tasks_have_a_turn_after_each_step() {
+        let text: Vec<u8> = (0..20 * STEP).map(|at| (at * at / 7).to_le_bytes()[0]).collect();
+        let turns = Cell::new(0);
+        let (limits, budget) = (LimitsConfig::default(), Arc::default());
+        let decoded = tokio::select! {
+            biased;
+            decoded = decode_by(&text, &limits, &budget) => decoded.unwrap(),
+            () = async { loop { turns.set(turns.get() + 1); tokio::task::yield_now().await; } } => unreachable!(),
+        };
+        assert!(decoded.bytes == text);
+        assert_eq!(budget.held(), text.len());
+        assert!(turns.get() >= 19, "{} turns", turns.get());
+    }
+
+    #[tokio::test]
+    async fn ratio_counts_beyond_the_first_mebibyte() {
+        let limits = LimitsConfig { max_body_ratio: 10, ..LimitsConfig::default() };
+        let budget = Arc::default();
+        assert!(decode_by(&vec![0; ANY_RATIO], &limits, &budget).await.is_ok());
+        let more = decode_by(&vec![0; ANY_RATIO + 1], &limits, &budget).await;
+        assert!(matches!(more, Err(BodyError::Expands { ratio: 10 })));
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn decoded_bytes_count_towards_all_bodies() {
+        let buffered_bodies = ByteSize::kib(256);
+        let limits = LimitsConfig { buffered_bodies, ..LimitsConfig::default() };
+        let budget = Arc::default();
+        let first = decode_by(&[b'x'; 100_000], &limits, &budget).await.unwrap();
+        assert_eq!(budget.held(), 100_000);
+        let second = decode_by(&[b'x'; 200_000], &limits, &budget).await;
+        assert!(matches!(second, Err(BodyError::MemoryFull)));
+        drop(first);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn small_bodies_are_held_without_spare_room() {
+        let (limits, budget) = (LimitsConfig::default(), Arc::default());
+        let text = [b'x'; 20_000];
+        let decoded = decode_by(&text, &limits, &budget).await.unwrap();
+        let room = BytesMut::from(decoded.bytes).capacity();
+        assert!(room < 2 * text.len(), "{room} bytes");
+    }
+}

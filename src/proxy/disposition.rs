@@ -1,0 +1,243 @@
+//! What becomes of a backend's response: a pure function of the request and of what is known of the response. The
+//! status alone does not say: an error, or nothing at all, may come with a 200.
+
+use crate::api::{BodyFormat, Capabilities, Operation, StreamFraming};
+use crate::dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
+use crate::scan::{FirstEvent, reports_failure};
+use crate::upstream::failure::Refusal;
+use crate::upstream::response_head::Framing;
+
+/// The most bytes of a response that are read before it is decided what becomes of it.
+pub(crate) const MAX_HELD: usize = 64 * 1024;
+
+/// Whose key a backend was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SentKey {
+    /// The one that the operator configured, or none although the client may have sent one: what the backend
+    /// thinks of it is not the client's doing.
+    Own,
+    /// The client's.
+    Clients,
+}
+
+/// What decides about the response to a request, besides the response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ResponseTerms<'a> {
+    /// What the client requested.
+    pub(crate) operation: Operation,
+    /// What the backend was sent, and the name of the model in it.
+    pub(crate) sent: Operation,
+    pub(crate) model: &'a str,
+    pub(crate) body: &'a [u8],
+    pub(crate) key: SentKey,
+    pub(crate) is_converted: bool,
+    /// Whether the client has the head of a stream (`queue.keep_alive`).
+    pub(crate) has_head: bool,
+    /// Whether nobody but an ensemble gets the response.
+    pub(crate) is_gathered: bool,
+    /// `routing.retry_5xx`.
+    pub(crate) retries_5xx: bool,
+    /// Whether the request may be shortened after a response of this status.
+    pub(crate) may_shorten: bool,
+    /// What may be taken out of the request after a response of this status.
+    pub(crate) may_drop: Capabilities,
+    /// Whether the backend has served what it was sent before, or the request names something that it may lack: then
+    /// a 404 says nothing about the path.
+    pub(crate) is_path_known: bool,
+}
+
+/// What is known of a response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeenResponse<'a> {
+    pub(crate) status: u16,
+    pub(crate) framing: Framing,
+    /// The framing of a body that is a stream.
+    pub(crate) stream: Option<StreamFraming>,
+    /// Whether the body is JSON, as its head says.
+    pub(crate) is_json: bool,
+    /// What has been read of the body; `None` before anything was.
+    pub(crate) body: Option<&'a [u8]>,
+    /// Whether that is all of it.
+    pub(crate) is_whole: bool,
+}
+
+/// What becomes of a response.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// It goes to the client as it comes.
+    Relay,
+    /// More of its body has to be read first, up to [`MAX_HELD`].
+    Read,
+    /// It does not go to the client, while another backend may do better.
+    Hold(Refusal),
+    /// It goes to the client as an error of the client's dialect.
+    ConvertError,
+    /// The request is too long for this backend, and may be shortened.
+    Shorten(ContextRefusal),
+    /// The model cannot do this, and the request may do without.
+    Drop(Capabilities),
+    /// The client has the head of a stream, which this response cannot continue.
+    NoStream,
+}
+
+impl Disposition {
+    /// The next step with a response.
+    pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Self {
+        match seen.status {
+            200..=299 => of_success(terms, seen),
+            _ => of_error(terms, seen),
+        }
+    }
+}
+
+fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
+    if !is_read(terms.operation) {
+        return Disposition::Relay;
+    }
+    let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
+    if is_empty || matches!(seen.status, 204 | 205) {
+        return Disposition::Hold(Refusal::NoWork);
+    }
+    let judged = match (seen.stream, seen.body) {
+        (Some(_), None) => Disposition::Read,
+        (Some(framing), Some(body)) => of_stream(terms, framing, body, seen.is_whole),
+        (None, body) => of_whole(terms, seen, body),
+    };
+    let dialect = terms.operation.row().dialect.row();
+    let continues = seen.status == 200
+        && seen.stream.is_some_and(|stream| terms.is_converted || stream == dialect.framing);
+    match judged {
+        Disposition::Relay if terms.has_head && !continues => Disposition::NoStream,
+        judged => judged,
+    }
+}
+
+fn of_stream(
+    terms: &ResponseTerms<'_>,
+    framing: StreamFraming,
+    body: &[u8],
+    is_whole: bool,
+) -> Disposition {
+    match FirstEvent::read(terms.sent, framing, body, is_whole) {
+        FirstEvent::Incomplete if body.len() < MAX_HELD => Disposition::Read,
+        FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),
+        FirstEvent::Failed(place) => {
+            Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
+        }
+        FirstEvent::Incomplete | FirstEvent::Good => Disposition::Relay,
+    }
+}
+
+fn of_whole(
+    terms: &ResponseTerms<'_>,
+    seen: &SeenResponse<'_>,
+    body: Option<&[u8]>,
+) -> Disposition {
+    // A large response is no error.
+    let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
+    let Some(body) = body.filter(|_| !is_large) else {
+        let is_read = seen.is_json && !is_large;
+        return if is_read { Disposition::Read } else { Disposition::Relay };
+    };
+    match body.trim_ascii_start().first() {
+        None if seen.is_whole => Disposition::Hold(Refusal::NoWork),
+        // White space alone keeps a client's connection alive.
+        Some(b'{') if seen.is_whole => match reports_failure(body) {
+            true => Disposition::Hold(refusal_of(terms, body)),
+            false => Disposition::Relay,
+        },
+        Some(b'{') if body.len() < MAX_HELD => Disposition::Read,
+        _ => Disposition::Relay,
+    }
+}
+
+/// Why a response is held back that reports a failure with a good status.
+fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
+    match ErrorMeaning::read(error, terms.model, terms.body) {
+        ErrorMeaning::RateLimited => Refusal::RateLimited,
+        ErrorMeaning::Overloaded => Refusal::Overloaded,
+        ErrorMeaning::ModelMissing => Refusal::ModelMissing,
+        ErrorMeaning::Moderated => Refusal::Client,
+        ErrorMeaning::Other => Refusal::NoWork,
+    }
+}
+
+fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
+    // A large error is passed on, whatever it says, unless its status says enough.
+    let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
+    let body = match seen.body {
+        None if is_large => &[],
+        None if !reads_error(terms, seen.status) => return Disposition::Relay,
+        None => return Disposition::Read,
+        Some(body) if !seen.is_whole && body.len() < MAX_HELD => return Disposition::Read,
+        Some(body) => body,
+    };
+    if terms.may_shorten
+        && let Some(refusal) = read_refusal(body)
+    {
+        return Disposition::Shorten(refusal);
+    }
+    let unsupported = read_unsupported(body);
+    if !unsupported.is_empty() && terms.may_drop.contains(unsupported) {
+        return Disposition::Drop(unsupported);
+    }
+    match refusal_of_status(terms, seen.status, body) {
+        Some(refusal) => Disposition::Hold(refusal),
+        None if terms.is_converted || terms.is_gathered || terms.has_head => {
+            Disposition::ConvertError
+        }
+        None => Disposition::Relay,
+    }
+}
+
+/// Whether an error of this status says more than its status.
+fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
+    let is_other = terms.is_converted
+        || terms.is_gathered
+        || terms.has_head
+        || terms.may_shorten
+        || !terms.may_drop.is_empty();
+    is_other
+        || matches!(status, 429 | 503 | 529)
+        || (terms.retries_5xx && status >= 500)
+        || (is_judged(terms.operation) && (matches!(status, 400..=405) || status >= 500))
+}
+
+/// Why a response of this status is held back, the table of the rule on outcomes; `None` where it goes to the client.
+fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
+    match status {
+        429 => return Some(Refusal::RateLimited),
+        503 | 529 => return Some(Refusal::Overloaded),
+        _ if !is_judged(terms.operation) => {
+            return (terms.retries_5xx && status >= 500).then_some(Refusal::ServerError);
+        }
+        _ => {}
+    }
+    let is_own = terms.key == SentKey::Own;
+    match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
+        (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
+        (403, ErrorMeaning::Moderated) => None,
+        (403, _) if is_own => Some(Refusal::Forbidden),
+        (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
+        (404 | 405 | 501, _) if !terms.is_path_known => Some(Refusal::OperationMissing),
+        (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),
+        (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Refusal::Overloaded),
+        (500.., _) if terms.retries_5xx => Some(Refusal::ServerError),
+        _ => None,
+    }
+}
+
+/// Whether a backend's errors for an operation speak about the backend. Of what is passed through it is not known
+/// what the client requested.
+fn is_judged(operation: Operation) -> bool {
+    operation != Operation::Passthrough
+}
+
+/// Whether the responses to an operation have a form that failures can be told from.
+fn is_read(operation: Operation) -> bool {
+    let row = operation.row();
+    is_judged(operation) && row.body == BodyFormat::Json && operation != Operation::Speech
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! The table of the rule on outcomes, row by row.
+
+use super::*;
+
+const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+
+/// A chat with penstock's own key, on a backend that has served chats.
+fn chat() -> ResponseTerms<'static> {
+    ResponseTerms {
+        operation: Operation::Chat,
+        sent: Operation::Chat,
+        model: "m",
+        body: BODY,
+        key: SentKey::Own,
+        is_converted: false,
+        has_head: false,
+        is_gathered: false,
+        retries_5xx: false,
+        may_shorten: false,
+        may_drop: Capabilities::NONE,
+        is_path_known: true,
+    }
+}
+
+/// A whole response of JSON.
+fn whole(status: u16, body: &str) -> SeenResponse<'_> {
+    SeenResponse {
+        status,
+        framing: Framing::Length(body.len() as u64),
+        stream: None,
+        is_json: true,
+        body: Some(body.as_bytes()),
+        is_whole: true,
+    }
+}
+
+fn stream(body: &str, is_whole: bool) -> SeenResponse<'_> {
+    SeenResponse {
+        framing: Framing::Chunked,
+        stream: Some(StreamFraming::Events),
+        is_json: false,
+        is_whole,
+        ..whole(200, body)
+    }
+}
+
+const HELD: fn(Refusal) -> Disposition = Disposition::Hold;
+const ERROR: &str = r#"{"error":{"message":"x","type":"y"}}"#;
+const CHAT: &str = r#"{"id":"c","choices":[{"message":{"content":"hi"}}]}"#;
+
+#[test]
+fn status_of_an_error_decides_with_the_key_that_was_sent() {
+    let of = |status, key| Disposition::of(&ResponseTerms { key, ..chat() }, &whole(status, ERROR));
+    for (status, own, clients) in [
+        (400, Disposition::Relay, Disposition::Relay),
+        (401, HELD(Refusal::KeyRejected), Disposition::Relay),
+        (402, HELD(Refusal::KeyRejected), Disposition::Relay),
+        (403, HELD(Refusal::Forbidden), Disposition::Relay),
+        (404, Disposition::Relay, Disposition::Relay),
+        (408, Disposition::Relay, Disposition::Relay),
+        (413, Disposition::Relay, Disposition::Relay),
+        (422, Disposition::Relay, Disposition::Relay),
+        (429, HELD(Refusal::RateLimited), HELD(Refusal::RateLimited)),
+        (500, Disposition::Relay, Disposition::Relay),
+        (502, Disposition::Relay, Disposition::Relay),
+        (503, HELD(Refusal::Overloaded), HELD(Refusal::Overloaded)),
+        (504, Disposition::Relay, Disposition::Relay),
+        (529, HELD(Refusal::Overloaded), HELD(Refusal::Overloaded)),
+    ] {
+        assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
+        assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
+    }
+}
+
+#[test]
+fn server_errors_go_elsewhere_only_where_that_is_configured() {
+    let terms = ResponseTerms { retries_5xx: true, ..chat() };
+    for status in [500, 502, 504] {
+        let found = Disposition::of(&terms, &whole(status, ERROR));
+        assert_eq!(found, HELD(Refusal::ServerError), "{status}");
+    }
+    assert_eq!(Disposition::of(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+    let busy = r#"{"error":{"message":"Overloaded","type":"overloaded_error"}}"#;
+    assert_eq!(Disposition::of(&chat(), &whole(500, busy)), HELD(Refusal::Overloaded));
+    let quoted = r#"{"error":{"message":"bad value: rate limit","type":"invalid_request_error"}}"#;
+    assert_eq!(Disposition::of(&chat(), &whole(400, quoted)), Disposition::Relay);
+}
+
+#[test]
+fn not_found_is_about_the_model_the_path_or_the_client() {
+    let model = r#"{"error":{"message":"The model `m` does not exist","type":"NotFoundError"}}"#;
+    let path = r#"{"detail":"Not Found"}"#;
+    let unknown = ResponseTerms { is_path_known: false, ..chat() };
+    for (terms, status, body, expected) in [
+        (chat(), 404, model, HELD(Refusal::ModelMissing)),
+        (unknown, 404, model, HELD(Refusal::ModelMissing)),
+        (unknown, 404, path, HELD(Refusal::OperationMissing)),
+        (unknown, 405, path, HELD(Refusal::OperationMissing)),
+        (unknown, 501, path, HELD(Refusal::OperationMissing)),
+        (chat(), 404, path, Disposition::Relay),
+        (chat(), 405, path, Disposition::Relay),
+        (chat(), 501, path, Disposition::Relay),
+    ] {
+        assert_eq!(Disposition::of(&terms, &whole(status, body)), expected, "{status} {body}");
+    }
+    let flagged = r#"{"error":{"message":"Your input was flagged","code":403}}"#;
+    assert_eq!(Disposition::of(&chat(), &whole(403, flagged)), Disposition::Relay);
+}
+
+#[test]
+fn success_is_judged_by_what_it_holds() {
+    for (seen, expected) in [
+        (whole(200, CHAT), Disposition::Relay),
+        (whole(200, ERROR), HELD(Refusal::NoWork)),
+        (whole(200, r#"{"error":{"message":"slow down","code":429}}"#), HELD(Refusal::RateLimited)),
+        (whole(200, r#"{"error":"server busy"}"#), HELD(Refusal::Overloaded)),
+        (whole(200, ""), HELD(Refusal::NoWork)),
+        (whole(200, " \n"), HELD(Refusal::NoWork)),
+        (whole(204, ""), HELD(Refusal::NoWork)),
+        (SeenResponse { framing: Framing::Empty, ..whole(200, "") }, HELD(Refusal::NoWork)),
+        (stream("", true), HELD(Refusal::NoWork)),
+        (stream("data: [DONE]\n\n", false), HELD(Refusal::NoWork)),
+        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Refusal::NoWork)),
+        (
+            stream(
+                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+                false,
+            ),
+            HELD(Refusal::Overloaded),
+        ),
+        (stream("data: {\"choices\":[]}\n\n", false), Disposition::Relay),
+        (stream(": ping\n", false), Disposition::Relay),
+        (stream("data: {", false), Disposition::Read),
+    ] {
+        assert_eq!(Disposition::of(&chat(), &seen), expected, "{seen:?}");
+    }
+}
+
+#[test]
+fn responses_are_read_only_as_far_as_they_have_to_be() {
+    let unread = |seen: SeenResponse<'static>| SeenResponse { body: None, is_whole: false, ..seen };
+    let large = SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(200, "")) };
+    let text = SeenResponse { is_json: false, framing: Framing::Chunked, ..unread(whole(200, "")) };
+    for (seen, expected) in [
+        (unread(stream("", false)), Disposition::Read),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(200, "")) }, Disposition::Read),
+        (large, Disposition::Relay),
+        (text, Disposition::Relay),
+        (SeenResponse { is_whole: false, ..whole(200, "\n") }, Disposition::Relay),
+        (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, Disposition::Read),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) }, Disposition::Relay),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(401, "")) }, Disposition::Read),
+        (
+            SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(503, "")) },
+            HELD(Refusal::Overloaded),
+        ),
+    ] {
+        assert_eq!(Disposition::of(&chat(), &seen), expected, "{seen:?}");
+    }
+}
+
+#[test]
+fn passed_through_responses_speak_for_themselves() {
+    let terms = ResponseTerms { operation: Operation::Passthrough, is_path_known: false, ..chat() };
+    for (status, body) in
+        [(200, ERROR), (200, ""), (204, ""), (401, ERROR), (404, ERROR), (500, ERROR)]
+    {
+        assert_eq!(Disposition::of(&terms, &whole(status, body)), Disposition::Relay, "{status}");
+    }
+    assert_eq!(Disposition::of(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+}
+
+#[test]
+fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
+    let converted = ResponseTerms { is_converted: true, ..chat() };
+    assert_eq!(Disposition::of(&converted, &whole(400, ERROR)), Disposition::ConvertError);
+    assert_eq!(Disposition::of(&converted, &whole(500, ERROR)), Disposition::ConvertError);
+    let too_long = r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError"}}"#;
+    let shortens = ResponseTerms { may_shorten: true, ..chat() };
+    assert!(matches!(Disposition::of(&shortens, &whole(400, too_long)), Disposition::Shorten(_)));
+    let drops = ResponseTerms { may_drop: Capabilities::TOOLS, ..chat() };
+    let unsupported = r#"{"error":"registry.ollama.ai/library/m does not support tools"}"#;
+    let found = Disposition::of(&drops, &whole(400, unsupported));
+    assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
+    let has_head = ResponseTerms { has_head: true, ..chat() };
+    assert_eq!(Disposition::of(&has_head, &whole(200, CHAT)), Disposition::NoStream);
+    let found = Disposition::of(&has_head, &stream("data: {\"choices\":[]}\n\n", false));
+    assert_eq!(found, Disposition::Relay);
+}

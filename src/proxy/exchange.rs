@@ -1,0 +1,210 @@
+//! One exchange with one backend: a connection, the request written as this backend gets it, and the head of
+//! the response.
+
+use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{Method, Uri};
+use pingora_proxy::Session;
+
+use super::Proxy;
+use super::attempt::Attempt;
+use super::context::{RequestContext, ScannedRequest};
+use super::response::Reply;
+use super::target::with_query_model;
+use crate::api::{Dialect, ErrorCode, Operation};
+use crate::config::Engine;
+use crate::downstream::client::Client;
+use crate::upstream::beginning::Beginning;
+use crate::upstream::connection::Connection;
+use crate::upstream::deadline::Deadline;
+use crate::upstream::failure::{ExchangeError, Failure};
+use crate::upstream::http1::Exchange;
+use crate::upstream::interrupt::{ClientWatch, Interrupts};
+use crate::upstream::pool::ConnectionPool;
+use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
+use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::retry_safety::request_is_unread;
+use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
+
+/// How long a connection must be idle before it carries another request, where the engine may close it after a response without
+/// saying so.
+const SETTLE: Duration = Duration::from_millis(10);
+
+impl ClientWatch for Client {
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        Client::poll_gone(self, cx)
+    }
+
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Client::poll_flush(self, cx)
+    }
+}
+
+/// Sends the request and reads the response's head.
+pub(super) async fn exchange<'a>(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    attempt: &'a Attempt<'a>,
+) -> Result<Reply<'a>, Failure> {
+    let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
+    // Of those that waited, the next one is sent in the moment that the last response has ended. llama.cpp closes after some
+    // streams: of streams sent directly after others 1 % failed.
+    let settles = ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
+    let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
+    loop {
+        let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
+        let mut exchange = Exchange::new(connection, interrupts);
+        exchange.accepts_switch = request.upgrade.is_some();
+        exchange.needs_payload = request.conversion.is_some();
+        let error = match send(&mut exchange, session, ctx, request, attempt).await {
+            Ok(mut head) => {
+                if session.req_header().method == Method::HEAD {
+                    head.framing = Framing::Empty;
+                }
+                let begun = Beginning::new(head.framing);
+                return Ok(Reply { exchange, head, attempt, begun });
+            }
+            Err(error) => error,
+        };
+        let is_unread = request_is_unread(&exchange.connection, error);
+        let failure = Failure::from_exchange(error, is_unread);
+        // A server may close an idle connection at the very moment it is reused. Where it cannot have
+        // read the request, that is no failure of the backend: the request goes out again at once, on
+        // a fresh connection.
+        if !(exchange.connection.is_reused && failure.is_unread_end()) {
+            return Err(failure);
+        }
+        reuse_after = None;
+        interrupts = exchange.interrupts;
+    }
+}
+
+fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_>) -> Deadline {
+    let timeouts = &attempt.serving.timeouts;
+    let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
+    let total = [total, request.deadline].into_iter().flatten().min();
+    let (limit, code) = match request.profile.streaming {
+        true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),
+        false => (timeouts.response, ErrorCode::ResponseTimeout),
+    };
+    Deadline::new(attempt.started, limit, code, total)
+}
+
+/// A connection that has been idle for `reuse_after`, where there is one, else a new one.
+async fn connect(
+    pool: &ConnectionPool,
+    attempt: &Attempt<'_>,
+    interrupts: &mut Interrupts<'_>,
+    reuse_after: Option<Duration>,
+) -> Result<Connection, Failure> {
+    if let Some(settle) = reuse_after
+        && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started, settle)
+    {
+        return Ok(idle);
+    }
+    let timeout = attempt.serving.timeouts.connect;
+    // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
+    let mut connecting = Box::pin(pool.connect(attempt.backend, timeout));
+    let connected = poll_fn(|cx| {
+        let connected = connecting.as_mut().poll(cx);
+        interrupts.or_interrupted(connected, cx)
+    })
+    .await;
+    match connected {
+        Ok(connected) => connected.map_err(Failure::NotSent),
+        Err(interrupted) => Err(Failure::from_exchange(interrupted, true)),
+    }
+}
+
+/// Writes the request and reads the response's head.
+async fn send(
+    exchange: &mut Exchange<'_>,
+    session: &Session,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+) -> Result<ResponseHead, ExchangeError> {
+    let model = attempt.upstream_name(request);
+    let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
+    let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
+    let client = session.req_header();
+    let operation = request.conversion.as_ref().map(|conversion| conversion.operation());
+    let target = match operation.and_then(|operation| operation.row().path()) {
+        Some(path) => path.into(),
+        None => upstream_target(&client.uri, request.profile.operation),
+    };
+    let name = model.unwrap_or(&request.model);
+    let is_renamed = request.is_model_in_query && *name != *request.model;
+    let target = if is_renamed { with_query_model(&target, name).into() } else { target };
+    let own = OwnFields {
+        method: client.method.as_str(),
+        authority: &attempt.backend.authority,
+        body_length: total_len(&body),
+        request_id: &ctx.request_id,
+        trace: attempt.trace,
+        upgrade: request.upgrade.as_ref(),
+        key_form: key_form(ctx.dialect, operation, attempt.engine()),
+        is_converted: operation.is_some(),
+        forwarding: forwarding(ctx, attempt.client),
+    };
+    let config = &attempt.backend.config;
+    let bytes = RequestBytes::write(&target, &client.headers, config, own, body);
+    exchange.request(bytes.parts()).await
+}
+
+/// The body as this backend gets it.
+fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) -> BodyParts<'a> {
+    if let Some(conversion) = &request.conversion {
+        return whole(conversion.body());
+    }
+    let body = request.body();
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let keeps_name = match request.profile.names_model() {
+        true => *model == *request.model,
+        false => !request.inserts_model,
+    };
+    match (request.adds_usage, keeps_name) {
+        (false, true) => whole(body),
+        (false, false) => splice(body, &request.profile, wire_name),
+        (true, keeps_name) => {
+            splice_usage(body, &request.profile, (!keeps_name).then_some(wire_name))
+        }
+    }
+}
+
+/// How the backend takes its key. `converted`: what the request has become.
+fn key_form(client: Dialect, converted: Option<Operation>, engine: Engine) -> KeyForm {
+    let dialect = converted.map_or(client, |operation| operation.row().dialect);
+    match (engine, dialect.row().key_header) {
+        (Engine::Anthropic, _) => KeyForm::Anthropic,
+        (_, Some(name)) => KeyForm::Also(name),
+        (_, None) => KeyForm::Bearer,
+    }
+}
+
+fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
+    let server = &ctx.generation.config.server;
+    let origin = client.origin();
+    Forwarding {
+        policy: server.forwarded_for,
+        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
+        peer: origin.peer.address(),
+        is_tls: origin.is_tls,
+    }
+}
+
+/// The target a backend gets: the client's, with the path that all engines serve the operation at.
+fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
+    match (operation.row().path(), uri.query()) {
+        (Some(path), None) => path.into(),
+        (Some(path), Some(query)) if uri.path() != path => format!("{path}?{query}").into(),
+        (Some(_) | None, _) => uri.path_and_query().map_or("/", PathAndQuery::as_str).into(),
+    }
+}

@@ -1,0 +1,168 @@
+//! An upgraded connection (WebSocket): bytes both ways until one side closes, neither sends anything for
+//! `timeouts.between_tokens`, `timeouts.total` passes, or the process stops. It counts as in flight, here and on its
+//! backend, for all of that time.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{Reply, record_backend};
+use crate::clock::now;
+use crate::downstream::http1::GuardedStream;
+use crate::downstream::response_writer::write_fields;
+use crate::fleet::Outcome;
+use crate::proxy::Proxy;
+use crate::proxy::context::{RequestContext, Served};
+use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
+use crate::units::{Timestamp, to_micros};
+
+/// The longest single read.
+const READ: usize = 16 * 1024;
+/// How often the timeouts are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// How long the other side may take to close after a tunnel was ended.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Passes the switch on to the client, and then the bytes.
+pub(in crate::proxy) async fn switch(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    reply: Reply<'_>,
+    protocol: HeaderValue,
+) -> Served {
+    let Reply { exchange, head, attempt, .. } = reply;
+    ctx.record.status = 101;
+    record_backend(ctx, attempt.serving, attempt.backend);
+    let Some(client) = attempt.client.upgraded() else {
+        debug_assert!(false, "only HTTP/1.1 requests are upgraded");
+        return ctx.client_gone();
+    };
+    let mut header = head.header;
+    keep_upstream_id(&mut header, ctx)?;
+    add_common_fields(&mut header, ctx)?;
+    header.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
+    header.insert_header(header::UPGRADE, protocol)?;
+    session.set_keepalive(None);
+    let connection = exchange.connection;
+    let timeouts = &attempt.serving.timeouts;
+    let tunnel = Tunnel {
+        proxy,
+        started: now(),
+        last_byte: AtomicU64::new(0),
+        idle: timeouts.between_tokens,
+        ends: timeouts.total.map(|limit| ctx.arrived_at.after(limit)),
+        drain: ctx.generation.config.server.drain_timeout,
+    };
+    let mut first = write_head(&header);
+    first.extend_from_slice(&connection.read);
+    let end = tunnel.run(client, connection.stream, &first).await;
+    if end == TunnelEnd::Failed {
+        ctx.record.outcome = Some(Outcome::Cancel);
+    }
+    // Whatever follows on this connection is no request.
+    pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the upgraded connection ended")
+}
+
+/// The 101 as the client gets it.
+fn write_head(header: &ResponseHeader) -> Vec<u8> {
+    let mut out = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
+    write_fields(header.headers.iter(), &mut out);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// How a tunnel ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TunnelEnd {
+    /// Both sides closed, or penstock closed both in order.
+    Closed,
+    /// A connection broke.
+    Failed,
+}
+
+struct Tunnel<'a> {
+    proxy: &'a Proxy,
+    started: Timestamp,
+    /// When bytes last passed, in microseconds after `started`.
+    last_byte: AtomicU64,
+    idle: Duration,
+    ends: Option<Timestamp>,
+    drain: Duration,
+}
+
+impl Tunnel<'_> {
+    async fn run(
+        &self,
+        client: GuardedStream,
+        backend: impl AsyncRead + AsyncWrite + Unpin,
+        first: &[u8],
+    ) -> TunnelEnd {
+        let (mut from_client, mut to_client) = tokio::io::split(client);
+        let (mut from_backend, mut to_backend) = tokio::io::split(backend);
+        if to_client.write_all(first).await.is_err() || to_client.flush().await.is_err() {
+            return TunnelEnd::Failed;
+        }
+        let passed = {
+            let up = self.pump(&mut from_client, &mut to_backend);
+            let down = self.pump(&mut from_backend, &mut to_client);
+            tokio::select! {
+                passed = async { tokio::try_join!(up, down) } => Some(passed.is_ok()),
+                () = self.over() => None,
+            }
+        };
+        match passed {
+            Some(true) => TunnelEnd::Closed,
+            Some(false) => TunnelEnd::Failed,
+            None => {
+                // Each side sees an orderly end of the stream rather than a reset.
+                let closed = async { tokio::join!(to_client.shutdown(), to_backend.shutdown()) };
+                _ = tokio::time::timeout(LINGER, closed).await;
+                TunnelEnd::Closed
+            }
+        }
+    }
+
+    /// Passes bytes on until `from` ends.
+    async fn pump(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; READ];
+        loop {
+            let count = from.read(&mut buffer).await?;
+            self.last_byte.store(to_micros(now().since(self.started)), Ordering::Relaxed);
+            let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+                return to.shutdown().await;
+            };
+            to.write_all(bytes).await?;
+            to.flush().await?;
+        }
+    }
+
+    /// Ends when a timeout passes, or when the process that stops has waited long enough.
+    async fn over(&self) {
+        let mut stop_at = None;
+        loop {
+            tokio::time::sleep(TICK).await;
+            let now = now();
+            if stop_at.is_none() && self.proxy.is_stopping() {
+                stop_at = Some(now.after(self.drain.saturating_sub(LINGER)));
+            }
+            let last =
+                self.started.after(Duration::from_micros(self.last_byte.load(Ordering::Relaxed)));
+            let is_idle = now.since(last) >= self.idle;
+            let is_late =
+                self.ends.is_some_and(|at| now >= at) || stop_at.is_some_and(|at| now >= at);
+            if is_idle || is_late {
+                return;
+            }
+        }
+    }
+}

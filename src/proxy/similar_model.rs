@@ -1,0 +1,93 @@
+//! "Did you mean" for a model that is not found: the nearest name among those that the client may use. The work is
+//! bounded, whatever name a client sends and however many models there are.
+
+use super::auth;
+use super::context::RequestContext;
+use super::failure::OwnError;
+use crate::api::ErrorCode;
+use crate::config::nearest;
+use crate::fleet::Topology;
+
+/// The longest name that is compared, in bytes.
+const MAX_LENGTH: usize = 128;
+/// In shorter names any letter is a near one.
+const MIN_LENGTH: usize = 4;
+/// The most names that are looked at, and of those the most that are compared letter by letter.
+const MAX_SEEN: usize = 20_000;
+const MAX_COMPARED: usize = 512;
+/// Names that differ more in length are not alike: `nearest` allows three edits.
+const MAX_EDITS: usize = 3;
+
+/// The error with the name that the client may have meant, where it is about a model that is not found.
+pub(super) fn with_similar_model(ctx: &RequestContext, given: &str, error: OwnError) -> OwnError {
+    if error.code != ErrorCode::ModelNotFound || given.len() > MAX_LENGTH {
+        return error;
+    }
+    let snapshot = ctx.generation.fleet.topology();
+    match similar(ctx, &snapshot, given) {
+        Some(name) => {
+            OwnError { message: format!("{}; did you mean '{name}'?", error.message), ..error }
+        }
+        None => error,
+    }
+}
+
+fn similar<'a>(ctx: &'a RequestContext, topology: &'a Topology, given: &str) -> Option<&'a str> {
+    let config = &ctx.generation.config.auth;
+    let names = &ctx.generation.router.names;
+    let models = topology.models().iter().map(|model| &*model.name);
+    let aliases = names.aliases().map(|(alias, _)| alias);
+    let splits = names.splits().map(|(alias, _)| alias);
+    let usable = models
+        .chain(aliases)
+        .chain(splits)
+        .take(MAX_SEEN)
+        .filter(|name| *name != given && auth::may_use(config, ctx.key, name));
+    nearest_name(given, usable)
+}
+
+/// The name that differs by a tag or an owner alone (`llama3` and `llama3:8b`, `org/model` and `model`), or else by few
+/// letters.
+fn nearest_name<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut near = Vec::new();
+    for name in names {
+        if is_part_of(given, name) || is_part_of(name, given) {
+            return Some(name);
+        }
+        if near.len() < MAX_COMPARED && name.len().abs_diff(given.len()) <= MAX_EDITS {
+            near.push(name);
+        }
+    }
+    nearest(given, near.into_iter()).filter(|_| given.len() >= MIN_LENGTH)
+}
+
+/// Whether a name is the other one without its tag or its owner.
+fn is_part_of(part: &str, whole: &str) -> bool {
+    let rest = |prefix: bool| match prefix {
+        true => whole.strip_prefix(part).is_some_and(|rest| rest.starts_with(':')),
+        false => whole.strip_suffix(part).is_some_and(|rest| rest.ends_with('/')),
+    };
+    !part.is_empty() && (rest(true) || rest(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_name_is_a_part_or_a_few_letters_away() {
+        let models = ["llama3:8b", "plain", "org/qwen"];
+        for (given, wanted) in [
+            ("plian", Some("plain")),
+            ("llama3", Some("llama3:8b")),
+            ("LLAMA3:8b", Some("llama3:8b")),
+            ("qwen", Some("org/qwen")),
+            ("other/plain", Some("plain")),
+            ("gpt-4", None),
+            ("m", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest_name(given, models.into_iter()), wanted, "{given}");
+        }
+    }
+}

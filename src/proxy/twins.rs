@@ -1,0 +1,204 @@
+//! Requests in which an engine may read another value than penstock: a name in the query beside the one in the body,
+//! two names, or a body that is not read here. They are refused, whatever the key may use.
+
+use http::Uri;
+use http::header;
+use pingora_proxy::Session;
+use serde_json::Value;
+
+use super::auth;
+use super::context::RequestContext;
+use super::failure::OwnError;
+use super::request_body::scan_error;
+use super::target::Target;
+use crate::api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
+use crate::routing::Way;
+use crate::scan::{
+    BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
+};
+
+/// Checks the query of a request: a body that names a model decides alone, and of a path that goes by the model
+/// in the query, there is one in its plain spelling.
+///
+/// # Errors
+/// When an engine may read a field from the query that is decided by.
+pub(crate) fn check_query(uri: &Uri, target: Target<'_>) -> Result<(), OwnError> {
+    let Some(query) = uri.query() else { return Ok(()) };
+    match target {
+        Target::Operation(_)
+        | Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_)) => {
+            match deciding(query).next() {
+                Some((field, _)) => Err(ambiguous(field, "in the query: it belongs in the body")),
+                None => Ok(()),
+            }
+        }
+        Target::Passthrough(Way::ByModel) => {
+            let mut models = deciding(query).filter(|(field, _)| *field == "model");
+            match (models.next(), models.next()) {
+                (None, _) | (Some((_, true)), None) => Ok(()),
+                (Some(_), _) => {
+                    Err(ambiguous("model", "more than once in the query, or in another spelling"))
+                }
+            }
+        }
+        Target::Models
+        | Target::Model(_)
+        | Target::Health
+        | Target::StoredResponse { .. }
+        | Target::Usage(_)
+        | Target::Ollama(_)
+        | Target::Passthrough(Way::Backend(_))
+        | Target::Root
+        | Target::Unknown => Ok(()),
+    }
+}
+
+/// The fields in a query that are decided by, each with whether it is written as it is read here. Old parsers take
+/// a semicolon for an ampersand.
+fn deciding(query: &str) -> impl Iterator<Item = (&'static str, bool)> {
+    let pairs = query
+        .split('&')
+        .flat_map(|pair| pair.split(';').enumerate().map(|(number, pair)| (number == 0, pair)));
+    pairs.filter_map(|(is_first, pair)| {
+        let name = pair.split('=').next().unwrap_or(pair);
+        let field = deciding_in_query(&percent_decode(&name.replace('+', " ")))?;
+        Some((field, is_first && name == field))
+    })
+}
+
+/// The error of a field that stands in a second place.
+pub(super) fn ambiguous(field: &'static str, place: &str) -> OwnError {
+    let message = format!("'{field}' is there {place}");
+    OwnError::new(ErrorCode::AmbiguousField, message).about(Some(field))
+}
+
+/// The body of a command as JSON.
+///
+/// # Errors
+/// When it is none, or an engine may read a member of it as another one.
+pub(super) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
+    check_twins(body).map_err(|error| scan_error(&error))?;
+    serde_json::from_slice(body).map_err(|error| {
+        OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
+    })
+}
+
+/// The model that such a body names, as `model` or, by older clients, as `name`.
+///
+/// # Errors
+/// When both are there and differ: engines of different age read different ones.
+pub(super) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
+    let text = |field: &str| body.get(field).and_then(Value::as_str);
+    match (text("model"), text("name")) {
+        (Some(model), Some(name)) if model != name => {
+            Err(ambiguous("model", "a second time as 'name', with another value"))
+        }
+        (model, name) => Ok(model.or(name)),
+    }
+}
+
+/// The profile of a body on a path that goes by the model: JSON and forms are read, anything else is not.
+///
+/// # Errors
+/// When the body is malformed, or a limited key sends one that is not read.
+pub(super) fn read_unknown(
+    session: &Session,
+    ctx: &RequestContext,
+    body: &[u8],
+) -> Result<RequestProfile, OwnError> {
+    const OPERATION: Operation = Operation::Passthrough;
+    debug_assert!(OPERATION.row().body == BodyFormat::Json);
+    let options = ScanOptions {
+        estimate: ctx.generation.config.routing.token_estimate,
+        arrived_at: ctx.arrived_at,
+    };
+    let mut kinds = session.req_header().headers.get_all(header::CONTENT_TYPE).iter();
+    let kind = kinds.next().and_then(|value| value.to_str().ok());
+    if kinds.next().is_some() {
+        return Err(ambiguous("content-type", "more than once"));
+    }
+    let media = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    let text = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body).trim_ascii_start();
+    if media.eq_ignore_ascii_case("multipart/form-data") && !body.is_empty() {
+        return scan_any(OPERATION, kind, body, options).map_err(|error| scan_error(&error));
+    }
+    if text.starts_with(b"{") {
+        return scan(OPERATION, None, body, options).map_err(|error| scan_error(&error));
+    }
+    if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+        let form = String::from_utf8_lossy(body);
+        if deciding(&form).any(|(field, _)| field == "model") {
+            return Err(ambiguous("model", "in a form: name it in the query, or in JSON"));
+        }
+    } else if !body.is_empty() && auth::is_limited(ctx) {
+        let message = "This key is limited to models, and the body is none that can be read here";
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
+    }
+    Ok(RequestProfile::opaque(OPERATION, ctx.arrived_at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &str, target: Target<'_>) -> Option<ErrorCode> {
+        check_query(&path.parse().unwrap(), target).err().map(|error| error.code)
+    }
+
+    #[test]
+    fn queries_name_nothing_that_a_body_decides() {
+        let twin = Some(ErrorCode::AmbiguousField);
+        for query in [
+            "model=x",
+            "Model=x",
+            "mod%65l=x",
+            "a=1;model=x",
+            "+model=x",
+            "model[]=x",
+            "stream=true",
+        ] {
+            for target in [Target::Operation(Operation::Chat), Target::Ollama(OllamaRoute::Show)] {
+                assert_eq!(refused(&format!("/p?{query}"), target), twin, "{query}");
+            }
+        }
+        for query in ["api-version=1", "beta=true", "", "models=1"] {
+            let target = Target::Operation(Operation::Chat);
+            assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
+        }
+    }
+
+    #[test]
+    fn paths_by_model_take_one_plain_name() {
+        let target = Target::Passthrough(&Way::ByModel);
+        for query in ["model=m", "a=1&model=m", "limit=2", "stream=true&model=m"] {
+            assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
+        }
+        for query in [
+            "model=m&model=x",
+            "mod%65l=x&model=m",
+            "model=m&mod%65l=x",
+            "MODEL=m",
+            "a=1;model=x&model=m",
+            "model=m;model=x",
+            "model%5B%5D=x",
+        ] {
+            assert_eq!(
+                refused(&format!("/p?{query}"), target),
+                Some(ErrorCode::AmbiguousField),
+                "{query}"
+            );
+        }
+    }
+
+    #[test]
+    fn model_and_name_agree() {
+        let read = |text: &str| {
+            model_of(&serde_json::from_str(text).unwrap()).map(|it| it.map(str::to_owned))
+        };
+        assert_eq!(read(r#"{"model":"a","name":"a"}"#).unwrap().as_deref(), Some("a"));
+        assert_eq!(read(r#"{"name":"a"}"#).unwrap().as_deref(), Some("a"));
+        assert_eq!(read("{}").unwrap(), None);
+        assert!(read(r#"{"model":"a","name":"b"}"#).is_err());
+        assert!(read(r#"{"model":"","name":"b"}"#).is_err(), "an empty one is no model to Ollama");
+    }
+}

@@ -1,0 +1,81 @@
+//! The limits on the tokens of a response, by their names in the APIs of several engines.
+
+use super::cursor::{Cursor, Syntax};
+
+/// A member that limits the response.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    MaxCompletionTokens,
+    MaxOutputTokens,
+    MaxTokens,
+    /// llama.cpp's own.
+    Predict,
+    /// `n` or `best_of`.
+    Choices,
+}
+
+impl Limit {
+    #[inline(always)]
+    pub(super) fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"max_completion_tokens" => Some(Self::MaxCompletionTokens),
+            b"max_output_tokens" => Some(Self::MaxOutputTokens),
+            b"max_tokens" => Some(Self::MaxTokens),
+            b"n_predict" => Some(Self::Predict),
+            b"n" | b"best_of" => Some(Self::Choices),
+            _ => None,
+        }
+    }
+}
+
+/// Their values.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    max_completion_tokens: Option<u32>,
+    max_output_tokens: Option<u32>,
+    max_tokens: Option<u32>,
+    n_predict: Option<u32>,
+    /// The larger of `n` and `best_of`.
+    choices: Option<u32>,
+}
+
+impl Limits {
+    #[inline(never)]
+    pub(super) fn read(
+        &mut self,
+        limit: Limit,
+        cursor: &mut Cursor<'_>,
+        kind: u8,
+    ) -> Result<(), Syntax> {
+        let value = match kind.is_ascii_digit() {
+            true => cursor.number()?,
+            false => {
+                cursor.skip(kind)?;
+                None
+            }
+        };
+        match limit {
+            Limit::MaxCompletionTokens => self.max_completion_tokens = value,
+            Limit::MaxOutputTokens => self.max_output_tokens = value,
+            Limit::MaxTokens => self.max_tokens = value,
+            Limit::Predict => self.n_predict = value,
+            Limit::Choices => self.choices = self.choices.max(value),
+        }
+        Ok(())
+    }
+
+    /// The first that is there, in the order in which OpenAI replaced them.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens)
+    }
+
+    /// The most tokens that all choices together can have, `own` being the limit in the dialect of the request.
+    /// Engines differ in which of several limits they read, so the largest one counts.
+    pub(super) fn of_output(&self, own: Option<u32>) -> Option<u32> {
+        let of_openai = [self.max_completion_tokens, self.max_output_tokens, self.max_tokens];
+        let all = of_openai.into_iter().chain([self.n_predict, own]).flatten();
+        // To some engines 0 is no limit.
+        let most = all.filter(|limit| *limit > 0).max()?;
+        Some(most.saturating_mul(self.choices.unwrap_or(1).max(1)))
+    }
+}

@@ -1,0 +1,187 @@
+//! The most tokens that a request can have had. An engine's own figures become debts, prices and predictions: one that
+//! overflows, or that is not trusted, must not lock a client out or spoil the books. A token is at least one byte of
+//! text, so that bytes bound tokens.
+
+use memchr::memchr_iter;
+use memchr::memmem::find;
+
+use super::{RequestProfile, Usage};
+use crate::api::Operation;
+use crate::units::TokenCount;
+
+/// What the template of a model may add for a message, a part or a tool.
+const PER_OBJECT: usize = 64;
+/// What it may add where tools are offered.
+const FOR_TOOLS: usize = 512;
+const TOOLS: &[u8] = b"\"tools\"";
+/// The context that is assumed of a model whose context is not known.
+const ASSUMED_CONTEXT: u32 = 131_072;
+/// The tokens that a whole response may have had without showing them, where its model's context is not known.
+const HIDDEN: u32 = 32_768;
+/// What stands in a body that refers to something outside it: files, pictures, earlier items, tools that the engine
+/// runs by itself.
+const REFERENCES: [&[u8]; 4] = [b"file_id\"", b"url\"", b"item_reference", b"_search"];
+/// A longer body has room for a whole context: it is not searched.
+const SEARCHED: usize = ASSUMED_CONTEXT as usize;
+
+/// The bounds of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UsageBounds {
+    /// The tokens of the prompt.
+    pub prompt: PromptLimit,
+    /// The tokens of the response, where the request limits them.
+    pub output: Option<TokenCount>,
+    /// The context of the model that responded, where it is known.
+    pub context: Option<TokenCount>,
+}
+
+/// The most tokens of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptLimit {
+    /// Those that the body can make up.
+    pub tokens: TokenCount,
+    /// Whether the body refers to something outside it, which may fill the context.
+    pub refers_outside: bool,
+}
+
+/// What passed of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Passed {
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// Whether it is a stream, which shows what it has.
+    pub is_stream: bool,
+}
+
+impl UsageBounds {
+    /// The bounds of a request on a model with that context.
+    pub fn of(request: &RequestProfile, context: Option<TokenCount>) -> Self {
+        Self { prompt: request.prompt_limit, output: request.output_limit, context }
+    }
+
+    /// The counts of an engine, none above what can have been.
+    #[must_use]
+    pub fn apply(&self, usage: Usage, passed: Passed) -> Usage {
+        let context = self.context.map(|context| context.0);
+        let outside = match self.prompt.refers_outside {
+            true => context.unwrap_or(ASSUMED_CONTEXT),
+            false => 0,
+        };
+        let prompt = self.prompt.tokens.0.max(outside);
+        let output = self.output.map_or_else(|| passed.most(context), |output| output.0);
+        Usage {
+            prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
+            completion_tokens: usage.completion_tokens.map(|count| count.min(output)),
+            cached_tokens: usage.cached_tokens.map(|count| count.min(prompt)),
+        }
+    }
+}
+
+impl Passed {
+    /// The most tokens of a response that no limit bounds.
+    fn most(self, context: Option<u32>) -> u32 {
+        let shown = u32::try_from(self.bytes).unwrap_or(u32::MAX);
+        match (self.is_stream, context) {
+            (true, context) => shown.min(context.unwrap_or(u32::MAX)),
+            (false, Some(context)) => context,
+            (false, None) => shown.max(HIDDEN),
+        }
+    }
+}
+
+impl PromptLimit {
+    /// The limit of a body. `is_whole`: whether it has no picture and continues nothing, as far as that is known.
+    pub(super) fn of(operation: Operation, body: &[u8], is_whole: bool) -> Self {
+        let objects = memchr_iter(b'{', body).count();
+        let refers = |name: &&[u8]| find(body, name).is_some();
+        let is_short = body.len() <= SEARCHED;
+        let refers_outside = !is_whole || (is_short && REFERENCES.iter().any(|name| refers(name)));
+        let tools = if is_short && refers(&TOOLS) { FOR_TOOLS } else { 0 };
+        let most = objects.saturating_mul(PER_OBJECT).saturating_add(body.len());
+        let copies = match operation {
+            // The query goes before each of the documents.
+            Operation::Rerank | Operation::Score => memchr_iter(b'"', body).count() / 2 + 1,
+            _ => 1,
+        };
+        let most = most.saturating_add(tools).saturating_mul(copies);
+        Self { tokens: TokenCount(u32::try_from(most).unwrap_or(u32::MAX)), refers_outside }
+    }
+
+    /// The limit of a body that is not read.
+    pub(super) fn unread() -> Self {
+        Self { tokens: TokenCount::default(), refers_outside: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::scan::{ScanOptions, scan};
+
+    const MOST: u32 = u32::MAX;
+
+    fn bounded(body: &str, context: Option<u32>, passed: Passed) -> (u32, u32) {
+        let request = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        let absurd = Usage {
+            prompt_tokens: Some(MOST),
+            completion_tokens: Some(MOST),
+            cached_tokens: Some(MOST),
+        };
+        let usage = UsageBounds::of(&request, context.map(TokenCount)).apply(absurd, passed);
+        assert_eq!(usage.cached_tokens, usage.prompt_tokens);
+        (usage.prompt_tokens.unwrap(), usage.completion_tokens.unwrap())
+    }
+
+    fn body(rest: &str) -> String {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{rest}}}"#)
+    }
+
+    #[test]
+    fn absurd_counts_are_cut_to_what_can_have_been() {
+        let whole = Passed { bytes: 300, is_stream: false };
+        let stream = Passed { bytes: 900, is_stream: true };
+        let bytes = |rest: &str| u32::try_from(body(rest).len()).unwrap() + 128;
+        for (rest, context, passed, prompt, output) in [
+            (r#","max_tokens":50"#, None, whole, Some(0), 50),
+            (r#","max_tokens":50,"n":3"#, None, whole, Some(0), 150),
+            (r#","max_completion_tokens":5,"max_tokens":50"#, None, whole, Some(0), 50),
+            (r#","max_tokens":0"#, None, stream, Some(0), 900),
+            ("", None, whole, Some(0), HIDDEN),
+            ("", Some(8192), whole, Some(0), 8192),
+            ("", None, stream, Some(0), 900),
+            ("", Some(500), stream, Some(0), 500),
+            (r#","max_tokens":5,"previous_response_id":"r""#, None, whole, None, 5),
+            (r#","max_tokens":5,"conversation":"c""#, Some(4096), whole, None, 5),
+        ] {
+            let wanted = prompt.map_or(context.unwrap_or(ASSUMED_CONTEXT), |_: u32| bytes(rest));
+            assert_eq!(bounded(&body(rest), context, passed), (wanted, output), "{rest}");
+        }
+        let picture = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}"#;
+        assert_eq!(bounded(picture, Some(4096), whole).0, 4096);
+    }
+
+    proptest! {
+        #[test]
+        fn honest_counts_pass(text in "\\PC{0,200}", turns in 1_usize..20, output in 0_u32..2000) {
+            let message = serde_json::json!({"role": "user", "content": text});
+            let body = serde_json::json!({"model": "m", "messages": vec![message; turns]}).to_string();
+            let request =
+                scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+            // A token for each byte, and a large template.
+            let prompt = u32::try_from(turns * (text.len() + 30) + 30).unwrap();
+            let usage = Usage {
+                prompt_tokens: Some(prompt),
+                completion_tokens: Some(output),
+                cached_tokens: None,
+            };
+            for passed in [
+                Passed { bytes: u64::from(output) + 100, is_stream: true },
+                Passed { bytes: u64::from(output), is_stream: false },
+            ] {
+                prop_assert_eq!(UsageBounds::of(&request, None).apply(usage, passed), usage);
+            }
+        }
+    }
+}

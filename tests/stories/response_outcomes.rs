@@ -1,0 +1,306 @@
+//! What a response means is decided by what it holds: an error, or nothing at all, with a good status is a failure of
+//! its backend, and a refusal that no client can have caused sends the request elsewhere. What a client can provoke at
+//! will says nothing about a backend.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Response, chat, streaming_chat};
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, SOON, begin, find_metric, read_until};
+use crate::support::penstock::Penstock;
+use crate::support::raw_engine::{RawEngine, chunked, until_close, whole};
+
+crate::trials![
+    failures_with_a_good_status_go_elsewhere,
+    refusals_that_no_client_caused_go_elsewhere,
+    busy_errors_start_a_cooldown_whatever_their_status,
+    converted_failures_have_the_status_they_mean,
+    failures_that_were_committed_count_all_the_same,
+    complete_stream_is_ok_although_its_client_leaves_first,
+    what_clients_provoke_says_nothing_about_the_backend,
+    operation_that_a_backend_lacks_is_converted,
+    operation_that_a_backend_lacks_goes_to_one_that_has_it,
+    operations_can_be_declared_for_all_models_of_a_backend,
+    every_framing_is_converted,
+];
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+const MESSAGES: &str = "/v1/messages";
+
+const HELLO: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+const HELLO_EVENTS: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"hello\"},\"finish_reason\":null}]}\n\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const ERROR: &str = r#"{"error":{"message":"it broke","type":"server_error"}}"#;
+
+fn good(_: &str, body: &str) -> Vec<u8> {
+    match body.contains("\"stream\":true") {
+        true => chunked(EVENTS, HELLO_EVENTS),
+        false => whole(200, JSON, HELLO),
+    }
+}
+
+/// A backend that does what `respond` says, and, of lower priority, one that works.
+fn beside_a_good_one(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngine, Penstock) {
+    let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", good));
+    let model = "engine: vllm, models: [{ id: m, operations: [chat] }]";
+    let items = bad.item(&format!("{model}, priority: 1, {rest}"))
+        + &works.item(&format!("{model}, priority: 9, {rest}"));
+    let penstock =
+        Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
+    (bad, penstock)
+}
+
+fn alone(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngine, Penstock) {
+    let engine = RawEngine::start("only", respond);
+    let items = engine.item(rest);
+    (engine, Penstock::start(&format!("backends:\n{items}")))
+}
+
+const CHATS: &str = "engine: vllm, models: [{ id: m, operations: [chat] }]";
+
+fn messages(stream: bool) -> Value {
+    json!({"model": "m", "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+/// Eight requests with different prompts, all of which have to be served by the good backend; the requests of the
+/// bad one meanwhile.
+fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize {
+    for number in 0..8 {
+        let text = format!("prompt {number}");
+        let body = if stream { streaming_chat("m", &text) } else { chat("m", &text) };
+        let response = penstock.post(CHAT, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert!(response.text().contains("hello"), "{}", response.text());
+    }
+    bad.take_requests().len()
+}
+
+fn failures_with_a_good_status_go_elsewhere() {
+    let streams: [fn(&str, &str) -> Vec<u8>; 7] = [
+        |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
+        |_, _| chunked(EVENTS, &format!("event: error\ndata: {ERROR}\n\n")),
+        |_, _| chunked(EVENTS, ""),
+        |_, _| whole(200, EVENTS, ""),
+        |_, _| until_close(EVENTS, "data: [DONE]\n\n"),
+        |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
+        |_, _| whole(200, JSON, ERROR),
+    ];
+    let wholes: [fn(&str, &str) -> Vec<u8>; 4] = [
+        |_, _| whole(200, JSON, ERROR),
+        |_, _| chunked(JSON, ERROR),
+        |_, _| whole(200, JSON, ""),
+        |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
+    ];
+    let streams = streams.into_iter().map(|respond| (respond, true));
+    for (respond, stream) in streams.chain(wholes.into_iter().map(|respond| (respond, false))) {
+        let (bad, penstock) = beside_a_good_one(respond, "");
+        let met = served_elsewhere(&bad, &penstock, stream);
+        assert!((1..8).contains(&met), "it is avoided after a few: {met} of 8");
+        let faults = "penstock_attempts_total{backend=\"bad\",outcome=\"fault\"";
+        assert!(find_metric(&penstock, faults).unwrap() >= 1.0);
+    }
+}
+
+fn refusals_that_no_client_caused_go_elsewhere() {
+    let refusals: [(fn(&str, &str) -> Vec<u8>, &str, usize); 5] = [
+        (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
+        (|_, _| whole(402, JSON, ERROR), "api_key: sk-own", 1),
+        (|_, _| whole(403, JSON, ERROR), "api_key: sk-own", 7),
+        (
+            |_, _| whole(404, JSON, r#"{"error":{"message":"The model `m` does not exist."}}"#),
+            "",
+            1,
+        ),
+        (|_, _| whole(529, JSON, ERROR), "", 2),
+    ];
+    for (respond, rest, most) in refusals {
+        let (bad, penstock) = beside_a_good_one(respond, rest);
+        let met = served_elsewhere(&bad, &penstock, false);
+        assert!((1..=most).contains(&met), "{met} of at most {most}");
+    }
+    let (_, penstock) = beside_a_good_one(|_, _| whole(401, JSON, ERROR), "api_key: sk-own");
+    assert_eq!(penstock.chat("m").status, 200);
+    let fact = penstock.backend("bad");
+    assert_eq!(fact["cooldown_status"], 401);
+    assert!(fact["cooldown_remaining_s"].as_f64().unwrap() > 50.0);
+}
+
+fn busy_errors_start_a_cooldown_whatever_their_status() {
+    let errors: [fn(&str, &str) -> Vec<u8>; 3] = [
+        |_, _| whole(200, JSON, r#"{"error":{"message":"slow down","code":429}}"#),
+        |_, _| {
+            whole(
+                500,
+                JSON,
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            )
+        },
+        |_, _| whole(200, JSON, r#"{"error":"server busy, please try again"}"#),
+    ];
+    for respond in errors {
+        let (_, penstock) = beside_a_good_one(respond, "");
+        assert_eq!(penstock.chat("m").status, 200);
+        let cooldown = penstock.backend("bad")["cooldown_status"].as_u64();
+        assert!(matches!(cooldown, Some(429 | 500 | 503)), "{cooldown:?}");
+    }
+    // A prompt that has the words does not make a backend look busy.
+    let (_, penstock) =
+        alone(|_, _| whole(500, JSON, r#"{"error":"bad token: overloaded"}"#), CHATS);
+    assert_eq!(penstock.post(CHAT, &chat("m", "I am OVERLOADED")).status, 500);
+    assert_eq!(penstock.backend("only")["cooldown_status"], Value::Null);
+}
+
+fn converted_failures_have_the_status_they_mean() {
+    let cases: [(fn(&str, &str) -> Vec<u8>, u16, &str); 4] = [
+        (|_, _| whole(200, JSON, ERROR), 502, "it broke"),
+        (|_, _| chunked(JSON, r#"{"error":{"message":"slow down","code":429}}"#), 429, "slow down"),
+        (|_, _| chunked(EVENTS, &format!("data: {ERROR}\n\n")), 502, "it broke"),
+        (|_, _| whole(200, EVENTS, ""), 502, "empty"),
+    ];
+    for (respond, status, text) in cases {
+        for stream in [true, false] {
+            let (_, penstock) = alone(respond, CHATS);
+            let response = penstock.post(MESSAGES, &messages(stream));
+            if stream || response.status != 200 {
+                assert_eq!(response.status, status, "{}", response.text());
+                assert!(response.text().contains(text), "{}", response.text());
+                assert_eq!(response.json()["type"], "error");
+            }
+        }
+    }
+}
+
+fn failures_that_were_committed_count_all_the_same() {
+    let broken: [fn(&str, &str) -> Vec<u8>; 2] = [
+        |_, _| {
+            let event = HELLO_EVENTS.split_inclusive("\n\n").next().unwrap();
+            chunked(EVENTS, &format!("{event}data: {ERROR}\n\n"))
+        },
+        |_, _| chunked(EVENTS, HELLO_EVENTS.split_inclusive("\n\n").next().unwrap()),
+    ];
+    for respond in broken {
+        let (_, penstock) = alone(respond, CHATS);
+        let response = penstock.post(CHAT, &streaming_chat("m", "hi"));
+        assert!(response.text().contains("hello"), "{}", response.text());
+        let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
+        eventually("it counts as a fault", SOON, || find_metric(&penstock, faults) == Some(1.0));
+        let good = "penstock_attempts_total{backend=\"only\",outcome=\"ok\"";
+        assert_eq!(find_metric(&penstock, good).unwrap_or(0.0), 0.0);
+    }
+}
+
+fn complete_stream_is_ok_although_its_client_leaves_first() {
+    // The last chunk never comes.
+    let (_, penstock) = alone(
+        |_, _| {
+            let whole = chunked(EVENTS, HELLO_EVENTS);
+            whole[..whole.len() - 5].to_vec()
+        },
+        CHATS,
+    );
+    let mut client = begin(penstock.data, CHAT, &streaming_chat("m", "hi"));
+    read_until(&mut client, "[DONE]");
+    drop(client);
+    let of = |outcome: &str| {
+        let start = format!("penstock_attempts_total{{backend=\"only\",outcome=\"{outcome}\"");
+        find_metric(&penstock, &start).unwrap_or(0.0)
+    };
+    eventually("the attempt ends", SOON, || of("ok") + of("cancel") + of("fault") > 0.0);
+    assert_eq!((of("ok"), of("cancel"), of("fault")), (1.0, 0.0, 0.0));
+}
+
+fn what_clients_provoke_says_nothing_about_the_backend() {
+    let provoked: [(fn(&str, &str) -> Vec<u8>, u16); 4] = [
+        (
+            |_, _| {
+                whole(403, JSON, r#"{"error":{"message":"Your input was flagged by moderation"}}"#)
+            },
+            403,
+        ),
+        (|_, _| whole(404, JSON, r#"{"error":{"message":"No such File object: file-1"}}"#), 404),
+        (|_, _| whole(400, JSON, r#"{"error":{"message":"x","type":"rate_limit_error"}}"#), 400),
+        (|_, _| whole(422, JSON, ERROR), 422),
+    ];
+    for (respond, status) in provoked {
+        let (bad, penstock) = beside_a_good_one(respond, "api_key: sk-own");
+        for number in 0..8 {
+            let mut body = chat("m", &format!("prompt {number}"));
+            body["file_id"] = json!("file-1");
+            assert_eq!(penstock.post(CHAT, &body).status, status);
+        }
+        assert_eq!(bad.take_requests().len(), 8, "{status}: it is not avoided");
+        assert_eq!(penstock.backend("bad").get("lacks"), None);
+    }
+}
+
+fn chats_only(path: &str, body: &str) -> Vec<u8> {
+    match path {
+        CHAT => good(path, body),
+        _ => whole(404, JSON, r#"{"detail":"Not Found"}"#),
+    }
+}
+
+fn operation_that_a_backend_lacks_is_converted() {
+    for engine in ["openai", "auto", "vllm", "other"] {
+        let (only, penstock) = alone(chats_only, &format!("engine: {engine}, models: [m]"));
+        let message = |response: Response| {
+            assert_eq!(response.status, 200, "{engine}: {}", response.text());
+            assert!(response.text().contains("hello"), "{engine}: {}", response.text());
+        };
+        message(penstock.post(MESSAGES, &messages(false)));
+        assert_eq!(only.take_requests(), [MESSAGES, CHAT], "{engine}");
+        message(penstock.post(MESSAGES, &messages(true)));
+        assert_eq!(only.take_requests(), [CHAT], "{engine}: it is remembered");
+        message(penstock.post("/v1/responses", &json!({"model": "m", "input": "hi"})));
+        assert_eq!(only.take_requests(), ["/v1/responses", CHAT], "{engine}");
+        assert_eq!(penstock.backend("only")["lacks"], json!(["responses", "messages"]));
+    }
+}
+
+fn operation_that_a_backend_lacks_goes_to_one_that_has_it() {
+    let lacks = RawEngine::start("lacks", |path, body| match path {
+        "/v1/rerank" => whole(501, JSON, r#"{"error":"not implemented"}"#),
+        _ => good(path, body),
+    });
+    let has = RawEngine::start("has", |_, _| whole(200, JSON, r#"{"results":[{"index":0}]}"#));
+    let items = lacks.item("engine: vllm, models: [m], priority: 1")
+        + &has.item("engine: vllm, models: [m], priority: 9");
+    let penstock =
+        Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
+    let body = json!({"model": "m", "query": "q", "documents": ["a"]});
+    for requests in [1, 0, 0] {
+        let response = penstock.post("/v1/rerank", &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert_eq!(lacks.take_requests().len(), requests);
+    }
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(lacks.take_requests(), [CHAT], "it serves its chats as before");
+}
+
+fn operations_can_be_declared_for_all_models_of_a_backend() {
+    let (only, penstock) = alone(chats_only, "engine: openai, operations: [chat], models: [m, n]");
+    for model in ["m", "n"] {
+        let body = json!({"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+        assert_eq!(penstock.post(MESSAGES, &body).status, 200);
+        assert_eq!(only.take_requests(), [CHAT]);
+    }
+}
+
+fn every_framing_is_converted() {
+    let framings: [fn(&str, &str) -> Vec<u8>; 3] = [
+        |_, _| whole(200, EVENTS, HELLO_EVENTS),
+        |_, _| chunked(EVENTS, HELLO_EVENTS),
+        |_, _| until_close(EVENTS, HELLO_EVENTS),
+    ];
+    for respond in framings {
+        let (_, penstock) = alone(respond, CHATS);
+        let response = penstock.post(MESSAGES, &messages(true));
+        let text = response.text();
+        assert!(text.contains("hello") && text.contains("message_stop"), "{text}");
+        assert!(!text.contains("event: error"), "{text}");
+    }
+    // An engine that does not stream responds whole, as it does to its own clients.
+    let (_, penstock) = alone(|_, _| whole(200, JSON, HELLO), CHATS);
+    let response = penstock.post(MESSAGES, &messages(true));
+    assert_eq!(response.json()["content"][0]["text"], "hello", "{}", response.text());
+}
