@@ -19,7 +19,8 @@ use penstock::dialect::{
 };
 use serde_json::{Value, json};
 
-const TERMS: RequestTerms<'_> = RequestTerms { model: "llama3:70b", engine: Engine::Vllm };
+const TERMS: RequestTerms<'_> =
+    RequestTerms { model: "llama3:70b", engine: Engine::Vllm, num_ctx: None };
 
 /// Clients, and the backends they are converted to.
 const PAIRS: &[(Operation, Operation)] = &[

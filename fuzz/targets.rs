@@ -520,7 +520,8 @@ const ANY_REQUEST: &[u8] = br#"{"model":"m","messages":[{"role":"user","content"
 const RESPONSES_REQUEST: &[u8] =
     br#"{"model":"m","input":"x","stream":true,"tools":[{"type":"custom","name":"p"}]}"#;
 
-const TERMS: RequestTerms<'_> = RequestTerms { model: "other \"m\"", engine: Engine::LlamaCpp };
+const TERMS: RequestTerms<'_> =
+    RequestTerms { model: "other \"m\"", engine: Engine::LlamaCpp, num_ctx: None };
 
 /// The first byte picks the conversion, the rest is the request's body.
 pub fn convert_request(bytes: &[u8]) {

@@ -41,6 +41,9 @@ pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
 pub use unsupported::{has_svg, read_unsupported, without};
 
+use conversation::Tool;
+use reply::ToolForm;
+
 use crate::api::Operation;
 use crate::config::Engine;
 
@@ -51,6 +54,8 @@ pub struct RequestTerms<'a> {
     pub model: &'a str,
     /// Its engine: which extension fields it understands.
     pub engine: Engine,
+    /// The context that Ollama is to load the model with, where the client sets none.
+    pub num_ctx: Option<u32>,
 }
 
 /// A converted request.
@@ -87,15 +92,22 @@ pub fn convert_request(
     link::link_calls(&mut conversation);
     let operation =
         request_writers::write_request(to, &conversation, terms, &mut out).ok_or(none)??;
-    let tools = conversation.tools.list.iter().filter(|tool| tool.is_free_form);
     let reply = ReplyTerms {
         stream: conversation.stream,
         include_usage: conversation.include_usage,
-        free_form_tools: tools.map(|tool| tool.name.to_string()).collect(),
+        tools: conversation.tools.list.iter().filter_map(tool_form).collect(),
         echo: conversation.echo,
         ..ReplyTerms::default()
     };
     Ok(Converted { operation, body: out, reply })
+}
+
+/// The form of a tool whose calls the client knows in another form than the backend.
+fn tool_form(tool: &Tool<'_>) -> Option<(String, ToolForm)> {
+    let namespace = tool.namespace.as_ref();
+    let namespace = namespace.map(|(space, name)| (space.to_string(), name.to_string()));
+    let form = ToolForm { is_free_form: tool.is_free_form, namespace };
+    (form != ToolForm::default()).then(|| (tool.name.to_string(), form))
 }
 
 #[cfg(test)]

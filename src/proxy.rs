@@ -27,6 +27,7 @@ mod failure;
 mod forward;
 mod kept_alive;
 mod local_response;
+mod long_work;
 mod moves;
 mod observers;
 mod outcome;

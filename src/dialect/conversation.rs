@@ -2,6 +2,7 @@
 //! writers print it; neither knows the other.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -209,6 +210,13 @@ pub(super) struct Tool<'a> {
     pub(super) strict: Option<&'a RawValue>,
     /// Whether it takes any text: its schema then has that text as `input`.
     pub(super) is_free_form: bool,
+    /// The namespace that it is of, and its name there.
+    pub(super) namespace: Option<(Text<'a>, Text<'a>)>,
+}
+
+/// The name of a tool of a namespace in the APIs that have none.
+pub(super) fn flat_name(namespace: &str, name: &str) -> String {
+    format!("{namespace}__{name}")
 }
 
 /// Which tools the model must call.
@@ -295,9 +303,14 @@ pub(super) struct Sampling<'a> {
 }
 
 impl<'a> Sampling<'a> {
-    /// Whether an option is set.
+    /// Whether an option is set. For many names, [`names`](Self::names) is the faster way.
     pub(super) fn has(&self, name: &str) -> bool {
         self.options.iter().any(|(own, _)| &**own == name)
+    }
+
+    /// The names of the options that are set.
+    pub(super) fn names(&self) -> HashSet<&str> {
+        self.options.iter().map(|(name, _)| &**name).collect()
     }
 
     /// Adds an option.

@@ -80,6 +80,11 @@ impl ResponseConverter {
             .feed(payload, &mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))
     }
 
+    /// The bytes that wait for the end of an event, or of a whole response.
+    pub fn held(&self) -> usize {
+        self.splitter.held()
+    }
+
     /// Converts the end of the response: the backend has sent everything.
     ///
     /// # Errors

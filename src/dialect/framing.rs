@@ -37,6 +37,11 @@ impl EventSplitter {
         Self { framing, line, data, after_carriage_return: false, limit }
     }
 
+    /// The bytes that wait for the end of an event, or of the whole response.
+    pub(super) fn held(&self) -> usize {
+        self.line.len() + self.data.len()
+    }
+
     /// Splits the next bytes, and calls `on_event` with the data of each event.
     pub(super) fn feed(
         &mut self,

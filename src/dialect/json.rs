@@ -14,8 +14,8 @@ use super::error::ConvertError;
 /// What some programs write before JSON.
 pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The text of a response without its byte order mark. Bytes that are no text become U+FFFD, as they do
-/// for clients of the engine itself.
+/// The text of a response without its byte order mark. Bytes that are no text become U+FFFD, as
+/// they do for clients of the engine itself.
 pub(super) fn text_of(response: &[u8]) -> Cow<'_, str> {
     let bytes = response.strip_prefix(BYTE_ORDER_MARK).unwrap_or(response);
     simdutf8::basic::from_utf8(bytes)

@@ -1,6 +1,7 @@
-//! Strings of responses, piece by piece. JSON writes a character beyond the basic plane as two halves of a
-//! surrogate pair, and programs that cut strings by UTF-16 units put the halves into two deltas. So a
-//! [`Piece`] keeps a half at either end, and [`Halves`] joins the pieces of each text.
+//! Strings of responses, piece by piece. JSON writes a character beyond the basic plane as two
+//! halves of a surrogate pair, and programs that cut strings by UTF-16 units put the halves into
+//! two deltas. So a [`Piece`] keeps a half at either end, and [`Halves`] joins the pieces of each
+//! text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -97,7 +98,8 @@ pub(super) enum Channel {
 pub(super) struct Halves(Vec<(Channel, u16)>);
 
 impl Halves {
-    /// The text of a piece together with the half before it. A half at its end waits for the next piece.
+    /// The text of a piece together with the half before it. A half at its end waits for the next
+    /// piece.
     pub(super) fn join<'p>(&mut self, channel: Channel, piece: &'p Piece<'_>) -> Cow<'p, str> {
         if self.0.is_empty()
             && let Ok(text) = simdutf8::basic::from_utf8(&piece.0)

@@ -1,6 +1,7 @@
 //! What the conversion of a response needs to know besides the response: of the request, and of the
 //! client that waits for it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::limits::ResponseLimits;
@@ -16,10 +17,19 @@ pub struct ReplyTerms {
     pub(super) include_usage: bool,
     /// What the response echoes of the request: members of a JSON object, with a comma at their end.
     pub(super) echo: String,
-    /// Tools that take any text.
-    pub(super) free_form_tools: Vec<String>,
+    /// The tools whose calls have another form for the client, by the name that the backend knows.
+    pub(super) tools: HashMap<String, ToolForm>,
     /// How it wants embeddings.
     pub(super) embedding: EmbeddingTerms,
+}
+
+/// How a client knows a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ToolForm {
+    /// Whether it takes any text.
+    pub(super) is_free_form: bool,
+    /// The namespace that it is of, and its name there.
+    pub(super) namespace: Option<(String, String)>,
 }
 
 impl ReplyTerms {

@@ -2,6 +2,7 @@
 
 mod chat_responses_to_ollama;
 mod chat_to_ollama;
+mod cost;
 mod embeddings;
 mod engine_errors;
 mod messages;
@@ -30,7 +31,7 @@ fn convert_for(
     to: Operation,
     body: &Value,
 ) -> Result<(Value, Converted), ConvertError> {
-    let terms = RequestTerms { model: "backend-model", engine };
+    let terms = RequestTerms { model: "backend-model", engine, num_ctx: None };
     let converted = convert_request(from, to, body.to_string().as_bytes(), &terms)?;
     let body = serde_json::from_slice(&converted.body)
         .unwrap_or_else(|error| panic!("{error}: {}", converted.body.escape_ascii()));

@@ -53,16 +53,26 @@ impl Serving {
         Some(guard)
     }
 
-    /// Where the model stands on the backend at `now`. Where a later load of another model may push it out, or
-    /// has, it counts as loadable.
+    /// Where the model stands on the backend at `now`. Where a later load of another model may push
+    /// it out, or has, it counts as loadable; and where its context is shorter than requests will
+    /// ask the engine for.
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.model_state.residency(now);
         let is_disputed = self.model_state.proved_at() < self.state.memory.disputed_at();
-        if residency == Residency::Resident && is_disputed {
+        if residency == Residency::Resident && (is_disputed || self.is_loaded_too_short()) {
             return Residency::Loadable;
         }
         residency
+    }
+
+    /// Whether the engine would load the model again for its context. A request in flight has it
+    /// loaded already.
+    fn is_loaded_too_short(&self) -> bool {
+        self.num_ctx.is_some_and(|needed| {
+            let loaded = self.model_state.context_length();
+            loaded.is_some_and(|loaded| loaded < needed) && self.model_state.in_flight() == 0
+        })
     }
 
     /// What loading the model would push out of the backend's memory.

@@ -65,6 +65,8 @@ pub struct Serving {
     pub usable_operations: Operations,
     /// The longest context; `None` when unknown.
     pub context_length: Option<TokenCount>,
+    /// The context that the engine loads the model with at our request (`models.*.num_ctx`).
+    pub num_ctx: Option<TokenCount>,
     /// The backend's own name for the model, where it differs.
     pub upstream_id: Option<Box<str>>,
     /// The model's name.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, LatencySample, Model,
-    Outcome, OutcomeSource, Probe, Topology,
+    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, LatencySample, LoadedModel,
+    Model, Outcome, OutcomeSource, Probe, Topology,
 };
 use super::{CooldownCause, CooldownScope, PermitRequest, Requester};
 use crate::api::{Capabilities, Operations};
@@ -304,4 +304,57 @@ fn draining_hides_the_health_verdict() {
     state.set_draining(true);
     assert_eq!(state.status(), Health::Draining);
     assert_eq!(state.health.status(), Health::Healthy, "it comes back as it was");
+}
+
+#[test]
+fn configured_context_makes_ollamas_own_api_the_only_one() {
+    use crate::api::Operation::{
+        Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses,
+    };
+    let fleet = fleet_of(
+        "models: { m: { num_ctx: 8192 } }\nbackends: [{name: x, url: \"http://a\", engine: ollama, \
+         models: [{id: m, context_length: 131072}, n]}, {name: y, url: \"http://b\", engine: vllm, \
+         models: [{id: m, context_length: 131072}]}]",
+    );
+    let fleet = fleet.topology();
+    let [ollama, vllm] = &model(&fleet, "m").serving[..] else { panic!("two backends") };
+    for (operation, target) in [
+        (Chat, Some(OllamaChat)),
+        (Messages, Some(OllamaChat)),
+        (Responses, Some(OllamaChat)),
+        (Completions, Some(OllamaGenerate)),
+        (OllamaChat, None),
+    ] {
+        assert_eq!(ollama.conversion(operation), target, "{}", operation.name());
+    }
+    assert_eq!(
+        (ollama.num_ctx, ollama.context_length),
+        (Some(TokenCount(8192)), Some(TokenCount(8192)))
+    );
+    assert_eq!((vllm.num_ctx, vllm.conversion(Chat)), (None, None));
+    assert_eq!(vllm.context_length, Some(TokenCount(131_072)));
+    assert_eq!(model(&fleet, "n").serving[0].conversion(Chat), None);
+}
+
+#[test]
+fn model_loaded_with_too_short_a_context_is_loadable() {
+    use crate::scoring::Residency;
+    let fleet = fleet_of(
+        "models: { m: { num_ctx: 8192 } }\n\
+         backends: [{name: x, url: \"http://a\", engine: ollama, models: [m]}]",
+    );
+    let fleet = fleet.topology();
+    let row = &model(&fleet, "m").serving[0];
+    let now = Timestamp(1_000_000);
+    let loaded = |length: u32| LoadedModel {
+        residency: Residency::Resident,
+        context_length: Some(TokenCount(length)),
+        ..LoadedModel::default()
+    };
+    row.model_state.learn_probe(Some(&loaded(4096)), now);
+    assert_eq!(row.residency(now), Residency::Loadable, "the engine would load it again");
+    row.model_state.learn_probe(Some(&loaded(8192)), now);
+    assert_eq!(row.residency(now), Residency::Resident);
+    row.model_state.learn_probe(Some(&loaded(131_072)), now);
+    assert_eq!(row.residency(now), Residency::Resident, "more than enough");
 }

@@ -19,7 +19,9 @@ use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
-use crate::api::{CanonicalName, Capabilities, Offer, canonical_name, default_tag_forms};
+use crate::api::{
+    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
+};
 use crate::config::{
     AuthorizationPolicy, BackendConfig, Config, Engine, ModelConfig, ModelEntry, Strategy,
     TimeoutsConfig, UnknownCapability,
@@ -48,6 +50,23 @@ pub struct TopologyRules {
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
+/// Operations of other APIs that Ollama serves, and those of its own that stand for them.
+const FOREIGN: &[(Operation, Operation)] = &[
+    (Operation::Chat, Operation::OllamaChat),
+    (Operation::Responses, Operation::OllamaChat),
+    (Operation::Messages, Operation::OllamaChat),
+    (Operation::Completions, Operation::OllamaGenerate),
+];
+
+/// The operations of an Ollama of which only its own API is used to generate text: only that takes
+/// a context.
+fn with_own_api(operations: Operations) -> Operations {
+    let served = FOREIGN.iter().filter(|(foreign, _)| operations.contains(*foreign));
+    served.fold(operations, |all, (foreign, own)| {
+        all.without(Operations::of(&[*foreign])).union(Operations::of(&[*own]))
+    })
+}
+
 impl TopologyRules {
     /// The rules of a configuration, its groups of backends, its prefix indexes of `prefix_memory`.
     pub fn new(config: &Config, groups: Groups, prefix_memory: Arc<MemoryBudget>) -> Self {
@@ -65,6 +84,11 @@ impl TopologyRules {
                 .max_backlog
                 .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
         }
+    }
+
+    /// The context that an engine is to load a model with.
+    fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
+        self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
     }
 
     // Precedence: backend, model, global.
@@ -371,9 +395,17 @@ fn serve(
     };
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
+    let num_ctx = rules.num_ctx(engine, &entry.id);
     let native_operations = entry.operations.or(backend.config.operations);
-    let native_operations = native_operations.unwrap_or(engine.operations());
+    let mut native_operations = native_operations.unwrap_or(engine.operations());
+    if num_ctx.is_some() {
+        native_operations = with_own_api(native_operations);
+    }
     let native_operations = native_operations.without(backend.state.lessons.lacking());
+    let window = match (entry.context_length, num_ctx) {
+        (Some(length), Some(num_ctx)) => Some(length.min(num_ctx)),
+        (length, num_ctx) => length.or(num_ctx),
+    };
     let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
@@ -406,8 +438,9 @@ fn serve(
         usable_operations,
         usable_offer: Offer::new(usable_operations, usable),
         known_offer: Offer::new(usable_operations, known),
-        window: TokenCount(entry.context_length.unwrap_or(u32::MAX)),
-        context_length: entry.context_length.map(TokenCount),
+        window: TokenCount(window.unwrap_or(u32::MAX)),
+        context_length: window.map(TokenCount),
+        num_ctx: num_ctx.map(TokenCount),
         upstream_id: entry
             .upstream_id
             .as_deref()

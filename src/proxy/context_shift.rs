@@ -11,6 +11,7 @@ use pingora_proxy::Session;
 
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest, Served};
+use super::long_work::beside_the_loop;
 use super::own_response::send_held;
 use super::response::record_backend;
 use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
@@ -154,7 +155,9 @@ pub(crate) fn shorten_for(
 /// Drops the oldest messages, so that the rest fits the roomiest of the contexts that are too short.
 fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
     let Some(mut shift) = request.shift.take() else { return false };
-    let is_shorter = shift.shifts < MAX_SHIFTS && shorten_by(&mut shift, ctx, request).is_some();
+    let bytes = request.body().len();
+    let is_shorter = shift.shifts < MAX_SHIFTS
+        && beside_the_loop(bytes, || shorten_by(&mut shift, ctx, request)).is_some();
     if is_shorter {
         ctx.record.dropped_messages = Some(shift.dropped);
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 
 use super::failure::OwnError;
+use super::long_work::beside_the_loop;
 use crate::api::{ErrorCode, Operation};
 use crate::config::Engine;
 use crate::dialect::{
@@ -34,6 +35,8 @@ pub(crate) struct Terms {
     pub(crate) engine: Engine,
     /// The backend's name for the model.
     pub(crate) model: Box<str>,
+    /// The context that Ollama is to load the model with.
+    pub(crate) num_ctx: Option<u32>,
 }
 
 /// Why an attempt ends before it starts.
@@ -69,8 +72,11 @@ impl Conversion {
         terms: Terms,
         claim: impl FnOnce(usize) -> Option<BodyClaim>,
     ) -> Result<Self, NotConverted> {
-        let request_terms = RequestTerms { model: &terms.model, engine: terms.engine };
-        let converted = convert_request(from, terms.target, body, &request_terms);
+        let request_terms =
+            RequestTerms { model: &terms.model, engine: terms.engine, num_ctx: terms.num_ctx };
+        let converted = beside_the_loop(body.len(), || {
+            convert_request(from, terms.target, body, &request_terms)
+        });
         let converted = converted.map_err(NotConverted::NoForm)?;
         let _claim = claim(converted.body.len()).ok_or(NotConverted::NoMemory)?;
         Ok(Self { terms, converted, _claim })
@@ -178,7 +184,10 @@ impl Transform for Converter {
         let elapsed = now.since(self.arrived_at);
         let fed = self.inner.feed(&payload, elapsed, &mut self.out);
         let ended = match (fed, is_last) {
-            (Ok(()), true) => self.inner.finish(elapsed, &mut self.out),
+            (Ok(()), true) => {
+                let (inner, out) = (&mut self.inner, &mut self.out);
+                beside_the_loop(inner.held(), || inner.finish(elapsed, out))
+            }
             (fed, _) => fed,
         };
         match ended {

@@ -155,7 +155,8 @@ fn prepare(
         return Ok(None);
     };
     let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
-    let terms = Terms { target, engine: attempt.engine(), model };
+    let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
+    let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
     let conversion = match request.conversion.take() {
         // Of an earlier attempt.
         Some(kept) if kept.fits(&terms) => kept,

@@ -32,7 +32,7 @@ pub(super) async fn respond(
     attempt: &Attempt<'_>,
 ) -> AttemptEnd {
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
-    let terms = RequestTerms { model, engine: attempt.engine() };
+    let terms = RequestTerms { model, engine: attempt.engine(), num_ctx: None };
     let steps = (Operation::CountTokens, Operation::ApplyTemplate);
     let chat = match convert_request(steps.0, steps.1, request.body(), &terms) {
         Ok(converted) => Bytes::from(converted.body),

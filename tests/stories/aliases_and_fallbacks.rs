@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use penstock::mock::MockEngine;
+use penstock::mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{self, chat};
 use crate::support::command::{file, run};
-use crate::support::engines::{backend, engine, last_body, shares};
+use crate::support::engines::{backend, backends, engine, last_body, shares, start};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -21,6 +21,7 @@ crate::trials![
     exhausted_fallback_chain_lists_every_model,
     unserved_alias_error_names_alias_and_target,
     patterns_cover_names_that_no_backend_serves,
+    window_of_a_split_is_that_of_its_shortest_branch,
     alias_splits_requests_by_weight,
     split_is_sticky_by_session_and_key,
     split_is_explained_and_replayed,
@@ -205,6 +206,38 @@ fn patterns_cover_names_that_no_backend_serves() {
         Some("c"),
         "the fallback of the model behind it"
     );
+}
+
+fn window_of_a_split_is_that_of_its_shortest_branch() {
+    let engine = |name: &str, context_length: u32| {
+        let model = EngineModel { context_length, ..EngineModel::new(name) };
+        start(EngineSpec { flavour: Flavour::Vllm, ..EngineSpec::new(name, [model]) })
+    };
+    let (long, short) = (engine("long", 131_072), engine("short", 4096));
+    let penstock = Penstock::start(&format!(
+        "routing: {{ aliases: {{ first: [{{ to: long }}, {{ to: short }}], second: [{{ to: short }}, {{ to: long }}], \
+         one: long }} }}\n{}",
+        backends(&[&long, &short], "engine: vllm"),
+    ));
+    let expected =
+        [("first", 4096), ("long", 131_072), ("one", 131_072), ("second", 4096), ("short", 4096)];
+    let listed = |headers: &[(&str, &str)], member: &str| {
+        let list = client::request(penstock.data, "GET", "/v1/models", headers, b"").json();
+        let models = list["data"].as_array().unwrap().iter();
+        let window = |model: &serde_json::Value| {
+            (model["id"].as_str().unwrap().to_owned(), model[member].as_u64().unwrap_or(0))
+        };
+        models.map(window).collect::<Vec<_>>()
+    };
+    let expected = expected.map(|(name, window)| (name.to_owned(), window));
+    eventually("both are listed", Duration::from_secs(10), || {
+        listed(&[], "max_model_len").len() == 5
+    });
+    assert_eq!(listed(&[], "max_model_len"), expected);
+    let anthropic = [("anthropic-version", "2023-06-01")];
+    assert_eq!(listed(&anthropic, "max_input_tokens"), expected);
+    let one = client::request(penstock.data, "GET", "/v1/models/second", &anthropic, b"").json();
+    assert_eq!(one["max_input_tokens"], 4096);
 }
 
 const SPLIT: &str = "aliases: { gpt: [{ to: a, weight: 3 }, { to: b, weight: 1 }] }";

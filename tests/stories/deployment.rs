@@ -32,6 +32,7 @@ crate::trials![
     dead_backend_is_retested_by_checks_alone,
     sleeping_and_unloaded_models_differ,
     decisions_are_explained_and_replayed,
+    configured_context_is_requested_and_preferred,
 ];
 
 const SOON: Duration = Duration::from_secs(10);
@@ -441,4 +442,33 @@ fn decisions_are_explained_and_replayed() {
     let captured = file("captured.json", captured);
     let replayed = run(["explain", "--decision", captured.to_str().unwrap()]);
     assert!(replayed.stdout.contains("1024 decisions, 1024 identical"), "{}", replayed.stdout);
+}
+
+/// Clients of OpenAI and Anthropic get the context that the operator configured for a model, and a
+/// backend that has it in memory with less is the second choice.
+fn configured_context_is_requested_and_preferred() {
+    let (a, b) = (ollama("a"), ollama("b"));
+    for (engine, length) in [(&a, 4096), (&b, 32_768)] {
+        let page = json!({"models": [{"name": "m", "model": "m", "size_vram": 5_000_000_000_u64,
+            "expires_at": "2318-01-01T00:00:00Z", "context_length": length}]});
+        engine.set_page("/api/ps", Some(&page.to_string()));
+    }
+    let models = "models: { m: { num_ctx: 16384 } }\ndiscovery: { loaded_interval: 100ms }";
+    let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 4", models);
+    eventually("both were probed", SOON, || {
+        residency(&penstock, "a", "m") == "loadable" && residency(&penstock, "b", "m") == "resident"
+    });
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    for (path, body) in [
+        (CHAT, json!({"model": "m", "messages": messages})),
+        ("/v1/messages", json!({"model": "m", "messages": messages, "max_tokens": 9})),
+        ("/v1/responses", json!({"model": "m", "input": "hello"})),
+    ] {
+        let response = client::post(penstock.data, path, &body);
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        let sent = b.received().pop().unwrap();
+        let body: Value = serde_json::from_slice(&sent.body.clone().unwrap()).unwrap();
+        assert_eq!((sent.path(), &body["options"]["num_ctx"]), ("/api/chat", &json!(16_384)));
+    }
+    assert_eq!(shares(&[&a, &b]), [0, 3]);
 }

@@ -22,6 +22,9 @@ section! {
         pub context_shift: bool = false,
         /// Whether the tools are dropped as well, when a conversation is still too long after that.
         pub context_shift_drops_tools: bool = false,
+        /// The context that Ollama backends load it with, in tokens. Requests of OpenAI's and
+        /// Anthropic's APIs are then converted to Ollama's own, which alone can say it.
+        pub num_ctx: Option<u32> ["num_ctx" as Maybe<AtLeastOne<u32>>] = None,
         /// The objective of requests for it, where neither they nor their key name one: a name in `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,
         /// The models that write the drafts and critiques of its ensemble, in turn. Default: itself.

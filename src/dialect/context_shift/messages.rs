@@ -17,6 +17,9 @@ const FILE_TOKENS: usize = 768;
 const ENCODED_LENGTH: usize = 2048;
 /// The bytes of text that count as one token.
 const TOKEN_BYTES: usize = 4;
+/// Words of the user that are a larger part of what may stay are not dropped without need: one in
+/// this many.
+const SPARED_SHARE: u64 = 4;
 
 /// Members that only have a meaning beside tools.
 pub(in crate::dialect) const TOOL_MEMBERS: &[&str] =
@@ -129,24 +132,61 @@ impl Conversation {
         Some(Shift { cuts, dropped: u32::try_from(dropped).unwrap_or(u32::MAX) })
     }
 
-    /// Which messages are dropped.
+    /// Which messages are dropped: turn by turn, the words of the user after what followed them.
     fn choose(&self, tokens: u64, target: u64) -> Vec<bool> {
-        let mut left = tokens;
-        let mut is_dropped = vec![false; self.messages.len()];
         let unit_stays = self.units_that_stay();
-        let mut units = self.units();
-        for first in 0..self.messages.len() {
-            if left <= target {
+        let is_dropped = vec![false; self.messages.len()];
+        let messages = &self.messages;
+        let mut dropping = Dropping { messages, units: self.units(), is_dropped, left: tokens };
+        let least = target.saturating_sub(target / SPARED_SHARE);
+        'turns: for turn in self.turns(&unit_stays) {
+            for unit in &turn.units {
+                if dropping.left <= target {
+                    break 'turns;
+                }
+                dropping.drop_unit(*unit);
+            }
+            if turn.units.is_empty() && dropping.left <= target {
                 break;
             }
-            if unit_stays.get(first) == Some(&false) {
-                left = left.saturating_sub(self.drop_unit(first, &mut units, &mut is_dropped));
+            let Some(user) = turn.user.filter(|_| !turn.stays) else { continue };
+            // Alone, the words would stand before the user's next ones, which some templates
+            // refuse. But they stay where more would go than has to.
+            let size = messages.get(user).map_or(0, |message| message.tokens as u64);
+            if dropping.left > target || dropping.left.saturating_sub(size) >= least {
+                dropping.drop_unit(user);
             }
         }
-        if left < tokens {
-            self.drop_leading(&unit_stays, &mut units, &mut is_dropped);
+        if dropping.left < tokens {
+            dropping.drop_leading(&unit_stays);
         }
-        is_dropped
+        dropping.is_dropped
+    }
+
+    /// The turns of the conversation, and which of their units may be dropped.
+    fn turns(&self, unit_stays: &[bool]) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::new();
+        for (index, message) in self.messages.iter().enumerate() {
+            let stays = unit_stays.get(message.unit) != Some(&false);
+            match message.author {
+                Author::System => {}
+                Author::User => {
+                    let user = (!stays).then_some(message.unit);
+                    turns.push(Turn { user, ..Turn::default() });
+                }
+                Author::Other => {
+                    if turns.is_empty() {
+                        turns.push(Turn::default());
+                    }
+                    let Some(turn) = turns.last_mut() else { continue };
+                    turn.stays |= stays;
+                    if !stays && message.unit == index {
+                        turn.units.push(index);
+                    }
+                }
+            }
+        }
+        turns
     }
 
     /// By the number of its first message, whether a unit must stay. Numbers of other messages stand for
@@ -182,32 +222,51 @@ impl Conversation {
         }
         units
     }
+}
 
-    /// Drops a unit, once; returns its tokens.
-    fn drop_unit(&self, unit: usize, units: &mut [Vec<usize>], is_dropped: &mut [bool]) -> u64 {
-        let mut tokens = 0;
-        for index in units.get_mut(unit).map(std::mem::take).unwrap_or_default() {
-            if let (Some(message), Some(dropped)) =
-                (self.messages.get(index), is_dropped.get_mut(index))
-            {
+/// Words of the user, and what followed them.
+#[derive(Debug, Default)]
+struct Turn {
+    /// The unit of the words, if it may be dropped.
+    user: Option<usize>,
+    /// The units that followed and may be dropped.
+    units: Vec<usize>,
+    /// Whether something that followed must stay.
+    stays: bool,
+}
+
+/// What has been dropped so far.
+struct Dropping<'c> {
+    messages: &'c [Message],
+    /// The messages of each unit that is left, by the number of its first one.
+    units: Vec<Vec<usize>>,
+    is_dropped: Vec<bool>,
+    /// The tokens that are left.
+    left: u64,
+}
+
+impl Dropping<'_> {
+    fn drop_unit(&mut self, unit: usize) {
+        for index in self.units.get_mut(unit).map(std::mem::take).unwrap_or_default() {
+            let message = self.messages.get(index);
+            if let (Some(message), Some(dropped)) = (message, self.is_dropped.get_mut(index)) {
                 *dropped = true;
-                tokens += message.tokens as u64;
+                self.left = self.left.saturating_sub(message.tokens as u64);
             }
         }
-        tokens
     }
 
     /// Drops what would come before the first message of the user: most templates refuse it.
-    fn drop_leading(&self, unit_stays: &[bool], units: &mut [Vec<usize>], is_dropped: &mut [bool]) {
+    fn drop_leading(&mut self, unit_stays: &[bool]) {
         for (index, message) in self.messages.iter().enumerate() {
-            if message.author == Author::System || is_dropped.get(index) == Some(&true) {
+            if message.author == Author::System || self.is_dropped.get(index) == Some(&true) {
                 continue;
             }
             let stays = unit_stays.get(message.unit) != Some(&false);
             if message.author == Author::User || stays {
                 return;
             }
-            self.drop_unit(message.unit, units, is_dropped);
+            self.drop_unit(message.unit);
         }
     }
 }

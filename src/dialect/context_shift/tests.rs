@@ -318,3 +318,51 @@ fn requests_that_forbid_it_are_not_shortened() {
     }
     assert!(Conversation::read(Operation::Embeddings, b"{\"input\":[]}").is_none());
 }
+
+/// Turns of a user's words, and tool calls or words of the model after them, all of like size.
+fn agent_turns() -> impl Strategy<Value = Vec<(Turn, usize)>> {
+    let after = prop_oneof![Just(Turn::Assistant), Just(Turn::Tools(1))];
+    let rest = vec((after, 20..60_usize), 0..30);
+    let turn =
+        (20..60_usize, rest).prop_map(|(length, rest)| [vec![(Turn::User, length)], rest].concat());
+    vec(turn, 1..8).prop_map(|turns| turns.concat())
+}
+
+proptest! {
+    #[test]
+    fn three_quarters_of_the_room_stay_in_use(
+        turns in agent_turns(),
+        // In OpenAI's responses words of the model in a row are one turn, of any size.
+        operation in prop_oneof![Just(Chat), Just(Messages), Just(OllamaChat)],
+        share in 2..10_u64,
+    ) {
+        let list = messages(operation, &turns);
+        let before = body(operation, &list, false);
+        let conversation = Conversation::read(operation, &before).unwrap();
+        let target = conversation.tokens() * share / 10;
+        let Some(shift) = conversation.shift(target, false) else { return Ok(()) };
+        let kept = Conversation::read(operation, &shift.apply(&before)).unwrap();
+        // What goes together, a call and its result, may be larger than a quarter by itself.
+        let largest = 2 * 60 * 4;
+        if target / 4 > largest {
+            prop_assert!(kept.tokens() >= target * 3 / 4, "{} of {target}", kept.tokens());
+        }
+    }
+}
+
+#[test]
+fn long_turn_loses_its_oldest_rounds_before_its_words() {
+    let mut turns = vec![(Turn::User, 30)];
+    turns.extend((0..40).map(|_| (Turn::Tools(1), 60)));
+    turns.extend([(Turn::User, 5), (Turn::Assistant, 5)]);
+    for operation in [Chat, Messages, OllamaChat, Responses] {
+        let list = messages(operation, &turns);
+        let before = body(operation, &list, false);
+        let conversation = Conversation::read(operation, &before).unwrap();
+        let target = conversation.tokens() * 3 / 4;
+        let after = conversation.shift(target, false).unwrap().apply(&before);
+        assert_eq!(list_of(operation, &after)[0], list[0], "{operation:?}: the task stays");
+        let kept = Conversation::read(operation, &after).unwrap().tokens();
+        assert!(kept >= target * 3 / 4, "{operation:?}: {kept} of {target}");
+    }
+}

@@ -1,13 +1,14 @@
 //! Reads Anthropic's `/v1/messages`.
 
 mod blocks;
+mod tools;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::openai_fields;
 use crate::dialect::conversation::{
-    Conversation, Effort, Format, Message, Role, Sampling, Thinking, Tool, ToolChoice,
+    Conversation, Effort, Format, Message, Role, Sampling, Thinking,
 };
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text};
@@ -32,20 +33,6 @@ struct AnthropicMessage<'a> {
     content: &'a RawValue,
 }
 
-#[derive(Deserialize)]
-struct AnthropicTool<'a> {
-    #[serde(default, rename = "type", borrow)]
-    kind: Option<Text<'a>>,
-    #[serde(borrow)]
-    name: Text<'a>,
-    #[serde(default, borrow)]
-    description: Option<Text<'a>>,
-    #[serde(default, borrow)]
-    input_schema: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    strict: Option<&'a RawValue>,
-}
-
 /// Reads the body.
 pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
@@ -63,7 +50,7 @@ pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     }
     conversation.sampling = sampling;
     fill_thinking_and_format(&mut conversation, &mut fields)?;
-    fill_tools(&mut conversation, &mut fields)?;
+    tools::fill_tools(&mut conversation, &mut fields)?;
     if let Some(system) = fields.take("system") {
         let mut parts = Vec::new();
         blocks::read_content(system, "system", &mut parts)?;
@@ -132,44 +119,5 @@ fn fill_thinking_and_format<'a>(
     if let Some(named) = older {
         conversation.format = Some(named.into());
     }
-    Ok(())
-}
-
-fn fill_tools<'a>(
-    conversation: &mut Conversation<'a>,
-    fields: &mut Fields<'a>,
-) -> Result<(), ConvertError> {
-    #[derive(Deserialize)]
-    struct Choice<'a> {
-        #[serde(rename = "type", borrow)]
-        kind: Text<'a>,
-        #[serde(default, borrow)]
-        name: Option<Text<'a>>,
-        #[serde(default)]
-        disable_parallel_tool_use: Option<bool>,
-    }
-    const CHOICE: &str = "an object of type auto, any, tool or none";
-    let tools: Vec<AnthropicTool<'_>> = fields.take_list("tools", "an object with a name")?;
-    // Tools that Anthropic's platform runs have a type with a date; the model is not offered them.
-    let is_custom =
-        |tool: &AnthropicTool<'_>| tool.kind.as_deref().is_none_or(|kind| kind == "custom");
-    let list = tools.into_iter().filter(is_custom).map(|tool| Tool {
-        name: tool.name,
-        description: tool.description,
-        schema: tool.input_schema,
-        strict: tool.strict,
-        is_free_form: false,
-    });
-    conversation.tools.list = list.collect();
-    let Some(choice) = fields.take_as::<Choice<'_>>("tool_choice", CHOICE)? else { return Ok(()) };
-    conversation.tools.parallel = choice.disable_parallel_tool_use.map(|disabled| !disabled);
-    let invalid = ConvertError::Invalid { field: "tool_choice", expected: CHOICE };
-    conversation.tools.choice = Some(match (&*choice.kind, choice.name) {
-        ("auto", _) => ToolChoice::Auto,
-        ("none", _) => ToolChoice::None,
-        ("any", _) => ToolChoice::Required,
-        ("tool", Some(name)) => ToolChoice::Named(name),
-        _ => return Err(invalid),
-    });
     Ok(())
 }

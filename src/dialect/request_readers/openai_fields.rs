@@ -1,10 +1,12 @@
 //! What OpenAI's chat, completions and responses have in common: sampling, limits, tools.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::dialect::conversation::{
-    Conversation, Effort, Format, Logprobs, Sampling, Thinking, Tool, ToolChoice, Tools,
+    Conversation, Effort, Format, Logprobs, Sampling, Thinking, Tool, ToolChoice, Tools, flat_name,
 };
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text, is_string, read_value};
@@ -65,6 +67,7 @@ impl<'a> From<Function<'a>> for Tool<'a> {
             schema: function.parameters,
             strict: function.strict,
             is_free_form: false,
+            namespace: None,
         }
     }
 }
@@ -119,11 +122,8 @@ pub(super) fn fill_chat<'a>(
     let newer = fields.take_as("max_completion_tokens", "a whole number")?;
     let older = fields.take_as("max_tokens", "a whole number")?;
     conversation.max_tokens = newer.or(older);
-    conversation.tools = Tools {
-        list: read_chat_tools(fields)?,
-        choice: fields.take("tool_choice").map(read_tool_choice).transpose()?,
-        parallel: fields.take_as("parallel_tool_calls", "true or false")?,
-    };
+    conversation.tools.list = read_chat_tools(fields)?;
+    fill_tool_choice(&mut conversation.tools, fields)?;
     conversation.format = fields.take("response_format").map(read_format).transpose()?.flatten();
     conversation.thinking = read_thinking(fields)?;
     let enabled = fields.take_as("logprobs", "true or false")?.unwrap_or(false);
@@ -141,30 +141,91 @@ pub(super) fn read_stop(raw: &RawValue) -> Result<Vec<Text<'_>>, ConvertError> {
     read_value(raw, "stop", STOP)
 }
 
-/// Reads `tool_choice` of chat and of responses, which differ in where they name the function.
-pub(super) fn read_tool_choice(raw: &RawValue) -> Result<ToolChoice<'_>, ConvertError> {
-    #[derive(Deserialize)]
-    struct Named<'a> {
-        #[serde(default, borrow)]
-        name: Option<Text<'a>>,
-        #[serde(default, borrow)]
-        function: Option<Name<'a>>,
+/// What `tool_choice` may be.
+const CHOICE: &str = "auto, none, required, a function, or allowed_tools with a mode and tools";
+
+/// A function in `tool_choice`: chat and responses differ in where they name it.
+#[derive(Deserialize)]
+struct NamedTool<'a> {
+    #[serde(default, borrow)]
+    name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    namespace: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    function: Option<ToolName<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ToolName<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+}
+
+impl<'a> NamedTool<'a> {
+    fn into_name(self) -> Option<Text<'a>> {
+        let name = self.name.or(self.function.map(|function| function.name))?;
+        Some(match self.namespace {
+            Some(namespace) => flat_name(&namespace, &name).into(),
+            None => name,
+        })
     }
+}
+
+/// The tools among which the model may choose, with `mode` auto or required.
+#[derive(Deserialize)]
+struct AllowedTools<'a> {
+    #[serde(borrow)]
+    mode: Text<'a>,
+    #[serde(borrow)]
+    tools: Vec<NamedTool<'a>>,
+}
+
+/// Takes `tool_choice` and `parallel_tool_calls` of chat and of responses. Tools that are not
+/// allowed are not offered: no other API can offer a tool and forbid it.
+pub(super) fn fill_tool_choice<'a>(
+    tools: &mut Tools<'a>,
+    fields: &mut Fields<'a>,
+) -> Result<(), ConvertError> {
     #[derive(Deserialize)]
-    struct Name<'a> {
-        #[serde(borrow)]
-        name: Text<'a>,
+    struct Kind<'a> {
+        #[serde(default, rename = "type", borrow)]
+        kind: Option<Text<'a>>,
+        #[serde(default, borrow)]
+        allowed_tools: Option<&'a RawValue>,
     }
-    const EXPECTED: &str = "auto, none, required or a function";
+    tools.parallel = fields.take_as("parallel_tool_calls", "true or false")?;
+    let Some(raw) = fields.take("tool_choice") else { return Ok(()) };
+    if is_string(raw) {
+        tools.choice = Some(read_tool_choice(raw)?);
+        return Ok(());
+    }
+    let kind: Kind<'_> = read_value(raw, "tool_choice", CHOICE)?;
+    if kind.kind.as_deref() != Some("allowed_tools") {
+        tools.choice = Some(read_tool_choice(raw)?);
+        return Ok(());
+    }
+    let allowed = kind.allowed_tools.unwrap_or(raw);
+    let allowed: AllowedTools<'_> = read_value(allowed, "tool_choice", CHOICE)?;
+    tools.choice = Some(match &*allowed.mode {
+        "auto" => ToolChoice::Auto,
+        "required" => ToolChoice::Required,
+        _ => return Err(ConvertError::Invalid { field: "tool_choice", expected: CHOICE }),
+    });
+    let names = allowed.tools.into_iter().filter_map(NamedTool::into_name);
+    let names: HashSet<String> = names.map(|name| name.to_string()).collect();
+    tools.list.retain(|tool| names.contains(&*tool.name));
+    Ok(())
+}
+
+fn read_tool_choice(raw: &RawValue) -> Result<ToolChoice<'_>, ConvertError> {
     match raw.get() {
         "\"auto\"" => Ok(ToolChoice::Auto),
         "\"none\"" => Ok(ToolChoice::None),
         "\"required\"" => Ok(ToolChoice::Required),
         _ => {
-            let named: Named<'_> = read_value(raw, "tool_choice", EXPECTED)?;
-            let name = named.name.or(named.function.map(|function| function.name));
-            name.map(ToolChoice::Named)
-                .ok_or(ConvertError::Invalid { field: "tool_choice", expected: EXPECTED })
+            let named: NamedTool<'_> = read_value(raw, "tool_choice", CHOICE)?;
+            let invalid = ConvertError::Invalid { field: "tool_choice", expected: CHOICE };
+            named.into_name().map(ToolChoice::Named).ok_or(invalid)
         }
     }
 }

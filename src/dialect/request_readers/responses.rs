@@ -1,14 +1,13 @@
 //! Reads OpenAI's `/v1/responses`.
 
 mod items;
+mod tools;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::openai_fields;
-use crate::dialect::conversation::{
-    Conversation, Effort, Format, Logprobs, Message, Part, Role, Tool,
-};
+use crate::dialect::conversation::{Conversation, Effort, Format, Logprobs, Message, Part, Role};
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Object, Text, is_string, read_value};
 
@@ -18,10 +17,6 @@ const PLATFORM: &[&str] =
 
 /// Fields whose meaning is stored by the platform.
 const STORED: &[&str] = &["previous_response_id", "conversation", "prompt"];
-
-/// Tools that the platform runs by itself: the model is not offered them.
-const HOSTED: &[&str] =
-    &["web_search", "file_search", "code_interpreter", "image_generation", "tool_search"];
 
 /// What a response echoes of its request, and what it says where the request says nothing.
 const ECHO: &[(&str, &str)] = &[
@@ -38,23 +33,6 @@ const ECHO: &[(&str, &str)] = &[
     ("truncation", "\"disabled\""),
     ("user", "null"),
 ];
-
-/// The arguments of a tool that takes any text.
-const FREE_FORM: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
-
-#[derive(Deserialize)]
-struct ResponsesTool<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Text<'a>,
-    #[serde(default, borrow)]
-    name: Option<Text<'a>>,
-    #[serde(default, borrow)]
-    description: Option<Text<'a>>,
-    #[serde(default, borrow)]
-    parameters: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    strict: Option<&'a RawValue>,
-}
 
 /// Reads the body.
 pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
@@ -75,10 +53,8 @@ pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     conversation.max_tokens = fields.take_as("max_output_tokens", "a whole number")?;
     fill_thinking_and_format(&mut conversation, &mut fields)?;
     fill_logprobs(&mut conversation, &mut fields)?;
-    conversation.tools.list = read_tools(&mut fields)?;
-    conversation.tools.choice =
-        fields.take("tool_choice").map(openai_fields::read_tool_choice).transpose()?;
-    conversation.tools.parallel = fields.take_as("parallel_tool_calls", "true or false")?;
+    conversation.tools.list = tools::read_tools(&mut fields)?;
+    openai_fields::fill_tool_choice(&mut conversation.tools, &mut fields)?;
     let instructions: Option<Text<'_>> = fields.take_as("instructions", "a string")?;
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {
         conversation.messages.push(Message { role: Role::System, parts: vec![Part::Text(text)] });
@@ -159,34 +135,4 @@ fn fill_logprobs<'a>(
     let enabled = include.iter().any(|one| &**one == "message.output_text.logprobs");
     conversation.logprobs = Logprobs { enabled, top };
     Ok(())
-}
-
-fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, ConvertError> {
-    const EXPECTED: &str = "a function or a custom tool with a name";
-    let tools: Vec<ResponsesTool<'_>> = fields.take_list("tools", EXPECTED)?;
-    let mut list = Vec::with_capacity(tools.len());
-    for (index, tool) in tools.into_iter().enumerate() {
-        let is_free_form = match &*tool.kind {
-            "function" => false,
-            "custom" => true,
-            hosted if HOSTED.iter().any(|name| hosted.starts_with(name)) => continue,
-            _ => {
-                return Err(ConvertError::InvalidItem {
-                    field: "tools",
-                    index,
-                    expected: EXPECTED,
-                });
-            }
-        };
-        let invalid = ConvertError::InvalidItem { field: "tools", index, expected: EXPECTED };
-        let free_form = || serde_json::from_str(FREE_FORM).ok();
-        list.push(Tool {
-            name: tool.name.ok_or(invalid)?,
-            description: tool.description,
-            schema: if is_free_form { free_form() } else { tool.parameters },
-            strict: tool.strict,
-            is_free_form,
-        });
-    }
-    Ok(list)
 }

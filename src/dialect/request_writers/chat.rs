@@ -34,8 +34,9 @@ pub(super) fn write(
             body.number("top_logprobs", top);
         }
     }
+    let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
-        if !is_written(conversation, name) {
+        if !is_written(conversation, name) && !sampling.contains(name) {
             body.raw(name, value.get());
         }
     }
@@ -54,7 +55,7 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
         "max_tokens" | "max_completion_tokens" => conversation.max_tokens.is_some(),
         "stop" => !conversation.stop.is_empty(),
         "logprobs" | "top_logprobs" => conversation.logprobs.enabled,
-        _ => conversation.sampling.has(name),
+        _ => false,
     }
 }
 

@@ -26,8 +26,9 @@ pub(super) fn write(
     if conversation.logprobs.enabled {
         body.number("logprobs", conversation.logprobs.top.unwrap_or(0));
     }
+    let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
-        if !is_written(conversation, name) {
+        if !is_written(conversation, name) && !sampling.contains(name) {
             body.raw(name, value.get());
         }
     }
@@ -40,7 +41,7 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
         "max_tokens" => conversation.max_tokens.is_some(),
         "stop" => !conversation.stop.is_empty(),
         "logprobs" => conversation.logprobs.enabled,
-        _ => conversation.sampling.has(name),
+        _ => false,
     }
 }
 

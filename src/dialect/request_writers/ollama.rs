@@ -53,7 +53,7 @@ pub(super) fn write_chat(
         }
     }
     write_format_and_thinking(conversation, &mut body);
-    write_generation(conversation, &mut body)
+    write_generation(conversation, terms, &mut body)
 }
 
 /// Writes the body of `/api/generate`.
@@ -74,7 +74,7 @@ pub(super) fn write_generate(
         Some(suffix) => body.text("suffix", suffix),
         None => body.flag("raw", true),
     }
-    write_generation(conversation, &mut body)
+    write_generation(conversation, terms, &mut body)
 }
 
 fn write_message(message: &Message<'_>, list: &mut List<'_>) -> Result<(), ConvertError> {
@@ -156,12 +156,13 @@ fn write_format_and_thinking(conversation: &Conversation<'_>, body: &mut Object<
 
 fn write_generation(
     conversation: &Conversation<'_>,
+    terms: &RequestTerms<'_>,
     body: &mut Object<'_>,
 ) -> Result<(), ConvertError> {
     let mut extra = conversation.extra.clone();
     // Clients that know what is behind `/v1` set Ollama's own options there, such as `num_ctx`.
     let own: Fields<'_> = extra.take_as("options", "an object")?.unwrap_or_default();
-    write_options(conversation, &own, &mut body.object("options"));
+    write_options(conversation, &own, terms, &mut body.object("options"));
     body.flag("stream", conversation.stream);
     if conversation.logprobs.enabled {
         body.flag("logprobs", true);
@@ -177,7 +178,12 @@ fn write_generation(
     Ok(())
 }
 
-fn write_options(conversation: &Conversation<'_>, own: &Fields<'_>, options: &mut Object<'_>) {
+fn write_options(
+    conversation: &Conversation<'_>,
+    own: &Fields<'_>,
+    terms: &RequestTerms<'_>,
+    options: &mut Object<'_>,
+) {
     for (name, value) in own.iter() {
         options.raw(name, value.get());
     }
@@ -191,6 +197,9 @@ fn write_options(conversation: &Conversation<'_>, own: &Fields<'_>, options: &mu
         if is_free(name) && !conversation.sampling.has(name) {
             options.raw(name, value);
         }
+    }
+    if let Some(length) = terms.num_ctx.filter(|_| is_free("num_ctx")) {
+        options.number("num_ctx", length.into());
     }
     if let Some(limit) = conversation.max_tokens.filter(|_| is_free("num_predict")) {
         options.number("num_predict", limit);

@@ -273,7 +273,8 @@ impl ChatReader {
         sink: &mut Sink<'_>,
     ) -> Result<(), BadResponse> {
         let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
-        // Engines that repeat the name repeat the id as well, or send it with every piece of the arguments.
+        // Engines that repeat the name repeat the id as well, or send it with every piece of the
+        // arguments.
         let is_repeated = *call.name == *name && (!id.is_empty() || has_arguments);
         if name.is_empty() || is_repeated || call.end.has_begun() {
             return Ok(());

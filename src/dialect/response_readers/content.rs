@@ -1,5 +1,5 @@
-//! The forms in which engines write a text: `content` as a string or as a list of chunks, the arguments of
-//! a tool call as a string or as an object.
+//! The forms in which engines write a text: `content` as a string or as a list of chunks, the
+//! arguments of a tool call as a string or as an object.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use crate::dialect::json::is_string;
 use crate::dialect::piece::Piece;
 
-/// The `content` of a message or a delta. Mistral's API sends a list of chunks where a model thinks.
+/// The `content` of a message or a delta. Mistral's API sends a list of chunks where a model
+/// thinks.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     Text(Piece<'a>),
@@ -22,7 +23,8 @@ impl Default for Content<'_> {
     }
 }
 
-/// A chunk of a content. Those without text, such as references and images, say nothing to a converted client.
+/// A chunk of a content. Those without text, such as references and images, say nothing to a
+/// converted client.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(default, borrow)]
@@ -63,7 +65,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
             }
         }
 
-        // `serde_json` passes a list on as one, and a string as its bytes: halves of surrogate pairs included.
+        // `serde_json` passes a list on as one, and a string as its bytes: halves of surrogate
+        // pairs included.
         deserializer.deserialize_bytes(ContentVisitor)
     }
 }

@@ -1,6 +1,7 @@
-//! Puts events in order for the dialects whose blocks come one after the other. Engines may send the
-//! pieces of several tool calls in turn, and text between them. The first call that is incomplete is
-//! written as it comes; what belongs behind it waits until its arguments are a whole object. Bounded.
+//! Puts events in order for the dialects whose blocks come one after the other. Engines may send
+//! the pieces of several tool calls in turn, and text between them. The first call that is
+//! incomplete is written as it comes; what belongs behind it waits until its arguments are a whole
+//! object. Bounded.
 
 use std::collections::VecDeque;
 

@@ -42,8 +42,7 @@ impl ResponseWriter for ResponseEvents {
                 self.delta(text, None, moment, out)
             }
             Event::Call { place, id, name } => {
-                let is_free_form = moment.reply.terms.free_form_tools.iter().any(|one| one == name);
-                let kind = Kind::call(place, (id, name), is_free_form, moment.reply);
+                let kind = Kind::call(place, (id, name), moment.reply);
                 self.open_item(kind, moment, out).map(|_item| ())
             }
             Event::Arguments { place, piece } => {
@@ -228,8 +227,7 @@ pub(super) fn write_whole(
         items.push((Kind::Text, &gathered.text));
     }
     for (place, call) in gathered.calls.iter().enumerate() {
-        let is_free_form = moment.reply.terms.free_form_tools.contains(&call.name);
-        let kind = Kind::call(place, (&call.id, &call.name), is_free_form, moment.reply);
+        let kind = Kind::call(place, (&call.id, &call.name), moment.reply);
         items.push((kind, call.text()));
     }
     let mut output = Vec::new();

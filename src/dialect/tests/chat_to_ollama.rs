@@ -252,3 +252,17 @@ fn errors_end_a_stream_without_done() {
     assert_eq!(last["error"]["message"], "unexpected EOF");
     assert_eq!(last["error"]["type"], "api_error");
 }
+
+#[test]
+fn configured_context_is_that_of_clients_without_one() {
+    let terms =
+        crate::dialect::RequestTerms { model: "m", engine: Engine::Ollama, num_ctx: Some(32_768) };
+    let converted = |fields: Value| {
+        let body = chat(fields).to_string();
+        let converted = crate::dialect::convert_request(Chat, OllamaChat, body.as_bytes(), &terms);
+        serde_json::from_slice::<Value>(&converted.unwrap().body).unwrap()
+    };
+    assert_eq!(converted(json!({}))["options"]["num_ctx"], 32_768);
+    let own = converted(json!({"options": {"num_ctx": 4096}}));
+    assert_eq!(own["options"]["num_ctx"], 4096, "the client's own counts");
+}

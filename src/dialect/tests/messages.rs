@@ -253,3 +253,56 @@ fn errors_in_a_stream_are_events_of_the_name() {
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"boom\"}}\n\n"
     );
 }
+
+#[test]
+fn tools_that_clients_run_become_functions() {
+    let tools = json!([
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250124", "name": "str_replace_editor"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9},
+        {"type": "computer_20251124", "name": "computer", "display_width_px": 800, "display_height_px": 600},
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "web_fetch_20250910", "name": "web_fetch"},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+        {"type": "custom", "name": "f", "input_schema": {"type": "object"}, "defer_loading": true},
+    ]);
+    let body = convert(Messages, Chat, &messages(json!({"tools": tools})));
+    let functions: Vec<&Value> =
+        body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]).collect();
+    let names: Vec<&Value> = functions.iter().map(|function| &function["name"]).collect();
+    let expected =
+        ["bash", "str_replace_editor", "str_replace_based_edit_tool", "computer", "memory", "f"];
+    assert_eq!(names, expected);
+    assert!(functions.iter().all(|function| function["parameters"]["type"] == "object"));
+    let commands =
+        |index: usize| functions[index]["parameters"]["properties"]["command"]["enum"].to_string();
+    assert!(commands(1).contains("undo_edit") && !commands(2).contains("undo_edit"));
+    assert!(
+        functions[3]["description"].as_str().unwrap().ends_with("The screen has 800 x 600 pixels.")
+    );
+    // The model's call comes back under the name that the client knows.
+    let call =
+        json!([{"id": "c", "function": {"name": "bash", "arguments": "{\"command\":\"ls\"}"}}]);
+    let response =
+        json!({"choices": [{"message": {"tool_calls": call}, "finish_reason": "tool_calls"}]});
+    let block = &respond_whole((Messages, Chat), &response)["content"][0];
+    assert_eq!((&block["name"], &block["input"]), (&json!("bash"), &json!({"command": "ls"})));
+    let unknown = messages(json!({"tools": [{"type": "teleporter_20990101", "name": "t"}]}));
+    assert_eq!(refused(Messages, Chat, &unknown), "tools", "never dropped in silence");
+}
+
+#[test]
+fn search_results_and_found_tools_become_text() {
+    let found = json!({"type": "search_result", "source": "https://x.example", "title": "A title",
+        "content": [{"type": "text", "text": "words"}], "citations": {"enabled": true}});
+    let body = messages(json!({"messages": [
+        {"role": "user", "content": [found, {"type": "text", "text": "so?"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [
+            {"type": "tool_reference", "tool_name": "get_weather"}, found]}]},
+    ]}));
+    let body = convert(Messages, Chat, &body);
+    let text = "A title\nhttps://x.example\nwords";
+    assert_eq!(body["messages"][0]["content"][0]["text"], text);
+    assert_eq!(body["messages"][2]["content"], format!("get_weather\n{text}"));
+}

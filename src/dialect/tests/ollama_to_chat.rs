@@ -223,7 +223,8 @@ fn num_predict_becomes_the_limit_that_the_model_takes() {
     for limit in [-1, -2] {
         assert_eq!(for_engine(Engine::Vllm, options(limit)).get("max_tokens"), None);
     }
-    let terms = crate::dialect::RequestTerms { model: "gpt-5-mini", engine: Engine::OpenAi };
+    let terms =
+        crate::dialect::RequestTerms { model: "gpt-5-mini", engine: Engine::OpenAi, num_ctx: None };
     let body = chat(options(9)).to_string();
     let body = crate::dialect::convert_request(OllamaChat, Chat, body.as_bytes(), &terms).unwrap();
     let body: Value = serde_json::from_slice(&body.body).unwrap();
@@ -299,7 +300,7 @@ fn malformed_requests_name_the_field() {
         let name = if matches!(field, "num_predict" | "stop") { "options" } else { field };
         assert_eq!(refused(OllamaChat, Chat, &chat(json!({name: value}))), field, "{value}");
     }
-    let terms = crate::dialect::RequestTerms { model: "m", engine: Engine::Vllm };
+    let terms = crate::dialect::RequestTerms { model: "m", engine: Engine::Vllm, num_ctx: None };
     for body in ["", "[]", "{\"messages\":", "\u{1}"] {
         let error = crate::dialect::convert_request(OllamaChat, Chat, body.as_bytes(), &terms);
         assert_eq!(error, Err(ConvertError::NotJson), "{body}");

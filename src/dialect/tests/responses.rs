@@ -106,6 +106,16 @@ fn what_only_the_platform_can_do_is_refused() {
         ("input", json!({"input": 5})),
         ("tools", json!({"tools": [{"type": "mcp", "server_url": "x"}]})),
         ("tools", json!({"tools": [{"type": "function"}]})),
+        ("tools", json!({"tools": [{"type": "local_shell"}]})),
+        ("tools", json!({"tools": [{"type": "apply_patch"}]})),
+        (
+            "tools",
+            json!({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "namespace", "name": "o"}]}]}),
+        ),
+        (
+            "tool_choice",
+            json!({"tool_choice": {"type": "allowed_tools", "mode": "odd", "tools": []}}),
+        ),
         ("tool_choice", json!({"tool_choice": {"type": "web_search"}})),
         ("text", json!({"text": {"format": {"type": "xml"}}})),
         ("reasoning", json!({"reasoning": {"effort": "lots"}})),
@@ -309,4 +319,82 @@ fn failures_are_numbered_events() {
     assert!(text.starts_with("event: response.failed\n"), "{text}");
     let error = &super::events(&text)[0]["response"]["error"];
     assert_eq!(*error, json!({"code": "upstream_closed", "message": "closed"}));
+}
+
+#[test]
+fn tools_of_a_namespace_are_flat_for_the_backend_alone() {
+    let function = json!({"type": "function", "name": "close", "description": "d",
+        "parameters": {"type": "object"}, "strict": false});
+    let custom = json!({"type": "custom", "name": "patch"});
+    let tools = json!([{"type": "namespace", "name": "agents", "description": "Agents", "tools": [function, custom]},
+        {"type": "function", "name": "close"}]);
+    let choice = json!({"type": "function", "namespace": "agents", "name": "close"});
+    let input = json!([
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "c0", "namespace": "agents", "name": "close", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c0", "output": "done"},
+        {"type": "local_shell_call", "call_id": "c1", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "call_id": "c1", "output": "a.txt"},
+    ]);
+    let (body, _) = converted(json!({"tools": tools, "tool_choice": choice, "input": input}));
+    let names: Vec<&Value> =
+        body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    assert_eq!(names, ["agents__close", "agents__patch", "close"]);
+    assert_eq!(body["tool_choice"]["function"]["name"], "agents__close");
+    assert_eq!(body["messages"][1]["tool_calls"][0]["function"]["name"], "agents__close");
+    assert_eq!(body["messages"][2]["name"], "agents__close");
+    assert_eq!(body["messages"][3]["tool_calls"][0]["function"]["name"], "local_shell");
+    assert_eq!(body["messages"][4]["content"], "a.txt");
+    let call = |index: u32, name: &str, arguments: &str| json!({"index": index, "id": format!("c{index}"), "function": {"name": name, "arguments": arguments}});
+    let calls = json!([
+        call(0, "agents__close", "{}"),
+        call(1, "close", "{}"),
+        call(2, "agents__patch", "{\"input\":\"x\"}")
+    ]);
+    let chunks = [chunk(json!({"tool_calls": calls}), Some("tool_calls"))];
+    let (events, result) = stream_of(json!({"tools": tools}), &chunks);
+    assert_eq!(result, Ok(()));
+    let output = &events.last().unwrap()["response"]["output"];
+    let seen: Vec<_> = output
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| (&item["type"], &item["namespace"], &item["name"]))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (&json!("function_call"), &json!("agents"), &json!("close")),
+            (&json!("function_call"), &Value::Null, &json!("close")),
+            (&json!("custom_tool_call"), &json!("agents"), &json!("patch")),
+        ]
+    );
+    let added = events.iter().find(|event| event["type"] == "response.output_item.added").unwrap();
+    assert_eq!(
+        (&added["item"]["namespace"], &added["item"]["name"]),
+        (&json!("agents"), &json!("close"))
+    );
+}
+
+#[test]
+fn tools_that_are_not_allowed_are_not_offered() {
+    let tools = json!([{"type": "function", "name": "f"}, {"type": "function", "name": "g"},
+        {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]);
+    for (mode, names) in [("auto", vec!["f", "n__f"]), ("required", vec!["f", "n__f"])] {
+        let choice = json!({"type": "allowed_tools", "mode": mode, "tools": [
+            {"type": "function", "name": "f"}, {"type": "function", "namespace": "n", "name": "f"}, {"type": "web_search"}]});
+        let (body, _) = converted(json!({"tools": tools, "tool_choice": choice}));
+        let offered = body["tools"].as_array().unwrap().iter();
+        assert_eq!(offered.map(|tool| &tool["function"]["name"]).collect::<Vec<_>>(), names);
+        assert_eq!(body["tool_choice"], mode);
+    }
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [tool("f"), tool("g")],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [tool("g")]}}});
+    let body = convert(Chat, Messages, &chat);
+    assert_eq!(body["tools"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&body["tools"][0]["name"], &body["tool_choice"]["type"]),
+        (&json!("g"), &json!("any"))
+    );
 }

@@ -1,6 +1,6 @@
-//! Streams in every legal order and framing: the pieces of text, thinking and tool calls in turn, strings cut
-//! between the halves of a surrogate pair. Whatever the dialects, the client has the same text, thinking,
-//! calls, counts and ending, in events that its dialect allows.
+//! Streams in every legal order and framing: the pieces of text, thinking and tool calls in turn,
+//! strings cut between the halves of a surrogate pair. Whatever the dialects, the client has the
+//! same text, thinking, calls, counts and ending, in events that its dialect allows.
 
 mod client;
 mod engine;
@@ -85,7 +85,8 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 impl Said {
-    /// Its pieces in an order that `choices` pick: each string in its own order, and calls start in theirs.
+    /// Its pieces in an order that `choices` pick: each string in its own order, and calls start in
+    /// theirs.
     fn deltas(&self, choices: &[u8]) -> Vec<Delta> {
         let mut choices = choices.iter().copied().chain(std::iter::repeat(0));
         let mut next = |below: usize| usize::from(choices.next().unwrap()) % below;

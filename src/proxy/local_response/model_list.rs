@@ -12,7 +12,8 @@ use crate::proxy::auth;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::similar_model::with_similar_model;
-use crate::routing::{RouteError, SplitPoint};
+use crate::routing::{Names, RouteError, SplitPoint};
+use crate::units::TokenCount;
 
 /// The models on a page of Anthropic's list, and the most a client may ask for.
 const PAGE: usize = 20;
@@ -29,19 +30,22 @@ pub(crate) fn list_models(
 ) -> Result<Value, OwnError> {
     let snapshot = ctx.generation.fleet.topology();
     let visible = visible_models(ctx, &snapshot);
+    let names = &ctx.generation.router.names;
+    let window = |id: &str, model: &Model| window_of(names, &snapshot, id, model);
     if ctx.dialect != Dialect::Anthropic {
-        let all = visible.iter().map(|(id, model)| openai_model(id, model, created));
+        let all =
+            visible.iter().map(|(id, model)| openai_model(id, model, window(id, model), created));
         return Ok(json!({"object": "list", "data": all.collect::<Vec<_>>()}));
     }
-    let names: Vec<&str> = visible.iter().map(|(id, _)| *id).collect();
-    let (range, has_more) = Page::read(query)?.of(&names)?;
-    let shown = names.get(range).unwrap_or_default();
-    let data: Vec<Value> = shown.iter().map(|id| anthropic_model(id, created)).collect();
+    let ids: Vec<&str> = visible.iter().map(|(id, _)| *id).collect();
+    let (range, has_more) = Page::read(query)?.of(&ids)?;
+    let shown = visible.get(range).unwrap_or_default();
+    let data = shown.iter().map(|(id, model)| anthropic_model(id, window(id, model), created));
     Ok(json!({
-        "data": data,
+        "data": data.collect::<Vec<_>>(),
         "has_more": has_more,
-        "first_id": shown.first(),
-        "last_id": shown.last(),
+        "first_id": shown.first().map(|(id, _)| id),
+        "last_id": shown.last().map(|(id, _)| id),
     }))
 }
 
@@ -62,8 +66,13 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         .or_else(|| topology.model_id(&name));
     let allowed = auth::may_request(ctx, topology, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
-        Some(_) if ctx.dialect == Dialect::Anthropic => Ok(anthropic_model(&name, created)),
-        Some(model) => Ok(openai_model(&name, model, created)),
+        Some(model) => {
+            let window = window_of(names, topology, &name, model);
+            Ok(match ctx.dialect {
+                Dialect::Anthropic => anthropic_model(&name, window, created),
+                Dialect::OpenAi | Dialect::Ollama => openai_model(&name, model, window, created),
+            })
+        }
         None if !allowed => {
             let message = format!("Model '{name}' not found");
             Err(OwnError::new(ErrorCode::ModelNotFound, message).about(Some("model")))
@@ -97,26 +106,36 @@ pub(super) fn visible_models<'a>(
     all
 }
 
-fn openai_model(id: &str, model: &Model, created: u64) -> Value {
-    let longest = model.serving.iter().filter_map(|row| row.context_length).max();
+/// The longest prompt that a client can rely on under a name: that of the backend with the most
+/// room, and of an alias that splits its requests, of the branch with the least.
+fn window_of(names: &Names, topology: &Topology, id: &str, model: &Model) -> Option<TokenCount> {
+    let longest = |model: &Model| model.serving.iter().filter_map(|row| row.context_length).max();
+    let split = names.split(id, topology).filter(|_| topology.model_id(id).is_none());
+    let Some(split) = split else { return longest(model) };
+    let targets = split.branches().filter_map(|(target, _)| topology.model_id(target));
+    targets.filter_map(|id| topology.model(id)).filter_map(longest).min()
+}
+
+fn openai_model(id: &str, model: &Model, window: Option<TokenCount>, created: u64) -> Value {
     let usable = model.serving.iter().fold(Capabilities::NONE, |all, row| all.union(row.known));
     json!({
         "id": id,
         "object": "model",
         "created": created,
         "owned_by": "penstock",
-        "max_model_len": longest.map(|tokens| tokens.0),
+        "max_model_len": window.map(|tokens| tokens.0),
         "capabilities": usable.names().collect::<Vec<_>>(),
     })
 }
 
-fn anthropic_model(id: &str, created: u64) -> Value {
+fn anthropic_model(id: &str, window: Option<TokenCount>, created: u64) -> Value {
     let created = UNIX_EPOCH + Duration::from_secs(created);
     json!({
         "type": "model",
         "id": id,
         "display_name": id,
         "created_at": humantime::format_rfc3339_seconds(created).to_string(),
+        "max_input_tokens": window.map(|tokens| tokens.0),
     })
 }
 

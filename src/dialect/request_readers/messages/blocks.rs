@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::dialect::conversation::{Call, CallResult, Image, Part};
+use crate::dialect::conversation::{Call, CallResult, Image, Part, join, joined_text};
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Text, is_string, read_value};
 
@@ -31,6 +31,10 @@ struct Block<'a> {
     content: Option<&'a RawValue>,
     #[serde(default)]
     is_error: Option<bool>,
+    #[serde(default, borrow)]
+    title: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    tool_name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +77,9 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
         "redacted_thinking" => return Ok(None),
         "image" => read_image(block.source, field)?,
         "document" => read_document(block.source)?,
+        "search_result" => read_search_result(block, field)?,
+        // What a search for tools has found: all of them are offered, so the name is enough.
+        "tool_reference" => Part::Text(block.tool_name.unwrap_or_default()),
         "tool_use" => {
             let arguments = block.input.map_or("{}", RawValue::get);
             if !arguments.starts_with('{') {
@@ -100,6 +107,21 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
         }
     };
     Ok(Some(part))
+}
+
+/// A search result becomes text: its title, its source and its content.
+fn read_search_result<'a>(block: Block<'a>, field: &'static str) -> Result<Part<'a>, ConvertError> {
+    const SOURCE: &str = "messages whose search results have a source";
+    let mut parts = Vec::new();
+    if let Some(content) = block.content {
+        read_content(content, field, &mut parts)?;
+    }
+    let source: Option<Text<'_>> =
+        block.source.map(|source| read_value(source, field, SOURCE)).transpose()?;
+    let texts = [block.title.as_deref(), source.as_deref()].into_iter().flatten();
+    let body = joined_text(&parts);
+    let text = join(texts.chain([&*body])).unwrap_or_default().into_owned();
+    Ok(Part::Text(text.into()))
 }
 
 fn read_image<'a>(

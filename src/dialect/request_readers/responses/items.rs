@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::dialect::conversation::{Call, CallResult, Message, Part, Role};
+use crate::dialect::conversation::{Call, CallResult, Message, Part, Role, flat_name};
 use crate::dialect::error::ConvertError;
 use crate::dialect::image;
 use crate::dialect::json::{Object, Text, is_object, is_string};
@@ -23,11 +23,18 @@ struct Item<'a> {
     #[serde(default, borrow)]
     name: Option<Text<'a>>,
     #[serde(default, borrow)]
+    namespace: Option<Text<'a>>,
+    #[serde(default, borrow)]
     arguments: Option<Text<'a>>,
     #[serde(default, borrow)]
     input: Option<Text<'a>>,
     #[serde(default, borrow)]
     output: Option<&'a RawValue>,
+    /// What a shell is to do.
+    #[serde(default, borrow)]
+    action: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -87,17 +94,25 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
             let arguments = item.arguments.filter(|text| !text.trim().is_empty());
             let arguments = arguments.unwrap_or_else(|| "{}".into());
             is_object(&arguments).then_some(())?;
-            Some((Role::Assistant, vec![call(item.call_id, item.name?, arguments)]))
+            let name = full_name(item.name?, item.namespace);
+            Some((Role::Assistant, vec![call(item.call_id, name, arguments)]))
+        }
+        // Of a turn that another model had.
+        Some("local_shell_call") => {
+            let action = item.action.map(RawValue::get).filter(|action| action.starts_with('{'))?;
+            let call = call(item.call_id.or(item.id), "local_shell".into(), action.into());
+            Some((Role::Assistant, vec![call]))
         }
         Some("custom_tool_call") => {
             let mut arguments = Vec::new();
             Object::new(&mut arguments).text("input", &item.input?);
             let arguments = String::from_utf8(arguments).ok()?;
-            Some((Role::Assistant, vec![call(item.call_id, item.name?, arguments.into())]))
+            let name = full_name(item.name?, item.namespace);
+            Some((Role::Assistant, vec![call(item.call_id, name, arguments.into())]))
         }
-        Some("function_call_output" | "custom_tool_call_output") => {
+        Some("function_call_output" | "custom_tool_call_output" | "local_shell_call_output") => {
             let parts = read_content(item.output?)?;
-            let (call, name) = (item.call_id?, Text::default());
+            let (call, name) = (item.call_id.or(item.id)?, Text::default());
             let result = CallResult { call, name, parts, is_error: false };
             Some((Role::Tool, vec![Part::Result(result)]))
         }
@@ -112,6 +127,14 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
             Some((Role::Assistant, thinking.collect()))
         }
         Some(_) => None,
+    }
+}
+
+/// The name by which a backend knows a tool.
+fn full_name<'a>(name: Text<'a>, namespace: Option<Text<'a>>) -> Text<'a> {
+    match namespace {
+        Some(namespace) => flat_name(&namespace, &name).into(),
+        None => name,
     }
 }
 

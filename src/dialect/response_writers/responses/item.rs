@@ -29,19 +29,22 @@ pub(super) struct Target {
     place: usize,
     call_id: String,
     name: String,
+    namespace: Option<String>,
 }
 
 impl Kind {
-    /// A call with the id and the name that the backend gave.
-    pub(super) fn call(
-        place: usize,
-        (id, name): (&str, &str),
-        is_free_form: bool,
-        reply: &Reply,
-    ) -> Self {
+    /// A call with the id and the name that the backend gave, in the form that the client knows.
+    pub(super) fn call(place: usize, (id, name): (&str, &str), reply: &Reply) -> Self {
         let call_id = call_id(id, place, &reply.context.request_id).into_owned();
-        let target = Target { place, call_id, name: name.to_owned() };
-        if is_free_form { Self::FreeForm(target) } else { Self::Call(target) }
+        let form = reply.terms.tools.get(name);
+        let namespace = form.and_then(|form| form.namespace.clone());
+        let (namespace, name) = namespace
+            .map_or_else(|| (None, name.to_owned()), |(namespace, name)| (Some(namespace), name));
+        let target = Target { place, call_id, name, namespace };
+        match form.is_some_and(|form| form.is_free_form) {
+            true => Self::FreeForm(target),
+            false => Self::Call(target),
+        }
     }
 }
 
@@ -178,6 +181,7 @@ impl Item {
                 item.text("type", "function_call");
                 item.text("status", status);
                 item.text("call_id", &target.call_id);
+                item.text_if("namespace", target.namespace.as_deref());
                 item.text("name", &target.name);
                 item.text("arguments", if is_open { "" } else { &whole });
             }
@@ -185,6 +189,7 @@ impl Item {
                 item.text("type", "custom_tool_call");
                 item.text("status", status);
                 item.text("call_id", &target.call_id);
+                item.text_if("namespace", target.namespace.as_deref());
                 item.text("name", &target.name);
                 item.text("input", if is_open { "" } else { &whole });
             }

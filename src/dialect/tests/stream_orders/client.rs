@@ -1,5 +1,6 @@
-//! What a client reads from a converted response. Refuses what the dialect does not allow: a block that
-//! opens inside another, a delta of a block that is not open, a sum that differs from its pieces.
+//! What a client reads from a converted response. Refuses what the dialect does not allow: a block
+//! that opens inside another, a delta of a block that is not open, a sum that differs from its
+//! pieces.
 
 use serde_json::{Value, json};
 

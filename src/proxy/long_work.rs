@@ -1,0 +1,16 @@
+//! Work on large bodies, which would hold up the other requests of its thread.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
+
+/// Work on more bytes than this leaves the event loop: a conversion takes some 10 ms for a MiB.
+const LONG: usize = 256 * 1024;
+
+/// Does work on `bytes` bytes. While it is long, another thread serves the other requests of this
+/// one.
+pub(super) fn beside_the_loop<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+    let can_move = || {
+        Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread)
+    };
+    if bytes > LONG && can_move() { block_in_place(work) } else { work() }
+}
