@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::request_validation::{CHAT, assert_openai_error, send, start};
-use crate::support::client::{Client, chat, request, timed};
+use crate::support::client::{Client, chat, timed};
 use crate::support::pace::best_of;
 
 crate::trials![
