@@ -366,7 +366,8 @@ async fn deliver(
 
 pub(super) async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {
     let Reply { mut exchange, head, attempt } = reply;
-    let body = exchange.hold(head.framing, HELD_LIMIT).await;
+    let mut claim = proxy.claim_response();
+    let body = exchange.hold(head.framing, HELD_LIMIT, &mut claim).await;
     let body = body.map_err(|_client_gone| Failure::ClientGone)?;
     if body.is_some() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
@@ -377,5 +378,6 @@ pub(super) async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse
         header: head.header,
         // A refusal that is too large or broke off is passed on without its body.
         body: body.unwrap_or_default(),
+        _claim: claim,
     })
 }

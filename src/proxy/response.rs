@@ -27,7 +27,7 @@ use crate::upstream::http1::Exchange;
 use crate::upstream::relay::{HeldHead, RelayEnd, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
-pub(super) use converted::{converter, reason_of};
+pub(super) use converted::{claim_conversion, converter, outcome_of, reason_of};
 use progress::Progress;
 use usage_filter::UsageFilter;
 

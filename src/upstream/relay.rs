@@ -15,6 +15,7 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::TimeoutsConfig;
 use crate::units::Timestamp;
+use crate::wire::body_budget::BodyClaim;
 
 /// How the relay of a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +168,8 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(crate) enum ReadWholeError {
     /// It is larger than the limit.
     TooLarge,
+    /// There is no memory for it beside the others (`limits.buffered_responses`).
+    MemoryFull,
     /// It ended early.
     Broken(ExchangeError),
 }
@@ -249,30 +252,39 @@ impl Exchange<'_> {
         terms.observer.tokens_passed(is_first, tokens, now);
     }
 
-    /// Reads a whole small body instead of relaying it; `None` when it is larger than `limit` or
-    /// breaks off.
+    /// Reads a whole small body instead of relaying it; `None` when it is larger than `limit`, finds no memory
+    /// or breaks off.
     pub(crate) async fn hold(
         &mut self,
         framing: Framing,
         limit: usize,
+        claim: &mut BodyClaim,
     ) -> Result<Option<Bytes>, ExchangeError> {
-        match self.read_whole(framing, limit).await {
+        match self.read_whole(framing, limit, claim).await {
             Ok(body) => Ok(Some(body)),
             Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
                 Err(ExchangeError::ClientGone)
             }
-            Err(ReadWholeError::TooLarge | ReadWholeError::Broken(_)) => Ok(None),
+            Err(
+                ReadWholeError::TooLarge | ReadWholeError::MemoryFull | ReadWholeError::Broken(_),
+            ) => Ok(None),
         }
     }
 
-    /// Reads a whole body of at most `limit` bytes.
+    /// Reads a whole body of at most `limit` bytes, and claims memory for it as it comes.
     pub(crate) async fn read_whole(
         &mut self,
         framing: Framing,
         limit: usize,
+        claim: &mut BodyClaim,
     ) -> Result<Bytes, ReadWholeError> {
         let mut decoder = BodyDecoder::new(framing);
-        let mut held = BytesMut::new();
+        // Room that is not written to takes no memory, and spares the copies of a growing buffer.
+        let announced = match framing {
+            Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX).min(limit),
+            Framing::Empty | Framing::Chunked | Framing::UntilClose => 0,
+        };
+        let mut held = BytesMut::with_capacity(announced);
         loop {
             let payload = decoder
                 .take(&mut self.connection.read)
@@ -280,6 +292,9 @@ impl Exchange<'_> {
             held.extend_from_slice(&payload);
             if held.len() > limit {
                 return Err(ReadWholeError::TooLarge);
+            }
+            if !claim.grow_to(held.len()) {
+                return Err(ReadWholeError::MemoryFull);
             }
             if decoder.is_done() {
                 return Ok(held.freeze());

@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::dialect::response_text;
-use crate::downstream::body::{BodyLength, HeldBody};
+use crate::downstream::body::{BodyClaim, BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
 use crate::fleet::{BackendSet, InflightGuard, Outcome};
 use crate::proxy::Proxy;
@@ -25,7 +25,9 @@ use crate::proxy::queue::{Unadmitted, Waiter, decide_in_turn, has_others_waiting
 use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
-use crate::proxy::response::{Reply, converter, reason_of, record_head};
+use crate::proxy::response::{
+    Reply, claim_conversion, converter, outcome_of, reason_of, record_head,
+};
 use crate::proxy::retry::{is_rate_limit, may_retry, route_error};
 use crate::routing::{EnsembleCall, EnsemblePlan, RouteError, RoutingDecision};
 use crate::scan::Usage;
@@ -41,10 +43,16 @@ pub(super) enum CallFailure {
     Own(OwnError),
 }
 
+/// The text of a response, with its share of the memory for responses.
+pub(super) struct HeldText {
+    pub(super) text: String,
+    _claim: BodyClaim,
+}
+
 /// How a call ended.
 pub(super) struct CallReport {
     pub(super) call: EnsembleCall,
-    pub(super) text: Result<String, CallFailure>,
+    pub(super) text: Result<HeldText, CallFailure>,
     pub(super) usage: Option<Usage>,
 }
 
@@ -223,7 +231,7 @@ impl Call {
         session: &Session,
         decision: &RoutingDecision,
         permit: InflightGuard,
-    ) -> Result<String, NoText> {
+    ) -> Result<HeldText, NoText> {
         let Self { ctx, request, .. } = self;
         request.decision = Some(*decision);
         let fleet = Arc::clone(&request.fleet);
@@ -255,7 +263,8 @@ impl Call {
                 AttemptResult::unsuited(&Unsuited::NotConverted(*reason), ctx)
             }
             Err(NoText::Unreadable(error)) => {
-                AttemptResult { outcome: Outcome::Fault, code: Some(error.code), ..by_status }
+                let outcome = outcome_of(error.code);
+                AttemptResult { outcome, code: Some(error.code), ..by_status }
             }
         };
         ctx.record.outcome = Some(result.outcome);
@@ -275,7 +284,7 @@ impl Call {
         mut self,
         proxy: &Proxy,
         session: &Session,
-        text: Result<String, CallFailure>,
+        text: Result<HeldText, CallFailure>,
     ) -> CallReport {
         let record = &mut self.ctx.record;
         match &text {
@@ -300,7 +309,7 @@ async fn read_reply(
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
     reply: Reply<'_>,
-) -> Result<String, NoText> {
+) -> Result<HeldText, NoText> {
     record_head(ctx, request, &reply.head, reply.attempt);
     let operation = request.profile.operation;
     let status = reply.head.status;
@@ -319,13 +328,17 @@ async fn read_reply(
     let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
     let Reply { mut exchange, head, attempt } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = exchange.read_whole(head.framing, limit).await.map_err(unread)?;
+    let mut claim = proxy.claim_response();
+    let body = exchange.read_whole(head.framing, limit, &mut claim).await.map_err(unread)?;
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = ResponseMonitor::new(sent, None);
     monitor.observe(&body, true);
     ctx.record.usage = monitor.usage();
     if head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+    }
+    if !claim_conversion(&mut claim, body.len()) {
+        return Err(unread(ReadWholeError::MemoryFull));
     }
     let body = match way_back {
         None => body,
@@ -338,7 +351,9 @@ async fn read_reply(
         let message = "The backend's response to a call of the ensemble has no text";
         NoText::Unreadable(OwnError::new(ErrorCode::BadUpstreamResponse, message))
     };
-    response_text(operation, &body).ok_or_else(none)
+    let text = response_text(operation, &body).ok_or_else(none)?;
+    claim.shrink_to(text.len());
+    Ok(HeldText { text, _claim: claim })
 }
 
 fn unreadable(converter: &Converter, code: ErrorCode) -> NoText {
