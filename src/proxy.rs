@@ -71,7 +71,7 @@ use once_cell::sync::OnceCell;
 use crate::admission::rate_limits::RateLimiter;
 use crate::clock::{now, unix_seconds};
 use crate::config::Config;
-use crate::downstream::body::BodyBudget;
+use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::DecodeCounts;
 use crate::fleet::BackendId;
@@ -92,6 +92,8 @@ pub struct Proxy {
     started_with: Config,
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
+    /// Responses that are held rather than relayed.
+    responses: Arc<BodyBudget>,
     decoded: DecodeCounts,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
@@ -126,6 +128,7 @@ impl Proxy {
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
+            responses: Arc::default(),
             decoded: DecodeCounts::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
@@ -244,6 +247,17 @@ impl Proxy {
     /// Bytes of request bodies held now.
     pub fn held_bytes(&self) -> usize {
         self.bodies.held()
+    }
+
+    /// Bytes of responses held now.
+    pub fn held_response_bytes(&self) -> usize {
+        self.responses.held()
+    }
+
+    /// A claim on the memory for responses, for one that is about to be read whole.
+    fn claim_response(&self) -> BodyClaim {
+        let limit = self.generation.load().config.limits.buffered_responses;
+        BodyClaim::empty(&self.responses, limit.to_usize())
     }
 
     /// Encoded bodies by coding and result.

@@ -1,6 +1,7 @@
 //! HTTP on the wire, as both sides of the proxy need it: chunked transfer coding, bounded reads,
 //! and the field names that clients and backends share. Knows neither clients nor backends.
 
+pub(crate) mod body_budget;
 pub mod chunked;
 pub(crate) mod content_coding;
 pub(crate) mod content_decoder;

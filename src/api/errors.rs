@@ -44,6 +44,7 @@ pub enum ErrorCode {
     QueueFull,
     DiscoveryPending,
     BodyMemoryFull,
+    ResponseMemoryFull,
     UsageUnavailable,
     TooManyConnections,
     OutOfResources,
@@ -186,7 +187,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::UnsupportedEncoding,
         "unsupported_encoding",
         415,
-        "the body is compressed, or not of the operation's media type",
+        "the body has a `Content-Encoding` that is not decoded, or several, or is not of the operation's media type",
     ),
     error(
         ErrorCode::UpgradeRequired,
@@ -283,6 +284,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "body_memory_full",
         503,
         "held bodies reached `limits.buffered_bodies`",
+    ),
+    error(
+        ErrorCode::ResponseMemoryFull,
+        "response_memory_full",
+        503,
+        "held responses reached `limits.buffered_responses`; see `Retry-After`",
     ),
     error(
         ErrorCode::UsageUnavailable,

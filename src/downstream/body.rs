@@ -1,8 +1,5 @@
 //! A request body: how it is framed, why it may be refused, and the memory it is held in.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header;
@@ -10,6 +7,7 @@ use http::header;
 use crate::api::ErrorCode;
 use crate::config::LimitsConfig;
 use crate::units::ByteSize;
+pub(crate) use crate::wire::body_budget::{BodyBudget, BodyClaim};
 use crate::wire::chunked::ChunkError;
 use crate::wire::content_coding::{CodingError, ContentCoding};
 use crate::wire::content_decoder::DecodeError;
@@ -91,63 +89,6 @@ impl BodyLength {
     }
 }
 
-/// Bounds the bodies held by all requests together (`limits.buffered_bodies`).
-#[derive(Debug, Default)]
-pub(crate) struct BodyBudget {
-    held: AtomicUsize,
-}
-
-impl BodyBudget {
-    /// Bytes held now.
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn try_take(&self, bytes: usize, limit: usize) -> bool {
-        let added = self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
-            held.checked_add(bytes).filter(|sum| *sum <= limit)
-        });
-        added.is_ok()
-    }
-}
-
-/// A claim on the budget, returned when dropped.
-pub(crate) struct BodyClaim {
-    budget: Arc<BodyBudget>,
-    bytes: usize,
-    limit: usize,
-}
-
-impl BodyClaim {
-    /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
-    pub(crate) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
-        budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
-    }
-
-    /// Claims more room as a body of unknown length grows; returns whether there is any.
-    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let granted = more == 0 || self.budget.try_take(more, self.limit);
-        if granted {
-            self.bytes += more;
-        }
-        granted
-    }
-
-    /// Returns the room beyond `bytes`.
-    pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        let surplus = self.bytes.saturating_sub(bytes);
-        self.budget.held.fetch_sub(surplus, Ordering::AcqRel);
-        self.bytes -= surplus;
-    }
-}
-
-impl Drop for BodyClaim {
-    fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
 /// A whole body and its claim on the budget.
 pub(crate) struct HeldBody {
     pub(crate) bytes: Bytes,
@@ -157,26 +98,5 @@ pub(crate) struct HeldBody {
 impl HeldBody {
     pub(crate) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
         Self { bytes: bytes.freeze(), _claim: claim }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn body_claims_stay_within_the_budget_and_are_returned() {
-        let budget = Arc::new(BodyBudget::default());
-        let mut first = BodyClaim::take(&budget, 60, 100).unwrap();
-        assert!(BodyClaim::take(&budget, 50, 100).is_none());
-        assert!(first.grow_to(100));
-        assert!(!first.grow_to(101));
-        assert_eq!(budget.held(), 100);
-        first.shrink_to(200);
-        assert_eq!(budget.held(), 100);
-        first.shrink_to(30);
-        assert_eq!(budget.held(), 30);
-        drop(first);
-        assert_eq!(budget.held(), 0);
     }
 }

@@ -9,9 +9,9 @@ use bytes::{Bytes, BytesMut};
 
 use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
 use crate::config::LimitsConfig;
-use crate::wire::after;
 use crate::wire::content_coding::ContentCoding;
 use crate::wire::content_decoder::ContentDecoder;
+use crate::wire::{after, before};
 
 /// The most bytes that one step reads, and the most that it writes: well below a millisecond.
 const STEP: usize = 64 * 1024;
@@ -107,28 +107,68 @@ async fn decode_steps(
     let limit = bounds.limits.buffered_bodies.to_usize();
     let mut claim = BodyClaim::take(bounds.budget, 0, limit).ok_or(BodyError::MemoryFull)?;
     let mut decoder = ContentDecoder::new(coding);
-    let mut body = BytesMut::new();
+    let mut pieces = Pieces::for_body_of(encoded.len());
     let mut rest = &encoded[..];
-    // Most bodies are a few times as large as they came.
-    let room = encoded.len().saturating_mul(4).clamp(LEAST_ROOM, STEP);
     loop {
-        let length = body.len();
-        body.resize(length + room, 0);
-        let output = body.get_mut(length..).unwrap_or(&mut []);
-        let step = decoder.step(rest, STEP, output);
+        let step = decoder.step(rest, STEP, pieces.room());
         let step = step.map_err(|reason| BodyError::NotDecoded { coding, reason })?;
-        body.truncate(length + step.written);
+        let decoded = pieces.add(step.written);
         rest = after(rest, step.read);
-        check_size(body.len(), encoded.len(), bounds.limits)?;
-        // The decoder's window is at most as large as what it has written.
-        if !claim.grow_to(2 * body.len()) {
+        check_size(decoded, encoded.len(), bounds.limits)?;
+        // The decoder's window is at most as large as what it has written, and so is the joined body.
+        if !claim.grow_to(2 * decoded) {
             return Err(BodyError::MemoryFull);
         }
         if step.is_whole {
-            claim.shrink_to(body.len());
-            return Ok(HeldBody::new(fitted(body), claim));
+            drop(decoder);
+            let body = pieces.joined();
+            claim.shrink_to(decoded);
+            return Ok(HeldBody::new(body, claim));
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// What has been decoded: in pieces, so that a body which turns out to be too large was never copied to grow.
+struct Pieces {
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+    /// The bytes of `last` that are written.
+    written: usize,
+    total: usize,
+}
+
+impl Pieces {
+    fn for_body_of(encoded: usize) -> Self {
+        // Most bodies are a few times as large as they came.
+        let first = encoded.saturating_mul(4).clamp(LEAST_ROOM, STEP);
+        Self { full: Vec::new(), last: vec![0; first], written: 0, total: 0 }
+    }
+
+    /// Where the next step writes to, which is never empty.
+    fn room(&mut self) -> &mut [u8] {
+        if self.written == self.last.len() {
+            self.full.push(std::mem::replace(&mut self.last, vec![0; STEP]));
+            self.written = 0;
+        }
+        self.last.get_mut(self.written..).unwrap_or(&mut [])
+    }
+
+    /// Notes what was written to the room; returns the size of all.
+    fn add(&mut self, written: usize) -> usize {
+        self.written += written;
+        self.total += written;
+        self.total
+    }
+
+    /// The whole, without spare room: many small bodies may wait in a queue.
+    fn joined(self) -> BytesMut {
+        let mut body = BytesMut::with_capacity(self.total);
+        for piece in &self.full {
+            body.extend_from_slice(piece);
+        }
+        body.extend_from_slice(before(&self.last, self.written));
+        body
     }
 }
 
@@ -143,12 +183,6 @@ fn check_size(decoded: usize, encoded: usize, limits: &LimitsConfig) -> Result<(
         return Err(BodyError::Expands { ratio });
     }
     Ok(())
-}
-
-/// A small body without the room of its last step: many such bodies may wait in a queue.
-fn fitted(body: BytesMut) -> BytesMut {
-    let is_loose = body.len() < STEP && body.capacity() > 2 * body.len();
-    if is_loose { BytesMut::from(&body[..]) } else { body }
 }
 
 #[cfg(test)]

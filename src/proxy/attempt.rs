@@ -15,6 +15,7 @@ use super::shift_state::TooLong;
 use crate::api::{ErrorCode, Operation, TraceContext, is_same_model};
 use crate::clock::now;
 use crate::config::Engine;
+use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::fleet::{Backend, InflightGuard, Serving, Topology};
 use crate::routing::RoutingDecision;
@@ -29,7 +30,7 @@ pub(crate) enum AttemptEnd {
     /// responded with, or would have.
     Own { response: Result<OwnResponse, OwnError>, status: u16 },
     /// The response was read whole, for an ensemble, and holds this text.
-    Text(String),
+    Text(HeldText),
     /// The response was read whole, for an ensemble, and no text can be made of it.
     Unreadable(OwnError),
     /// Not a byte went to the client.
@@ -40,6 +41,12 @@ pub(crate) enum AttemptEnd {
     Changed,
     /// The request would have waited there for too long, and has a permit elsewhere.
     Moved(Box<Reserved>),
+}
+
+/// The text of a response, with its share of the memory for responses.
+pub(crate) struct HeldText {
+    pub(crate) text: String,
+    pub(crate) _claim: BodyClaim,
 }
 
 /// Why another backend may serve a request that this one does not.

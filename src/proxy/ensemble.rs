@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pingora_proxy::Session;
 
+use super::attempt::HeldText;
 use super::Proxy;
 use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::failure::OwnError;
@@ -123,8 +124,8 @@ struct Gathered {
 
 /// A draft that came, with its critique if there is one.
 struct Candidate {
-    draft: String,
-    critique: Option<String>,
+    draft: HeldText,
+    critique: Option<HeldText>,
 }
 
 /// One ensemble.
@@ -157,7 +158,7 @@ impl Ensemble<'_> {
                 let values = [
                     ("query", ensemble.source.query()),
                     ("number", &*place),
-                    ("response", &**draft),
+                    ("response", &*draft.text),
                 ];
                 let model = ensemble.plan.member(call);
                 Some((
@@ -172,8 +173,8 @@ impl Ensemble<'_> {
         let (mut critiques, _) = sum(critiques.await?, &mut parts);
         parts.critiques = critiques.len();
         let candidates = (1_u8..).zip(drafts).map(|(number, (_, draft))| {
-            let of = critiques.iter_mut().find(|(call, _)| call.number == number);
-            Candidate { draft, critique: of.map(|(_, text)| std::mem::take(text)) }
+            let of = critiques.iter().position(|(call, _)| call.number == number);
+            Candidate { draft, critique: of.map(|at| critiques.swap_remove(at).1) }
         });
         let candidates = candidates_text(&candidates.collect::<Vec<_>>());
         let values = [("query", self.source.query()), ("candidates", &*candidates)];
@@ -263,7 +264,7 @@ fn deadline(ctx: &RequestContext) -> Timestamp {
 fn sum(
     reports: Vec<CallReport>,
     parts: &mut EnsembleParts,
-) -> (Vec<(EnsembleCall, String)>, Option<CallFailure>) {
+) -> (Vec<(EnsembleCall, HeldText)>, Option<CallFailure>) {
     let (mut texts, mut last_failure) = (Vec::new(), None);
     for CallReport { call, text, usage } in reports {
         parts.input_tokens += usage.and_then(|usage| usage.prompt_tokens).map_or(0, u64::from);
@@ -279,9 +280,9 @@ fn sum(
 fn candidates_text(candidates: &[Candidate]) -> String {
     let blocks = candidates.iter().enumerate().map(|(index, Candidate { draft, critique })| {
         let number = index + 1;
-        let block = format!("<candidate_{number}>\n{draft}\n</candidate_{number}>");
+        let block = format!("<candidate_{number}>\n{}\n</candidate_{number}>", draft.text);
         match critique {
-            Some(critique) => {
+            Some(HeldText { text: critique, .. }) => {
                 format!("{block}\n<review_{number}>\n{critique}\n</review_{number}>")
             }
             None => block,

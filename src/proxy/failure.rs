@@ -43,6 +43,14 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
     }
 }
 
+/// What a response that cannot be had says about its backend: nothing where penstock has no memory for it.
+pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
+    match code {
+        ErrorCode::ResponseMemoryFull => Outcome::Shortage,
+        _ => Outcome::Fault,
+    }
+}
+
 /// The error the client gets when this was the last attempt.
 pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
     match failure {

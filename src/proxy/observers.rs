@@ -148,6 +148,7 @@ pub(crate) fn own_outcome(code: Option<ErrorCode>, status: u16) -> Outcome {
         ErrorCode::QueueTimeout,
         ErrorCode::BackendsCoolingDown,
         ErrorCode::BodyMemoryFull,
+        ErrorCode::ResponseMemoryFull,
         ErrorCode::DiscoveryPending,
         ErrorCode::TooManyEnsembles,
         ErrorCode::TooManyCommands,

@@ -6,7 +6,7 @@ use pingora::http::ResponseHeader;
 
 use super::attempt::{Attempt, AttemptEnd, Elsewhere};
 use super::context::RequestContext;
-use super::failure::{code_of, outcome_of};
+use super::failure::{code_of, outcome_of, unreadable_outcome};
 use super::observers::Observers;
 use crate::api::{ErrorCode, Operation, Operations, Work};
 use crate::clock::now;
@@ -83,7 +83,8 @@ impl AttemptResult {
             }
             AttemptEnd::Text(_) => Self { first_token: None, ..by_status },
             AttemptEnd::Unreadable(error) => {
-                Self { outcome: Outcome::Fault, code: Some(error.code), ..by_status }
+                let outcome = unreadable_outcome(error.code);
+                Self { outcome, code: Some(error.code), ..by_status }
             }
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;

@@ -8,6 +8,7 @@ use pingora::http::ResponseHeader;
 use super::response_head::BadResponse;
 use super::shortage::Shortage;
 use crate::api::ErrorCode;
+use crate::wire::body_budget::BodyClaim;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub(crate) struct HeldResponse {
     pub(crate) body: Bytes,
     pub(crate) status: u16,
     pub(crate) retry_after: Option<Duration>,
+    /// Its share of the memory for responses.
+    pub(crate) _claim: BodyClaim,
 }
 
 /// Why a backend's response is held back from the client.

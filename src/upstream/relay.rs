@@ -14,6 +14,7 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::TimeoutsConfig;
 use crate::units::Timestamp;
+use crate::wire::body_budget::BodyClaim;
 
 /// How the relay of a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +170,8 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(crate) enum ReadWholeError {
     /// It is larger than the limit.
     TooLarge,
+    /// There is no memory for it beside the others (`limits.buffered_responses`).
+    MemoryFull,
     /// It ended early.
     Broken(ExchangeError),
 }
@@ -255,18 +258,27 @@ impl Exchange<'_> {
         terms.observer.tokens_passed(is_first, tokens, now);
     }
 
-    /// Reads the rest of a body that has `started`, of at most `limit` bytes in all.
+    /// Reads the rest of a body that has `started`, of at most `limit` bytes in all, and claims memory for it as it
+    /// comes.
     pub(crate) async fn read_whole(
         &mut self,
         mut started: Beginning,
         limit: usize,
+        claim: &mut BodyClaim,
     ) -> Result<Bytes, ReadWholeError> {
-        match self.read_until(&mut started, |payload| payload.len() > limit).await {
-            Ok(()) if started.is_whole() && started.payload().len() <= limit => {
-                Ok(started.take_payload())
-            }
-            Ok(()) => Err(ReadWholeError::TooLarge),
-            Err(error) => Err(ReadWholeError::Broken(error)),
+        let mut is_full = false;
+        let is_enough = |payload: &[u8]| {
+            is_full = !claim.grow_to(payload.len());
+            is_full || payload.len() > limit
+        };
+        self.read_until(&mut started, is_enough).await.map_err(ReadWholeError::Broken)?;
+        let length = started.payload().len();
+        if length > limit {
+            return Err(ReadWholeError::TooLarge);
+        }
+        match is_full || !claim.grow_to(length) {
+            true => Err(ReadWholeError::MemoryFull),
+            false => Ok(started.take_payload()),
         }
     }
 }

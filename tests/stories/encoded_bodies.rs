@@ -61,7 +61,7 @@ fn brotli(text: &[u8]) -> Vec<u8> {
 /// A frame without a length, as a client writes it that does not know it yet.
 fn zstd_streamed(text: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 3).unwrap();
-    for part in text.chunks(1000) {
+    for part in text.chunks(10_000) {
         encoder.write_all(part).unwrap();
         encoder.flush().unwrap();
     }

@@ -52,6 +52,7 @@ mod fuzz_corpora;
 mod graceful_shutdown;
 mod graceful_upgrade;
 mod health_and_circuit_breaker;
+mod held_responses;
 mod hostile_clients;
 mod hot_reload;
 mod http10_clients;
@@ -180,6 +181,7 @@ fn all_stories() -> Vec<Trial> {
         paths_and_methods,
         documentation,
         encoded_bodies,
+        held_responses,
         slow_start,
         hot_reload,
         access_log,

@@ -25,6 +25,8 @@ section! {
         pub response_ids: usize = 65_536,
         /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
+        /// Memory for all responses held at one time: converted whole, drafts of ensembles, refusals.
+        pub buffered_responses: ByteSize = ByteSize::mib(1024),
         /// The largest response that is converted whole, from one API to another.
         pub converted_response: ByteSize = ByteSize::mib(64),
         /// Time to receive a request head or to finish a TLS handshake.

@@ -41,7 +41,7 @@ section! {
         /// reasoning_content, reasoning, both or none.
         pub reasoning_field: ReasoningField = ReasoningField::Both,
         /// Idle timeout of client connections.
-        pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
+        pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(100),
     }
 }
 

@@ -49,6 +49,10 @@ fn defaults_match_the_design() {
     assert_eq!(config.routing.token_estimate, TokenEstimate::Auto);
     assert_eq!(config.limits.max_body_size, ByteSize::mib(32));
     assert_eq!(config.limits.buffered_bodies, ByteSize(1 << 30));
+    assert_eq!(config.limits.buffered_responses, ByteSize(1 << 30));
+    // The pools of reqwest, hyper and Go reuse connections for up to 90 s: the client must be the one that
+    // closes, or its next request may meet a connection that is just being closed.
+    assert!(config.server.keep_alive > Duration::from_secs(90));
     assert_eq!(config.timeouts.total, None);
     assert_eq!(config.admin.listen, Some("127.0.0.1:9090".parse().unwrap()));
     assert_eq!(config.backends[0].priority, 50);

@@ -11,6 +11,7 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::config::AuthorizationPolicy;
+use crate::downstream::body::BodyClaim;
 use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
@@ -32,6 +33,8 @@ pub(super) enum ExchangeFailure {
     LineTooLong,
     #[error("its response is too large (limits.converted_response)")]
     TooLarge,
+    #[error("too many responses are held at once (limits.buffered_responses)")]
+    MemoryFull,
 }
 
 /// What every backend of a broadcast is sent.
@@ -132,11 +135,18 @@ impl EngineExchange {
     }
 
     /// The whole body of the response.
-    pub(super) async fn read_all(&mut self, limit: usize) -> Result<Bytes, ExchangeFailure> {
+    pub(super) async fn read_all(
+        &mut self,
+        limit: usize,
+        claim: &mut BodyClaim,
+    ) -> Result<Bytes, ExchangeFailure> {
         while let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? {
             self.read.extend_from_slice(&part);
             if self.read.len() > limit {
                 return Err(ExchangeFailure::TooLarge);
+            }
+            if !claim.grow_to(self.read.len()) {
+                return Err(ExchangeFailure::MemoryFull);
             }
         }
         Ok(self.read.split().freeze())

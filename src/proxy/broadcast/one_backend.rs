@@ -56,7 +56,7 @@ pub(in crate::proxy) async fn post(
     match exchange.finish().await.map_err(failed)? {
         200..=299 => {
             let limit = ctx.generation.config.limits.converted_response.to_usize();
-            exchange.read_all(limit).await.map_err(failed)
+            exchange.read_all(limit, &mut proxy.claim_response()).await.map_err(failed)
         }
         status => match read_refusal(&mut exchange, status).await {
             TargetEnd::Done => Ok(Bytes::new()),

@@ -12,7 +12,7 @@ use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
 use crate::fleet::{BackendSet, Outcome};
 use crate::proxy::Proxy;
-use crate::proxy::attempt::{AttemptEnd, Elsewhere};
+use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
 use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::{OwnError, held_outcome};
@@ -37,7 +37,7 @@ pub(super) enum CallFailure {
 /// How a call ended.
 pub(super) struct CallReport {
     pub(super) call: EnsembleCall,
-    pub(super) text: Result<String, CallFailure>,
+    pub(super) text: Result<HeldText, CallFailure>,
     pub(super) usage: Option<Usage>,
 }
 
@@ -220,7 +220,7 @@ impl Call {
         mut self,
         proxy: &Proxy,
         session: &Session,
-        text: Result<String, CallFailure>,
+        text: Result<HeldText, CallFailure>,
     ) -> CallReport {
         let record = &mut self.ctx.record;
         match &text {

@@ -10,11 +10,11 @@ use super::{Progress, Reply, finish_head};
 use crate::api::ErrorCode;
 use crate::clock::{now, unix_seconds};
 use crate::dialect::{ReplyContext, ResponseLimits};
-use crate::fleet::Outcome;
+use crate::downstream::body::BodyClaim;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::conversion::{Converter, WayBack};
-use crate::proxy::failure::{OwnError, timeout_message};
+use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::own_response::send_error;
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
@@ -61,7 +61,8 @@ pub(super) async fn relay_whole(
 ) -> Served {
     let Reply { mut exchange, mut head, attempt, started } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = match exchange.read_whole(started, limit).await {
+    let mut claim = proxy.claim_response();
+    let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return ctx.client_gone(),
         Err(error) => {
@@ -72,6 +73,10 @@ pub(super) async fn relay_whole(
     let mut monitor = request.monitor(way_back.operation(), None);
     monitor.observe(&body, true);
     ctx.record.usage = monitor.usage();
+    if !claim_conversion(&mut claim, body.len()) {
+        let (code, message) = reason_of(ReadWholeError::MemoryFull);
+        return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+    }
     let mut converter = converter(way_back, ctx, request);
     let body = match converter.apply(body, true, now()) {
         Ok(body) => body,
@@ -85,6 +90,9 @@ pub(super) async fn relay_whole(
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
     describe(&mut head, converter.content_type())?;
+    // What it gathered is not needed while a slow client takes the response.
+    drop(converter);
+    claim.shrink_to(body.len());
     let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
     head.framing = Framing::Length(length);
     head.header.insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))?;
@@ -98,12 +106,25 @@ pub(super) async fn relay_whole(
     Ok(())
 }
 
+/// How many times its size a response is held while it is converted: as it came, split off, its text, what is
+/// gathered, and what it becomes.
+const CONVERSION_SHARE: usize = 5;
+
+/// Claims memory for the conversion of a response of `bytes`. One alone finds it in any case.
+pub(super) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
+    claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
+}
+
 /// Why a response could not be read, for the client.
 pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
     let code = match error {
         ReadWholeError::TooLarge => {
             let message = "The backend's response is too large to be converted";
             return (ErrorCode::BadUpstreamResponse, message);
+        }
+        ReadWholeError::MemoryFull => {
+            let message = "Too many responses are held at once (limits.buffered_responses)";
+            return (ErrorCode::ResponseMemoryFull, message);
         }
         ReadWholeError::Broken(ExchangeError::BadResponse(_)) => ErrorCode::BadUpstreamResponse,
         ReadWholeError::Broken(ExchangeError::TimedOut(code)) => code,
@@ -121,6 +142,6 @@ async fn fail(
     ctx: &mut RequestContext,
     error: OwnError,
 ) -> Served {
-    ctx.record.outcome = Some(Outcome::Fault);
+    ctx.record.outcome = Some(unreadable_outcome(error.code));
     send_error(proxy, session, ctx, error).await
 }

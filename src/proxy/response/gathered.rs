@@ -1,12 +1,12 @@
 //! Responses that become text, for an ensemble: read whole, and converted where the backend serves another API.
 
 use super::Reply;
-use super::converted::{converter, reason_of};
+use super::converted::{claim_conversion, converter, reason_of};
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::dialect::response_text;
 use crate::proxy::Proxy;
-use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::attempt::{AttemptEnd, HeldText};
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
@@ -24,15 +24,13 @@ pub(in crate::proxy) async fn gather(
     let operation = request.profile.operation;
     let Reply { mut exchange, head, attempt, started } = reply;
     let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let body = match exchange.read_whole(started, limit).await {
+    let mut claim = proxy.claim_response();
+    let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
             return AttemptEnd::Failed(Failure::ClientGone);
         }
-        Err(error) => {
-            let (code, message) = reason_of(error);
-            return AttemptEnd::Unreadable(OwnError::new(code, message));
-        }
+        Err(error) => return unread(error),
     };
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = request.monitor(sent, None);
@@ -40,6 +38,9 @@ pub(in crate::proxy) async fn gather(
     ctx.record.usage = monitor.usage();
     if head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+    }
+    if !claim_conversion(&mut claim, body.len()) {
+        return unread(ReadWholeError::MemoryFull);
     }
     let body = match way_back {
         None => body,
@@ -52,12 +53,20 @@ pub(in crate::proxy) async fn gather(
         }
     };
     match response_text(operation, &body) {
-        Some(text) => AttemptEnd::Text(text),
+        Some(text) => {
+            claim.shrink_to(text.len());
+            AttemptEnd::Text(HeldText { text, _claim: claim })
+        }
         None => {
             let message = "The backend's response to a call of the ensemble has no text";
             AttemptEnd::Unreadable(OwnError::new(ErrorCode::BadUpstreamResponse, message))
         }
     }
+}
+
+fn unread(error: ReadWholeError) -> AttemptEnd {
+    let (code, message) = reason_of(error);
+    AttemptEnd::Unreadable(OwnError::new(code, message))
 }
 
 fn unreadable(converter: &Converter, code: ErrorCode) -> AttemptEnd {

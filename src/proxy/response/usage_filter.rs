@@ -43,8 +43,9 @@ impl UsageFilter {
         let mut rest = payload.clone();
         let events = rest.split_to(complete);
         self.in_long_event = rest.len() > LONGEST_EVENT || (self.in_long_event && complete == 0);
-        // The end of a line may be the first half of the end of an event.
-        let passed = if self.in_long_event { rest.trim_ascii_end().len() } else { 0 };
+        // The end of a line may be the first half of the end of an event. No more is kept of a long one: a backend
+        // may send blanks without an end.
+        let passed = if self.in_long_event { rest.len() - half_end(&rest) } else { 0 };
         let passes = rest.split_to(passed);
         self.held.extend_from_slice(&rest);
         match find_usage_event(&events) {
@@ -74,6 +75,15 @@ impl Transform for UsageFilter {
         self.held.clear();
         end.extend_from_slice(&error_event(self.operation, framing, code, message));
         end.into()
+    }
+}
+
+/// The length of what may be the first half of the end of an event.
+fn half_end(bytes: &[u8]) -> usize {
+    match bytes {
+        [.., b'\n', b'\r'] => 2,
+        [.., b'\n'] => 1,
+        _ => 0,
     }
 }
 
@@ -172,6 +182,18 @@ mod tests {
         let long = format!("data: {}", "x".repeat(2 * LONGEST_EVENT));
         assert_eq!(filter.apply(long.clone().into(), false, Timestamp(0)).unwrap(), long);
         assert!(filter.cut(ErrorCode::UpstreamClosed, "closed").starts_with(b"\n\n"));
+    }
+
+    #[test]
+    fn blanks_without_an_end_are_not_held() {
+        for blanks in [" ", "\r", " \n ", "\n\r "] {
+            let mut filter = UsageFilter::new(Operation::Chat);
+            let part = Bytes::from(blanks.repeat(10_000));
+            for _ in 0..10 {
+                filter.apply(part.clone(), false, Timestamp(0)).unwrap();
+                assert!(filter.held.len() <= LONGEST_EVENT, "{blanks:?}: {}", filter.held.len());
+            }
+        }
     }
 
     proptest! {

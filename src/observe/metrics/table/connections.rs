@@ -23,6 +23,18 @@ pub(super) const ROWS: &[MetricRow] = &[
         |_, scrape| one(to_sample(scrape.generation.config.limits.buffered_bodies.0)),
         "limit of penstock_held_body_bytes: `limits.buffered_bodies`",
     ),
+    gauge(
+        "penstock_held_response_bytes",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.held_response_bytes())),
+        "bytes of responses held in memory: those that are converted whole, drafts of ensembles, refusals",
+    ),
+    gauge(
+        "penstock_max_held_response_bytes",
+        &[],
+        |_, scrape| one(to_sample(scrape.generation.config.limits.buffered_responses.0)),
+        "limit of penstock_held_response_bytes: `limits.buffered_responses`",
+    ),
     counter(
         "penstock_encoded_bodies_total",
         &["coding", "result"],

@@ -1,0 +1,168 @@
+//! Responses that cannot be relayed as they come are held: those that are converted whole, drafts of
+//! ensembles, refusals. All of them share one budget. Beyond it a client gets an error that says when to try
+//! again, no backend is blamed, and the memory is free again afterwards.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::client::{Response, chat};
+use crate::support::eventually;
+use crate::support::fleet::{SOON, find_metric, metric};
+use crate::support::penstock::Penstock;
+
+crate::trials![converted_responses_share_a_budget, drafts_of_ensembles_count, refusals_count,];
+
+/// An engine with long responses, whose last byte waits until it may come.
+struct LongWinded {
+    address: SocketAddr,
+    may_end: Arc<AtomicBool>,
+    /// Responses that have come but for their last byte.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl LongWinded {
+    fn start(status: u16, length: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (may_end, waiting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let state = (Arc::clone(&may_end), Arc::clone(&waiting));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let state = state.clone();
+                thread::spawn(move || _ = serve(stream, (status, length), &state.0, &state.1));
+            }
+        });
+        Self { address, may_end, waiting }
+    }
+
+    fn item(&self, rest: &str) -> String {
+        format!("  - {{ name: long, url: \"http://{}\", {rest} }}\n", self.address)
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    (status, length): (u16, usize),
+    may_end: &AtomicBool,
+    waiting: &AtomicUsize,
+) -> std::io::Result<()> {
+    loop {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        let size = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; size.map_or(0, |size| size.parse().unwrap())];
+        stream.read_exact(&mut body)?;
+        if head.starts_with("get") {
+            let models = json!({"object": "list", "data": [{"id": "m"}]}).to_string();
+            let length = models.len();
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{models}")?;
+            continue;
+        }
+        let message = json!({"role": "assistant", "content": "x".repeat(length)});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+        let usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
+        let response = json!({
+            "id": "x", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [choice], "usage": usage
+        });
+        let bytes = response.to_string();
+        let kind = "content-type: application/json";
+        let size = bytes.len();
+        write!(stream, "HTTP/1.1 {status} Status\r\n{kind}\r\ncontent-length: {size}\r\n\r\n")?;
+        let (most, last) = bytes.as_bytes().split_at(size - 1);
+        stream.write_all(most)?;
+        waiting.fetch_add(1, Ordering::SeqCst);
+        while !may_end.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        stream.write_all(last)?;
+    }
+}
+
+const HELD: &str = "penstock_held_response_bytes";
+const MIB: f64 = 1_048_576.0;
+
+fn is_refused(response: &Response) -> bool {
+    if response.status != 503 {
+        assert_eq!(response.status, 200, "{}", response.text());
+        return false;
+    }
+    assert_eq!(response.header("retry-after"), Some("1"));
+    assert!(response.text().contains("limits.buffered_responses"), "{}", response.text());
+    true
+}
+
+fn converted_responses_share_a_budget() {
+    let engine = LongWinded::start(200, 1 << 20);
+    let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
+    let limits = "limits: { buffered_responses: 8MiB }";
+    let penstock = Penstock::start(&format!("{limits}\nbackends:\n{item}"));
+    let body = json!({"model": "m", "max_tokens": 5, "messages": chat("m", "hi")["messages"]});
+    let responses = thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..12).map(|_| scope.spawn(|| penstock.post("/v1/messages", &body))).collect();
+        let refused = || clients.iter().filter(|client| client.is_finished()).count();
+        eventually("those without room are refused at once", SOON, || refused() >= 4);
+        let held = || metric(&penstock, HELD);
+        eventually("the others are held", SOON, || held() > 6.0 * MIB && held() <= 8.0 * MIB);
+        engine.may_end.store(true, Ordering::SeqCst);
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused: Vec<&Response> = responses.iter().filter(|one| is_refused(one)).collect();
+    assert!((4..12).contains(&refused.len()), "{} of 12 refused", refused.len());
+    let error = &refused[0].json()["error"];
+    assert_eq!(error["type"], "overloaded_error", "in the client's dialect");
+    eventually("all is free again", SOON, || metric(&penstock, HELD) == 0.0);
+    for _ in 0..3 {
+        assert_eq!(penstock.post("/v1/messages", &body).status, 200, "no backend is to blame");
+    }
+    assert_eq!(metric(&penstock, "penstock_max_held_response_bytes"), 8.0 * MIB);
+}
+
+fn drafts_of_ensembles_count() {
+    let engine = LongWinded::start(200, 1 << 20);
+    engine.may_end.store(true, Ordering::SeqCst);
+    let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
+    for (limit, status) in [("512KiB", 503), ("64MiB", 200)] {
+        let sections =
+            format!("limits: {{ buffered_responses: {limit} }}\nensembles: {{ enabled: true }}");
+        let penstock = Penstock::start(&format!("{sections}\nbackends:\n{item}"));
+        let response = penstock.post("/v1/chat/completions", &chat("moe-m", "hi"));
+        assert_eq!(response.status, status, "{limit}: {}", response.text());
+        if status == 503 {
+            assert_eq!(response.error_code(), "response_memory_full");
+            assert!(is_refused(&response));
+        }
+        assert_eq!(metric(&penstock, HELD), 0.0);
+    }
+}
+
+fn refusals_count() {
+    let engine = LongWinded::start(429, 40_000);
+    engine.may_end.store(true, Ordering::SeqCst);
+    let item = engine.item("engine: openai, models: [m]");
+    for (limit, is_whole) in [("1KiB", false), ("1MiB", true)] {
+        let limits = format!("limits: {{ buffered_responses: {limit} }}");
+        let penstock = Penstock::start(&format!("{limits}\nbackends:\n{item}"));
+        let response = penstock.chat("m");
+        assert_eq!(response.status, 429, "{}", response.text());
+        assert_eq!(
+            response.body.len() > 40_000,
+            is_whole,
+            "{limit}: {} bytes",
+            response.body.len()
+        );
+        assert_eq!(find_metric(&penstock, HELD), Some(0.0));
+    }
+    assert!(engine.waiting.load(Ordering::SeqCst) >= 2);
+}
