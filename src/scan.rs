@@ -5,6 +5,7 @@
 mod bytes;
 mod cursor;
 mod decode;
+mod definitions;
 mod json;
 mod json_line;
 mod marks;
@@ -23,6 +24,7 @@ mod stream_options;
 mod text;
 mod unescape;
 mod usage;
+mod weight;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;

@@ -171,6 +171,7 @@ pub(super) fn scan(
         model_form,
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),
+        prompt_tokens: to_tokens(form.prompt),
         max_tokens: None,
         usage_edit: None,
         context_length: None,
