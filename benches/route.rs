@@ -102,7 +102,7 @@ impl<'a> Decider<'a> {
             split: penstock::routing::SplitPoint::default(),
             request: profile,
             model,
-            tokens: TokenCount(profile.estimated_tokens.0),
+            tokens: TokenCount(profile.prompt_tokens.0),
             fleet: &self.fleet,
             tried: &self.tried,
             may_probe: true,

@@ -213,7 +213,21 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let image = format!(
         r#"{{"role":"user","content":[{{"type":"text","text":"What is this?"}},{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{base64}"}}}}]}}"#
     );
+    let tools: Vec<String> = (0..40)
+        .map(|index| {
+            let about = format!("{}\\n- `offset`: {}", fill(1400), fill(120));
+            format!(
+                r#"{{"type":"function","function":{{"name":"tool_{index}","description":"{about}","parameters":{{"type":"object","properties":{{"path":{{"type":"string","description":"The path of the file"}},"limit":{{"type":"integer","minimum":0}}}},"required":["path"]}}}}}}"#
+            )
+        })
+        .collect();
+    let agent = format!(
+        r#"{{"model":"m","messages":[{}],"tools":[{}],"max_tokens":256,"stream":true}}"#,
+        message("user", &fill(300)),
+        tools.join(",")
+    );
     vec![
+        ("40 tools", agent.into_bytes()),
         ("300 B", request(message("user", &fill(150)))),
         ("5 messages", request(five.join(","))),
         ("100 messages", request(many.join(","))),

@@ -101,7 +101,7 @@ impl<'a> Decider<'a> {
             split: penstock::routing::SplitPoint::default(),
             request: profile,
             model: "m",
-            tokens: profile.estimated_tokens,
+            tokens: profile.prompt_tokens,
             fleet: &self.fleet,
             tried: &tried,
             may_probe: true,

@@ -1,6 +1,7 @@
 //! What clients may call: the tables of operations, dialects and capabilities. A new operation is a
 //! variant and a row in `operation`, and its response in the mock engines.
 
+mod billing_line;
 mod capabilities;
 mod control_fields;
 mod credentials;
@@ -20,6 +21,7 @@ mod stream;
 mod trace;
 mod usage_call;
 
+pub use billing_line::{BILLING_LINE, without_billing_line};
 pub use capabilities::Capabilities;
 pub use control_fields::{
     FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, TIMING, is_control_field,

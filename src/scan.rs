@@ -5,6 +5,7 @@
 mod bytes;
 mod cursor;
 mod decode;
+mod definitions;
 mod ids;
 mod json;
 mod json_line;
@@ -27,6 +28,7 @@ mod text;
 mod twin;
 mod unescape;
 mod usage;
+mod weight;
 mod usage_bounds;
 
 pub use cursor::Syntax;

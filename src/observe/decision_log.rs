@@ -66,6 +66,7 @@ struct Entry {
     dropped_messages: Option<u32>,
     ensemble: Option<EnsembleCall>,
     estimated_tokens: TokenCount,
+    prompt_tokens: TokenCount,
     needs: Capabilities,
     streaming: bool,
     scores: Option<ScoreRecord>,
@@ -213,6 +214,7 @@ impl Entry {
             dropped_messages: event.dropped_messages,
             ensemble: event.ensemble,
             estimated_tokens: request.estimated_tokens,
+            prompt_tokens: request.prompt_tokens,
             needs: request.needs,
             streaming: request.streaming,
             scores: decision.scores,
@@ -230,6 +232,7 @@ impl Entry {
             requirements: RequestRequirements {
                 model: self.requested_model.to_text(),
                 estimated_tokens: self.estimated_tokens.0,
+                prompt_tokens: self.prompt_tokens.0,
                 needs_vision: self.needs.contains(Capabilities::VISION),
                 needs_tools: self.needs.contains(Capabilities::TOOLS),
                 needs_json_mode: self.needs.contains(Capabilities::JSON_MODE),

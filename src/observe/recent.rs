@@ -54,7 +54,7 @@ impl RequestObserver for RecentTraffic {
             return;
         }
         let usage = outcome.usage.unwrap_or_default();
-        let estimated = outcome.about.estimated_tokens.map(|tokens| tokens.0);
+        let estimated = outcome.about.prompt_tokens.map(|tokens| tokens.0);
         let input = usage.prompt_tokens.or(estimated).filter(|count| *count > 0);
         let output = usage.completion_tokens.or(Some(outcome.token_events));
         let Some((input_tokens, output_tokens)) = input.zip(output.filter(|count| *count > 0))

@@ -121,7 +121,7 @@ pub(crate) struct RequestRecord {
     /// Prompt tokens expected in the engine's prefix cache; only where the engine reports how many it
     /// had.
     pub(crate) expected_cached: Option<u32>,
-    pub(crate) estimated_tokens: Option<TokenCount>,
+    pub(crate) prompt_tokens: Option<TokenCount>,
     /// How long it waited in queues.
     pub(crate) queue_wait: Option<Duration>,
     /// What its owner was charged for it when it left a queue for a backend.

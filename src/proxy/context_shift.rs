@@ -75,7 +75,7 @@ impl ShiftTerms<'_> {
 pub(crate) fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
     let Some(mut shift) = request.shift.take() else { return };
     if !shift.gave_up {
-        let estimated = request.profile.estimated_tokens.0;
+        let estimated = request.profile.prompt_tokens.0;
         let mut found = BackendSet::default();
         for serving in rows(ctx, request) {
             if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
@@ -96,7 +96,7 @@ pub(crate) fn learn_refusal(
     decision: RoutingDecision,
     too_long: TooLong,
 ) -> bool {
-    let estimated = request.profile.estimated_tokens.0.max(1);
+    let estimated = request.profile.prompt_tokens.0.max(1);
     let fleet = Arc::clone(&request.fleet);
     let (Some(shift), Some(serving)) = (request.shift.as_mut(), decision.serving(&fleet)) else {
         return false;
@@ -170,7 +170,7 @@ fn shorten_by(
     ctx: &RequestContext,
     request: &mut ScannedRequest,
 ) -> Option<()> {
-    let estimated = request.profile.estimated_tokens.0;
+    let estimated = request.profile.prompt_tokens.0;
     let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
     let target = shift.target(rows(ctx, request), &request.tried, (estimated, to_fit))?;
     let body = request.body.as_ref()?;

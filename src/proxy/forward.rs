@@ -369,14 +369,14 @@ fn held_of(
     let (mut status, stream) = (reply.head.status, reply.head.stream);
     let body = reply.started.take_payload();
     // Of an error that is too large or broke off, the client gets the status alone.
-    let mut _claim = proxy.claim_response();
-    let is_kept = (reply.started.is_whole() || stream.is_some()) && _claim.grow_to(body.len());
+    let mut claim = proxy.claim_response();
+    let is_kept = (reply.started.is_whole() || stream.is_some()) && claim.grow_to(body.len());
     let body = if is_kept { body } else { Bytes::new() };
     let header = reply.head.header.clone();
     let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
     let Some(conversion) = request.conversion.as_deref() else {
         keep_connection(proxy, reply);
-        return HeldResponse { retry_after: retry_after(&header), status, header, body, _claim };
+        return HeldResponse { retry_after: retry_after(&header), status, header, body, _claim: claim };
     };
     let error =
         match stream.map(|stream| FirstEvent::read(conversion.operation(), stream, &body, true)) {
@@ -388,7 +388,7 @@ fn held_of(
     }
     keep_connection(proxy, reply);
     let retry_after = retry_after(&header);
-    let held = HeldResponse { retry_after, status, header, body: error, _claim };
+    let held = HeldResponse { retry_after, status, header, body: error, _claim: claim };
     convert_held(held, request.profile.operation)
 }
 

@@ -130,7 +130,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
         path,
         requested_model: ctx.record.requested_model.as_deref(),
         provider: ctx.record.provider,
-        estimated_tokens: ctx.record.estimated_tokens,
+        prompt_tokens: ctx.record.prompt_tokens,
         bytes_in: to_u64(ctx.record.bytes_in),
         bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
         trace: ctx.trace,

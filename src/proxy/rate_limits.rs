@@ -231,7 +231,7 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Opt
         let is_unknown = record.ensemble.is_some() && earlier.is_none() && is_cancelled;
         return (!is_unknown).then_some(earlier.unwrap_or(0));
     }
-    let prompt = record.estimated_tokens.map_or(0, |tokens| tokens.0);
+    let prompt = record.prompt_tokens.map_or(0, |tokens| tokens.0);
     let last = match usage {
         Some(usage) => {
             let (input, output) = (usage.prompt_tokens, usage.completion_tokens);

@@ -175,7 +175,7 @@ pub(crate) fn admit(
     let router = &ctx.generation.router;
     ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
-    ctx.record.estimated_tokens = Some(profile.estimated_tokens);
+    ctx.record.prompt_tokens = Some(profile.prompt_tokens);
     let split = split_of(ctx, headers);
     let target = router.names.resolve(&model, &fleet, split);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));

@@ -64,7 +64,7 @@ impl Plan {
         let terms = ShiftTerms { operation, model: config.models.get(&*model.name), key };
         let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
         let shift = terms.shift().filter(|_| !forbids_shift(headers))?;
-        let estimated = profile.estimated_tokens.0;
+        let estimated = profile.prompt_tokens.0;
         let to_fit = router.tokens_to_fit(&profile).0;
         let none = BackendSet::default();
         let target =

@@ -122,7 +122,7 @@ impl ContextShift {
             && profile.max_tokens.is_none()
             && serving.context_length.is_none();
         if fills_context {
-            let scale = scale_of(prompt, profile.estimated_tokens.0);
+            let scale = scale_of(prompt, profile.prompt_tokens.0);
             learned.learn(ContextLimit { tokens, scale });
         }
     }

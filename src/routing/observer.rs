@@ -153,8 +153,8 @@ pub struct About<'a> {
     pub requested_model: Option<&'a str>,
     /// What the engine that answered is called in metrics and traces.
     pub provider: Option<&'static str>,
-    /// How long the prompt was taken to be.
-    pub estimated_tokens: Option<TokenCount>,
+    /// The estimated length of all that the engine reads.
+    pub prompt_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub bytes_in: u64,
     /// Bytes of the response body.

@@ -62,7 +62,7 @@ pub(super) fn prediction(
 /// What scorers know of the request; without a prompt, blocks have `block_tokens`.
 pub(super) fn features(input: &RouteInput<'_>, block_tokens: u32) -> RequestFeatures {
     RequestFeatures {
-        prompt_tokens: input.request.estimated_tokens.0,
+        prompt_tokens: input.request.prompt_tokens.0,
         objectives: input.objectives,
         session: input.session,
         ..prompt_features(input.prompt, block_tokens)

@@ -66,6 +66,7 @@ impl<'a> TestRequest<'a> {
             model_form: ModelForm::Plain,
             streaming: self.streaming,
             estimated_tokens: TokenCount(self.tokens),
+            prompt_tokens: TokenCount(self.tokens),
             max_tokens: self.max_tokens.map(TokenCount),
             context_length: None,
             residency_change: None,

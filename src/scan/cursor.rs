@@ -3,7 +3,9 @@
 //! read.
 
 use super::TokenEstimate;
-use crate::wire::after;
+use super::text::Text;
+use super::weight::Weight;
+use crate::wire::{after, between};
 
 /// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 128;
@@ -83,12 +85,15 @@ pub(super) struct Cursor<'a> {
     /// returned through memory.
     pub(super) excess: usize,
     pub(super) high: u64,
+    /// The weight of the last array or object that was skipped.
+    pub(super) weight: Weight,
     pub(super) estimate: TokenEstimate,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], estimate: TokenEstimate) -> Self {
-        Self { bytes, at: 0, depth: 0, all_high: 0, excess: 0, high: 0, estimate }
+        let weight = Weight::default();
+        Self { bytes, at: 0, depth: 0, all_high: 0, excess: 0, high: 0, weight, estimate }
     }
 
     /// Skips white space and returns the next byte without consuming it; zero at the end.
@@ -211,19 +216,25 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Consumes an array or object, and stores its weight in the cursor.
     #[inline(never)]
     fn skip_nested(&mut self) -> Result<(), Syntax> {
-        let floor = self.depth;
+        let (floor, start) = (self.depth, self.at);
+        let mut weight = Weight::default();
         // One bit per open bracket, set for objects. The depth limit equals the number of bits.
         let mut kinds: u128 = 0;
         loop {
             match self.peek() {
-                b'"' => _ = self.string()?,
+                b'"' => {
+                    let text = self.string()?;
+                    weight.add_string(self, text);
+                }
                 b'{' => {
                     self.open()?;
                     kinds = kinds << 1 | 1;
                     if self.peek() != b'}' {
-                        self.name()?;
+                        let name = self.name()?;
+                        weight.add_string(self, name);
                         continue;
                     }
                 }
@@ -234,16 +245,23 @@ impl<'a> Cursor<'a> {
                         continue;
                     }
                 }
-                _ => self.scalar()?,
+                _ => {
+                    let start = self.at;
+                    self.scalar()?;
+                    weight.add_scalar(self.at - start);
+                }
             }
             loop {
                 if self.depth == floor {
+                    self.weight =
+                        weight.corrected(between(self.bytes, start, self.at), self.estimate);
                     return Ok(());
                 }
                 match (self.peek(), kinds & 1 == 1) {
                     (b',', true) => {
                         self.at += 1;
-                        self.name()?;
+                        let name = self.name()?;
+                        weight.add_string(self, name);
                         break;
                     }
                     (b',', false) => {
@@ -263,16 +281,16 @@ impl<'a> Cursor<'a> {
 
     /// Consumes a member's name and the colon after it.
     #[inline(always)]
-    fn name(&mut self) -> Result<(), Syntax> {
+    fn name(&mut self) -> Result<Text, Syntax> {
         if self.peek() != b'"' {
             return Err(Syntax::Name);
         }
-        self.string()?;
+        let name = self.string()?;
         if self.peek() != b':' {
             return Err(Syntax::Colon);
         }
         self.at += 1;
-        Ok(())
+        Ok(name)
     }
 
     /// Consumes an opening bracket or brace.

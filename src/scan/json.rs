@@ -3,6 +3,7 @@
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
+use super::definitions::{Definition, Definitions, read_format, read_text_format};
 use super::ids::{read_conversation, read_response};
 use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
@@ -12,6 +13,7 @@ use super::stream_options::StreamOptions;
 use super::text::Text;
 use super::twin::twin_of;
 use super::usage_bounds::PromptLimit;
+use super::weight::weigh_blobs;
 use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 use crate::units::{ByteSpan, TokenCount};
@@ -50,6 +52,7 @@ struct Facts {
     response_format: bool,
     text_format: bool,
     limits: Limits,
+    definitions: Definitions,
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
     ollama: OllamaFacts,
@@ -81,6 +84,7 @@ pub(super) fn scan(
         response_format: false,
         text_format: false,
         limits: Limits::default(),
+        definitions: Definitions::default(),
         prompts: [Prompt::default(); PROMPT_FIELDS],
         messages_are_wrong: false,
         ollama: OllamaFacts::default(),
@@ -120,6 +124,8 @@ enum Member {
     Functions,
     ResponseFormat,
     TextFormat,
+    /// A member that only counts.
+    Counted(Definition),
     Limit(Limit),
     Salt,
     PreviousResponse,
@@ -148,6 +154,10 @@ impl Member {
             b"functions" => Self::Functions,
             b"response_format" => Self::ResponseFormat,
             b"text" if operation == Operation::Responses => Self::TextFormat,
+            b"output_format" | b"output_config" if operation == Operation::Messages => {
+                Self::Counted(Definition::Format)
+            }
+            b"documents" if operation == Operation::Chat => Self::Counted(Definition::Documents),
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
             b"conversation" => Self::Conversation,
@@ -206,26 +216,25 @@ impl Member {
             }
             Self::Tools => {
                 facts.tools = kind != b'n';
-                cursor.skip(kind)
+                facts.definitions.read(Definition::Tools, cursor, kind)
             }
             Self::Functions => {
                 facts.functions = kind != b'n';
-                cursor.skip(kind)
+                facts.definitions.read(Definition::Functions, cursor, kind)
             }
-            Self::ResponseFormat => read_format(cursor, kind, &mut facts.response_format),
+            Self::ResponseFormat => {
+                let format = read_format(cursor, kind)?;
+                facts.response_format = format.is_json;
+                facts.definitions.set(Definition::Format, format.schema);
+                Ok(())
+            }
             Self::TextFormat => {
-                facts.text_format = false;
-                if kind != b'{' {
-                    return cursor.skip(kind);
-                }
-                cursor.members(Members::named(is_format), |cursor, is_format, kind| {
-                    if is_format {
-                        read_format(cursor, kind, &mut facts.text_format)
-                    } else {
-                        cursor.skip(kind)
-                    }
-                })
+                let format = read_text_format(cursor, kind)?;
+                facts.text_format = format.is_json;
+                facts.definitions.set(Definition::TextFormat, format.schema);
+                Ok(())
             }
+            Self::Counted(definition) => facts.definitions.read(definition, cursor, kind),
             Self::Limit(limit) => facts.limits.read(limit, cursor, kind),
             Self::Prompt(index, PromptField { layout, .. }) => {
                 match layout {
@@ -258,30 +267,6 @@ impl Member {
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
-}
-
-fn is_format(name: &[u8]) -> bool {
-    name == b"format"
-}
-
-/// Consumes a format; `is_json` reports whether it has the form `{"type": "json_…"}`.
-fn read_format(cursor: &mut Cursor<'_>, kind: u8, is_json: &mut bool) -> Result<(), Syntax> {
-    *is_json = false;
-    if kind != b'{' {
-        return cursor.skip(kind);
-    }
-    cursor.members(Members::named(|name| name == b"type"), |cursor, is_type, kind| {
-        if !is_type {
-            return cursor.skip(kind);
-        }
-        *is_json = false;
-        if kind != b'"' {
-            return cursor.skip(kind);
-        }
-        let kind = cursor.string()?;
-        *is_json = cursor.decoded(kind, |kind| matches!(kind, b"json_object" | b"json_schema"));
-        Ok(())
-    })
 }
 
 impl Facts {
@@ -319,9 +304,11 @@ impl Facts {
         for found in self.prompts {
             prompt.add(found);
         }
+        let definitions = self.definitions.sum() + self.ollama.schema;
+        let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
         let mut needs = Capabilities::NONE;
         for (needed, capability) in [
-            (prompt.has_image || self.ollama.has_images, Capabilities::VISION),
+            (prompt.has_image || self.ollama.images > 0, Capabilities::VISION),
             (self.has_tools(cursor.bytes) || self.functions, Capabilities::TOOLS),
             (
                 self.response_format || self.text_format || self.ollama.wants_json,
@@ -343,6 +330,7 @@ impl Facts {
             model_form,
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
+            prompt_tokens: super::to_tokens(prompt.text + besides),
             max_tokens: self.max_tokens(operation).map(TokenCount),
             prompt_limit: PromptLimit::of(operation, cursor.bytes, is_whole),
             output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),

@@ -175,6 +175,7 @@ pub(super) fn scan(
         model_form,
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),
+        prompt_tokens: to_tokens(form.prompt),
         max_tokens: None,
         output_limit: None,
         prompt_limit: PromptLimit::of(operation, body, true),

@@ -33,8 +33,10 @@ pub(super) struct OllamaFacts {
     pub(super) num_ctx: Option<u32>,
     /// Whether `format` asks for JSON.
     pub(super) wants_json: bool,
-    /// Whether `images` has any.
-    pub(super) has_images: bool,
+    /// The length of `format` as JSON.
+    pub(super) schema: u64,
+    /// The number of `images`.
+    pub(super) images: u64,
     /// Whether `keep_alive` is zero: the model is not to stay loaded.
     pub(super) unloads: bool,
     /// The field that a member of `options` is a twin of, or `options` itself where it is repeated.
@@ -53,10 +55,11 @@ impl OllamaFacts {
         match member {
             OllamaMember::Format => {
                 self.wants_json = is_filled(cursor, kind)?;
+                self.schema = if kind == b'{' { cursor.weight.as_json() } else { 0 };
                 Ok(())
             }
             OllamaMember::Images => {
-                self.has_images = is_filled(cursor, kind)?;
+                self.images = count_images(cursor, kind)?;
                 Ok(())
             }
             OllamaMember::KeepAlive => {
@@ -123,6 +126,13 @@ pub(super) fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Synta
     cursor.skip(kind)?;
     let value = cursor.bytes.get(start..cursor.at).unwrap_or_default();
     Ok(matches!(kind, b'"' | b'[' | b'{') && !is_empty(value))
+}
+
+/// Consumes a list of images. Returns their number.
+pub(super) fn count_images(cursor: &mut Cursor<'_>, kind: u8) -> Result<u64, Syntax> {
+    let is_filled = is_filled(cursor, kind)?;
+    let count = if kind == b'[' { cursor.weight.values } else { 1 };
+    Ok(if is_filled { count.max(1) } else { 0 })
 }
 
 /// Whether a value is missing, null, an empty string, or an empty array.

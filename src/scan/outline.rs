@@ -2,6 +2,7 @@
 //! content. Two requests that send the same prompt to an engine yield the same bytes, whatever the order,
 //! spacing and escapes of their JSON. Prefix routing hashes these bytes.
 
+use memchr::memmem;
 use memchr::{memchr, memchr2};
 use twox_hash::XxHash3_128;
 
@@ -10,9 +11,9 @@ use super::part::{Part, PartKind, PartMember};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
-use crate::api::{BodyFormat, Layout, Place, Work};
+use crate::api::{BILLING_LINE, BodyFormat, Layout, Place, Work};
 use crate::units::ByteSpan;
-use crate::wire::between;
+use crate::wire::{after, between};
 
 /// Separators of the pieces of an outline: bytes that never occur in UTF-8.
 const TOOLS: &[u8] = &[0xf8];
@@ -63,7 +64,8 @@ impl<'a> Outline<'a> {
             sink.add(MESSAGE);
             sink.add(b"system");
             sink.add(CONTENT);
-            self.write_content(&mut cursor(self.body, places.system.range().start), sink);
+            let author = Author::System;
+            self.write_content(&mut cursor(self.body, places.system.range().start), author, sink);
         }
         if is_empty(places.main) || sink.is_full() {
             return;
@@ -88,7 +90,7 @@ impl<'a> Outline<'a> {
                 sink.add(MESSAGE);
                 sink.add(b"user");
                 sink.add(CONTENT);
-                self.write_content(cursor, sink);
+                self.write_content(cursor, Author::Other, sink);
                 Ok(())
             }
             b'[' => cursor.elements(|cursor, kind| {
@@ -121,7 +123,7 @@ impl<'a> Outline<'a> {
                 (Some(false), Some(span)) if !is_written => {
                     is_written = true;
                     self.begin_message(Some(span), sink);
-                    self.write_content(cursor, sink);
+                    self.write_content(cursor, Author::of(part(self.body, span)), sink);
                 }
                 (Some(false), _) => content = Some(take(cursor, kind)?),
                 (None, _) => {
@@ -135,7 +137,8 @@ impl<'a> Outline<'a> {
             self.begin_message(role, sink);
         }
         if let Some((from, _)) = content {
-            self.write_content(&mut self::cursor(self.body, from), sink);
+            let author = role.map_or(Author::Other, |span| Author::of(part(self.body, span)));
+            self.write_content(&mut self::cursor(self.body, from), author, sink);
         }
         if !others {
             return Ok(());
@@ -160,9 +163,9 @@ impl<'a> Outline<'a> {
     }
 
     /// Consumes and writes a string, or an array of parts.
-    fn write_content(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
+    fn write_content(&self, cursor: &mut Cursor<'_>, author: Author, sink: &mut impl OutlineSink) {
         if cursor.peek() != b'[' {
-            return write_value(cursor, sink);
+            return author.write_text(cursor, sink);
         }
         let mut is_first = true;
         let walked = cursor.elements(|cursor, kind| {
@@ -178,7 +181,7 @@ impl<'a> Outline<'a> {
                 write_value(cursor, sink);
                 return Ok(());
             }
-            self.write_part(cursor, sink)
+            self.write_part(cursor, author, sink)
         });
         debug_assert!(walked.is_ok() || sink.is_full(), "the body has been scanned");
     }
@@ -186,6 +189,7 @@ impl<'a> Outline<'a> {
     fn write_part(
         &self,
         cursor: &mut Cursor<'_>,
+        author: Author,
         sink: &mut impl OutlineSink,
     ) -> Result<(), Syntax> {
         let start = cursor.at;
@@ -202,7 +206,7 @@ impl<'a> Outline<'a> {
         })?;
         match (found.kind, text) {
             (PartKind::Text, Some((from, _))) => {
-                write_value(&mut self::cursor(self.body, from), sink);
+                author.write_text(&mut self::cursor(self.body, from), sink);
             }
             (PartKind::Image, _) => {
                 // Only the hash of an image is written: its bytes are many and are no text tokens.
@@ -230,6 +234,37 @@ impl<'a> Outline<'a> {
             sink.add(PART);
             Ok(())
         })
+    }
+}
+
+/// The author of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Author {
+    System,
+    Other,
+}
+
+impl Author {
+    /// The author by the raw value of `role`.
+    fn of(role: &[u8]) -> Self {
+        match role {
+            br#""system""# | br#""developer""# => Self::System,
+            _ => Self::Other,
+        }
+    }
+
+    /// Consumes and writes a text. In instructions, the line of Claude Code that differs in every request
+    /// is left out: two prompts that differ in it alone share all that follows.
+    fn write_text(self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
+        let is_text = cursor.peek() == b'"';
+        let string = after(cursor.bytes, cursor.at);
+        let has_line = after(string, 1).starts_with(BILLING_LINE.as_bytes());
+        if self == Self::Other || !is_text || !has_line {
+            return write_value(cursor, sink);
+        }
+        let text = between(string, 1, string_end(string).saturating_sub(1));
+        let line = memmem::find(text, b"\\n").map_or(text.len(), |end| end + 2);
+        cursor.at = write_string(cursor.bytes, cursor.at + line, sink);
     }
 }
 

@@ -7,6 +7,9 @@ use super::cursor::{Cursor, Syntax};
 pub(super) enum PartKind {
     Text,
     Image,
+    /// A sound, a video, or an image that a tool took.
+    Blob,
+    ToolCall,
     ToolResult,
     Unknown,
 }
@@ -16,6 +19,13 @@ impl PartKind {
         match name {
             b"text" | b"input_text" | b"output_text" => Self::Text,
             b"image_url" | b"input_image" | b"image" => Self::Image,
+            b"input_audio"
+            | b"audio"
+            | b"audio_url"
+            | b"video_url"
+            | b"input_video"
+            | b"computer_screenshot" => Self::Blob,
+            b"tool_use" | b"server_tool_use" | b"mcp_tool_use" => Self::ToolCall,
             b"tool_result" => Self::ToolResult,
             _ => Self::Unknown,
         }
@@ -28,6 +38,8 @@ pub(super) enum PartMember {
     Kind,
     Text,
     Content,
+    /// A member that no engine reads.
+    Unread,
     Other,
 }
 
@@ -42,9 +54,33 @@ impl PartMember {
             b"type" => Self::Kind,
             b"text" => Self::Text,
             b"content" => Self::Content,
+            _ if is_unread(name) => Self::Unread,
             _ => Self::Other,
         }
     }
+}
+
+/// Whether a member of a message, an item or a part is not for the model: what numbers and signs it.
+pub(super) fn is_unread(name: &[u8]) -> bool {
+    const UNREAD: [&[u8]; 16] = [
+        b"id",
+        b"type",
+        b"role",
+        b"name",
+        b"status",
+        b"index",
+        b"call_id",
+        b"tool_call_id",
+        b"tool_use_id",
+        b"signature",
+        b"encrypted_content",
+        b"cache_control",
+        b"annotations",
+        b"logprobs",
+        b"is_error",
+        b"phase",
+    ];
+    UNREAD.contains(&name)
 }
 
 /// The values of `type` and `text`, which may come in any order.
@@ -82,7 +118,7 @@ impl Part {
                     return Ok(());
                 }
             }
-            PartMember::Content | PartMember::Other => {}
+            PartMember::Content | PartMember::Unread | PartMember::Other => {}
         }
         cursor.skip(kind)
     }

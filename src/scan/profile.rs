@@ -27,8 +27,11 @@ pub struct RequestProfile {
     pub model_form: ModelForm,
     /// Whether the client requested a stream.
     pub streaming: bool,
-    /// The estimated length of the prompt: a quarter of its text length, plus one for each token id.
+    /// The estimated length of the conversation: a quarter of its text length, plus one for each token id.
     pub estimated_tokens: TokenCount,
+    /// The estimated length of all that an engine reads: the conversation, and definitions of tools,
+    /// schemas, thinking and images. Equal to `estimated_tokens` for plain text.
+    pub prompt_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
     /// The most tokens that the response can have: the largest of the client's limits, for all choices.
@@ -108,6 +111,7 @@ impl RequestProfile {
             model_form: ModelForm::Missing,
             streaming: false,
             estimated_tokens: TokenCount::default(),
+            prompt_tokens: TokenCount::default(),
             max_tokens: None,
             output_limit: None,
             prompt_limit: PromptLimit::unread(),
@@ -135,7 +139,7 @@ impl RequestProfile {
     /// The tokens of the prompt that an engine computes: none where the model does not run.
     pub fn prefill_tokens(&self) -> TokenCount {
         match self.operation.row().work {
-            Work::Generation | Work::Inference => self.estimated_tokens,
+            Work::Generation | Work::Inference => self.prompt_tokens,
             Work::Text => TokenCount::default(),
         }
     }
@@ -150,6 +154,7 @@ impl RequestProfile {
         RequestRequirements {
             model: model.to_owned(),
             estimated_tokens: self.estimated_tokens.0,
+            prompt_tokens: self.prompt_tokens.0,
             needs_vision: self.needs.contains(Capabilities::VISION),
             needs_tools: self.needs.contains(Capabilities::TOOLS),
             needs_json_mode: self.needs.contains(Capabilities::JSON_MODE),
@@ -163,8 +168,10 @@ impl RequestProfile {
 pub struct RequestRequirements {
     /// The model in the request, before aliases are resolved.
     pub model: String,
-    /// The estimated length of the prompt, in tokens.
+    /// The estimated length of the conversation, in tokens.
     pub estimated_tokens: u32,
+    /// The estimated length of all that an engine reads, in tokens.
+    pub prompt_tokens: u32,
     /// Whether the prompt contains an image.
     pub needs_vision: bool,
     /// Whether the request offers tools.

@@ -1,17 +1,21 @@
 //! Reads the prompt in a JSON body: the members that the operation's row names, each in its layout.
 
 use super::cursor::{Cursor, Members, Syntax};
-use super::ollama::is_filled;
-use super::part::{Part, PartKind, PartMember};
+use super::ollama::count_images;
+use super::part::{Part, PartKind, PartMember, is_unread};
 use super::text::Text;
+use super::weight::{Weight, weigh_blobs};
 use crate::api::Layout;
 use crate::wire::after;
 
 /// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Prompt {
-    /// The length of its text; a token id counts as the text of one token.
+    /// The length of its text, with the arguments and the results of tool calls; a token id counts as
+    /// the text of one token.
     pub(super) text: u64,
+    /// The length of what an engine reads besides: thinking, images, and the marks of JSON.
+    pub(super) besides: u64,
     /// Whether it contains an image.
     pub(super) has_image: bool,
 }
@@ -21,12 +25,19 @@ impl Prompt {
     #[inline(always)]
     pub(super) fn add(&mut self, other: Self) {
         self.text += other.text;
+        self.besides += other.besides;
         self.has_image |= other.has_image;
     }
 
     #[inline(always)]
     fn add_text(&mut self, cursor: &Cursor<'_>, text: Text) {
         self.text += cursor.measure(text);
+    }
+
+    /// Adds the arguments of a tool call.
+    fn add_call(&mut self, arguments: Weight) {
+        self.text += arguments.text;
+        self.besides += arguments.as_json() - arguments.text;
     }
 }
 
@@ -54,17 +65,25 @@ const OPENINGS: [&[u8]; 3] = [
     br#"{"role":"system","content":"#,
 ];
 
-/// A member of a message.
+/// A member of a message, or of an item of a conversation.
 #[derive(Clone, Copy)]
 enum MessageMember {
     Content,
     /// Ollama's own API has images beside the text.
     Images,
+    /// The result of a tool call.
+    Output,
+    /// Tool calls.
+    Calls,
+    /// What a tool is called with.
+    Arguments,
+    /// A member that no engine reads.
+    Unread,
     Other,
 }
 
 const LIKELY_IN_MESSAGE: [(&[u8], MessageMember); 2] =
-    [(b"role\":", MessageMember::Other), (b"content\":", MessageMember::Content)];
+    [(b"role\":", MessageMember::Unread), (b"content\":", MessageMember::Content)];
 
 /// Consumes a string, or an array of objects with `content` and, where `has_images`, `images`.
 fn messages(
@@ -92,28 +111,36 @@ fn messages(
             let kind = cursor.peek();
             content(cursor, kind, Nesting::Outer, &mut found)?;
         }
-        let mut sees = false;
+        let mut beside = Prompt::default();
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, MessageMember::of);
         let visit = |cursor: &mut Cursor<'_>, member: MessageMember, kind| match member {
             MessageMember::Content => {
                 found = Prompt::default();
                 content(cursor, kind, Nesting::Outer, &mut found)
             }
-            MessageMember::Images if has_images => {
-                sees = is_filled(cursor, kind)?;
-                Ok(())
-            }
-            MessageMember::Images | MessageMember::Other => cursor.skip(kind),
+            MessageMember::Unread => cursor.skip(kind),
+            MessageMember::Images if has_images => beside.read_images(cursor, kind),
+            _ => member.read(cursor, kind, &mut beside),
         };
         if has_content {
             cursor.rest_of_members(true, members, visit)?;
         } else {
             cursor.members(members, visit)?;
         }
-        found.has_image |= sees;
+        found.add(beside);
         into.add(found);
         Ok(())
     })
+}
+
+impl Prompt {
+    /// Consumes Ollama's list of images. Of a repeated one the last one decides whether there are any.
+    fn read_images(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let count = count_images(cursor, kind)?;
+        self.has_image = count > 0;
+        self.besides += weigh_blobs(count);
+        Ok(())
+    }
 }
 
 impl MessageMember {
@@ -121,7 +148,41 @@ impl MessageMember {
         match name {
             b"content" => Self::Content,
             b"images" => Self::Images,
+            b"output" => Self::Output,
+            b"tool_calls" => Self::Calls,
+            b"function_call" | b"arguments" | b"input" => Self::Arguments,
+            _ if is_unread(name) => Self::Unread,
             _ => Self::Other,
+        }
+    }
+
+    /// Consumes a member that comes beside the content. A repeated one counts each time.
+    #[inline(never)]
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+        match (self, kind) {
+            (Self::Output, b'{') => part(cursor, Nesting::ToolResult, into),
+            (Self::Output, _) => content(cursor, kind, Nesting::Outer, into),
+            (Self::Calls, b'[') => cursor.elements(|cursor, kind| {
+                if kind != b'{' {
+                    return cursor.skip(kind);
+                }
+                cursor.members(Members::named(is_unread), |cursor, is_unread, kind| {
+                    if is_unread {
+                        return cursor.skip(kind);
+                    }
+                    into.add_call(cursor.weighed(kind)?);
+                    Ok(())
+                })
+            }),
+            (Self::Calls | Self::Arguments, _) => {
+                into.add_call(cursor.weighed(kind)?);
+                Ok(())
+            }
+            (Self::Content | Self::Unread, _) => cursor.skip(kind),
+            (Self::Images | Self::Other, _) => {
+                into.besides += cursor.weighed(kind)?.with_blobs();
+                Ok(())
+            }
         }
     }
 }
@@ -185,19 +246,31 @@ fn parts(
 fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
     let mut part = Part::EMPTY;
     let mut result = Prompt::default();
+    let mut others = Weight::default();
     let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
-    cursor.members(members, |cursor, member, kind| {
-        if matches!(member, PartMember::Content) && nesting == Nesting::Outer {
+    cursor.members(members, |cursor, member, kind| match member {
+        PartMember::Content if nesting == Nesting::Outer => {
             result = Prompt::default();
-            return content(cursor, kind, Nesting::ToolResult, &mut result);
+            content(cursor, kind, Nesting::ToolResult, &mut result)
         }
-        part.read(member, cursor, kind)
+        PartMember::Content | PartMember::Other => {
+            others.add(cursor.weighed(kind)?);
+            Ok(())
+        }
+        PartMember::Kind | PartMember::Text | PartMember::Unread => part.read(member, cursor, kind),
     })?;
     match part.kind {
         PartKind::Text => into.text += part.text,
-        PartKind::Image => into.has_image = true,
+        PartKind::Image => {
+            into.has_image = true;
+            into.besides += weigh_blobs(1);
+        }
+        PartKind::Blob => into.besides += weigh_blobs(1),
+        PartKind::ToolCall => into.add_call(others),
         PartKind::ToolResult => into.add(result),
-        PartKind::Unknown => {}
+        PartKind::Unknown => {
+            into.besides += part.text + result.text + result.besides + others.with_blobs();
+        }
     }
     Ok(())
 }
@@ -233,7 +306,10 @@ fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Resul
                 part.read(member, cursor, kind)
             })?;
             into.text += part.text;
-            into.has_image |= part.kind == PartKind::Image;
+            if part.kind == PartKind::Image {
+                into.has_image = true;
+                into.besides += weigh_blobs(1);
+            }
             Ok(())
         }
         _ => cursor.skip(kind),

@@ -1,7 +1,9 @@
 //! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in `oracle`,
-//! rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`, counted allocations in `allocations`, and the
+//! rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`, what counts beside text in
+//! `prompt_tokens`, requests of agents in `agents`, counted allocations in `allocations`, and the
 //! token estimate compared with real counts in `estimate`.
 
+mod agents;
 mod allocations;
 mod counted_texts;
 mod escapes;
@@ -10,6 +12,7 @@ mod form;
 mod malformed;
 mod ollama;
 mod oracle;
+mod prompt_tokens;
 mod rules;
 
 use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};

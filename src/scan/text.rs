@@ -31,7 +31,7 @@ pub(super) struct Text {
     /// By how much the escapes exceed the decoded text, in the unit of the token estimate.
     excess: usize,
     /// The highest bit of some byte is set if the string is not ASCII.
-    high: u64,
+    pub(super) high: u64,
 }
 
 impl Text {
@@ -39,6 +39,12 @@ impl Text {
     #[inline(always)]
     pub(super) fn is_escaped(self) -> bool {
         self.excess != 0
+    }
+
+    /// The length of the decoded string if it is ASCII, in the unit of the token estimate.
+    #[inline(always)]
+    pub(super) fn ascii_length(self) -> u64 {
+        (self.end - self.start - self.excess) as u64
     }
 }
 
@@ -258,7 +264,7 @@ impl<'a> Cursor<'a> {
     /// The length of the decoded string, in the unit of the token estimate.
     #[inline(always)]
     pub(super) fn measure(&self, text: Text) -> u64 {
-        let length = (text.end - text.start - text.excess) as u64;
+        let length = text.ascii_length();
         if text.high & HIGH == 0 {
             return length;
         }

@@ -16,7 +16,7 @@ function factsOf(one) {
   const needs = one.requirements, flags = [needs.needs_vision && "vision", needs.needs_tools && "tools",
     needs.needs_json_mode && "JSON mode", needs.prefers_streaming && "stream"].filter(Boolean);
   const facts = [["requested model", needs.model], ["needs", flags.join(", ") || "nothing special"],
-    ["estimated tokens", showCount(needs.estimated_tokens)]];
+    ["estimated tokens", showCount(needs.estimated_tokens)], ["prompt tokens", showCount(needs.prompt_tokens)]];
   if (one.dropped_messages) facts.push(["dropped messages", showCount(one.dropped_messages)]);
   if (one.scoring) {
     for (const [name, score] of Object.entries(one.scoring.scores))

@@ -123,7 +123,7 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
         last_block: chain.last(),
         prompt_blocks: chain.blocks(),
         block_tokens: terms.block_tokens,
-        prompt_tokens: profile.estimated_tokens.0,
+        prompt_tokens: profile.prompt_tokens.0,
         objectives: Objectives::default(),
         session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
     };

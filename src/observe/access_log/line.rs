@@ -64,7 +64,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
 fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     let usage = outcome.usage.unwrap_or_default();
     let is_served = outcome.backend.is_some();
-    let estimated = outcome.about.estimated_tokens.filter(|_| is_served);
+    let estimated = outcome.about.prompt_tokens.filter(|_| is_served);
     let events = Some(outcome.token_events).filter(|_| is_served && outcome.is_streaming);
     let sent = usage.prompt_tokens.or(estimated.map(|tokens| tokens.0));
     let received = usage.completion_tokens.or(events);

@@ -46,7 +46,7 @@ fn about<'a>() -> About<'a> {
         path: "/v1/chat/completions",
         requested_model: Some("gpt-4o"),
         provider: Some("vllm"),
-        estimated_tokens: Some(TokenCount(7)),
+        prompt_tokens: Some(TokenCount(7)),
         bytes_in: 120,
         bytes_out: 4000,
         trace: Some(TraceContext::begin(0xabc, 1, true)),

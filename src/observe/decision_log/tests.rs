@@ -37,7 +37,7 @@ impl Story {
             split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: "gpt",
-            tokens: profile.estimated_tokens,
+            tokens: profile.prompt_tokens,
             fleet: &fleet,
             tried: &BackendSet::default(),
             may_probe: true,
@@ -91,6 +91,7 @@ fn report_contains_the_inputs_of_a_decision() {
         "requirements": {
             "model": "gpt",
             "estimated_tokens": story.profile.estimated_tokens.0,
+            "prompt_tokens": story.profile.prompt_tokens.0,
             "needs_vision": true,
             "needs_tools": false,
             "needs_json_mode": false,

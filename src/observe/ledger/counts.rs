@@ -45,7 +45,7 @@ impl Counts {
             return Some(one);
         }
         let usage = outcome.usage.unwrap_or_default();
-        let estimate = outcome.about.estimated_tokens.map_or(0, |tokens| tokens.0);
+        let estimate = outcome.about.prompt_tokens.map_or(0, |tokens| tokens.0);
         let input = usage.prompt_tokens.unwrap_or(estimate);
         // A stream that is cut may have reported a part of its output at its start.
         let output = match usage.completion_tokens {

@@ -102,14 +102,14 @@ fn only_what_a_model_computed_for_a_client_is_counted() {
     assert_eq!(count(|_| {}), Some((7, 3, 0)));
     let estimate = |one: &mut RequestOutcome<'static>| {
         one.usage = None;
-        one.about.estimated_tokens = Some(TokenCount(5));
+        one.about.prompt_tokens = Some(TokenCount(5));
     };
     assert_eq!(count(estimate), Some((5, 0, 1)), "no usage: the estimate");
     assert_eq!(
         count(|one| {
             one.usage = None;
             one.token_events = 4;
-            one.about.estimated_tokens = Some(TokenCount(5));
+            one.about.prompt_tokens = Some(TokenCount(5));
         }),
         Some((5, 4, 1)),
         "a stream without usage: its events"

@@ -86,6 +86,9 @@ struct RequestRecord {
     /// As the client named it.
     model: String,
     estimated_tokens: u32,
+    /// All that an engine reads; absent in captures of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prompt_tokens: Option<u32>,
     /// Those that must fit a context.
     tokens_to_fit: u32,
     needs: Vec<String>,
@@ -331,7 +334,7 @@ impl Capture {
             in_turn: blocks == 0 && first_block.0 == 0,
             turn: 0,
             block_tokens,
-            prompt_tokens: self.request.estimated_tokens,
+            prompt_tokens: self.request.prompt_tokens.unwrap_or(self.request.estimated_tokens),
             session: self.request.session.map(|session| session.0),
             objectives: self.request.objectives.into(),
         }
@@ -361,6 +364,7 @@ impl RequestRecord {
             operation: request.operation.name().to_owned(),
             model: input.model.to_owned(),
             estimated_tokens: request.estimated_tokens.0,
+            prompt_tokens: Some(request.prompt_tokens.0),
             tokens_to_fit: input.tokens.0,
             needs: request.needs.names().map(str::to_owned).collect(),
             streaming: request.streaming,

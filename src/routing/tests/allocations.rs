@@ -22,7 +22,7 @@ fn decisions_allocate_nothing() {
                 split: crate::routing::SplitPoint::default(),
                 request: &request,
                 model,
-                tokens: request.estimated_tokens,
+                tokens: request.prompt_tokens,
                 fleet: &snapshot,
                 tried: &fleet.tried,
                 may_probe: true,

@@ -305,7 +305,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
         split: crate::routing::SplitPoint::default(),
         request: &profile,
         model: "m",
-        tokens: profile.estimated_tokens,
+        tokens: profile.prompt_tokens,
         fleet: &snapshot,
         tried: &fleet.tried,
         may_probe: true,

@@ -266,7 +266,7 @@ fn input<'a>(
         split: crate::routing::SplitPoint::default(),
         request,
         model: "m",
-        tokens: request.estimated_tokens,
+        tokens: request.prompt_tokens,
         fleet,
         tried,
         may_probe: true,

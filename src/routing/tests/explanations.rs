@@ -23,7 +23,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
                 split: crate::routing::SplitPoint::default(),
                 request: &request,
                 model: "m",
-                tokens: request.estimated_tokens,
+                tokens: request.prompt_tokens,
                 fleet: &topology,
                 tried: &fleet.tried,
                 may_probe: true,

@@ -30,7 +30,7 @@ impl<'a> Decider<'a> {
     fn decide(&mut self, fleet: &Topology, model: &str) -> Result<RoutingDecision, RouteError> {
         let request = TestRequest::of(model).profile();
         let tried = BackendSet::default();
-        let tokens = request.estimated_tokens;
+        let tokens = request.prompt_tokens;
         let input = RouteInput {
             split: crate::routing::SplitPoint::default(),
             request: &request,

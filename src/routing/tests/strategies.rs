@@ -291,8 +291,7 @@ fn analysis_and_decision_take_less_than_two_milliseconds() {
             let started = std::time::Instant::now();
             let options = ScanOptions::default();
             let profile = scan(Operation::Chat, None, body.as_bytes(), options).unwrap();
-            let request =
-                TestRequest { tokens: profile.estimated_tokens.0, ..TestRequest::of("m") };
+            let request = TestRequest { tokens: profile.prompt_tokens.0, ..TestRequest::of("m") };
             fleet.backend_for(request);
             started.elapsed()
         })

@@ -264,7 +264,7 @@ fn decisions_over_prompts_allocate_nothing() {
             split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: "m",
-            tokens: profile.estimated_tokens,
+            tokens: profile.prompt_tokens,
             fleet: &snapshot,
             tried,
             may_probe: true,

@@ -1,7 +1,7 @@
 //! The scanner against a walk over `serde_json`'s tree: the same verdict on every body, and the
 //! same facts on every good one.
 
-mod bodies;
+pub(super) mod bodies;
 mod facts;
 
 use proptest::prelude::*;
@@ -62,6 +62,7 @@ fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value
     assert_eq!(profile.names_model(), value["model"].is_string());
     assert_eq!(profile.streaming, value["stream"] == true);
     assert_eq!(profile.estimated_tokens.0 as usize, facts.text / 4 + facts.ids);
+    assert!(profile.prompt_tokens >= profile.estimated_tokens);
     assert_eq!(profile.needs.contains(Capabilities::VISION), facts.has_image);
     let tools = !value["tools"].is_null() || !value["functions"].is_null();
     assert_eq!(profile.needs.contains(Capabilities::TOOLS), tools);

@@ -122,6 +122,49 @@ fn dialects_with_the_same_prompt_have_the_same_outline() {
 }
 
 #[test]
+fn changing_line_of_claude_code_is_left_out() {
+    let line = |nonce: &str| {
+        format!(
+            "x-anthropic-billing-header: cc_version=2.1.{nonce}; cc_entrypoint=cli; cch={nonce};"
+        )
+    };
+    let text = "You are terse.\n\"Quoted\" é";
+    let user = json!({"role": "user", "content": "hi"});
+    let of = |nonce: &str| {
+        let (line, joined) = (line(nonce), format!("{}\n{text}", line(nonce)));
+        let parts = json!([{"type": "text", "text": line}, {"type": "text", "text": text}]);
+        let chat = |role: &str, content: &Value| {
+            chat(&json!({"messages": [{"role": role, "content": content}, user]}).to_string())
+        };
+        let messages = |system: &Value| {
+            outline(Operation::Messages, &json!({"system": system, "messages": [user]}).to_string())
+        };
+        let late = json!({"messages": [{"content": joined, "role": "system"}]}).to_string();
+        vec![
+            messages(&parts),
+            messages(&json!(joined)),
+            messages(&json!(line)),
+            chat("system", &parts),
+            chat("developer", &json!(joined)),
+            self::chat(&late),
+            outline(
+                Operation::Responses,
+                &json!({"instructions": joined, "input": "hi"}).to_string(),
+            ),
+        ]
+    };
+    assert_eq!(of("00ff1"), of("a1b2c"), "the line makes no difference");
+    for kept in [0, 1, 3, 4, 5, 6] {
+        assert!(String::from_utf8_lossy(&of("1")[kept]).contains(text), "{kept}");
+    }
+    let plain = json!({"system": text, "messages": [user]}).to_string();
+    assert_eq!(of("1")[1], outline(Operation::Messages, &plain));
+    let quoted =
+        |nonce| chat(&json!({"messages": [{"role": "user", "content": line(nonce)}]}).to_string());
+    assert_ne!(quoted("1"), quoted("2"), "a user may write the same");
+}
+
+#[test]
 fn cache_salt_is_returned() {
     for (body, salt) in
         [(r#"{"messages":[],"cache_salt":"team a"}"#, "\"team a\""), (r#"{"messages":[]}"#, "")]

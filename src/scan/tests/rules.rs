@@ -29,7 +29,7 @@ fn the_facts_of_a_usual_request_are_found() {
     let shown = profile.to_requirements(&profile.model_name(body.as_bytes()));
     assert_eq!(
         serde_json::to_string(&shown).unwrap(),
-        r#"{"model":"llama3:8b","estimated_tokens":2,"needs_vision":false,"needs_tools":false,"needs_json_mode":false,"prefers_streaming":true}"#
+        r#"{"model":"llama3:8b","estimated_tokens":2,"prompt_tokens":2,"needs_vision":false,"needs_tools":false,"needs_json_mode":false,"prefers_streaming":true}"#
     );
 }
 
@@ -284,7 +284,7 @@ fn each_operation_counts_its_own_fields() {
         (Operation::Embeddings, format!(r#""input":[{WORD},[{WORD}]]"#), 4),
         (Operation::Embeddings, format!(r#""input":[[[{WORD}]]]"#), 0),
         (Operation::Responses, format!(r#""instructions":{WORD},"input":{WORD}"#), 4),
-        (Operation::Responses, format!(r#""input":{items}"#), 4),
+        (Operation::Responses, format!(r#""input":{items}"#), 6),
         (Operation::Messages, format!(r#""system":{WORD},"messages":{result}"#), 6),
         (Operation::Messages, r#""system":[{"type":"text","text":"12345678"}]"#.to_owned(), 2),
         (Operation::Rerank, format!(r#""query":{WORD},"documents":[{WORD},{{"text":{WORD}}}]"#), 6),

@@ -289,6 +289,7 @@ fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
     RequestProfile {
         streaming: request.is_streamed,
         estimated_tokens: TokenCount(request.input_tokens),
+        prompt_tokens: TokenCount(request.input_tokens),
         max_tokens: Some(TokenCount(request.max_tokens)).filter(|most| most.0 > 0),
         ..RequestProfile::opaque(Operation::Chat, now)
     }

@@ -134,7 +134,7 @@ impl DryRun<'_> {
         progress: &Progress,
     ) -> u32 {
         let ensembles = &self.config.ensembles;
-        let client = profile.estimated_tokens.0;
+        let client = profile.prompt_tokens.0;
         let (prompt, texts) = match call.stage {
             EnsembleStage::Draft => return client,
             EnsembleStage::Critique => {
@@ -155,15 +155,18 @@ impl DryRun<'_> {
         profile: &RequestProfile,
         input: u32,
     ) -> RequestProfile {
-        let estimated_tokens = TokenCount(input);
+        let prompt_tokens = TokenCount(input);
         match call.stage {
             EnsembleStage::Draft => RequestProfile { streaming: false, ..*profile },
             EnsembleStage::Critique => RequestProfile {
-                estimated_tokens,
+                estimated_tokens: prompt_tokens,
+                prompt_tokens,
                 max_tokens: Some(TokenCount(self.config.ensembles.critique_tokens)),
                 ..RequestProfile::opaque(Operation::Chat, profile.arrived_at)
             },
-            EnsembleStage::Final => RequestProfile { estimated_tokens, ..*profile },
+            EnsembleStage::Final => {
+                RequestProfile { estimated_tokens: prompt_tokens, prompt_tokens, ..*profile }
+            }
         }
     }
 

@@ -66,7 +66,7 @@ fn decision_names_backend_models_and_candidates() {
     assert_eq!(
         result["requirements"],
         json!({
-            "model": "gpt-4", "estimated_tokens": 0, "needs_vision": false, "needs_tools": true,
+            "model": "gpt-4", "estimated_tokens": 0, "prompt_tokens": 0, "needs_vision": false, "needs_tools": true,
             "needs_json_mode": false, "prefers_streaming": true,
         })
     );

@@ -81,6 +81,16 @@ fn split_text(split: &Value) -> String {
     format!("{} -> {} (of {})", text(split, "alias"), text(split, "model"), shares.join(", "))
 }
 
+/// The length of what the engine reads, and of the conversation where that is less.
+fn prompt_line(requirements: &Value) -> String {
+    let whole = number(requirements, "prompt_tokens");
+    let messages = number(requirements, "estimated_tokens");
+    if whole == messages {
+        return format!("prompt      about {whole} tokens");
+    }
+    format!("prompt      about {whole} tokens, {messages} of them in messages")
+}
+
 fn requirement_lines(requirements: &Value) -> [String; 3] {
     let needs: Vec<&str> = [
         ("needs_vision", "vision"),
@@ -95,7 +105,7 @@ fn requirement_lines(requirements: &Value) -> [String; 3] {
     let needs = if needs.is_empty() { "nothing special".to_owned() } else { needs.join(", ") };
     [
         format!("model       {}", text(requirements, "model")),
-        format!("prompt      about {} tokens", number(requirements, "estimated_tokens")),
+        prompt_line(requirements),
         format!("needs       {needs}"),
     ]
 }

@@ -60,7 +60,7 @@ impl Trial {
             split: crate::routing::SplitPoint::default(),
             request: &request,
             model: "m",
-            tokens: request.estimated_tokens,
+            tokens: request.prompt_tokens,
             fleet: &topology,
             tried: &BackendSet::default(),
             may_probe: true,

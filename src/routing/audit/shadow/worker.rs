@@ -143,7 +143,7 @@ impl Worker {
             side.read_prefixes(chain, &readings.rows, &mut readings.candidates);
         }
         let features = RequestFeatures {
-            prompt_tokens: live.request.estimated_tokens.0,
+            prompt_tokens: live.request.prompt_tokens.0,
             session: live.session,
             ..prompt_features(prompt, self.tracking.params.block_tokens)
         };

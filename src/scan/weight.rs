@@ -1,0 +1,132 @@
+//! The length of what an engine reads as JSON: definitions of tools, schemas, arguments of calls.
+
+use super::bytes::{HIGH, count_continuations, is_dense, weigh};
+use super::cursor::{Cursor, Syntax};
+use super::text::Text;
+use super::{TEXT_PER_TOKEN, TokenEstimate};
+use crate::wire::between;
+
+/// The text that a name or a value in JSON counts beside its characters: one and a half tokens for its
+/// quotes, colons, commas and braces. Measured on definitions of tools, for six vocabularies.
+const TEXT_PER_VALUE: u64 = 6;
+/// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of an
+/// image, by its size and the model; its size is not in the request.
+const TOKENS_PER_BLOB: u64 = 1_000;
+/// The length from which a string without white space, quotes and escapes counts as a file in base64.
+const SHORTEST_BLOB: usize = 1 << 10;
+
+/// What `count` images count.
+pub(super) fn weigh_blobs(count: u64) -> u64 {
+    count * TOKENS_PER_BLOB * TEXT_PER_TOKEN
+}
+
+/// The length of JSON values, in the unit of the token estimate.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Weight {
+    /// The decoded text of all names and values.
+    pub(super) text: u64,
+    /// The number of names and values, without arrays and objects.
+    pub(super) values: u64,
+    /// The part of the text that is in long strings like base64.
+    blob_text: u64,
+    /// The number of these strings.
+    blobs: u64,
+    /// The highest bit of some byte is set if a string is not ASCII.
+    high: u64,
+}
+
+impl Weight {
+    /// The weight of a string.
+    fn of(cursor: &Cursor<'_>, string: Text) -> Self {
+        let mut weight = Self { text: cursor.measure(string), values: 1, ..Self::default() };
+        if string.end - string.start >= SHORTEST_BLOB {
+            weight.look_for_blob(cursor, string);
+        }
+        weight
+    }
+
+    /// Adds the decoded length of a string, as if it were ASCII.
+    #[inline(always)]
+    pub(super) fn add_string(&mut self, cursor: &Cursor<'_>, string: Text) {
+        self.text += string.ascii_length();
+        self.values += 1;
+        self.high |= string.high;
+        if string.end - string.start >= SHORTEST_BLOB {
+            self.look_for_blob(cursor, string);
+        }
+    }
+
+    #[cold]
+    fn look_for_blob(&mut self, cursor: &Cursor<'_>, string: Text) {
+        let start = between(cursor.bytes, string.start, string.start + SHORTEST_BLOB);
+        if is_dense(start) {
+            self.blob_text += string.ascii_length();
+            self.blobs += 1;
+        }
+    }
+
+    /// Adds a number or a literal.
+    #[inline(always)]
+    pub(super) fn add_scalar(&mut self, length: usize) {
+        self.text += length as u64;
+        self.values += 1;
+    }
+
+    /// Corrects a sum of [`Weight::add_string`] for the characters in `raw` that are not ASCII.
+    #[inline(always)]
+    pub(super) fn corrected(mut self, raw: &[u8], estimate: TokenEstimate) -> Self {
+        if self.high & HIGH != 0 {
+            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it has bytes.
+            self.text = match estimate {
+                TokenEstimate::Auto => (self.text + weigh(raw)).saturating_sub(raw.len() as u64),
+                TokenEstimate::Chars => self.text.saturating_sub(count_continuations(raw)),
+                TokenEstimate::Utf8 => self.text,
+            };
+        }
+        self
+    }
+
+    /// Adds `other`. The body's length bounds the sum, so it cannot overflow.
+    pub(super) fn add(&mut self, other: Self) {
+        self.text += other.text;
+        self.values += other.values;
+        self.blob_text += other.blob_text;
+        self.blobs += other.blobs;
+    }
+
+    /// The length of all of it as JSON.
+    pub(super) fn as_json(self) -> u64 {
+        self.text + self.values * TEXT_PER_VALUE
+    }
+
+    /// The same, but strings in base64 count as images.
+    pub(super) fn with_blobs(self) -> u64 {
+        self.as_json().saturating_sub(self.blob_text) + weigh_blobs(self.blobs)
+    }
+}
+
+impl Cursor<'_> {
+    /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null weighs
+    /// nothing.
+    pub(super) fn weighed(&mut self, kind: u8) -> Result<Weight, Syntax> {
+        match kind {
+            b'"' => {
+                let string = self.string()?;
+                Ok(Weight::of(self, string))
+            }
+            b'{' | b'[' => {
+                self.skip(kind)?;
+                Ok(self.weight)
+            }
+            _ => {
+                let start = self.at;
+                self.skip(kind)?;
+                let mut weight = Weight::default();
+                if kind != b'n' {
+                    weight.add_scalar(self.at - start);
+                }
+                Ok(weight)
+            }
+        }
+    }
+}
