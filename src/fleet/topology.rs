@@ -388,7 +388,6 @@ fn serve(
     let assumed = rules.unknown_capability == UnknownCapability::Assume;
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
     let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
-    let known_operations = declared.and_then(|model| model.operations).unwrap_or_default();
     let usable = match entry.capabilities {
         None if assumed => Capabilities::ALL,
         None | Some(_) => known,
@@ -396,7 +395,11 @@ fn serve(
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
-    let native_operations = entry.operations.or(backend.config.operations);
+    let declared_operations = declared.and_then(|model| model.operations);
+    let native_operations =
+        declared_operations.or(backend.config.operations).or(entry.operations);
+    let known_operations =
+        declared_operations.or(backend.config.operations).unwrap_or_default();
     let mut native_operations = native_operations.unwrap_or(engine.operations());
     if num_ctx.is_some() {
         native_operations = with_own_api(native_operations);

@@ -374,7 +374,9 @@ fn held_of(
     let body = if is_kept { body } else { Bytes::new() };
     let header = reply.head.header.clone();
     let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
-    let Some(conversion) = request.conversion.as_deref() else {
+    // Nothing came, and nothing is said of it here.
+    let converted = request.conversion.as_deref().filter(|_| refusal.is_none() || !body.is_empty());
+    let Some(conversion) = converted else {
         keep_connection(proxy, reply);
         return HeldResponse { retry_after: retry_after(&header), status, header, body, _claim: claim };
     };
