@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct JsonEnd {
     depth: u32,
-    has_begun: bool,
+    has_started: bool,
     is_in_string: bool,
     is_escaped: bool,
 }
@@ -13,7 +13,7 @@ impl JsonEnd {
     /// Takes in the next piece.
     pub(super) fn feed(&mut self, piece: &str) {
         for byte in piece.bytes() {
-            self.has_begun |= !byte.is_ascii_whitespace();
+            self.has_started |= !byte.is_ascii_whitespace();
             if self.is_in_string {
                 match byte {
                     _ if self.is_escaped => self.is_escaped = false,
@@ -33,13 +33,13 @@ impl JsonEnd {
     }
 
     /// Whether anything of it has arrived.
-    pub(super) fn has_begun(&self) -> bool {
-        self.has_begun
+    pub(super) fn has_started(&self) -> bool {
+        self.has_started
     }
 
     /// Whether all of it has arrived.
     pub(super) fn is_whole(&self) -> bool {
-        self.has_begun && self.depth == 0 && !self.is_in_string
+        self.has_started && self.depth == 0 && !self.is_in_string
     }
 }
 
@@ -57,6 +57,6 @@ mod tests {
         }
         let mut json = JsonEnd::default();
         json.feed(text);
-        assert!(json.is_whole() && json.has_begun());
+        assert!(json.is_whole() && json.has_started());
     }
 }

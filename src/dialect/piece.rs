@@ -85,7 +85,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
 pub(super) enum Channel {
     /// The text of the response.
     Text,
-    /// Why the model refuses, which is text of its own.
+    /// Why the model refuses, which is a text apart.
     Refusal,
     /// What the model thinks.
     Thinking,

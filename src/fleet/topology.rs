@@ -50,7 +50,7 @@ pub struct TopologyRules {
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
-/// Operations of other APIs that Ollama serves, and those of its own that stand for them.
+/// Operations of other APIs that Ollama serves, and those of its API that stand for them.
 const FOREIGN: &[(Operation, Operation)] = &[
     (Operation::Chat, Operation::OllamaChat),
     (Operation::Responses, Operation::OllamaChat),

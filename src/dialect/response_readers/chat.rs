@@ -276,7 +276,7 @@ impl ChatReader {
         // Engines that repeat the name repeat the id as well, or send it with every piece of the
         // arguments.
         let is_repeated = *call.name == *name && (!id.is_empty() || has_arguments);
-        if name.is_empty() || is_repeated || call.end.has_begun() {
+        if name.is_empty() || is_repeated || call.end.has_started() {
             return Ok(());
         }
         check_size("the name of a tool", call.name.len() + name.len(), MAX_NAME)?;

@@ -101,7 +101,7 @@ impl<W: ResponseWriter> InOrder<W> {
     fn advance(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Result<(), BadResponse> {
         while let Some(block) = self.blocks.front_mut() {
             if let Block::Call(call) = &*block
-                && !call.end.has_begun()
+                && !call.end.has_started()
             {
                 // Pieces of its name may follow.
                 return Ok(());

@@ -21,7 +21,7 @@ pub(super) struct Manner {
     /// The pieces of several calls in one delta.
     joins_calls: bool,
     /// The id in every piece of a call.
-    repeats_id: bool,
+    resends_id: bool,
     /// Arguments as objects where they should be strings, and the reverse.
     swaps_arguments: bool,
     /// The counts in the chunk that ends the choice.
@@ -33,7 +33,7 @@ impl Manner {
     pub(super) fn any() -> impl Strategy<Value = Self> {
         (proptest::sample::select(vec!["\n", "\r\n", "\r"]), any::<[bool; 10]>()).prop_map(
             |(line_end, flags)| {
-                let [mark, comments, pretty, quotes, lists, joins, repeats, swaps, early, done] =
+                let [mark, comments, pretty, quotes, lists, joins, resends, swaps, early, done] =
                     flags;
                 Self {
                     line_end,
@@ -43,7 +43,7 @@ impl Manner {
                     quotes_counts: quotes,
                     lists_content: lists,
                     joins_calls: joins,
-                    repeats_id: repeats,
+                    resends_id: resends,
                     swaps_arguments: swaps,
                     counts_early: early,
                     has_done: done,
@@ -168,7 +168,7 @@ fn chat(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
             Delta::Text(piece) => ("content", manner.content(slot(0)), piece),
             Delta::Start(place, _) | Delta::Name(place, _) | Delta::Arguments(place, _) => {
                 let mut call = json!({"index": place, "function": {}});
-                if manner.repeats_id || matches!(delta, Delta::Start(..)) {
+                if manner.resends_id || matches!(delta, Delta::Start(..)) {
                     call["id"] = said.calls[*place].id.clone().into();
                 }
                 let mut piece = Vec::new();
