@@ -11,6 +11,7 @@ mod malformed;
 mod ollama;
 mod oracle;
 mod rules;
+mod twins;
 
 use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
 use crate::api::Operation;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{Capabilities, Dialect, ErrorCode, percent_decode};
 use crate::clock::now;
 use crate::fleet::{Model, Topology};
-use crate::proxy::auth;
+use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::routing::{RouteError, SplitPoint};
@@ -59,7 +59,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         .model_id(target)
         .or_else(|| targets.find_map(|(target, _)| topology.model_id(target)))
         .or_else(|| topology.model_id(&name));
-    let allowed = auth::may_request(ctx, topology, &name);
+    let allowed = allowed_models::may_request(ctx, topology, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(_) if ctx.dialect == Dialect::Anthropic => Ok(anthropic_model(&name, created)),
         Some(model) => Ok(openai_model(&name, model, created)),
@@ -93,8 +93,10 @@ pub(super) fn visible_models<'a>(
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         topology.model_id(alias).is_none().then_some((alias, model))
     });
-    let mut all: Vec<_> =
-        own.chain(aliases).filter(|(name, _)| auth::may_request(ctx, topology, name)).collect();
+    let mut all: Vec<_> = own
+        .chain(aliases)
+        .filter(|(name, _)| allowed_models::may_request(ctx, topology, name))
+        .collect();
     all.sort_unstable_by_key(|(name, _)| *name);
     all
 }
