@@ -12,6 +12,7 @@
 //! a conversation that no backend has room for, `outcome` reports to the backend's health, circuit breaker and latency. A request that fails ends
 //! in `own_response`, with its status from `failure`. `observers` reports all of it.
 
+mod allowed_models;
 mod attempt;
 mod auth;
 mod broadcast;

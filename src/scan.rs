@@ -18,6 +18,7 @@ mod part;
 mod pieces;
 mod profile;
 mod prompt;
+mod prompt_limit;
 mod reported_failure;
 mod response_id;
 mod scalar;
@@ -39,13 +40,14 @@ pub use profile::{
     ModelForm, PromptPlaces, RequestProfile, RequestRequirements, ResidencyChange, TokenEstimate,
     UsageEdit,
 };
+pub use prompt_limit::PromptLimit;
 pub use reported_failure::{FirstEvent, is_switched_off, reports_failure};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query, folds_to};
 pub use usage::{Usage, find_counts, find_usage};
-pub use usage_bounds::{Passed, PromptLimit, UsageBounds};
+pub use usage_bounds::{Passed, UsageBounds};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};

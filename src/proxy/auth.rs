@@ -7,11 +7,9 @@ use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::context::RequestContext;
 use super::failure::OwnError;
-use crate::api::{ErrorCode, bearer_token, default_tag_forms, query_value, query_without};
+use crate::api::{ErrorCode, bearer_token, query_value, query_without};
 use crate::config::{AuthConfig, Compat, Config};
-use crate::fleet::Topology;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
 
 /// The query parameter that clients of the NOMYO Router send their key in.
@@ -68,22 +66,6 @@ fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
 pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
     let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
     client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
-}
-
-/// Whether the client's key is limited to models.
-pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
-    let client = ctx.key.and_then(|position| ctx.generation.config.auth.keys.get(position));
-    client.is_some_and(|client| !client.models.is_empty())
-}
-
-/// Whether the client may use the model that its request names. Where no alias has that name, the engine's own
-/// spelling counts, with or without the default tag: a list of models has one spelling, requests may have any.
-pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) -> bool {
-    let auth = &ctx.generation.config.auth;
-    let is_alias = ctx.generation.router.names.has(name);
-    let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));
-    let Some(model) = known else { return may_use(auth, ctx.key, name) };
-    default_tag_forms(&model.name).any(|form| may_use(auth, ctx.key, &form))
 }
 
 /// The owner of a client's responses: a hash of its key's name. Without one, where no keys are configured,

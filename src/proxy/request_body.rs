@@ -8,7 +8,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::auth;
+use super::allowed_models;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
@@ -182,7 +182,7 @@ pub(crate) fn admit(
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
     ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
-    if !auth::may_request(ctx, &fleet, &model) {
+    if !allowed_models::may_request(ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }

@@ -6,7 +6,7 @@ use http::header;
 use pingora_proxy::Session;
 use serde_json::Value;
 
-use super::auth;
+use super::allowed_models;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use super::request_body::scan_error;
@@ -130,7 +130,7 @@ pub(super) fn read_unknown(
         if deciding(&form).any(|(field, _)| field == "model") {
             return Err(ambiguous("model", "in a form: name it in the query, or in JSON"));
         }
-    } else if !body.is_empty() && auth::is_limited(ctx) {
+    } else if !body.is_empty() && allowed_models::is_limited(ctx) {
         let message = "This key is limited to models, and the body is none that can be read here";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }

@@ -9,10 +9,10 @@ use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
 use super::prompt::{Prompt, read_prompt};
+use super::prompt_limit::PromptLimit;
 use super::stream_options::StreamOptions;
 use super::text::Text;
 use super::twin::twin_of;
-use super::usage_bounds::PromptLimit;
 use super::weight::weigh_blobs;
 use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
@@ -260,7 +260,7 @@ impl Member {
                 cursor.skip(kind)
             }
             Self::StreamOptions => {
-                facts.stream_options = StreamOptions::read(cursor, kind)?;
+                facts.stream_options = StreamOptions::read(cursor, kind, &mut facts.twin)?;
                 Ok(())
             }
             Self::Ollama(member) => facts.ollama.read(member, cursor, kind),

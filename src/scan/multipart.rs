@@ -4,8 +4,8 @@
 use memchr::memmem::Finder;
 
 use super::bytes::weigh;
+use super::prompt_limit::PromptLimit;
 use super::twin::deciding_in_query;
-use super::usage_bounds::PromptLimit;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation, percent_decode};

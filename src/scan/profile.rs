@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use super::prompt_limit::PromptLimit;
 use super::unescape::Unescape;
-use super::usage_bounds::PromptLimit;
 use crate::api::{Capabilities, Dialect, Operation, Work};
 pub use crate::config::TokenEstimate;
 use crate::units::{ByteSpan, Timestamp, TokenCount};

@@ -3,6 +3,7 @@
 use super::UsageEdit;
 use super::cursor::{Cursor, Members, Syntax};
 use super::to_offset;
+use super::twin::twin_among;
 use crate::units::ByteSpan;
 
 /// The value of the member.
@@ -23,18 +24,25 @@ pub(super) enum StreamOptions {
 
 impl StreamOptions {
     #[inline(never)]
-    pub(super) fn read(cursor: &mut Cursor<'_>, kind: u8) -> Result<Self, Syntax> {
+    pub(super) fn read(
+        cursor: &mut Cursor<'_>,
+        kind: u8,
+        twin: &mut Option<&'static str>,
+    ) -> Result<Self, Syntax> {
         let start = cursor.at;
         if kind != b'{' {
             cursor.skip(kind)?;
             return Ok(Self::Other(span(start, cursor.at)));
         }
         let (mut found, mut is_empty) = (None, true);
-        cursor.members(Members::named(is_include_usage), |cursor, is_usage, kind| {
+        cursor.members(Members::named(OptionName::of), |cursor, name, kind| {
             is_empty = false;
             let start = cursor.at;
             cursor.skip(kind)?;
-            if is_usage {
+            if let OptionName::Twin(field) = name {
+                *twin = Some(field);
+            }
+            if matches!(name, OptionName::IncludeUsage) {
                 let excluded = Self::Excluded(span(start, cursor.at));
                 found = Some(if kind == b't' { Self::Included } else { excluded });
             }
@@ -58,8 +66,21 @@ impl StreamOptions {
     }
 }
 
-fn is_include_usage(name: &[u8]) -> bool {
-    name == b"include_usage"
+#[derive(Debug, Clone, Copy)]
+enum OptionName {
+    IncludeUsage,
+    /// An engine may read it as this member.
+    Twin(&'static str),
+    Other,
+}
+
+impl OptionName {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"include_usage" => Self::IncludeUsage,
+            _ => twin_among(name, &["include_usage"]).map_or(Self::Other, Self::Twin),
+        }
+    }
 }
 
 fn span(start: usize, end: usize) -> ByteSpan {

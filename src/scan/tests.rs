@@ -14,6 +14,7 @@ mod ollama;
 mod oracle;
 mod prompt_tokens;
 mod rules;
+mod twins;
 
 use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
 use crate::api::Operation;

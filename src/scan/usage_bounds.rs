@@ -2,27 +2,14 @@
 //! overflows, or that is not trusted, must not lock a client out or spoil the books. A token is at least one byte of
 //! text, so that bytes bound tokens.
 
-use memchr::memchr_iter;
-use memchr::memmem::find;
-
+use super::prompt_limit::PromptLimit;
 use super::{RequestProfile, Usage};
-use crate::api::Operation;
 use crate::units::TokenCount;
 
-/// What the template of a model may add for a message, a part or a tool.
-const PER_OBJECT: usize = 64;
-/// What it may add where tools are offered.
-const FOR_TOOLS: usize = 512;
-const TOOLS: &[u8] = b"\"tools\"";
 /// The context that is assumed of a model whose context is not known.
 const ASSUMED_CONTEXT: u32 = 131_072;
 /// The tokens that a whole response may have had without showing them, where its model's context is not known.
 const HIDDEN: u32 = 32_768;
-/// What stands in a body that refers to something outside it: files, pictures, earlier items, tools that the engine
-/// runs by itself.
-const REFERENCES: [&[u8]; 4] = [b"file_id\"", b"url\"", b"item_reference", b"_search"];
-/// A longer body has room for a whole context: it is not searched.
-const SEARCHED: usize = ASSUMED_CONTEXT as usize;
 
 /// The bounds of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,15 +20,6 @@ pub struct UsageBounds {
     pub output: Option<TokenCount>,
     /// The context of the model that responded, where it is known.
     pub context: Option<TokenCount>,
-}
-
-/// The most tokens of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PromptLimit {
-    /// Those that the body can make up.
-    pub tokens: TokenCount,
-    /// Whether the body refers to something outside it, which may fill the context.
-    pub refers_outside: bool,
 }
 
 /// What passed of a response.
@@ -89,35 +67,12 @@ impl Passed {
     }
 }
 
-impl PromptLimit {
-    /// The limit of a body. `is_whole`: whether it has no picture and continues nothing, as far as that is known.
-    pub(super) fn of(operation: Operation, body: &[u8], is_whole: bool) -> Self {
-        let objects = memchr_iter(b'{', body).count();
-        let refers = |name: &&[u8]| find(body, name).is_some();
-        let is_short = body.len() <= SEARCHED;
-        let refers_outside = !is_whole || (is_short && REFERENCES.iter().any(|name| refers(name)));
-        let tools = if is_short && refers(&TOOLS) { FOR_TOOLS } else { 0 };
-        let most = objects.saturating_mul(PER_OBJECT).saturating_add(body.len());
-        let copies = match operation {
-            // The query goes before each of the documents.
-            Operation::Rerank | Operation::Score => memchr_iter(b'"', body).count() / 2 + 1,
-            _ => 1,
-        };
-        let most = most.saturating_add(tools).saturating_mul(copies);
-        Self { tokens: TokenCount(u32::try_from(most).unwrap_or(u32::MAX)), refers_outside }
-    }
-
-    /// The limit of a body that is not read.
-    pub(super) fn unread() -> Self {
-        Self { tokens: TokenCount::default(), refers_outside: true }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::api::Operation;
     use crate::scan::{ScanOptions, scan};
 
     const MOST: u32 = u32::MAX;

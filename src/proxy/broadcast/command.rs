@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::api::{ErrorCode, ModelCommand};
 use crate::fleet::{Backend, Topology};
-use crate::proxy::auth;
+use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::twins;
@@ -42,12 +42,12 @@ impl Command {
             let message = "The body names no model";
             return Err(OwnError::new(ErrorCode::MissingModel, message).about(Some("model")));
         };
-        if kind == ModelCommand::Create && auth::is_limited(ctx) {
+        if kind == ModelCommand::Create && allowed_models::is_limited(ctx) {
             check_origin(&body)?;
         }
         let fleet = ctx.generation.fleet.topology();
         for name in fields.iter().filter_map(|field| body.get(*field)?.as_str()) {
-            if !auth::may_request(ctx, &fleet, name) {
+            if !allowed_models::may_request(ctx, &fleet, name) {
                 let message = format!("This key may not use model '{name}'");
                 return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
             }

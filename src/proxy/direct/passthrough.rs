@@ -10,7 +10,7 @@ use crate::api::{ErrorCode, Operation, percent_decode};
 use crate::downstream::body::HeldBody;
 use crate::fleet::{Health, Topology};
 use crate::proxy::Proxy;
-use crate::proxy::auth;
+use crate::proxy::allowed_models;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
@@ -73,7 +73,7 @@ pub(crate) fn decide_by_name(
     fleet: &Topology,
     name: &str,
 ) -> Result<RoutingDecision, OwnError> {
-    if auth::is_limited(ctx) {
+    if allowed_models::is_limited(ctx) {
         let message = "This key is limited to models, and this path names none";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }

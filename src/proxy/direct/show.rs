@@ -13,8 +13,8 @@ use crate::clock::now;
 use crate::downstream::body::HeldBody;
 use crate::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
 use crate::proxy::Proxy;
+use crate::proxy::allowed_models;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::auth;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::proxy::failure::OwnError;
@@ -89,7 +89,7 @@ impl Requested {
         let name = twins::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(|| {
             OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model"))
         })?;
-        if !auth::may_request(ctx, fleet, name) {
+        if !allowed_models::may_request(ctx, fleet, name) {
             let message = format!("This key may not use model '{name}'");
             return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
         }

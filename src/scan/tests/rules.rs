@@ -1,8 +1,8 @@
 //! One test per rule of what a scan finds.
 
-use super::super::{ModelForm, ScanError, ScanOptions, TokenEstimate, scan};
+use super::super::{ModelForm, ScanError, TokenEstimate};
 use super::{scan_as, scan_chat, tokens};
-use crate::api::{BodyFormat, Capabilities, Dialect, ErrorCode, OPERATIONS, Operation};
+use crate::api::{Capabilities, Dialect, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
 
 fn needs(body: &str) -> Capabilities {
@@ -141,35 +141,6 @@ fn the_last_of_two_members_counts() {
     assert_eq!(needs(&body), Capabilities::NONE);
     assert_eq!(tokens(Operation::Chat, TokenEstimate::Chars, &body), 2);
     assert!(scan_chat(r#"{"model":7,"messages":7,"model":"a","messages":[]}"#).is_ok());
-}
-
-#[test]
-fn twins_of_what_decides_are_refused_in_every_operation() {
-    for row in OPERATIONS.iter().filter(|row| row.body == BodyFormat::Json) {
-        let read = |body: &str| scan(row.operation, None, body.as_bytes(), ScanOptions::default());
-        let mut fields =
-            vec!["model", "stream", "max_tokens", "n", "previous_response_id", "options"];
-        fields.extend(row.prompt.iter().map(|field| field.name));
-        for field in fields {
-            let body = format!(r#"{{"model":"m","{}":"x"}}"#, field.to_uppercase());
-            assert!(
-                matches!(read(&body), Err(ScanError::Twin { field: found }) if found == field),
-                "{} {body}",
-                row.name
-            );
-        }
-        assert_eq!(
-            read(r#"{"model":"a","model":null}"#),
-            Err(ScanError::Twin { field: "model" }),
-            "to Go null is no value"
-        );
-    }
-    let kelvin = "{\"model\":\"m\",\"max_to\u{212a}ens\":1}";
-    assert_eq!(scan_chat(kelvin), Err(ScanError::Twin { field: "max_tokens" }));
-    let escaped = r#"{"model":"a","\u004dodel":"b"}"#;
-    assert_eq!(scan_chat(escaped), Err(ScanError::Twin { field: "model" }));
-    assert!(scan_chat(r#"{"model":"m","Temperature":1,"metadata":{"Model":"x"}}"#).is_ok());
-    assert!(scan_chat(r#"{"model":null,"model":"m"}"#).is_ok(), "the last value counts");
 }
 
 #[test]

@@ -1,0 +1,22 @@
+//! The models that a client may use, by the list of its key.
+
+use super::auth::may_use;
+use super::context::RequestContext;
+use crate::api::default_tag_forms;
+use crate::fleet::Topology;
+
+/// Whether the client's key is limited to models.
+pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
+    let client = ctx.key.and_then(|position| ctx.generation.config.auth.keys.get(position));
+    client.is_some_and(|client| !client.models.is_empty())
+}
+
+/// Whether the client may use the model that its request names. Where no alias has that name, the engine's own
+/// spelling counts, with or without the default tag: a list of models has one spelling, requests may have any.
+pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) -> bool {
+    let auth = &ctx.generation.config.auth;
+    let is_alias = ctx.generation.router.names.has(name);
+    let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));
+    let Some(model) = known else { return may_use(auth, ctx.key, name) };
+    default_tag_forms(&model.name).any(|form| may_use(auth, ctx.key, &form))
+}
