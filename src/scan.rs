@@ -29,8 +29,8 @@ mod text;
 mod twin;
 mod unescape;
 mod usage;
-mod weight;
 mod usage_bounds;
+mod weight;
 
 pub use cursor::Syntax;
 pub use ids::StoredIds;

@@ -396,10 +396,8 @@ fn serve(
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
     let declared_operations = declared.and_then(|model| model.operations);
-    let native_operations =
-        declared_operations.or(backend.config.operations).or(entry.operations);
-    let known_operations =
-        declared_operations.or(backend.config.operations).unwrap_or_default();
+    let native_operations = declared_operations.or(backend.config.operations).or(entry.operations);
+    let known_operations = declared_operations.or(backend.config.operations).unwrap_or_default();
     let mut native_operations = native_operations.unwrap_or(engine.operations());
     if num_ctx.is_some() {
         native_operations = with_own_api(native_operations);

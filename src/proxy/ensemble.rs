@@ -16,8 +16,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pingora_proxy::Session;
 
-use super::attempt::HeldText;
 use super::Proxy;
+use super::attempt::HeldText;
 use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::failure::OwnError;
 use super::own_response::{send_error, send_held};

@@ -378,7 +378,13 @@ fn held_of(
     let converted = request.conversion.as_deref().filter(|_| refusal.is_none() || !body.is_empty());
     let Some(conversion) = converted else {
         keep_connection(proxy, reply);
-        return HeldResponse { retry_after: retry_after(&header), status, header, body, _claim: claim };
+        return HeldResponse {
+            retry_after: retry_after(&header),
+            status,
+            header,
+            body,
+            _claim: claim,
+        };
     };
     let error =
         match stream.map(|stream| FirstEvent::read(conversion.operation(), stream, &body, true)) {

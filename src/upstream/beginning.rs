@@ -106,7 +106,8 @@ impl Exchange<'_> {
     ) -> Result<(), ExchangeError> {
         loop {
             started.decode(&mut self.connection.read).map_err(ExchangeError::BadResponse)?;
-            if started.is_whole() || (!started.payload().is_empty() && is_enough(started.payload())) {
+            if started.is_whole() || (!started.payload().is_empty() && is_enough(started.payload()))
+            {
                 return Ok(());
             }
             if self.read_more().await? == 0 {
