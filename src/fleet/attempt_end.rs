@@ -113,7 +113,8 @@ impl Serving {
         now: Timestamp,
     ) -> Option<ExpectedWait> {
         let generation = match is_streaming {
-            true => Duration::ZERO,
+            // A model may think before its first token.
+            true => self.latency.first_token().unwrap_or_default(),
             // A batch that grows makes all of it slower.
             false => {
                 let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);

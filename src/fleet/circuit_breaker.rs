@@ -5,7 +5,7 @@
 //!
 //! **When it opens.** On `breaker.connect_failures` failures in a row to connect, and when a health check
 //! confirms a failure. Faults alone never open it: they may be the prompts' and are compared with those of
-//! other backends ([`super::ModelEvidence`]), so that traffic alone takes the last backend of a model from nobody.
+//! other backends ([`super::ModelEvidence`]), so that traffic alone never takes away the last backend of a model.
 //!
 //! **What a failed check confirms.** One that failed because nothing accepts connections confirms any
 //! failure. So does any failed check after a failure to connect, which no prompt can cause, or after

@@ -202,7 +202,7 @@ impl FaultShares {
         (rows().count() >= least).then(|| shares.fold(1.0, f64::min))
     }
 
-    /// The pauses that have begun.
+    /// The current pauses.
     pub(super) fn pauses(&self) -> impl Iterator<Item = (u64, Pause)> {
         self.0.iter().filter_map(|row| Some((row.backend, row.pause?)))
     }
@@ -295,7 +295,7 @@ impl Row {
     }
 
     fn is_paused(&self, now: Timestamp, terms: Terms<'_>) -> bool {
-        // A pause that nobody came to probe for so long is forgotten.
+        // A pause that no request came to probe for so long is forgotten.
         self.pause.is_some_and(|pause| pause.until.after(terms.config.window) > now)
     }
 

@@ -18,7 +18,7 @@ pub(super) struct PausedBackend {
     pub(super) name: Box<str>,
     /// When a request may probe; 0 once the pause has ended.
     until: AtomicU64,
-    /// When the pause is forgotten, if nobody probed.
+    /// When the pause is forgotten, if no request probed.
     forgotten_at: AtomicU64,
     probing: AtomicBool,
 }

@@ -83,7 +83,8 @@ struct Frozen {
 pub struct ExpectedWait {
     /// Tokens of the prompt that are not believed to be cached.
     pub uncached_tokens: u64,
-    /// What follows the prompt before the first byte: the generation, where the response is not streamed.
+    /// What follows the prompt before the first byte: what the model thinks, and all of a response that is not
+    /// streamed.
     pub generation: Duration,
 }
 

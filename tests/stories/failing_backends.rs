@@ -16,8 +16,9 @@ crate::trials![
     fast_failing_engine_draws_no_traffic_of_one_client,
     fast_failing_engine_draws_no_traffic_of_many_clients,
     poison_prompts_of_one_client_cost_others_nothing,
+    poison_prompts_of_a_gateway_leave_the_load_spread,
     faults_steer_the_client_that_met_them,
-    prompts_that_fail_everywhere_keep_nobody_away,
+    prompts_that_fail_everywhere_open_nothing,
     traffic_alone_never_opens_the_last_backend,
     faults_of_two_clients_steer_everyone,
     faults_of_one_model_say_nothing_about_another,
@@ -172,6 +173,31 @@ fn poison_prompts_of_one_client_cost_others_nothing() {
     }
 }
 
+fn requests_of_each(fleet: &Fleet) -> Vec<usize> {
+    fleet.engines.iter().map(|engine| engine.counters().requests).collect()
+}
+
+fn poison_prompts_of_a_gateway_leave_the_load_spread() {
+    let setup = Setup { strategy: "round_robin", health: PATIENT, ..Setup::default() };
+    let fleet = Fleet::start(4, setup);
+    for engine in &fleet.engines {
+        engine.fail_on("poison", Fault::status(500));
+    }
+    for round in 0..5 {
+        let before = requests_of_each(&fleet);
+        for number in round * 60..(round + 1) * 60 {
+            let (prompt, status) =
+                if number * 7 % 10 < 3 { ("poison", 500) } else { ("fine", 200) };
+            let response = send(&fleet, 1, &format!("{prompt} {number}")).unwrap();
+            assert_eq!(response.status, status, "{prompt} {number}");
+        }
+        let after = requests_of_each(&fleet);
+        let got: Vec<usize> =
+            after.iter().zip(before).map(|(after, before)| after - before).collect();
+        assert!(got.iter().all(|count| *count <= 27), "{got:?} of 60 in round {round}");
+    }
+}
+
 /// No check and no pause ends within a story; `a` comes first.
 const PATIENT: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      breaker: { open: 60s, max_open: 60s }";
@@ -198,7 +224,7 @@ fn faults_steer_the_client_that_met_them() {
     assert_eq!(fleet.fact("a", "clients_avoiding"), json!(1));
 }
 
-fn prompts_that_fail_everywhere_keep_nobody_away() {
+fn prompts_that_fail_everywhere_open_nothing() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
     for engine in &fleet.engines {
         engine.fail_on("bad", Fault::status(500));
@@ -236,7 +262,7 @@ fn faults_of_two_clients_steer_everyone() {
 }
 
 fn faults_of_one_model_say_nothing_about_another() {
-    let fleet = Fleet::of(&["m, x, y", "x, y"], Setup { health: PATIENT, ..Setup::default() });
+    let fleet = Fleet::of(&["m, m2, m3", "m2, m3"], Setup { health: PATIENT, ..Setup::default() });
     let chat_of = |host: u8, model: &str| {
         let before = fleet.a().counters().requests;
         let mut client = Client::connect_from(host, fleet.penstock.data);
@@ -252,10 +278,10 @@ fn faults_of_one_model_say_nothing_about_another() {
         }
         assert_eq!(chat_of(4, model), (200, false), "{model}");
     };
-    fail("x");
-    assert_eq!(chat_of(5, "y"), (200, true), "one faulty model");
+    fail("m2");
+    assert_eq!(chat_of(5, "m3"), (200, true), "one faulty model");
     assert_eq!(chat_of(5, "m"), (200, true));
-    fail("y");
+    fail("m3");
     assert_eq!(fleet.fact("a", "is_suspect"), json!(true), "two faulty models");
     assert_eq!(chat_of(5, "m"), (200, true), "no other backend has it");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::finding::Finding;
 use crate::api::show_names;
 use crate::clock::unix_seconds;
-use crate::config::{AuthorizationPolicy, BackendConfig, Engine};
+use crate::config::{BackendConfig, Engine};
 use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
 use crate::fleet::{Backend, Group};
 use crate::units::{show_duration, to_millis};
@@ -35,7 +35,7 @@ pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec
         return vec![Finding::fail(name, message, "correct its url, or fix DNS")];
     }
     let mut findings = vec![reachable(config, found)];
-    if found.check.is_err() {
+    if found.check.is_err() || is_key_refused(config, found) {
         return findings;
     }
     findings.push(models(config, &found.models));
@@ -89,13 +89,13 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
     if let Some((status, meaning)) = found.remark {
         let message = format!("{url}: the health check returned {status}: {meaning}");
         let remedy = match status {
-            401 | 403 if config.authorization == AuthorizationPolicy::Pass => {
-                "none if clients send their own keys"
-            }
-            401 | 403 => "set the correct api_key",
+            401 | 403 => "set the correct api_key, unless clients send their own",
             404 | 405 => "set its engine, or its health.path",
             _ => "none, or set its health.path",
         };
+        if is_key_refused(config, found) {
+            return Finding::fail(name, message, "set the correct api_key");
+        }
         return Finding::warn(name, message, remedy);
     }
     let engine = match (found.engine, &found.version) {
@@ -112,6 +112,11 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
         }
         _ => Finding::ok(name, message),
     }
+}
+
+/// Whether the backend refuses the key that requests are sent with.
+fn is_key_refused(config: &BackendConfig, found: &Examination) -> bool {
+    config.api_key.is_some() && found.remark.is_some_and(|(status, _)| matches!(status, 401 | 403))
 }
 
 fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>) -> Finding {
