@@ -6,6 +6,7 @@ mod bytes;
 mod cursor;
 mod decode;
 mod definitions;
+mod ids;
 mod json;
 mod json_line;
 mod marks;

@@ -74,6 +74,7 @@ impl<'a> TestRequest<'a> {
             needs: self.needs,
             prompt: PromptPlaces::default(),
             previous_response: ByteSpan::default(),
+            session: ByteSpan::default(),
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
+use super::ids::read_id;
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
 use super::prompt::{Prompt, read_prompt};
@@ -41,6 +42,8 @@ struct Facts {
     /// Where a member can be inserted.
     insertion: u32,
     previous_response: ByteSpan,
+    /// `prompt_cache_key` and `conversation`.
+    sessions: [ByteSpan; 2],
     streaming: bool,
     streams_by_default: bool,
     tools: bool,
@@ -72,6 +75,7 @@ pub(super) fn scan(
         model: Model::Missing,
         insertion: 0,
         previous_response: ByteSpan::default(),
+        sessions: [ByteSpan::default(); 2],
         streaming: operation.row().streams_by_default,
         streams_by_default: operation.row().streams_by_default,
         tools: false,
@@ -124,6 +128,8 @@ enum Member {
     Limit(usize),
     Salt,
     PreviousResponse,
+    /// A member that names the session of the request; the first one counts.
+    Session(usize),
     StreamOptions,
     /// A member that only Ollama's own API has.
     Ollama(OllamaMember),
@@ -155,6 +161,8 @@ impl Member {
             b"max_tokens" => Self::Limit(2),
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
+            b"prompt_cache_key" => Self::Session(0),
+            b"conversation" => Self::Session(1),
             b"stream_options" => Self::StreamOptions,
             _ if operation.row().dialect == Dialect::Ollama => {
                 OllamaMember::of(name).map_or(Self::Other, Self::Ollama)
@@ -241,7 +249,21 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::PreviousResponse => facts.read_previous(cursor, kind),
+            Self::PreviousResponse if kind == b'"' => {
+                facts.previous_response = read_id(cursor, kind)?;
+                Ok(())
+            }
+            Self::PreviousResponse => {
+                facts.previous_response = ByteSpan::default();
+                cursor.skip(kind)
+            }
+            Self::Session(index) => {
+                let id = read_id(cursor, kind)?;
+                if let Some(slot) = facts.sessions.get_mut(index) {
+                    *slot = id;
+                }
+                Ok(())
+            }
             Self::StreamOptions => {
                 facts.stream_options = StreamOptions::read(cursor, kind)?;
                 Ok(())
@@ -263,17 +285,6 @@ impl Facts {
         cursor.skip(kind)?;
         let span = ByteSpan { start, end: to_offset(cursor.at) };
         self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn read_previous(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
-        self.previous_response = ByteSpan::default();
-        if kind != b'"' {
-            return cursor.skip(kind);
-        }
-        let id = cursor.string()?;
-        self.previous_response = ByteSpan { start: to_offset(id.start), end: to_offset(id.end) };
         Ok(())
     }
 
@@ -322,6 +333,7 @@ impl Facts {
             needs,
             prompt: self.places,
             previous_response: self.previous_response,
+            session: self.sessions.into_iter().find(|one| one.start < one.end).unwrap_or_default(),
         })
     }
 

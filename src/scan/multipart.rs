@@ -179,6 +179,7 @@ pub(super) fn scan(
         needs: Capabilities::NONE,
         prompt: PromptPlaces::default(),
         previous_response: ByteSpan::default(),
+        session: ByteSpan::default(),
     })
 }
 

@@ -45,6 +45,9 @@ pub struct RequestProfile {
     pub usage_edit: Option<UsageEdit>,
     /// The span of `previous_response_id`, between its quotes; empty without it.
     pub previous_response: ByteSpan,
+    /// The span of what names the session in the body, between its quotes: `prompt_cache_key`, else
+    /// `conversation`; empty without both.
+    pub session: ByteSpan,
 }
 
 /// The edit of a body that sets `stream_options.include_usage`.
@@ -112,6 +115,7 @@ impl RequestProfile {
             prompt: PromptPlaces::default(),
             usage_edit: None,
             previous_response: ByteSpan::default(),
+            session: ByteSpan::default(),
         }
     }
 

@@ -20,6 +20,7 @@ mod support;
 mod access_log;
 mod admin_api;
 mod admin_limits;
+mod agent_requests;
 mod aliases_and_fallbacks;
 mod authentication;
 mod capability_routing;
@@ -117,6 +118,7 @@ fn all_stories() -> Vec<Trial> {
     stories![
         admin_limits,
         admin_api,
+        agent_requests,
         aliases_and_fallbacks,
         failing_backends,
         failover,
