@@ -1,6 +1,6 @@
-//! The backends at which sessions are at home: those that served them last. A table of fixed size without
-//! locks: a decision reads one cache line of it. Two sessions whose hashes agree in the bits that are kept
-//! share a home, which costs nothing but a preference.
+//! The homes of sessions: the backends that served them last. A table of fixed size without locks;
+//! a decision reads one cache line of it for each name. Two sessions whose hashes agree in the bits
+//! that are kept share a home, which costs nothing but a preference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use crate::units::Timestamp;
 
 /// The sessions that share a bucket: one cache line.
 const WAYS: usize = 8;
-/// How long a session that is served elsewhere keeps its home: a backend that is full or in cooldown for a
-/// while still has its prompt.
+/// How long a session that is served elsewhere keeps its home: a backend that is full or in
+/// cooldown for a while still has its prompt.
 const KEPT: Duration = Duration::from_secs(60);
 /// How long an idle session keeps its home. Engines have evicted its prompt by then.
 const EXPIRES: Duration = Duration::from_secs(3600);
@@ -108,9 +108,9 @@ impl SessionHomes {
         names.find_map(|name| table.find(name, now)).map(|(_, entry)| entry.backend)
     }
 
-    /// Records that a session is served by a backend. Its home moves there unless it was served at home
-    /// within the last minute, or its home may not be compared (`is_other` says so). At most `limit`
-    /// sessions are kept.
+    /// Records that a session is served by a backend. Its home moves there, unless the session was
+    /// served at home within the last minute, or `is_other` finds that its home serves other
+    /// models. At most `limit` sessions are kept.
     pub fn visit(
         &self,
         session: SessionIds,
@@ -137,7 +137,7 @@ impl SessionHomes {
         oldest.store(entry.to_word(), Ordering::Relaxed);
     }
 
-    /// The table, made anew where the limit has changed.
+    /// The table; an empty one where the limit has changed.
     fn table_of(&self, limit: usize) -> Arc<Table> {
         let table = self.table.load_full();
         if table.slots.len() == limit.div_ceil(WAYS) * WAYS {

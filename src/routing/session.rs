@@ -1,6 +1,6 @@
-//! Which session a request belongs to. The configured header or cookie names it, else a header that agents
-//! send by themselves, else a member of the body. A session belongs to its client key: the same name under
-//! two keys is two sessions.
+//! Which session a request belongs to. The configured header or cookie names it, else a header that
+//! agents send by themselves, else a member of the body. A session belongs to its client key: the
+//! same name under two keys is two sessions.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -10,13 +10,14 @@ use crate::scoring::{ScorerSpec, Value};
 
 /// The header that names a session, unless another field is configured.
 const SESSION_HEADER: &str = "x-session-id";
-/// The header in which Claude Code names a session; its agents have headers of their own.
+/// The headers in which Claude Code names a session, an agent in it, and the one that started it.
 const CLAUDE_SESSION: &str = "x-claude-code-session-id";
 const CLAUDE_AGENT: &str = "x-claude-code-agent-id";
 const CLAUDE_PARENT: &str = "x-claude-code-parent-agent-id";
 /// The header in which other agents name the session that started theirs.
 const PARENT_HEADER: &str = "x-parent-session-id";
-/// The headers in which agents and gateways name a session by themselves; the first one present counts.
+/// The headers in which agents and gateways name a session by themselves; the first one present
+/// counts.
 const HEADERS: [&str; 6] = [
     SESSION_HEADER,
     CLAUDE_SESSION,
@@ -28,8 +29,8 @@ const HEADERS: [&str; 6] = [
 /// The longest name of a session, in bytes; longer values name none.
 const MAX_NAME: usize = 1024;
 
-/// Hashes of what names a session, of the agent in it that sends the request, and of the one that started
-/// this agent. They are equal where there are no agents.
+/// Hashes of what names a session, of the agent in it that sends the request, and of the one that
+/// started this agent. They are equal where there are no agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionIds {
     /// The session with all its agents.
@@ -60,7 +61,8 @@ pub struct SessionNames<'a, F> {
     pub key: Option<&'a str>,
 }
 
-/// Where a request says which session it belongs to, before the headers that agents send by themselves.
+/// Where a request says which session it belongs to, before the headers that agents send by
+/// themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionField {
     /// A header.

@@ -26,10 +26,11 @@ pub struct RequestProfile {
     pub model_form: ModelForm,
     /// Whether the client requested a stream.
     pub streaming: bool,
-    /// The estimated length of the conversation: a quarter of its text length, plus one for each token id.
+    /// The estimated length of the conversation: a quarter of its text length, plus one for each
+    /// token id.
     pub estimated_tokens: TokenCount,
-    /// The estimated length of all that an engine reads: the conversation, and definitions of tools,
-    /// schemas, thinking and images. Equal to `estimated_tokens` for plain text.
+    /// The estimated length of all that an engine reads: the conversation, and definitions of
+    /// tools, schemas, thinking and images. Equal to `estimated_tokens` for plain text.
     pub prompt_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,

@@ -1,5 +1,6 @@
-//! A coding agent sends its requests as it does: its sessions stay at one backend without configuration, its
-//! changing first line hides no shared prompt, and its tools count in the length of a prompt.
+//! A coding agent sends its requests as it does: its sessions stay at one backend without
+//! configuration, its changing first line hides no shared prompt, and its tools count in the length
+//! of a prompt.
 
 use std::collections::BTreeSet;
 

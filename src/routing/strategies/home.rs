@@ -1,9 +1,10 @@
-//! The soft home of a session: the backend that served it last comes first, until it is too far behind.
+//! The soft home of a session: the backend that served it last comes first, until it is too far
+//! behind.
 
 use crate::scoring::{Candidate, RequestFeatures, WARM};
 
-/// By how many tokens the home may be behind the best of the others: what the scorer `sticky` allows by
-/// default, 18 seconds at 15,928 tokens per second.
+/// By how many tokens the home may be behind the best of the others: what the scorer `sticky`
+/// allows by default, 18 seconds at 15,928 tokens per second.
 const RELEASE_TOKENS: f64 = 18.0 * 15_928.0;
 
 /// The candidate at which the session of the request is at home and stays.

@@ -153,7 +153,8 @@ impl Usual {
     }
 }
 
-/// Whether a backend has most of the prompt cached, or the session is at home there; and emits something.
+/// Whether a backend has most of the prompt cached, or the session is at home there; and emits
+/// something.
 fn is_warm(features: &RequestFeatures, one: &Candidate) -> bool {
     let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
     features.is_warm(one, WARM) && !is_silent
