@@ -76,7 +76,7 @@ use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::DecodeCounts;
 use crate::fleet::BackendId;
-use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
+use crate::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 use crate::shared_state::SharedState;
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
@@ -107,6 +107,7 @@ pub struct Proxy {
     observers: Observers,
     captures: Lease,
     response_ids: ResponseIds,
+    homes: SessionHomes,
     seeds: Seeds,
     stopping: Arc<AtomicBool>,
     /// Serves live usage, where `server.compat` asks for it.
@@ -141,6 +142,7 @@ impl Proxy {
             observers: Observers::new(observers),
             captures: Lease::default(),
             response_ids: ResponseIds::default(),
+            homes: SessionHomes::default(),
             seeds: Seeds::new(seed),
             stopping: Arc::default(),
             usage: OnceCell::new(),
@@ -223,6 +225,11 @@ impl Proxy {
     /// Ids of stored responses that made room for others.
     pub fn evicted_response_ids(&self) -> u64 {
         self.response_ids.evicted()
+    }
+
+    /// The backends at which sessions are at home.
+    pub fn session_homes(&self) -> &SessionHomes {
+        &self.homes
     }
 
     /// What ensembles have come to.

@@ -8,6 +8,7 @@ mod ensemble;
 mod error;
 mod filters;
 mod generation;
+mod homes;
 mod moves;
 mod objectives;
 mod observer;
@@ -24,6 +25,7 @@ mod resolve;
 mod retry;
 mod router;
 mod scratch;
+mod session;
 mod shadow_observer;
 mod split;
 mod strategies;
@@ -37,6 +39,7 @@ pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
 pub use error::RouteError;
 pub use filters::{RejectReason, Verdict};
 pub use generation::Generation;
+pub use homes::SessionHomes;
 pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
 pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};
@@ -51,9 +54,10 @@ pub use resolve::{Names, Split};
 pub use retry::{RetryCredit, RetrySafety};
 pub use router::{Cooling, Router, ServiceTime};
 pub use scratch::Scratch;
+pub use session::{RoutedSession, SessionField, SessionIds, SessionNames};
 pub use shadow_observer::ShadowObserver;
 pub use split::SplitPoint;
-pub use weighted::{SessionField, Weighted};
+pub use weighted::Weighted;
 
 use crate::config::Strategy;
 use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
@@ -83,8 +87,8 @@ pub struct RouteInput<'a> {
     pub now: Timestamp,
     /// The prompt in blocks, where the strategy reads it.
     pub prompt: Option<&'a Chain>,
-    /// A hash of the session the request names.
-    pub session: Option<u64>,
+    /// The session the request names.
+    pub session: Option<RoutedSession>,
     /// Who sent it.
     pub requester: Requester,
     /// What its client wants.

@@ -100,6 +100,7 @@ const EXEMPT: &[&str] = &[
     "tests/golden",
     "benches/rig/target",
     "src/scan/tests/counted_texts.rs",
+    "src/scan/tests/agents/",
 ];
 
 #[test]

@@ -1,5 +1,5 @@
-//! The first line of Claude Code's instructions: a header of its provider in the text of the prompt. Its
-//! value is another one in each request, and means nothing to a model.
+//! The first line of Claude Code's instructions: a header of its provider in the text of the
+//! prompt. Its value is another one in each request, and means nothing to a model.
 
 /// The start of the line.
 pub const BILLING_LINE: &str = "x-anthropic-billing-header:";

@@ -33,8 +33,8 @@ pub(super) fn read_request(
     Some(read?.map(drop_billing_line))
 }
 
-/// Drops the line of Claude Code's instructions that differs in every request: behind it, no engine would
-/// find a prompt in its prefix cache.
+/// Drops the line of Claude Code's instructions that differs in every request: behind it, no engine
+/// would find a prompt in its prefix cache.
 fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversation<'_> {
     conversation.messages.retain_mut(|message| {
         if message.role != Role::System {

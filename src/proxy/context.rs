@@ -22,7 +22,7 @@ use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
-use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
+use crate::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
 use crate::scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
@@ -83,6 +83,12 @@ impl RequestContext {
         let keys = &self.generation.config.auth.keys;
         let key = self.key.and_then(|position| keys.get(position));
         key.map_or(KeyOwner::ANYONE, |key| KeyOwner::of(&key.name))
+    }
+
+    /// The name of the client's key.
+    pub(crate) fn key_name(&self) -> Option<&str> {
+        let keys = &self.generation.config.auth.keys;
+        self.key.and_then(|position| keys.get(position)).map(|key| &*key.name)
     }
 
     /// The request id as text.
@@ -181,8 +187,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) tried: BackendSet,
     /// Whether it may go to a backend in cooldown to probe it.
     pub(crate) may_probe: bool,
-    /// A hash of what identifies its session, where the strategy reads it.
-    pub(crate) session: Option<u64>,
+    /// The session that it names, where decisions read it.
+    pub(crate) session: Option<SessionIds>,
     /// What decides its model where an alias leads to several.
     pub(crate) split: SplitPoint,
     pub(crate) decision: Option<RoutingDecision>,

@@ -13,11 +13,11 @@ use super::replay::replay_fields;
 use super::reserved::{Decided, Reserved};
 use crate::api::Work;
 use crate::clock::now;
-use crate::fleet::{BackendSet, PermitLimits, PermitRequest};
+use crate::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, Router,
-    RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
+    CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
+    Router, RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };
 
 /// How often a decision is repeated because another request took the last permit first.
@@ -80,6 +80,7 @@ fn act_on(
     ctx.record.attempts += 1;
     let router = &ctx.generation.router;
     let Reserved { mut decided, trace, captured } = reserved;
+    visit_home(proxy, ctx, request, &decided.decision);
     ctx.record.prediction = decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
     proxy.observers.routed(&Routed {
@@ -87,6 +88,7 @@ fn act_on(
         request_id: ctx.request_id(),
         request: &request.profile,
         headers,
+        key: ctx.key_name(),
         body: request.body.as_ref().map(|held| &held.bytes),
         requested_model: &request.model,
         decision: &decided.decision,
@@ -101,6 +103,41 @@ fn act_on(
         captured: captured.as_deref(),
     });
     decided
+}
+
+/// Records where the session of a request is served, if the strategy keeps sessions at home.
+fn visit_home(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    decision: &RoutingDecision,
+) {
+    let Some(session) = request.session.filter(|_| keeps_homes(ctx)) else { return };
+    let fleet = &request.fleet;
+    let serves_other_models = |home: BackendId| {
+        let model = fleet.model(decision.model);
+        let serves = model.is_some_and(|model| model.serving.iter().any(|one| one.id == home));
+        !serves && fleet.backends.iter().any(|backend| backend.state.id == home)
+    };
+    let limit = ctx.generation.config.limits.session_homes;
+    proxy.homes.visit(session, decision.backend, serves_other_models, (limit, now()));
+}
+
+/// Whether sessions have homes: a strategy without scorers does not read them, and the calls of an
+/// ensemble go to several backends by design.
+fn keeps_homes(ctx: &RequestContext) -> bool {
+    ctx.generation.router.weighted().is_some() && ctx.record.ensemble.is_none()
+}
+
+/// The session of a request, with its home.
+fn routed_session(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+) -> Option<RoutedSession> {
+    let session = request.session?;
+    let home = keeps_homes(ctx).then(|| proxy.homes.find(session, now())).flatten();
+    Some(RoutedSession { id: session.root, home })
 }
 
 /// Decides again about a request that waits for another `rest` microseconds at `from`, and takes a permit where that is
@@ -119,7 +156,8 @@ pub(super) fn reserve_better(
         let prompt = read_prompt(ctx, request, chain);
         let router = &ctx.generation.router;
         let topology = &*request.fleet;
-        let input = route_input(router, ctx, request, &tried, prompt);
+        let session = routed_session(proxy, ctx, request);
+        let input = RouteInput { session, ..route_input(router, ctx, request, &tried, prompt) };
         let is_better = |decision: &RoutingDecision| {
             decision.serving(topology).is_some_and(|serving| {
                 let estimate = decision.estimate(&request.profile, serving, input.now);
@@ -185,8 +223,9 @@ fn reserve(
     let topology = &*request.fleet;
     let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
+    let session = routed_session(proxy, ctx, request);
     for _ in 0..RACES {
-        let input = route_input(router, ctx, request, tried, prompt);
+        let input = RouteInput { session, ..route_input(router, ctx, request, tried, prompt) };
         let is_captured = proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || ctx.generation.shadow.is_some();
         // A captured decision has its own seed, so that a replay draws the same numbers.
@@ -254,7 +293,7 @@ pub(super) fn route_input<'a>(
         may_probe: request.may_probe,
         now: now(),
         prompt,
-        session: request.session,
+        session: request.session.map(|session| RoutedSession { id: session.root, home: None }),
         requester: ctx.requester,
         objectives: match ctx.record.queue_wait {
             Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),

@@ -115,7 +115,6 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
         Some(refused) => (refused.method.as_str(), refused.path.as_str()),
         None => (head.method.as_str(), head.uri.path()),
     };
-    let keys = &ctx.generation.config.auth.keys;
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
         request_id: ctx.request_id(),
@@ -124,7 +123,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
             .upstream_request_id
             .as_ref()
             .and_then(|id| id.to_str().ok()),
-        key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
+        key: ctx.key_name(),
         client: ctx.client_address,
         method,
         path,

@@ -25,7 +25,7 @@ pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> R
     let salted = |hash: &u64| mix(hash ^ *SALT);
     ReplayFields {
         max_tokens: request.profile.max_tokens,
-        session: request.session.as_ref().map(salted),
+        session: request.session.map(|session| salted(&session.root)),
         block_tokens: FOLDED_TOKENS,
         blocks: fold(chain.hashes()).map(|hash| salted(&hash)).collect(),
     }

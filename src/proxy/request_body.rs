@@ -20,7 +20,7 @@ use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
 use crate::fleet::{BackendSet, Requester};
-use crate::routing::{SplitPoint, read_objectives};
+use crate::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
 use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 use crate::wire::content_coding::ContentCoding;
 
@@ -176,7 +176,8 @@ pub(crate) fn admit(
     ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.prompt_tokens = Some(profile.prompt_tokens);
-    let split = split_of(ctx, headers);
+    let session = session_of(ctx, headers, profile.session.of(&body.bytes));
+    let split = split_of(ctx, session);
     let target = router.names.resolve(&model, &fleet, split);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
     ctx.record.model = known.map(|model| model.name.clone());
@@ -204,7 +205,7 @@ pub(crate) fn admit(
         is_model_in_query: false,
         body: Some(body),
         fleet,
-        session: session_of(ctx, headers),
+        session,
         split,
         tried: BackendSet::default(),
         may_probe: true,
@@ -227,15 +228,12 @@ pub(crate) fn scan_error(error: &ScanError) -> OwnError {
 }
 
 /// What decides the model where an alias leads to several.
-fn split_of(ctx: &RequestContext, headers: &HeaderMap) -> SplitPoint {
-    let keys = &ctx.generation.config.auth.keys;
-    let key = ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str());
-    let values = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    ctx.generation.router.split_point(values, key, ctx.request_id().as_bytes())
+fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
+    ctx.generation.router.split_point(session, ctx.key_name(), ctx.request_id().as_bytes())
 }
 
-/// A hash of what identifies the request's session, where the strategy reads it (sticky sessions).
-fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
-    let field = ctx.generation.router.weighted()?.session_field()?;
-    field.read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
+/// The session of the request, where decisions read it. `body` is what its body names.
+fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
+    let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.key_name() })
 }

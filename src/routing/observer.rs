@@ -29,6 +29,8 @@ pub struct Routed<'a> {
     pub request: &'a RequestProfile,
     /// Its header fields.
     pub headers: &'a HeaderMap,
+    /// The name of its client key.
+    pub key: Option<&'a str>,
     /// Its body; `None` once it has been released.
     pub body: Option<&'a Bytes>,
     /// The requested model.

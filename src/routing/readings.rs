@@ -59,12 +59,24 @@ pub(super) fn prediction(
     }
 }
 
-/// What scorers know of the request; without a prompt, blocks have `block_tokens`.
-pub(super) fn features(input: &RouteInput<'_>, block_tokens: u32) -> RequestFeatures {
+/// The row of the backend at which the request's session is at home.
+fn home(input: &RouteInput<'_>, model: Option<&Model>) -> Option<u32> {
+    let home = input.session?.home?;
+    let mut rows = (0_u32..).zip(&model?.serving);
+    rows.find(|(_, serving)| serving.id == home).map(|(row, _)| row)
+}
+
+/// What scorers know of the request for a model; without a prompt, blocks have `block_tokens`.
+pub(super) fn features(
+    input: &RouteInput<'_>,
+    model: Option<&Model>,
+    block_tokens: u32,
+) -> RequestFeatures {
     RequestFeatures {
+        home: home(input, model),
         prompt_tokens: input.request.prompt_tokens.0,
         objectives: input.objectives,
-        session: input.session,
+        session: input.session.map(|session| session.id),
         ..prompt_features(input.prompt, block_tokens)
     }
 }

@@ -98,6 +98,12 @@ impl<'a> Split<'a> {
 }
 
 impl Names {
+    /// Whether an alias shares its requests among several models.
+    pub fn has_splits(&self) -> bool {
+        let is_split = |alias: &Alias| alias.branches.len() > 1;
+        !self.splits.is_empty() || self.patterns.iter().any(|(_, alias)| is_split(alias))
+    }
+
     /// Resolves every alias once. A cycle (which configurations with one never get here with)
     /// ends at the third hop like any long chain.
     pub fn new(

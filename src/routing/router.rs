@@ -12,8 +12,9 @@ use super::random::RandomSource;
 use super::recorder::Recorder;
 use super::resolve::Names;
 use super::scratch::Scratch;
+use super::session::{SessionField, SessionIds, SessionNames};
 use super::split::SplitPoint;
-use super::weighted::{SessionField, Weighted};
+use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
 use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving};
@@ -31,7 +32,7 @@ pub struct Router {
     pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
     split_by: SplitBy,
-    session: SessionField,
+    sessions: SessionField,
     fallback_on_saturation: bool,
     spills: bool,
     reserve_output: bool,
@@ -65,7 +66,7 @@ impl Router {
             default_model: config.default_model.clone(),
             passthrough: Passthrough::new(&config.passthrough),
             split_by: config.split_by,
-            session: SessionField::for_splits(config),
+            sessions: SessionField::configured(config),
             fallback_on_saturation: config.fallback_on_saturation,
             spills: config.spill,
             reserve_output: config.reserve_output,
@@ -80,19 +81,29 @@ impl Router {
         self.weighted.as_ref()
     }
 
+    /// The session that a request names, where decisions read it.
+    pub fn session<'a, V, F>(&self, names: &SessionNames<'a, F>) -> Option<SessionIds>
+    where
+        V: Iterator<Item = &'a [u8]>,
+        F: Fn(&str) -> V,
+    {
+        let is_read = self.weighted.is_some() || self.names.has_splits();
+        if is_read { self.sessions.read(names) } else { None }
+    }
+
     /// What splits of an alias go by: the request's session, its key, or `id`, which is its own.
-    /// `values` are those of any of its headers.
-    pub fn split_point<'a, V: Iterator<Item = &'a [u8]>>(
+    pub fn split_point(
         &self,
-        values: impl FnOnce(&str) -> V,
+        session: Option<SessionIds>,
         key: Option<&str>,
         id: &[u8],
     ) -> SplitPoint {
-        let session = || self.session.read(values).map(SplitPoint);
         let sticky = match (self.split_by, key) {
             (SplitBy::Request, _) => None,
             (SplitBy::Key, Some(key)) => Some(SplitPoint::of(key.as_bytes())),
-            (SplitBy::Key, None) | (SplitBy::Session, _) => session(),
+            (SplitBy::Key, None) | (SplitBy::Session, _) => {
+                session.map(|session| SplitPoint(session.root))
+            }
         };
         sticky.unwrap_or_else(|| SplitPoint::of(id))
     }

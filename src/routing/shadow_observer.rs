@@ -7,6 +7,7 @@ use http::header::HeaderValue;
 
 use super::audit::{ObservedDecision, Shadow};
 use super::observer::{RequestObserver, Routed};
+use super::session::SessionNames;
 use crate::fleet::Probe;
 
 /// Passes each first attempt to the shadow of its generation, where there is one. A retry is left out,
@@ -24,7 +25,7 @@ impl RequestObserver for ShadowObserver {
             request: *event.request,
             // Shares the bytes.
             body: body.clone(),
-            session: session_of(event, shadow),
+            session: session_of(event, shadow, body),
             topology: Arc::clone(event.fleet),
             model: event.decision.model,
             row: event.decision.row,
@@ -35,7 +36,9 @@ impl RequestObserver for ShadowObserver {
 }
 
 /// The session that the request names, where the shadow's strategy reads it.
-fn session_of(event: &Routed<'_>, shadow: &Shadow) -> Option<u64> {
-    let values = |name: &str| event.headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    shadow.session_field()?.read(values)
+fn session_of(event: &Routed<'_>, shadow: &Shadow, body: &[u8]) -> Option<u64> {
+    let headers = |name: &str| event.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let body = event.request.session.of(body);
+    let session = shadow.session_field()?.read(&SessionNames { headers, body, key: event.key })?;
+    Some(session.root)
 }

@@ -3,6 +3,7 @@
 
 mod deployment;
 mod exploration;
+mod home;
 mod priority_only;
 mod random;
 mod round_robin;

@@ -77,6 +77,7 @@ impl<'a> TestRequest<'a> {
             conversation: ByteSpan::default(),
             output_limit: self.max_tokens.map(TokenCount),
             prompt_limit: PromptLimit::default(),
+            session: ByteSpan::default(),
         }
     }
 }

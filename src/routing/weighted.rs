@@ -1,64 +1,12 @@
-//! The weighted strategy as it is configured: scorers, picker, and how prompts and sessions are read.
+//! The weighted strategy as it is configured: scorers, picker, and how prompts are read.
 
 use super::RoutingDecision;
 use super::record::{ScoreRecord, ScorerNames};
+use super::session::SessionField;
 use crate::config::RoutingConfig;
 use crate::fleet::Topology;
 use crate::prefix::{Chain, Predicted};
-use crate::scoring::{PrefixParams, Profile, ScorerSpec, Value};
-
-/// The header that names a session, unless another field is configured.
-const SESSION_HEADER: &str = "x-session-id";
-
-/// Where a request says which session it belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionField {
-    /// A header.
-    Header(String),
-    /// A cookie.
-    Cookie(String),
-}
-
-impl SessionField {
-    /// The one that the parameters of session-affinity name.
-    fn of(spec: &ScorerSpec) -> Self {
-        match (text_of(spec, "header"), text_of(spec, "cookie")) {
-            (None, Some(cookie)) => Self::Cookie(cookie),
-            (header, _) => Self::Header(header.unwrap_or_else(|| SESSION_HEADER.to_owned())),
-        }
-    }
-
-    /// The one that splits of aliases go by: that of session-affinity, where configured.
-    pub(super) fn for_splits(config: &RoutingConfig) -> Self {
-        let specs = config.scorer_specs();
-        let spec = specs.iter().find(|spec| spec.is("session-affinity"));
-        spec.map_or_else(|| Self::Header(SESSION_HEADER.to_owned()), Self::of)
-    }
-
-    /// A hash of what names the session, given the values of any header.
-    pub fn read<'a, V: Iterator<Item = &'a [u8]>>(
-        &self,
-        values: impl FnOnce(&str) -> V,
-    ) -> Option<u64> {
-        let named = match self {
-            Self::Header(name) => values(name).next()?,
-            Self::Cookie(name) => {
-                let mut cookies = values("cookie").flat_map(|all| all.split(|byte| *byte == b';'));
-                cookies.find_map(|cookie| {
-                    cookie.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-                })?
-            }
-        };
-        (!named.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(named))
-    }
-}
-
-fn text_of(spec: &ScorerSpec, param: &str) -> Option<String> {
-    spec.params.iter().find_map(|(name, value)| match value {
-        Value::Text(text) if name == param => Some(text.clone()),
-        Value::Text(_) | Value::Number(_) => None,
-    })
-}
+use crate::scoring::{PrefixParams, Profile, ScorerSpec};
 
 /// Decides by weighted scores.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Reads what an engine reads beside the conversation: definitions of tools, documents, and the format
-//! that a response must have.
+//! Reads what an engine reads beside the conversation: definitions of tools, documents, and the
+//! format that a response must have.
 
 use super::cursor::{Cursor, Members, Syntax};
 

@@ -24,7 +24,7 @@ impl IdMember {
 }
 
 /// Consumes a value. Returns the span of a string, between its quotes, and an empty one for anything else.
-fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> Result<ByteSpan, Syntax> {
+pub(super) fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> Result<ByteSpan, Syntax> {
     if kind != b'"' {
         cursor.skip(kind)?;
         return Ok(ByteSpan::default());

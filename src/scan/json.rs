@@ -4,7 +4,7 @@
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
-use super::ids::{read_conversation, read_response};
+use super::ids::{read_conversation, read_id, read_response};
 use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
@@ -43,6 +43,8 @@ struct Facts {
     insertion: u32,
     previous_response: ByteSpan,
     conversation: ByteSpan,
+    /// `prompt_cache_key`.
+    cache_key: ByteSpan,
     /// The field that a member is a twin of.
     twin: Option<&'static str>,
     streaming: bool,
@@ -76,6 +78,7 @@ pub(super) fn scan(
         insertion: 0,
         previous_response: ByteSpan::default(),
         conversation: ByteSpan::default(),
+        cache_key: ByteSpan::default(),
         twin: None,
         streaming: operation.row().streams_by_default,
         streams_by_default: operation.row().streams_by_default,
@@ -130,6 +133,7 @@ enum Member {
     Salt,
     PreviousResponse,
     Conversation,
+    CacheKey,
     StreamOptions,
     /// A member that only Ollama's own API has.
     Ollama(OllamaMember),
@@ -161,6 +165,7 @@ impl Member {
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
             b"conversation" => Self::Conversation,
+            b"prompt_cache_key" => Self::CacheKey,
             b"stream_options" => Self::StreamOptions,
             _ => Self::further(operation, name),
         }
@@ -259,6 +264,10 @@ impl Member {
                 facts.twin = Some(field);
                 cursor.skip(kind)
             }
+            Self::CacheKey => {
+                facts.cache_key = read_id(cursor, kind)?;
+                Ok(())
+            }
             Self::StreamOptions => {
                 facts.stream_options = StreamOptions::read(cursor, kind, &mut facts.twin)?;
                 Ok(())
@@ -341,6 +350,10 @@ impl Facts {
             prompt: self.places,
             previous_response: self.previous_response,
             conversation: self.conversation,
+            session: match self.cache_key.range().is_empty() {
+                true => self.conversation,
+                false => self.cache_key,
+            },
         })
     }
 

@@ -186,6 +186,7 @@ pub(super) fn scan(
         prompt: PromptPlaces::default(),
         previous_response: ByteSpan::default(),
         conversation: ByteSpan::default(),
+        session: ByteSpan::default(),
     })
 }
 

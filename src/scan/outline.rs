@@ -253,8 +253,8 @@ impl Author {
         }
     }
 
-    /// Consumes and writes a text. In instructions, the line of Claude Code that differs in every request
-    /// is left out: two prompts that differ in it alone share all that follows.
+    /// Consumes and writes a text. In instructions, the line of Claude Code that differs in every
+    /// request is left out: two prompts that differ in it alone share all that follows.
     fn write_text(self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
         let is_text = cursor.peek() == b'"';
         let string = after(cursor.bytes, cursor.at);

@@ -60,7 +60,8 @@ impl PartMember {
     }
 }
 
-/// Whether a member of a message, an item or a part is not for the model: what numbers and signs it.
+/// Whether a member of a message, an item or a part is not for the model: what numbers and signs
+/// it.
 pub(super) fn is_unread(name: &[u8]) -> bool {
     const UNREAD: [&[u8]; 16] = [
         b"id",

@@ -27,10 +27,11 @@ pub struct RequestProfile {
     pub model_form: ModelForm,
     /// Whether the client requested a stream.
     pub streaming: bool,
-    /// The estimated length of the conversation: a quarter of its text length, plus one for each token id.
+    /// The estimated length of the conversation: a quarter of its text length, plus one for each
+    /// token id.
     pub estimated_tokens: TokenCount,
-    /// The estimated length of all that an engine reads: the conversation, and definitions of tools,
-    /// schemas, thinking and images. Equal to `estimated_tokens` for plain text.
+    /// The estimated length of all that an engine reads: the conversation, and definitions of
+    /// tools, schemas, thinking and images. Equal to `estimated_tokens` for plain text.
     pub prompt_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
@@ -52,6 +53,9 @@ pub struct RequestProfile {
     pub previous_response: ByteSpan,
     /// The span of the id in `conversation`, between its quotes; empty without one.
     pub conversation: ByteSpan,
+    /// The span of what names the session in the body, between its quotes: `prompt_cache_key`, else
+    /// `conversation`; empty without both.
+    pub session: ByteSpan,
 }
 
 /// The edit of a body that sets `stream_options.include_usage`.
@@ -122,6 +126,7 @@ impl RequestProfile {
             usage_edit: None,
             previous_response: ByteSpan::default(),
             conversation: ByteSpan::default(),
+            session: ByteSpan::default(),
         }
     }
 

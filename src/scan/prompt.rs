@@ -11,8 +11,8 @@ use crate::wire::after;
 /// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Prompt {
-    /// The length of its text, with the arguments and the results of tool calls; a token id counts as
-    /// the text of one token.
+    /// The length of its text, with the arguments and the results of tool calls; a token id counts
+    /// as the text of one token.
     pub(super) text: u64,
     /// The length of what an engine reads besides: thinking, images, and the marks of JSON.
     pub(super) besides: u64,
@@ -134,7 +134,8 @@ fn messages(
 }
 
 impl Prompt {
-    /// Consumes Ollama's list of images. Of a repeated one the last one decides whether there are any.
+    /// Consumes Ollama's list of images. Of a repeated one the last one decides whether there are
+    /// any.
     fn read_images(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
         let count = count_images(cursor, kind)?;
         self.has_image = count > 0;

@@ -1,5 +1,6 @@
-//! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in `oracle`,
-//! rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`, what counts beside text in
+//! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in
+//! `oracle`, rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`,
+//! what counts beside text in
 //! `prompt_tokens`, requests of agents in `agents`, counted allocations in `allocations`, and the
 //! token estimate compared with real counts in `estimate`.
 

@@ -6,13 +6,14 @@ use super::text::Text;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 use crate::wire::between;
 
-/// The text that a name or a value in JSON counts beside its characters: one and a half tokens for its
-/// quotes, colons, commas and braces. Measured on definitions of tools, for six vocabularies.
+/// The text that a name or a value in JSON counts beside its characters: one and a half tokens for
+/// its quotes, colons, commas and braces. Measured on definitions of tools, for six vocabularies.
 const TEXT_PER_VALUE: u64 = 6;
-/// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of an
-/// image, by its size and the model; its size is not in the request.
+/// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of
+/// an image, by its size and the model; its size is not in the request.
 const TOKENS_PER_BLOB: u64 = 1_000;
-/// The length from which a string without white space, quotes and escapes counts as a file in base64.
+/// The length from which a string without white space, quotes and escapes counts as a file in
+/// base64.
 const SHORTEST_BLOB: usize = 1 << 10;
 
 /// What `count` images count.
@@ -76,7 +77,8 @@ impl Weight {
     #[inline(always)]
     pub(super) fn corrected(mut self, raw: &[u8], estimate: TokenEstimate) -> Self {
         if self.high & HIGH != 0 {
-            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it has bytes.
+            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it
+            // has bytes.
             self.text = match estimate {
                 TokenEstimate::Auto => (self.text + weigh(raw)).saturating_sub(raw.len() as u64),
                 TokenEstimate::Chars => self.text.saturating_sub(count_continuations(raw)),
@@ -106,8 +108,8 @@ impl Weight {
 }
 
 impl Cursor<'_> {
-    /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null weighs
-    /// nothing.
+    /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null
+    /// weighs nothing.
     pub(super) fn weighed(&mut self, kind: u8) -> Result<Weight, Syntax> {
         match kind {
             b'"' => {

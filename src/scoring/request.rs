@@ -22,11 +22,18 @@ pub struct RequestFeatures {
     pub prompt_tokens: u32,
     /// A hash of the session it names.
     pub session: Option<u64>,
+    /// The row of the candidate at which its session is at home.
+    pub home: Option<u32>,
     /// What its client wants.
     pub objectives: Objectives,
 }
 
 impl RequestFeatures {
+    /// Whether a candidate has the prompt, or at least the session that it belongs to.
+    pub(super) fn is_warm(&self, candidate: &Candidate, threshold: f64) -> bool {
+        candidate.match_ratio() >= threshold || self.home == Some(candidate.row)
+    }
+
     /// The tokens of the prompt a candidate would have to compute. The prompt is at least as long as
     /// its blocks: they include what the estimate leaves out (tools), and count text by its bytes.
     pub fn new_tokens(&self, candidate: &Candidate) -> f64 {

@@ -41,7 +41,7 @@ pub trait Scorer: std::fmt::Debug + Send + Sync {
 
 /// Readings that cost something to take, so that they are taken only for scorers that use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needs(u8);
+pub struct Needs(u16);
 
 impl Needs {
     /// None.
@@ -62,6 +62,8 @@ impl Needs {
     pub const RESIDENCY: Self = Self(1 << 6);
     /// What is predicted of the request.
     pub const PREDICTIONS: Self = Self(1 << 7);
+    /// Where the session is at home: the scorer decides what that counts.
+    pub const HOMES: Self = Self(1 << 8);
     /// All that a recorded decision keeps besides. Not the prefixes: ties between equals are broken by
     /// them, so reading them would change the decision.
     pub const RECORDED: Self = Self(

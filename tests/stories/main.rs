@@ -20,6 +20,7 @@ mod support;
 mod access_log;
 mod admin_api;
 mod admin_limits;
+mod agent_requests;
 mod aliases_and_fallbacks;
 mod ambiguous_fields;
 mod authentication;
@@ -122,6 +123,7 @@ fn all_stories() -> Vec<Trial> {
         admin_limits,
         ambiguous_fields,
         admin_api,
+        agent_requests,
         aliases_and_fallbacks,
         failing_backends,
         failover,

@@ -106,8 +106,8 @@ fn load_scorer_alone_finds_the_least_loaded() {
 
 fn sessions_are_sticky_by_header_and_cookie() {
     for (params, header, other) in [
-        ("header: x-conversation", "x-conversation", "x-session-id"),
-        ("cookie: sid", "cookie", "x-session-id"),
+        ("header: x-conversation", "x-conversation", "x-request-kind"),
+        ("cookie: sid", "cookie", "x-request-kind"),
     ] {
         let routing = format!(
             "expose_decision: true, scorers: [{{ name: session-affinity, weight: 5, {params} }}, {{ name: load-balance, weight: 1 }}]"

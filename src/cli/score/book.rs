@@ -126,6 +126,7 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
         prompt_tokens: profile.prompt_tokens.0,
         objectives: Objectives::default(),
         session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
+        home: None,
     };
     Ok(ScannedRequest { chain, key: (model, terms.block_tokens), features })
 }

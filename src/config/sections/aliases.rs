@@ -69,8 +69,9 @@ impl Setting for AliasTargets {
 choice! {
     /// Which requests for an alias with several models go to the same one.
     pub enum SplitBy {
-        /// Those of one session: by the header or cookie of the scorer session-affinity, else by the
-        /// header `x-session-id`. Requests without a session are split one by one.
+        /// Those of one session: by the header or cookie of the scorer session-affinity, else by
+        /// the headers and members of the body in which agents name their sessions. Requests
+        /// without a session are split one by one.
         Session = "session",
         /// Those of one client key; without a key as `session`.
         Key = "key",

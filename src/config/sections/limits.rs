@@ -23,6 +23,8 @@ section! {
         pub prefix_memory: ByteSize = ByteSize::mib(256),
         /// Stored responses (`/v1/responses/{id}`) whose backend is remembered; 0 is none.
         pub response_ids: usize = 65_536,
+        /// Sessions whose last backend is remembered (strategies weighted and slo); 0 is none.
+        pub session_homes: usize = 65_536,
         /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// Memory for all responses held at one time: converted whole, drafts of ensembles, refusals.

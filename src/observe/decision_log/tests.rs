@@ -60,6 +60,7 @@ impl Story {
             request_id,
             request: &self.profile,
             headers: &self.headers,
+            key: None,
             body: None,
             requested_model,
             decision: &self.decision,

@@ -98,6 +98,9 @@ struct RequestRecord {
     split: Option<SplitRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Hex>,
+    /// The row of the backend at which the session is at home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    home: Option<u32>,
     #[serde(default, skip_serializing_if = "ObjectivesRecord::is_none")]
     objectives: ObjectivesRecord,
     prompt: PromptRecord,
@@ -267,9 +270,11 @@ impl Router {
     ) -> Capture {
         let topology = input.fleet;
         let pass = trace.pass(decision.model);
-        let features = pass
-            .and_then(|pass| pass.features)
-            .unwrap_or_else(|| readings::features(input, PrefixParams::default().block_tokens));
+        let unread = || {
+            let block_tokens = PrefixParams::default().block_tokens;
+            readings::features(input, topology.model(decision.model), block_tokens)
+        };
+        let features = pass.and_then(|pass| pass.features).unwrap_or_else(unread);
         let candidates = pass.map_or(&[][..], |pass| &pass.candidates);
         let rejected = trace.passes().iter().flat_map(|pass| {
             let rejected = pass.rejected.iter();
@@ -336,6 +341,7 @@ impl Capture {
             block_tokens,
             prompt_tokens: self.request.prompt_tokens.unwrap_or(self.request.estimated_tokens),
             session: self.request.session.map(|session| session.0),
+            home: self.request.home,
             objectives: self.request.objectives.into(),
         }
     }
@@ -370,6 +376,7 @@ impl RequestRecord {
             streaming: request.streaming,
             split: names.split(input.model, input.fleet).map(|split| SplitRecord::of(split, input)),
             session: features.session.map(Hex),
+            home: features.home,
             objectives: features.objectives.into(),
             prompt: PromptRecord {
                 blocks: features.prompt_blocks,

@@ -19,8 +19,8 @@ use crate::config::Config;
 use crate::fleet::{BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    EnsemblePlan, RandomSource, RouteInput, Router, RoutingDecision, Split, SplitPoint, Weighted,
-    read_objectives,
+    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionIds,
+    SessionNames, Split, SplitPoint, read_objectives,
 };
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::Objectives;
@@ -67,7 +67,8 @@ impl DryRun<'_> {
         let name = requested.name;
         let plan = EnsemblePlan::of(config, &router.names, topology, &name);
         let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
-        let point = self.split_point(sample, model, random);
+        let session = self.session(sample, &profile);
+        let point = self.split_point(sample, (model, session), random);
         let split = router.names.split(model, topology);
         let target = router.names.resolve(model, topology, point);
         let split = split.map(|split| split_value(split, target));
@@ -86,7 +87,7 @@ impl DryRun<'_> {
             may_probe: true,
             now,
             prompt: Some(&prompt),
-            session: router.weighted().and_then(|weighted| session(weighted, sample)),
+            session: session.map(|session| RoutedSession { id: session.root, home: None }),
             // A client of which nothing is known.
             requester: Requester::default(),
             objectives,
@@ -163,18 +164,29 @@ impl DryRun<'_> {
     fn split_point(
         &self,
         sample: &DryRunRequest,
-        model: &str,
+        (model, session): (&str, Option<SessionIds>),
         random: &mut impl RandomSource,
     ) -> SplitPoint {
-        let Self { config, router, topology, .. } = *self;
+        let Self { router, topology, .. } = *self;
         if router.names.split(model, topology).is_none() {
             // Random picks draw from the same numbers.
             return SplitPoint::default();
         }
         let id = random.rng().random::<u64>().to_le_bytes();
+        router.split_point(session, self.key(sample), &id)
+    }
+
+    /// The session that a request names, where decisions read it.
+    fn session(&self, sample: &DryRunRequest, profile: &RequestProfile) -> Option<SessionIds> {
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
-        let key = sample.client_key(config).and_then(|position| config.auth.keys.get(position));
-        router.split_point(headers, key.map(|key| &*key.name), &id)
+        let body = profile.session.of(&sample.body);
+        self.router.session(&SessionNames { headers, body, key: self.key(sample) })
+    }
+
+    /// The name of the client key of a request.
+    fn key(&self, sample: &DryRunRequest) -> Option<&str> {
+        let position = sample.client_key(self.config)?;
+        self.config.auth.keys.get(position).map(|key| &*key.name)
     }
 }
 
@@ -183,12 +195,6 @@ fn split_value(split: Split<'_>, model: &str) -> Value {
     let branches =
         split.branches().map(|(model, weight)| json!({ "model": model, "weight": weight }));
     json!({ "alias": split.alias, "model": model, "branches": branches.collect::<Vec<_>>() })
-}
-
-/// The session that the request's headers name, where the strategy reads it.
-fn session(weighted: &Weighted, sample: &DryRunRequest) -> Option<u64> {
-    let field = weighted.session_field()?;
-    field.read(|name| sample.header(name).map(str::as_bytes).into_iter())
 }
 
 /// What the request wants, by its headers, its key and its model.

@@ -129,10 +129,13 @@ impl Router {
         let weighted = self.weighted.as_ref();
         let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
         let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
+        // Whether a session stays at home depends on what waits there.
+        let has_home = input.session.is_some_and(|session| session.home.is_some());
+        let needs = if has_home { needs.with(Needs::TOKENS) } else { needs };
         readings::gather(input, model, needs, readings);
         let block_tokens = weighted.map(Weighted::block_tokens);
         let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
-        let features = readings::features(input, block_tokens);
+        let features = readings::features(input, Some(model), block_tokens);
         recorder.read(&features, &readings.candidates);
         self.choose(&features, id, random, scratch, recorder)
     }

@@ -1,14 +1,14 @@
 //! `weighted`: the highest sum of weighted scores.
 
-use super::Picked;
 use super::exploration::explored;
+use super::{Picked, home};
 use crate::fleet::ModelId;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
 use crate::routing::record::ScoreRecord;
 use crate::routing::recorder::Recorder;
 use crate::routing::scratch::Readings;
-use crate::scoring::{Candidate, Profile, RequestFeatures, Standing};
+use crate::scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
 
 /// Picks one of the candidates in `readings` by those readings alone, for live decisions as for recorded
 /// ones. `features` are the request's, with `in_turn` where it has no prompt.
@@ -31,6 +31,9 @@ pub(in crate::routing) fn pick<R: Recorder>(
     features.turn = turn.unwrap_or(0);
     let chosen = profile.pick(&features, candidates, matrix, random.rng())?;
     recorder.scored(candidates, matrix);
+    let decides_homes = profile.needs().contains(Needs::HOMES);
+    let kept = if decides_homes { None } else { home::kept(&features, candidates) };
+    let chosen = kept.unwrap_or(chosen);
     let chosen = explored(&features, candidates, random.rng()).unwrap_or(chosen);
     Some(Picked {
         row: candidates.get(chosen)?.row,

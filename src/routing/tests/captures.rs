@@ -177,7 +177,7 @@ fn decide(
         may_probe: true,
         now: NOW,
         prompt: Some(&chain),
-        session: Some(seed),
+        session: Some(crate::routing::RoutedSession { id: seed, home: None }),
         requester: Requester::default(),
         objectives: crate::scoring::Objectives::default(),
     };

@@ -1,10 +1,10 @@
 //! Requests with the structure of eight coding agents' and generated text, and how many tokens real
 //! tokenizers make of them.
 //!
-//! Each body was put into a chat template (ChatML with the definitions of tools as lines of JSON in the
-//! system message, as Qwen's) and counted once with the vocabularies of [`VOCABULARIES`], from the packages
-//! gpt-tokenizer 4.0.0, @lenml/tokenizers 3.7.2 and @anthropic-ai/tokenizer 0.0.4. The counts are kept as
-//! numbers, so that no test needs a vocabulary.
+//! Each body was put into a chat template (ChatML with the definitions of tools as lines of JSON in
+//! the system message, as Qwen's) and counted once with the vocabularies of [`VOCABULARIES`], from
+//! the packages gpt-tokenizer 4.0.0, @lenml/tokenizers 3.7.2 and @anthropic-ai/tokenizer 0.0.4. The
+//! counts are kept as numbers, so that no test needs a vocabulary.
 
 use super::super::{RequestProfile, TokenEstimate};
 use super::{scan_as, tokens};

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Scorer, ScorerRow, each};
+use super::{Needs, Scorer, ScorerRow, each};
 use crate::scoring::params::ParamError;
 use crate::scoring::readings::Candidate;
 use crate::scoring::request::RequestFeatures;
@@ -32,6 +32,11 @@ impl Scorer for SessionAffinity {
         let Some(session) = features.session else { return scores.fill(f64::NAN) };
         let home = candidates.iter().map(|one| rank(one, session)).max();
         each(candidates, scores, |one| Some(f64::from(u8::from(Some(rank(one, session)) == home))));
+    }
+
+    /// A session has one home here, whatever served it last.
+    fn needs(&self) -> Needs {
+        Needs::HOMES
     }
 }
 

@@ -25,7 +25,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT and TPOT (that of running streams, too). TTFT is the mean; it is the p90 for priorities below 0, and on a backend without the prompt where another one has 80 % of it. cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream). most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %; 0 without headroom. No headroom anywhere: the longest wait (TTFT without its own prompt and front end) that misses the objective, up to 10 x it, is best, of the backends with the prompt if there are any; without one, while requests of a priority below 0 run, or for these, the cheapest. Backends with 80 % of the prompt cached come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others",
+    formula: "headroom = objective - prediction, the least of TTFT and TPOT (that of running streams, too). TTFT is the mean; it is the p90 for priorities below 0, and on a backend without the prompt where another one has 80 % of it. cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream). most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %; 0 without headroom. No headroom anywhere: the longest wait (TTFT without its own prompt and front end) that misses the objective, up to 10 x it, is best, of the backends with the prompt if there are any; without one, while requests of a priority below 0 run, or for these, the cheapest. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -60,6 +60,7 @@ struct SloHeadroom {
 impl Scorer for SloHeadroom {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let objectives = &features.objectives;
+        let is_warm = |one: &Candidate| is_warm(features, one);
         let has_warm = candidates.iter().any(is_warm);
         let headroom = |one: &Candidate| {
             let prediction = one.prediction?;
@@ -74,7 +75,7 @@ impl Scorer for SloHeadroom {
             headroom(one).is_some_and(|headroom| headroom.is_none_or(|headroom| headroom.is_met()))
         };
         let is_late = !candidates.iter().any(meets);
-        if is_late && late::score(objectives, candidates, scores) {
+        if is_late && late::score(features, candidates, scores) {
             return;
         }
         // Otherwise a request that is late does the least harm where it costs the least.
@@ -111,7 +112,7 @@ impl Scorer for SloHeadroom {
     }
 
     fn needs(&self) -> Needs {
-        Needs::PREFIXES.with(Needs::PREDICTIONS)
+        Needs::PREFIXES.with(Needs::PREDICTIONS).with(Needs::HOMES)
     }
 }
 
@@ -152,10 +153,11 @@ impl Usual {
     }
 }
 
-/// Whether a backend has most of the prompt cached, and emits something.
-fn is_warm(one: &Candidate) -> bool {
+/// Whether a backend has most of the prompt cached, or the session is at home there; and emits
+/// something.
+fn is_warm(features: &RequestFeatures, one: &Candidate) -> bool {
     let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
-    one.match_ratio() >= WARM && !is_silent
+    features.is_warm(one, WARM) && !is_silent
 }
 
 impl SloHeadroom {

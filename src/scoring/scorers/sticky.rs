@@ -11,7 +11,7 @@ const COLD: f64 = 0.49;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "sticky",
-    formula: "least is best of tokens waiting for prefill + the prompt's uncached tokens; backends with at least threshold of the prompt cached come first, unless the best of them is more than release seconds behind, at peak-prefill tokens per second",
+    formula: "least is best of tokens waiting for prefill + the prompt's uncached tokens; backends with at least threshold of the prompt cached, and the home of the session, come first, unless the best of them is more than release seconds behind, at peak-prefill tokens per second",
     source: "llm-d's default since June 2026: affinity until saturated, then the token load",
     unknown: "counted here; 0 where `penstock score` is not given them",
     params: &["threshold", "peak-prefill", "release"],
@@ -34,7 +34,7 @@ struct Sticky {
 impl Scorer for Sticky {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let cost = |one: &Candidate| one.prefill_tokens + features.new_tokens(one);
-        let is_warm = |one: &Candidate| one.match_ratio() >= self.threshold;
+        let is_warm = |one: &Candidate| features.is_warm(one, self.threshold);
         let least = |warm: bool| {
             let group = candidates.iter().filter(|one| is_warm(one) == warm);
             group.map(cost).fold(f64::INFINITY, f64::min)
@@ -50,7 +50,7 @@ impl Scorer for Sticky {
     }
 
     fn needs(&self) -> Needs {
-        Needs::PREFIXES.with(Needs::TOKENS)
+        Needs::PREFIXES.with(Needs::TOKENS).with(Needs::HOMES)
     }
 }
 

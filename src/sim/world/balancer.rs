@@ -18,8 +18,8 @@ use crate::fleet::{
 use crate::mix::mix;
 use crate::prefix::Chain;
 use crate::routing::{
-    Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError, RouteInput, Router,
-    RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
+    Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError, RouteInput,
+    RoutedSession, Router, RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
 };
 use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
@@ -222,7 +222,9 @@ impl Balancer {
             may_probe: true,
             now,
             prompt,
-            session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),
+            session: Some(request.session)
+                .filter(|session| self.reads_sessions && *session != 0)
+                .map(|id| RoutedSession { id, home: None }),
             requester: requester_of(request, id),
             objectives: self.objectives_of(request).after(arrived.queued_ms),
         }

@@ -58,6 +58,18 @@ pub(super) const ROWS: &[MetricRow] = &[
         "stored responses whose backend was forgotten to make room: requests for them go to all backends, or are a 404 where there are client keys",
     ),
     gauge(
+        "penstock_session_homes",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.session_homes().len())),
+        "sessions whose last backend is known; the limit is `limits.session_homes`",
+    ),
+    counter(
+        "penstock_session_homes_evicted_total",
+        &[],
+        |_, scrape| one(to_sample(scrape.proxy.session_homes().evicted())),
+        "sessions whose last backend was forgotten to make room: their next request is routed as their first one",
+    ),
+    gauge(
         "penstock_commands",
         &[],
         |_, scrape| one(from_size(scrape.proxy.commands())),

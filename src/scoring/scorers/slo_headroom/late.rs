@@ -1,8 +1,8 @@
 //! Where a request goes that would be late on every backend.
 
 use super::{LEAST, is_warm};
-use crate::scoring::objectives::Objectives;
 use crate::scoring::readings::Candidate;
+use crate::scoring::request::RequestFeatures;
 
 /// The longest wait that such a request may get, in multiples of its objective. With 5 fewer others are
 /// in time in simulated overloads; with 20 more, but late ones wait for twice as long.
@@ -24,7 +24,8 @@ fn wait(one: &Candidate, objective: f64) -> Option<f64> {
 ///
 /// Changes nothing and returns `false` where no candidate is that far behind, for a request that may be refused, and while such
 /// requests run.
-pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f64]) -> bool {
+pub(super) fn score(features: &RequestFeatures, all: &[Candidate], scores: &mut [f64]) -> bool {
+    let objectives = &features.objectives;
     let Some(objective) = objectives.ttft_ms.filter(|_| !objectives.is_sheddable()) else {
         return false;
     };
@@ -33,6 +34,7 @@ pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f6
         return false;
     }
     // The next requests of its session would miss its prompt elsewhere.
+    let is_warm = |one: &Candidate| is_warm(features, one);
     let has_warm = all.iter().any(is_warm);
     let wait = |one: &Candidate| wait(one, objective).filter(|_| !has_warm || is_warm(one));
     let longest = all.iter().filter_map(wait).fold(0.0, f64::max);
@@ -52,7 +54,12 @@ pub(super) fn score(objectives: &Objectives, all: &[Candidate], scores: &mut [f6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scoring::objectives::Objectives;
     use crate::scoring::prediction::PredictedLatency;
+
+    fn features(objectives: Objectives) -> RequestFeatures {
+        RequestFeatures { objectives, ..RequestFeatures::default() }
+    }
 
     /// Scores by wait and own prompt; each request has an objective of 500 ms.
     fn scores<const N: usize>(priority: i32, backends: [(f32, f32); N]) -> Option<[f64; N]> {
@@ -68,7 +75,7 @@ mod tests {
         });
         let objectives = Objectives { ttft_ms: Some(500.0), priority, ..Objectives::default() };
         let mut scores = [0.0; N];
-        score(&objectives, &candidates, &mut scores).then_some(scores)
+        score(&features(objectives), &candidates, &mut scores).then_some(scores)
     }
 
     #[test]
@@ -100,7 +107,7 @@ mod tests {
         });
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
         let mut scores = [0.0; 2];
-        assert!(score(&objectives, &candidates, &mut scores) && scores[0] > scores[1]);
+        assert!(score(&features(objectives), &candidates, &mut scores) && scores[0] > scores[1]);
     }
 
     #[test]
@@ -119,7 +126,7 @@ mod tests {
         let candidates = [4500.0, 4800.0]
             .map(|ttft| Candidate { prediction: Some(whole(ttft)), ..Default::default() });
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
-        assert!(!score(&objectives, &candidates, &mut [0.0; 2]), "both are idle");
+        assert!(!score(&features(objectives), &candidates, &mut [0.0; 2]), "both are idle");
     }
 
     #[test]
@@ -135,8 +142,8 @@ mod tests {
             ..Candidate::default()
         });
         let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
-        assert!(!score(&objectives, &candidates, &mut [0.0; 2]));
-        assert!(score(&objectives, &candidates[..1], &mut [0.0]), "there are none");
+        assert!(!score(&features(objectives), &candidates, &mut [0.0; 2]));
+        assert!(score(&features(objectives), &candidates[..1], &mut [0.0]), "there are none");
     }
 
     #[test]
@@ -155,7 +162,7 @@ mod tests {
         let scores_one = |prediction| {
             let candidates = [Candidate { prediction: Some(prediction), ..Candidate::default() }];
             let objectives = Objectives { ttft_ms: Some(500.0), ..Objectives::default() };
-            score(&objectives, &candidates, &mut [0.0])
+            score(&features(objectives), &candidates, &mut [0.0])
         };
         assert!(scores_one(known));
         assert!(!scores_one(PredictedLatency { stall: 2000.0, ..known }));
