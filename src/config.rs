@@ -154,7 +154,9 @@ impl Config {
         if matches!(root.content, Content::Map(_)) && root.entry("backends").is_none() {
             reader.fault(&root.place, Problem::NoBackends);
         }
-        suggest_places(&mut reader.faults, &Self::shape());
+        if !reader.faults.is_empty() {
+            suggest_places(&mut reader.faults, &Self::shape());
+        }
         settle(&mut config, &root, &mut reader);
         let Reader { mut faults, mut warnings, .. } = reader;
         if !faults.is_empty() {

@@ -12,7 +12,8 @@ use crate::fleet::Topology;
 const MAX_LENGTH: usize = 128;
 /// In shorter names any letter is a near one.
 const MIN_LENGTH: usize = 4;
-/// The most names that are looked at, and of those the most that are compared letter by letter.
+/// The most names that are looked at, and of those the most that are compared letter by letter, or with what the key
+/// may use.
 const MAX_SEEN: usize = 20_000;
 const MAX_COMPARED: usize = 512;
 /// Names that differ more in length are not alike: `nearest` allows three edits.
@@ -38,27 +39,25 @@ fn similar<'a>(ctx: &'a RequestContext, topology: &'a Topology, given: &str) -> 
     let models = topology.models().iter().map(|model| &*model.name);
     let aliases = names.aliases().map(|(alias, _)| alias);
     let splits = names.splits().map(|(alias, _)| alias);
-    let usable = models
-        .chain(aliases)
-        .chain(splits)
-        .take(MAX_SEEN)
-        .filter(|name| *name != given && auth::may_use(config, ctx.key, name));
-    nearest_name(given, usable)
+    let all = models.chain(aliases).chain(splits).take(MAX_SEEN).filter(|name| *name != given);
+    nearest_name(given, all, |name| auth::may_use(config, ctx.key, name))
 }
 
 /// The name that differs by a tag or an owner alone (`llama3` and `llama3:8b`, `org/model` and `model`), or else by few
 /// letters.
-fn nearest_name<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut near = Vec::new();
-    for name in names {
-        if is_part_of(given, name) || is_part_of(name, given) {
-            return Some(name);
-        }
-        if near.len() < MAX_COMPARED && name.len().abs_diff(given.len()) <= MAX_EDITS {
-            near.push(name);
-        }
+fn nearest_name<'a>(
+    given: &str,
+    names: impl Iterator<Item = &'a str>,
+    may_use: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let is_part = |name: &str| is_part_of(given, name) || is_part_of(name, given);
+    let is_near = |name: &str| name.len().abs_diff(given.len()) <= MAX_EDITS;
+    let like = names.filter(|name| is_part(name) || is_near(name)).take(MAX_COMPARED);
+    let usable: Vec<&str> = like.filter(|name| may_use(name)).collect();
+    if let Some(part) = usable.iter().find(|name| is_part(name)) {
+        return Some(part);
     }
-    nearest(given, near.into_iter()).filter(|_| given.len() >= MIN_LENGTH)
+    nearest(given, usable.into_iter()).filter(|_| given.len() >= MIN_LENGTH)
 }
 
 /// Whether a name is the other one without its tag or its owner.
@@ -87,7 +86,8 @@ mod tests {
             ("m", None),
             ("", None),
         ] {
-            assert_eq!(nearest_name(given, models.into_iter()), wanted, "{given}");
+            assert_eq!(nearest_name(given, models.into_iter(), |_| true), wanted, "{given}");
         }
+        assert_eq!(nearest_name("plian", models.into_iter(), |name| name != "plain"), None);
     }
 }

@@ -81,7 +81,14 @@ fn commented_options_are_valid() {
     let Err(ConfigError::Invalid { faults, .. }) = result else { panic!("{result:?}") };
     for fault in faults {
         assert!(
-            matches!(fault.problem, Problem::SecretFile { .. } | Problem::Tls { .. }),
+            matches!(
+                fault.problem,
+                // The file shows every option, also those that exclude each other.
+                Problem::SecretFile { .. }
+                    | Problem::Tls { .. }
+                    | Problem::BacklogWithoutPrediction
+                    | Problem::ScorersAndPreset { .. }
+            ),
             "only the files with secrets and certificates may be missing: {fault}"
         );
     }
