@@ -215,18 +215,8 @@ impl Member {
                 facts.functions = kind != b'n';
                 facts.definitions.read(Definition::Functions, cursor, kind)
             }
-            Self::ResponseFormat => {
-                let format = read_format(cursor, kind)?;
-                facts.response_format = format.is_json;
-                facts.definitions.set(Definition::Format, format.schema);
-                Ok(())
-            }
-            Self::TextFormat => {
-                let format = read_text_format(cursor, kind)?;
-                facts.text_format = format.is_json;
-                facts.definitions.set(Definition::TextFormat, format.schema);
-                Ok(())
-            }
+            Self::ResponseFormat => facts.read_response_format(cursor, kind),
+            Self::TextFormat => facts.read_text_format(cursor, kind),
             Self::Counted(definition) => facts.definitions.read(definition, cursor, kind),
             Self::Limit(index) => {
                 let is_number = kind.is_ascii_digit();
@@ -249,21 +239,8 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::PreviousResponse if kind == b'"' => {
-                facts.previous_response = read_id(cursor, kind)?;
-                Ok(())
-            }
-            Self::PreviousResponse => {
-                facts.previous_response = ByteSpan::default();
-                cursor.skip(kind)
-            }
-            Self::Session(index) => {
-                let id = read_id(cursor, kind)?;
-                if let Some(slot) = facts.sessions.get_mut(index) {
-                    *slot = id;
-                }
-                Ok(())
-            }
+            Self::PreviousResponse => facts.read_previous(cursor, kind),
+            Self::Session(index) => facts.read_session(index, cursor, kind),
             Self::StreamOptions => {
                 facts.stream_options = StreamOptions::read(cursor, kind)?;
                 Ok(())
@@ -285,6 +262,44 @@ impl Facts {
         cursor.skip(kind)?;
         let span = ByteSpan { start, end: to_offset(cursor.at) };
         self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+        Ok(())
+    }
+
+    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_format(cursor, kind)?;
+        self.response_format = format.is_json;
+        self.definitions.set(Definition::Format, format.schema);
+        Ok(())
+    }
+
+    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_text_format(cursor, kind)?;
+        self.text_format = format.is_json;
+        self.definitions.set(Definition::TextFormat, format.schema);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn read_previous(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        self.previous_response = ByteSpan::default();
+        if kind != b'"' {
+            return cursor.skip(kind);
+        }
+        self.previous_response = read_id(cursor, kind)?;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn read_session(
+        &mut self,
+        index: usize,
+        cursor: &mut Cursor<'_>,
+        kind: u8,
+    ) -> Result<(), Syntax> {
+        let id = read_id(cursor, kind)?;
+        if let Some(slot) = self.sessions.get_mut(index) {
+            *slot = id;
+        }
         Ok(())
     }
 
