@@ -227,18 +227,8 @@ impl Member {
                 facts.functions = kind != b'n';
                 facts.definitions.read(Definition::Functions, cursor, kind)
             }
-            Self::ResponseFormat => {
-                let format = read_format(cursor, kind)?;
-                facts.response_format = format.is_json;
-                facts.definitions.set(Definition::Format, format.schema);
-                Ok(())
-            }
-            Self::TextFormat => {
-                let format = read_text_format(cursor, kind)?;
-                facts.text_format = format.is_json;
-                facts.definitions.set(Definition::TextFormat, format.schema);
-                Ok(())
-            }
+            Self::ResponseFormat => facts.read_response_format(cursor, kind),
+            Self::TextFormat => facts.read_text_format(cursor, kind),
             Self::Counted(definition) => facts.definitions.read(definition, cursor, kind),
             Self::Limit(limit) => facts.limits.read(limit, cursor, kind),
             Self::Prompt(index, PromptField { layout, .. }) => {
@@ -293,6 +283,20 @@ impl Facts {
             self.twin = Some("model");
         }
         self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+        Ok(())
+    }
+
+    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_format(cursor, kind)?;
+        self.response_format = format.is_json;
+        self.definitions.set(Definition::Format, format.schema);
+        Ok(())
+    }
+
+    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_text_format(cursor, kind)?;
+        self.text_format = format.is_json;
+        self.definitions.set(Definition::TextFormat, format.schema);
         Ok(())
     }
 

@@ -69,9 +69,8 @@ impl DryRun<'_> {
         let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
         let point = self.split_point(sample, (model, session), random);
-        let split = router.names.split(model, topology);
         let target = router.names.resolve(model, topology, point);
-        let split = split.map(|split| split_value(split, target));
+        let split = router.names.split(model, topology).map(|split| split_value(split, target));
         let objectives = match objectives(config, sample, target) {
             Ok(objectives) => objectives,
             Err(error) => return json!({ "error": error }),

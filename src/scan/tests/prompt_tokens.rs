@@ -60,6 +60,7 @@ fn plain_text_has_one_length() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of requests")]
 fn arguments_and_results_of_tools_count_in_every_api() {
     let text = long();
     let json = serde_json::json!({"x": text}).to_string();
@@ -138,6 +139,7 @@ fn arguments_and_results_of_tools_count_in_every_api() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of requests")]
 fn what_an_engine_reads_beside_the_conversation_counts_in_the_prompt_alone() {
     let text = long();
     let schema = format!(r#"{{"type":"object","description":"{text}"}}"#);
