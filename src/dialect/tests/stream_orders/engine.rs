@@ -136,6 +136,7 @@ pub(super) fn stream(said: &Said, deltas: &[Delta], backend: Operation, manner: 
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one stream from its first chunk to its last")]
 fn chat(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
     let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
     let mut events = vec![(
@@ -337,6 +338,7 @@ fn ollama_call(said: &Said, place: usize, manner: &Manner) -> Value {
 }
 
 /// The whole response of a backend.
+#[expect(clippy::too_many_lines, reason = "a table with the form of each backend")]
 pub(super) fn whole(said: &Said, backend: Operation, manner: &Manner) -> String {
     let reason = match (said.is_cut, said.calls.is_empty()) {
         (true, _) => "length",
