@@ -66,7 +66,7 @@ use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
-use crate::downstream::encoded_body::DecodeCounts;
+use crate::downstream::encoded_body::EncodedBodies;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
 use crate::shared_state::SharedState;
@@ -86,7 +86,7 @@ pub struct Proxy {
     bodies: Arc<BodyBudget>,
     /// Responses that are held rather than relayed.
     responses: Arc<BodyBudget>,
-    decoded: DecodeCounts,
+    encoded: EncodedBodies,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
@@ -121,7 +121,7 @@ impl Proxy {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
             responses: Arc::default(),
-            decoded: DecodeCounts::default(),
+            encoded: EncodedBodies::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
@@ -253,8 +253,8 @@ impl Proxy {
     }
 
     /// Encoded bodies by coding and result.
-    pub fn decoded_bodies(&self) -> &DecodeCounts {
-        &self.decoded
+    pub fn encoded_bodies(&self) -> &EncodedBodies {
+        &self.encoded
     }
 
     /// Idle connections kept to a backend.
