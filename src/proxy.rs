@@ -74,7 +74,7 @@ use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
-use crate::downstream::encoded_body::DecodeCounts;
+use crate::downstream::encoded_body::EncodedBodies;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 use crate::shared_state::SharedState;
@@ -95,7 +95,7 @@ pub struct Proxy {
     bodies: Arc<BodyBudget>,
     /// Responses that are held rather than relayed.
     responses: Arc<BodyBudget>,
-    decoded: DecodeCounts,
+    encoded: EncodedBodies,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
@@ -131,7 +131,7 @@ impl Proxy {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
             responses: Arc::default(),
-            decoded: DecodeCounts::default(),
+            encoded: EncodedBodies::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
@@ -269,8 +269,8 @@ impl Proxy {
     }
 
     /// Encoded bodies by coding and result.
-    pub fn decoded_bodies(&self) -> &DecodeCounts {
-        &self.decoded
+    pub fn encoded_bodies(&self) -> &EncodedBodies {
+        &self.encoded
     }
 
     /// Idle connections kept to a backend.

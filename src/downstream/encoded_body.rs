@@ -2,10 +2,13 @@
 //! between which other requests have their turn. What it becomes is bounded in size, in its ratio to what
 //! came, and by the memory that all bodies share.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::Semaphore;
 
 use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
 use crate::config::LimitsConfig;
@@ -52,20 +55,33 @@ impl DecodeResult {
     }
 }
 
-/// Counts encoded bodies by coding and result.
-#[derive(Debug, Default)]
-pub struct DecodeCounts([[AtomicU64; 3]; 4]);
+/// The encoded bodies of all requests: whose turn it is, and how many there were by coding and result.
+#[derive(Debug)]
+pub struct EncodedBodies {
+    /// One per processor. More at one time would take no less time, and hold more memory: each of many bombs grows
+    /// until it is refused.
+    turns: Semaphore,
+    counts: [[AtomicU64; 3]; 4],
+}
 
-impl DecodeCounts {
+impl Default for EncodedBodies {
+    fn default() -> Self {
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        Self { turns: Semaphore::new(processors), counts: Default::default() }
+    }
+}
+
+impl EncodedBodies {
     fn add(&self, coding: ContentCoding, result: DecodeResult) {
-        if let Some(count) = self.0.get(coding as usize).and_then(|row| row.get(result as usize)) {
+        let row = self.counts.get(coding as usize);
+        if let Some(count) = row.and_then(|row| row.get(result as usize)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Coding, result and count of each pair.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        let codings = ContentCoding::ALL.into_iter().zip(&self.0);
+        let codings = ContentCoding::ALL.into_iter().zip(&self.counts);
         codings.flat_map(|(coding, row)| {
             DecodeResult::ALL.into_iter().zip(row).map(move |(result, count)| {
                 (coding.name(), result.name(), count.load(Ordering::Relaxed))
@@ -89,13 +105,16 @@ pub(crate) async fn decode(
     encoded: HeldBody,
     coding: ContentCoding,
     bounds: DecodeBounds<'_>,
-    counts: &DecodeCounts,
+    all: &EncodedBodies,
 ) -> Result<HeldBody, BodyError> {
     if encoded.bytes.is_empty() {
         return Ok(encoded);
     }
+    let turn = all.turns.acquire().await;
+    debug_assert!(turn.is_ok(), "turns do not end");
     let decoded = decode_steps(&encoded.bytes, coding, bounds).await;
-    counts.add(coding, DecodeResult::of(&decoded));
+    drop(turn);
+    all.add(coding, DecodeResult::of(&decoded));
     decoded
 }
 
@@ -210,7 +229,7 @@ mod tests {
         budget: &Arc<BodyBudget>,
     ) -> Result<HeldBody, BodyError> {
         let bounds = DecodeBounds { limits, budget };
-        decode(gzip(text), ContentCoding::Gzip, bounds, &DecodeCounts::default()).await
+        decode(gzip(text), ContentCoding::Gzip, bounds, &EncodedBodies::default()).await
     }
 
     #[tokio::test]
@@ -249,6 +268,23 @@ mod tests {
         assert!(matches!(second, Err(BodyError::MemoryFull)));
         drop(first);
         assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn bodies_are_decoded_in_turn() {
+        let buffered_bodies = ByteSize::kib(450);
+        let limits = LimitsConfig { buffered_bodies, ..LimitsConfig::default() };
+        let budget = Arc::default();
+        let all = EncodedBodies { turns: Semaphore::new(1), ..EncodedBodies::default() };
+        let text: Vec<u8> =
+            (0..200_000_u32).flat_map(|at| at.wrapping_mul(at).to_le_bytes()).collect();
+        let one = async || {
+            let bounds = DecodeBounds { limits: &limits, budget: &budget };
+            let body = gzip(&text[..200_000]);
+            decode(body, ContentCoding::Gzip, bounds, &all).await.map(drop)
+        };
+        let (first, second) = tokio::join!(one(), one());
+        assert!(first.is_ok() && second.is_ok(), "there is room for one at a time");
     }
 
     #[tokio::test]

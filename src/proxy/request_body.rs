@@ -68,7 +68,7 @@ pub(crate) async fn read_body(
     }
     let bounds = DecodeBounds { limits, budget: &proxy.bodies };
     // Boxed: no other request should carry room for it.
-    Box::pin(decode(body, coding, bounds, &proxy.decoded)).await
+    Box::pin(decode(body, coding, bounds, &proxy.encoded)).await
 }
 
 fn fields_of<'a>(

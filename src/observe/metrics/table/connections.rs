@@ -39,7 +39,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_encoded_bodies_total",
         &["coding", "result"],
         |_, scrape| {
-            let rows = scrape.proxy.decoded_bodies().rows();
+            let rows = scrape.proxy.encoded_bodies().rows();
             rows.map(|(coding, result, count)| number(&[coding, result], to_sample(count)))
                 .collect()
         },
