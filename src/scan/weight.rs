@@ -11,7 +11,7 @@ use crate::wire::between;
 const TEXT_PER_VALUE: u64 = 6;
 /// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of
 /// an image, by its size and the model; its size is not in the request.
-const TOKENS_PER_BLOB: u64 = 1_000;
+const TOKENS_PER_BLOB: u64 = 768;
 /// The length from which a string without white space, quotes and escapes counts as a file in
 /// base64.
 const SHORTEST_BLOB: usize = 1 << 10;

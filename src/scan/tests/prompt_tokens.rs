@@ -253,10 +253,10 @@ fn images_and_files_count_by_number_and_not_by_their_bytes() {
         let (estimated, prompt) = figures(operation, &members);
         let shown = &members[..members.len().min(90)];
         assert_eq!(estimated, 0, "{shown}");
-        assert!((1_000..1_040).contains(&prompt), "{shown}: {prompt}");
+        assert!((768..808).contains(&prompt), "{shown}: {prompt}");
     }
     let two = r#""messages":[{"content":"","images":["aGk=","aGk="]}]"#;
-    assert_eq!(figures(Operation::OllamaChat, two), (0, 2_000));
+    assert_eq!(figures(Operation::OllamaChat, two), (0, 1_536));
 }
 
 #[test]
