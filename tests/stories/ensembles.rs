@@ -40,7 +40,8 @@ const REVIEW: &str = "Review its response";
 const LAST: &str = "Write the best possible response";
 
 fn fleet(count: usize, sections: &str) -> Fleet {
-    Fleet::start(count, Setup { sections, health: FAULTS_FORGOTTEN, ..Setup::default() })
+    let routing = "retry_unanswered: never";
+    Fleet::start(count, Setup { sections, routing, health: FAULTS_FORGOTTEN, ..Setup::default() })
 }
 
 fn ensemble(fleet: &Fleet) -> Response {

@@ -342,7 +342,7 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
             .collect();
         let over = EndsWith(&clients.is_over);
         for _ in 0..2 {
-            // The engine has read a request of every client when it is killed: these fail, and no other.
+            // The engine has read a request of every client when it is killed: these go to the other one.
             let gate = Gate::new();
             fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
             let all = async { tokio::time::timeout(PATIENCE, gate.reached_by(3)).await };
@@ -355,8 +355,7 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
         drop(over);
         for thread in threads {
             let failures = thread.join().unwrap();
-            let are_ambiguous = failures.iter().all(|failure| failure.contains("upstream_closed"));
-            assert!(failures.len() == 2 && are_ambiguous, "{failures:?}");
+            assert!(failures.is_empty(), "{failures:?}");
         }
     });
     fleet.wait_idle();
@@ -434,6 +433,7 @@ fn faults_of_one_client_keep_the_breaker_closed() {
 
 fn client_errors_keep_the_breaker_closed() {
     let fleet = Fleet::start(1, Setup { sections: KEYS, ..Setup::default() });
+    assert_eq!(chat_with_key(&fleet, 0), 200, "so that a 404 does not say that there are no chats");
     for status in [400, 401, 404, 422] {
         fleet.a().script(vec![Fault::status(status); 15]);
         for turn in 0..15 {
@@ -441,7 +441,7 @@ fn client_errors_keep_the_breaker_closed() {
         }
     }
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
-    assert_eq!(fleet.a().counters().requests, 60, "none was retried");
+    assert_eq!(fleet.a().counters().requests, 61, "none was retried");
 }
 
 /// Opens the breaker of a fleet's only backend and waits until it lets a probe through.
