@@ -3,7 +3,7 @@
 
 use crate::api::{BodyFormat, Capabilities, Operation, StreamFraming};
 use crate::dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
-use crate::scan::{FirstEvent, reports_failure};
+use crate::scan::{FirstEvent, may_report_failure, reports_failure};
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
 
@@ -146,7 +146,8 @@ fn of_whole(
             true => Disposition::Hold(refusal_of(terms, body)),
             false => Disposition::Relay,
         },
-        Some(b'{') if body.len() < MAX_HELD => Disposition::Read,
+        // What has content passes as it comes.
+        Some(b'{') if body.len() < MAX_HELD && may_report_failure(body) => Disposition::Read,
         _ => Disposition::Relay,
     }
 }

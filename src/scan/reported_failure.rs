@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use memchr::{memchr2, memmem};
+use memchr::{memchr, memchr2, memmem};
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
@@ -140,6 +140,26 @@ pub fn reports_failure(body: &[u8]) -> bool {
     read.is_ok() && (is_error || (has_error && !has_content))
 }
 
+/// Whether the beginning of a whole response may be that of an error: its first member is none that only responses
+/// with content begin with.
+pub fn may_report_failure(start: &[u8]) -> bool {
+    let rest = start.trim_ascii_start();
+    let Some(rest) = rest.strip_prefix(b"{") else { return false };
+    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else {
+        return rest.trim_ascii_start().is_empty();
+    };
+    match memchr(b'"', rest) {
+        None => true,
+        Some(end) => {
+            let (name, _) = split_at(rest, end);
+            matches!(
+                name,
+                b"error" | b"type" | b"object" | b"message" | b"detail" | b"code" | b"status"
+            )
+        }
+    }
+}
+
 /// Whether a member of the body's object is `false`.
 pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
     let mut is_off = false;
@@ -227,6 +247,23 @@ mod tests {
             ("\"error\"", false),
         ] {
             assert_eq!(reports_failure(body.as_bytes()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn beginning_of_a_response_with_content_is_no_error() {
+        for (start, expected) in [
+            ("{", true),
+            ("{ \n", true),
+            ("{\"er", true),
+            ("{\"error\":{", true),
+            (" {\"type\":\"err", true),
+            ("{\"id\":\"c", false),
+            ("{\"choices\":[", false),
+            ("[{\"error\":1", false),
+            ("error", false),
+        ] {
+            assert_eq!(may_report_failure(start.as_bytes()), expected, "{start}");
         }
     }
 
