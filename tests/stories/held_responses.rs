@@ -162,7 +162,7 @@ fn refusals_count() {
             "{limit}: {} bytes",
             response.body.len()
         );
-        assert_eq!(find_metric(&penstock, HELD), Some(0.0));
+        eventually("it is given back", SOON, || find_metric(&penstock, HELD) == Some(0.0));
     }
     assert!(engine.waiting.load(Ordering::SeqCst) >= 2);
 }
