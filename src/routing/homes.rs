@@ -55,7 +55,7 @@ impl Entry {
 
     fn to_word(self) -> u64 {
         let backend = u64::from(self.backend.0.saturating_add(1));
-        self.tag << (u64::BITS - TAG_BITS) | backend << SECOND_BITS | self.seconds
+        (self.tag << (u64::BITS - TAG_BITS)) | (backend << SECOND_BITS) | self.seconds
     }
 
     /// How long ago it was served at its home.
@@ -65,7 +65,7 @@ impl Entry {
 }
 
 fn seconds_of(at: Timestamp) -> u64 {
-    at.0 / 1_000_000 & ((1 << SECOND_BITS) - 1)
+    (at.0 / 1_000_000) & ((1 << SECOND_BITS) - 1)
 }
 
 fn tag_of(session: u64) -> u64 {
