@@ -34,7 +34,7 @@ use crate::fleet::Outcome;
 use crate::scan::FirstEvent;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
-/// How long the head of a stream waits for its first event. What does no work fails at once; an engine that is at work
+/// How long the head of a response waits for its body, or for the first event of it. What does no work fails at once; an engine that is at work
 /// may take any time, and its client sees by the head that it is.
 const FIRST_EVENT: Duration = Duration::from_millis(250);
 
@@ -181,7 +181,8 @@ async fn judge(
     reply: &mut Reply<'_>,
     is_gathered: bool,
 ) -> Result<Disposition, Failure> {
-    let mut has_started = false;
+    let is_success = matches!(reply.head.status, 200..=299);
+    let (mut has_started, mut is_over) = (false, false);
     let mut first_event = pin!(None);
     loop {
         let disposition = {
@@ -192,14 +193,14 @@ async fn judge(
                 stream: reply.head.stream,
                 is_json: reply.head.is_json,
                 body: has_started.then(|| reply.started.payload()),
-                is_whole: reply.started.is_whole(),
+                is_whole: is_over || reply.started.is_whole(),
             };
             Disposition::of(&terms, &seen)
         };
         if disposition != Disposition::Read {
             return Ok(disposition);
         }
-        if !has_started && reply.head.stream.is_some() {
+        if !has_started && is_success {
             first_event.set(Some(tokio::time::sleep(FIRST_EVENT)));
         }
         has_started = true;
@@ -216,11 +217,14 @@ async fn judge(
         match read {
             Ok(()) => {}
             Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
-            Err(error) if reply.started.payload().is_empty() => {
-                return Err(Failure::from_exchange(error, false));
+            Err(ExchangeError::TimedOut(code)) if is_success && known == 0 => {
+                return Err(Failure::TimedOut(code));
             }
-            // What has come goes to the client, with a visible end: the relay meets the same error.
-            Err(_) => return Ok(Disposition::Relay),
+            // The head is there, so that the engine has begun its response. The client gets what has come, with a
+            // visible end: the relay meets the same error.
+            Err(_) if is_success => return Ok(Disposition::Relay),
+            // The status says enough.
+            Err(_) => is_over = true,
         }
     }
 }

@@ -131,7 +131,7 @@ fn started_response_is_never_retried() {
 }
 
 fn engine_error_is_relayed_unchanged() {
-    let fleet = Fleet::start(2, Setup::default());
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     for stream in streams() {
         fleet.a().script(vec![Fault::ErrorEventMidStream { after_events: 3 }; 2]);
         let through = fleet.penstock.post(stream.path, &stream.body);
