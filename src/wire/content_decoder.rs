@@ -83,9 +83,9 @@ impl ContentDecoder {
         let frame = match &mut self.frame {
             Some(frame) => frame,
             None => {
-                let begun = begin(self.coding, rest, self.frames)?;
+                let started = start(self.coding, rest, self.frames)?;
                 self.frames += 1;
-                self.frame.insert(begun)
+                self.frame.insert(started)
             }
         };
         let input = rest.get(..most).unwrap_or(rest);
@@ -102,8 +102,8 @@ impl ContentDecoder {
     }
 }
 
-/// Begins the frame at the front of `rest`, after `frames` others.
-fn begin(coding: ContentCoding, rest: &[u8], frames: usize) -> Result<Frame, DecodeError> {
+/// Starts the frame at the front of `rest`, after `frames` others.
+fn start(coding: ContentCoding, rest: &[u8], frames: usize) -> Result<Frame, DecodeError> {
     let is_first = frames == 0;
     let may_begin = match coding {
         ContentCoding::Gzip => is_first || rest.starts_with(&[0x1f, 0x8b]),

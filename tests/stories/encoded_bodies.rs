@@ -26,7 +26,7 @@ crate::trials![
     limits_count_decoded_bytes,
     broken_bodies_get_400_and_the_connection_goes_on,
     unknown_codings_get_415_in_the_clients_dialect,
-    engines_are_asked_for_plain_responses,
+    requests_to_engines_accept_plain_responses_only,
     encoded_response_to_a_converted_request_is_named,
 ];
 
@@ -296,7 +296,7 @@ fn unknown_codings_get_415_in_the_clients_dialect() {
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn engines_are_asked_for_plain_responses() {
+fn requests_to_engines_accept_plain_responses_only() {
     let fleet = Fleet::start(1, Setup::default());
     for accepted in [&[][..], &["gzip"], &["zstd, br", "*"]] {
         let mut fields = vec![JSON];

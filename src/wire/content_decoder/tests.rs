@@ -1,4 +1,4 @@
-//! Bodies as the encoders of real clients write them, and as nobody should.
+//! Bodies as the encoders of real clients write them, and as no client should.
 
 use std::io::Write;
 
