@@ -220,7 +220,7 @@ async fn judge(
             Err(ExchangeError::TimedOut(code)) if is_success && known == 0 => {
                 return Err(Failure::TimedOut(code));
             }
-            // The head is there, so that the engine has begun its response. The client gets what has come, with a
+            // The head is there, so that the engine has started its response. The client gets what has come, with a
             // visible end: the relay meets the same error.
             Err(_) if is_success => return Ok(Disposition::Relay),
             // The status says enough.
