@@ -241,8 +241,8 @@ impl Cooldowns {
 }
 
 /// The first pause, and the longest.
-const PAUSE: Duration = Duration::from_mins(1);
-const MAX_PAUSE: Duration = Duration::from_mins(10);
+const PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 
 /// How long a pause lasts whose time was doubled this often.
 fn pause_time(doublings: u32) -> Duration {

@@ -14,9 +14,9 @@ use crate::api::{Operation, Operations};
 use crate::units::Timestamp;
 
 /// How long an operation is believed to be lacking.
-const LASTS: Duration = Duration::from_hours(24);
+const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 /// The same, on a backend that has not served any operation.
-const LASTS_UNCONFIRMED: Duration = Duration::from_mins(1);
+const LASTS_UNCONFIRMED: Duration = Duration::from_secs(60);
 
 /// What was learned of the operations of one backend.
 #[derive(Debug, Default)]

@@ -91,6 +91,12 @@ impl TopologyRules {
         self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
     }
 
+    /// The number of requests below which no limit of a model is reached; `most` is what it and its backend allow. A
+    /// limit of work is looked at each time.
+    fn least_limit(&self, most: u32) -> u32 {
+        if self.max_backlog.is_finite() { 0 } else { most }
+    }
+
     // Precedence: backend, model, global.
     fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
         let own = self.models.get(model).map(|model| self.timeouts.with(&model.timeouts));
@@ -378,6 +384,11 @@ impl Topology {
     }
 }
 
+/// The backend's own name for a model, where it differs.
+fn other_name(entry: &ModelEntry) -> Option<&str> {
+    entry.upstream_id.as_deref().filter(|upstream| *upstream != entry.id)
+}
+
 fn serve(
     index: usize,
     backend: &Backend,
@@ -395,18 +406,16 @@ fn serve(
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
-    let declared_operations = declared.and_then(|model| model.operations);
-    let native_operations = declared_operations.or(backend.config.operations).or(entry.operations);
-    let known_operations = declared_operations.or(backend.config.operations).unwrap_or_default();
-    let mut native_operations = native_operations.unwrap_or(engine.operations());
-    if num_ctx.is_some() {
-        native_operations = with_own_api(native_operations);
-    }
-    let native_operations = native_operations.without(backend.state.lessons.lacking());
-    let window = match (entry.context_length, num_ctx) {
-        (Some(length), Some(num_ctx)) => Some(length.min(num_ctx)),
-        (length, num_ctx) => length.or(num_ctx),
+    let declared_operations =
+        declared.and_then(|model| model.operations).or(backend.config.operations);
+    let native_operations = declared_operations.or(entry.operations);
+    let native_operations = native_operations.unwrap_or(engine.operations());
+    let native_operations = match num_ctx {
+        Some(_) => with_own_api(native_operations),
+        None => native_operations,
     };
+    let native_operations = native_operations.without(backend.state.lessons.lacking());
+    let window = entry.context_length.into_iter().chain(num_ctx).min();
     let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
@@ -423,18 +432,14 @@ fn serve(
         priority: backend.config.priority,
         weight: backend.config.weight.max(1),
         most_weight: 0,
-        // A model has no more requests in flight than its backend. A limit of work is looked at each time.
-        least_limit: match rules.max_backlog.is_finite() {
-            true => 0,
-            false => max_in_flight.min(limits.most),
-        },
+        least_limit: rules.least_limit(max_in_flight.min(limits.most)),
         max_backlog: rules.max_backlog,
         max_in_flight,
         max_in_flight_of_model: limits.most,
         model_state,
         known,
         usable,
-        known_operations,
+        known_operations: declared_operations.unwrap_or_default(),
         native_operations,
         usable_operations,
         usable_offer: Offer::new(usable_operations, usable),
@@ -442,11 +447,7 @@ fn serve(
         window: TokenCount(window.unwrap_or(u32::MAX)),
         context_length: window.map(TokenCount),
         num_ctx: num_ctx.map(TokenCount),
-        upstream_id: entry
-            .upstream_id
-            .as_deref()
-            .filter(|upstream| *upstream != entry.id)
-            .map(Box::from),
+        upstream_id: other_name(entry).map(Box::from),
         model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),

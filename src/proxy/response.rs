@@ -71,16 +71,14 @@ pub(crate) async fn relay(
     let way_back = match way_back {
         // Some engines respond whole to a request for a stream. Their clients get what they would get there.
         Some(way_back) if !is_stream && !ctx.record.is_kept_alive => {
-            Some(way_back.of_whole_response())
+            let way_back = way_back.of_whole_response();
+            return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
         }
-        way_back => way_back,
-    };
-    match way_back {
         Some(way_back) if !way_back.is_stream() => {
             return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
         }
-        _ => {}
-    }
+        way_back => way_back,
+    };
     let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
     let mut transform = transform_of(&mut reply.head, ctx, request, way_back)?;
     let Reply { mut exchange, mut head, attempt, started } = reply;
@@ -106,16 +104,9 @@ pub(crate) async fn relay(
         progress.response_read(&monitor);
     }
     progress.learn_id(&monitor);
-    ctx.record.usage = monitor.usage();
-    ctx.record.token_events = monitor.tokens;
-    if is_stream {
-        ctx.record.first_token = monitor.first_token;
-    }
+    record_relay(ctx, &monitor, end);
     match end {
         RelayEnd::Complete => {
-            if is_stream && monitor.has_failed() {
-                ctx.record.outcome = Some(Outcome::Fault);
-            }
             if head.keeps_alive {
                 proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
             }
@@ -129,13 +120,31 @@ pub(crate) async fn relay(
         RelayEnd::ClientGone => ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
-            ctx.record.code = Some(code);
-            ctx.record.outcome = Some(Outcome::Fault);
             if let Some(held) = &mut held {
                 held.write(session).await?;
             }
             break_off(session, ctx, code, &monitor, transform).await
         }
+    }
+}
+
+/// Records what a relay showed.
+fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayEnd) {
+    let is_stream = monitor.stream().is_some();
+    ctx.record.usage = monitor.usage();
+    ctx.record.token_events = monitor.tokens;
+    if is_stream {
+        ctx.record.first_token = monitor.first_token;
+    }
+    match end {
+        RelayEnd::Complete if is_stream && monitor.has_failed() => {
+            ctx.record.outcome = Some(Outcome::Fault);
+        }
+        RelayEnd::Cut(code) => {
+            ctx.record.code = Some(code);
+            ctx.record.outcome = Some(Outcome::Fault);
+        }
+        RelayEnd::Complete | RelayEnd::LeftAfterEnd | RelayEnd::ClientGone => {}
     }
 }
 

@@ -71,19 +71,25 @@ pub(crate) async fn serve(
                 let goes_on = goes_on(proxy, ctx, &mut request, &failure, is_refused_again);
                 let is_last = is_refused_again || decision.candidates <= 1;
                 let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
-                past.last = Some(match goes_on {
-                    true => attempt,
-                    false => return Box::pin(send_failure(proxy, session, ctx, attempt)).await,
-                });
+                if !goes_on {
+                    return Box::pin(send_failure(proxy, session, ctx, attempt)).await;
+                }
+                past.last = Some(attempt);
             }
-            // A backend that serves the operation itself may take the request.
-            AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+            AttemptEnd::Elsewhere(reason) => {
                 request.tried.insert(decision.backend);
-                past.not_converted = Some(reason);
-            }
-            AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
-                request.tried.insert(decision.backend);
-                if !learn_refusal(ctx, &mut request, decision, *too_long)
+                let refused = match reason {
+                    // A backend that serves the operation itself may take the request.
+                    Elsewhere::NotConverted(reason) => {
+                        past.not_converted = Some(reason);
+                        false
+                    }
+                    Elsewhere::TooLong(too_long) => {
+                        !learn_refusal(ctx, &mut request, decision, *too_long)
+                    }
+                    Elsewhere::Missing => false,
+                };
+                if refused
                     && let Some(served) =
                         Box::pin(send_refusal(proxy, session, ctx, &mut request)).await
                 {
@@ -96,9 +102,7 @@ pub(crate) async fn serve(
                 request.tried.insert(decision.backend);
                 request.moved = Some(reserved);
             }
-            AttemptEnd::Text(_)
-            | AttemptEnd::Unreadable(_)
-            | AttemptEnd::Elsewhere(Elsewhere::Missing) => {
+            AttemptEnd::Text(_) | AttemptEnd::Unreadable(_) => {
                 debug_assert!(false, "a client's request is relayed, fails, or goes elsewhere");
                 request.tried.insert(decision.backend);
             }
