@@ -30,6 +30,7 @@ mod kept_alive;
 mod local_response;
 mod long_work;
 mod moves;
+mod named_resource;
 mod observers;
 mod outcome;
 mod own_response;

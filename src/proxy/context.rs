@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use memchr::memmem;
 
 use super::auth::KeyOwner;
 use super::conversion::Conversion;
+use super::named_resource::names_resource;
 use super::rate_hold::RateHold;
 use super::reserved::Reserved;
 use super::shift_state::ContextShift;
@@ -27,17 +27,6 @@ use crate::scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, sca
 use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
-
-/// Members by which requests name what only some backend has.
-const RESOURCE_MEMBERS: [&str; 7] = [
-    "\"previous_response_id\"",
-    "\"conversation\"",
-    "\"file_id\"",
-    "\"vector_store_ids\"",
-    "\"container\"",
-    "\"item_reference\"",
-    "\"prompt\":{",
-];
 
 /// The state of one request.
 pub struct RequestContext {
@@ -290,8 +279,7 @@ impl ScannedRequest {
     /// Whether the request names something that a backend may lack: a stored response, a file, a container. Where it only
     /// looks so, that does no harm: a 404 teaches less.
     pub(crate) fn names_resource(&self) -> bool {
-        let body = self.body();
-        RESOURCE_MEMBERS.iter().any(|member| memmem::find(body, member.as_bytes()).is_some())
+        names_resource(self.body())
     }
 
     /// Whether the request may be sent again after it was lost: it has no effect beside its response.
