@@ -20,6 +20,7 @@ mod prompt;
 mod response_id;
 mod scalar;
 mod sink;
+mod skip;
 mod sse;
 mod stream_options;
 mod text;
