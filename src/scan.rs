@@ -23,6 +23,7 @@ mod reported_failure;
 mod response_id;
 mod scalar;
 mod sink;
+mod skip;
 mod sse;
 mod stream_options;
 mod text;

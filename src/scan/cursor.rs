@@ -3,9 +3,8 @@
 //! read.
 
 use super::TokenEstimate;
-use super::text::Text;
 use super::weight::Weight;
-use crate::wire::{after, between};
+use crate::wire::after;
 
 /// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 128;
@@ -78,7 +77,7 @@ pub(super) struct Cursor<'a> {
     pub(super) bytes: &'a [u8],
     /// The offset of the next byte; after an error, the offset of the error.
     pub(super) at: usize,
-    depth: u32,
+    pub(super) depth: u32,
     /// All strings combined by bitwise or: if the highest bit of a byte is set, UTF-8 must be validated.
     pub(super) all_high: u64,
     /// Facts about the last string, as in [`Text`]. Stored here because a result this wide would be
@@ -216,83 +215,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes an array or object, and stores its weight in the cursor.
-    #[inline(never)]
-    fn skip_nested(&mut self) -> Result<(), Syntax> {
-        let (floor, start) = (self.depth, self.at);
-        let mut weight = Weight::default();
-        // One bit per open bracket, set for objects. The depth limit equals the number of bits.
-        let mut kinds: u128 = 0;
-        loop {
-            match self.peek() {
-                b'"' => {
-                    let text = self.string()?;
-                    weight.add_string(self, text);
-                }
-                b'{' => {
-                    self.open()?;
-                    kinds = kinds << 1 | 1;
-                    if self.peek() != b'}' {
-                        let name = self.name()?;
-                        weight.add_string(self, name);
-                        continue;
-                    }
-                }
-                b'[' => {
-                    self.open()?;
-                    kinds <<= 1;
-                    if self.peek() != b']' {
-                        continue;
-                    }
-                }
-                _ => {
-                    let start = self.at;
-                    self.scalar()?;
-                    weight.add_scalar(self.at - start);
-                }
-            }
-            loop {
-                if self.depth == floor {
-                    self.weight =
-                        weight.corrected(between(self.bytes, start, self.at), self.estimate);
-                    return Ok(());
-                }
-                match (self.peek(), kinds & 1 == 1) {
-                    (b',', true) => {
-                        self.at += 1;
-                        let name = self.name()?;
-                        weight.add_string(self, name);
-                        break;
-                    }
-                    (b',', false) => {
-                        self.at += 1;
-                        break;
-                    }
-                    (b'}', true) | (b']', false) => {
-                        self.close();
-                        kinds >>= 1;
-                    }
-                    (_, true) => return Err(Syntax::ObjectEnd),
-                    (_, false) => return Err(Syntax::ArrayEnd),
-                }
-            }
-        }
-    }
-
-    /// Consumes a member's name and the colon after it.
-    #[inline(always)]
-    fn name(&mut self) -> Result<Text, Syntax> {
-        if self.peek() != b'"' {
-            return Err(Syntax::Name);
-        }
-        let name = self.string()?;
-        if self.peek() != b':' {
-            return Err(Syntax::Colon);
-        }
-        self.at += 1;
-        Ok(name)
-    }
-
     /// Consumes an opening bracket or brace.
     #[inline(always)]
     pub(super) fn open(&mut self) -> Result<(), Syntax> {
@@ -304,8 +226,9 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    /// Consumes a closing bracket or brace.
     #[inline(always)]
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.depth -= 1;
         self.at += 1;
     }

@@ -1,10 +1,7 @@
 //! The length of what an engine reads as JSON: definitions of tools, schemas, arguments of calls.
 
 use super::bytes::{HIGH, count_continuations, is_dense, weigh};
-use super::cursor::{Cursor, Syntax};
-use super::text::Text;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
-use crate::wire::between;
 
 /// The text that a name or a value in JSON counts beside its characters: one and a half tokens for
 /// its quotes, colons, commas and braces. Measured on definitions of tools, for six vocabularies.
@@ -37,31 +34,23 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// The weight of a string.
-    fn of(cursor: &Cursor<'_>, string: Text) -> Self {
-        let mut weight = Self { text: cursor.measure(string), values: 1, ..Self::default() };
-        if string.end - string.start >= SHORTEST_BLOB {
-            weight.look_for_blob(cursor, string);
-        }
-        weight
-    }
-
-    /// Adds the decoded length of a string, as if it were ASCII.
+    /// Adds a string, of which `raw` are the bytes as written and `length` is the decoded length. A
+    /// length that was measured as if all was ASCII comes with `high`, whose highest bits show whether
+    /// it was.
     #[inline(always)]
-    pub(super) fn add_string(&mut self, cursor: &Cursor<'_>, string: Text) {
-        self.text += string.ascii_length();
+    pub(super) fn add_string(&mut self, raw: &[u8], length: u64, high: u64) {
+        self.text += length;
         self.values += 1;
-        self.high |= string.high;
-        if string.end - string.start >= SHORTEST_BLOB {
-            self.look_for_blob(cursor, string);
+        self.high |= high;
+        if let Some(start) = raw.first_chunk::<SHORTEST_BLOB>() {
+            self.look_for_blob(start, length);
         }
     }
 
     #[cold]
-    fn look_for_blob(&mut self, cursor: &Cursor<'_>, string: Text) {
-        let start = between(cursor.bytes, string.start, string.start + SHORTEST_BLOB);
+    fn look_for_blob(&mut self, start: &[u8], length: u64) {
         if is_dense(start) {
-            self.blob_text += string.ascii_length();
+            self.blob_text += length;
             self.blobs += 1;
         }
     }
@@ -104,31 +93,5 @@ impl Weight {
     /// The same, but strings in base64 count as images.
     pub(super) fn with_blobs(self) -> u64 {
         self.as_json().saturating_sub(self.blob_text) + weigh_blobs(self.blobs)
-    }
-}
-
-impl Cursor<'_> {
-    /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null
-    /// weighs nothing.
-    pub(super) fn weighed(&mut self, kind: u8) -> Result<Weight, Syntax> {
-        match kind {
-            b'"' => {
-                let string = self.string()?;
-                Ok(Weight::of(self, string))
-            }
-            b'{' | b'[' => {
-                self.skip(kind)?;
-                Ok(self.weight)
-            }
-            _ => {
-                let start = self.at;
-                self.skip(kind)?;
-                let mut weight = Weight::default();
-                if kind != b'n' {
-                    weight.add_scalar(self.at - start);
-                }
-                Ok(weight)
-            }
-        }
     }
 }
