@@ -17,8 +17,8 @@ const FILE_TOKENS: usize = 768;
 const ENCODED_LENGTH: usize = 2048;
 /// The bytes of text that count as one token.
 const TOKEN_BYTES: usize = 4;
-/// Words of the user that are a larger part of what may stay are not dropped without need: one in
-/// this many.
+/// The words of the user that began a turn stay without it where they are at most this part of what
+/// may stay, and would leave less than the rest of it in use: one in this many.
 const SPARED_SHARE: u64 = 4;
 
 /// Members that only have a meaning beside tools.
@@ -153,7 +153,9 @@ impl Conversation {
             // Alone, the words would stand before the user's next ones, which some templates
             // refuse. But they stay where more would go than has to.
             let size = messages.get(user).map_or(0, |message| message.tokens as u64);
-            if dropping.left > target || dropping.left.saturating_sub(size) >= least {
+            let is_small = size <= target / SPARED_SHARE;
+            let is_spared = is_small && dropping.left.saturating_sub(size) < least;
+            if dropping.left > target || !is_spared {
                 dropping.drop_unit(user);
             }
         }
