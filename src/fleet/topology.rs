@@ -399,17 +399,14 @@ fn serve(
     let assumed = rules.unknown_capability == UnknownCapability::Assume;
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
     let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
-    let usable = match entry.capabilities {
-        None if assumed => Capabilities::ALL,
-        None | Some(_) => known,
-    };
+    let is_assumed = assumed && entry.capabilities.is_none();
+    let usable = if is_assumed { Capabilities::ALL } else { known };
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
     let declared_operations =
         declared.and_then(|model| model.operations).or(backend.config.operations);
-    let native_operations = declared_operations.or(entry.operations);
-    let native_operations = native_operations.unwrap_or(engine.operations());
+    let native_operations = declared_operations.or(entry.operations).unwrap_or(engine.operations());
     let native_operations = match num_ctx {
         Some(_) => with_own_api(native_operations),
         None => native_operations,

@@ -58,6 +58,13 @@ pub struct RequestContext {
 pub(crate) type Served = pingora::Result<()>;
 
 impl RequestContext {
+    /// Ends a request whose client has left with its whole response.
+    pub(crate) fn left_after_end(&mut self) -> Served {
+        let gone = self.client_gone();
+        self.record.outcome = None;
+        gone
+    }
+
     /// Ends a request whose client has left: there is no reader for a response.
     pub(crate) fn client_gone(&mut self) -> Served {
         self.record.outcome = Some(Outcome::Cancel);

@@ -61,10 +61,7 @@ pub(crate) async fn relay(
     way_back: Option<WayBack>,
 ) -> Served {
     record_head(ctx, request, &reply.head, reply.attempt);
-    if proxy.is_stopping() && !ctx.record.is_kept_alive {
-        // It was not when the request came.
-        session.set_keepalive(None);
-    }
+    close_if_stopping(proxy, session, ctx);
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, ctx)?;
@@ -112,11 +109,7 @@ pub(crate) async fn relay(
             }
             Ok(())
         }
-        RelayEnd::LeftAfterEnd => {
-            let gone = ctx.client_gone();
-            ctx.record.outcome = None;
-            gone
-        }
+        RelayEnd::LeftAfterEnd => ctx.left_after_end(),
         RelayEnd::ClientGone => ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
@@ -125,6 +118,13 @@ pub(crate) async fn relay(
             }
             break_off(session, ctx, code, &monitor, transform).await
         }
+    }
+}
+
+/// Has the client's connection end with the response where the process stops: it did not when the request came.
+fn close_if_stopping(proxy: &Proxy, session: &mut Session, ctx: &RequestContext) {
+    if proxy.is_stopping() && !ctx.record.is_kept_alive {
+        session.set_keepalive(None);
     }
 }
 

@@ -36,11 +36,10 @@ pub(crate) async fn serve(
 ) -> Served {
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
-    let mut has_met_limit = false;
     loop {
         pass_over_small(ctx, &mut request);
         let decided = decide_in_turn(proxy, Waiter::Request(session), ctx, &mut request).await;
-        let Decided { decision, permit } = match decided {
+        let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
                 if shorten_for(ctx, &mut request, &error) =>
@@ -52,62 +51,103 @@ pub(crate) async fn serve(
                 return Box::pin(sent).await;
             }
         };
+        let decision = decided.decision;
         // Boxed, as what follows: a request that waits in a queue should not carry room for it.
-        let to = Recipient::Client(session);
-        let attempt = make_attempt(proxy, to, ctx, &mut request, Decided { decision, permit });
-        match Box::pin(attempt).await {
-            AttemptEnd::Relayed(served) => {
-                record_expected_cached(ctx, &decision);
-                return served;
+        let attempt = make_attempt(proxy, Recipient::Client(session), ctx, &mut request, decided);
+        let end = Box::pin(attempt).await;
+        let last = match after_attempt(proxy, ctx, &mut request, &mut past, decision, end) {
+            Next::Attempt => continue,
+            Next::Served(served) => return served,
+            Next::Last(last) => last,
+        };
+        let sent = match last {
+            LastWord::Own(response) => {
+                Some(Box::pin(send_own(proxy, session, ctx, response)).await)
             }
-            AttemptEnd::Own { response, .. } => {
-                return Box::pin(send_own(proxy, session, ctx, response)).await;
+            LastWord::Failure(attempt) => {
+                Some(Box::pin(send_failure(proxy, session, ctx, attempt)).await)
             }
-            AttemptEnd::Failed(Failure::ClientGone) => return ctx.client_gone(),
-            AttemptEnd::Failed(failure) => {
-                let fleet = Arc::clone(&request.fleet);
-                let is_refused_again = has_met_limit && failure.is_busy();
-                has_met_limit |= failure.is_rate_limit();
-                let goes_on = goes_on(proxy, ctx, &mut request, &failure, is_refused_again);
-                let is_last = is_refused_again || decision.candidates <= 1;
-                let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
-                if !goes_on {
-                    return Box::pin(send_failure(proxy, session, ctx, attempt)).await;
-                }
-                past.last = Some(attempt);
-            }
-            AttemptEnd::Elsewhere(reason) => {
-                request.tried.insert(decision.backend);
-                let refused = match reason {
-                    // A backend that serves the operation itself may take the request.
-                    Elsewhere::NotConverted(reason) => {
-                        past.not_converted = Some(reason);
-                        false
-                    }
-                    Elsewhere::TooLong(too_long) => {
-                        !learn_refusal(ctx, &mut request, decision, *too_long)
-                    }
-                    Elsewhere::Missing => false,
-                };
-                if refused
-                    && let Some(served) =
-                        Box::pin(send_refusal(proxy, session, ctx, &mut request)).await
-                {
-                    return served;
-                }
-            }
-            // The same backend may take what is left of the request.
-            AttemptEnd::Changed => {}
-            AttemptEnd::Moved(reserved) => {
-                request.tried.insert(decision.backend);
-                request.moved = Some(reserved);
-            }
-            AttemptEnd::Text(_) | AttemptEnd::Unreadable(_) => {
-                debug_assert!(false, "a client's request is relayed, fails, or goes elsewhere");
-                request.tried.insert(decision.backend);
-            }
+            LastWord::Refusal => Box::pin(send_refusal(proxy, session, ctx, &mut request)).await,
+        };
+        if let Some(served) = sent {
+            return served;
         }
     }
+}
+
+/// What follows an attempt.
+enum Next {
+    /// Another one.
+    Attempt,
+    /// Nothing: the client has its response, or is gone.
+    Served(Served),
+    /// A response that says why there is no other.
+    Last(LastWord),
+}
+
+/// The response after the last attempt.
+enum LastWord {
+    /// One of penstock's own.
+    Own(Result<OwnResponse, OwnError>),
+    /// What the attempt failed with.
+    Failure(Box<LastAttempt>),
+    /// An engine's refusal of a conversation that cannot be shortened, if there is one.
+    Refusal,
+}
+
+/// Decides what follows an attempt at `decision`; `request` and `past` remember what it showed.
+fn after_attempt(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    past: &mut Past,
+    decision: RoutingDecision,
+    end: AttemptEnd,
+) -> Next {
+    match end {
+        AttemptEnd::Relayed(served) => {
+            record_expected_cached(ctx, &decision);
+            return Next::Served(served);
+        }
+        AttemptEnd::Own { response, .. } => return Next::Last(LastWord::Own(response)),
+        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(ctx.client_gone()),
+        AttemptEnd::Failed(failure) => {
+            let fleet = Arc::clone(&request.fleet);
+            let is_refused_again = past.has_met_limit && failure.is_busy();
+            past.has_met_limit |= failure.is_rate_limit();
+            let goes_on = goes_on(proxy, ctx, request, &failure, is_refused_again);
+            let is_last = is_refused_again || decision.candidates <= 1;
+            let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
+            if !goes_on {
+                return Next::Last(LastWord::Failure(attempt));
+            }
+            past.last = Some(attempt);
+        }
+        // A backend that serves the operation itself may take the request.
+        AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+            request.tried.insert(decision.backend);
+            past.not_converted = Some(reason);
+        }
+        AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
+            request.tried.insert(decision.backend);
+            if !learn_refusal(ctx, request, decision, *too_long) {
+                return Next::Last(LastWord::Refusal);
+            }
+        }
+        // The same backend may take what is left of the request.
+        AttemptEnd::Changed => {}
+        AttemptEnd::Moved(reserved) => {
+            request.tried.insert(decision.backend);
+            request.moved = Some(reserved);
+        }
+        AttemptEnd::Text(_)
+        | AttemptEnd::Unreadable(_)
+        | AttemptEnd::Elsewhere(Elsewhere::Missing) => {
+            debug_assert!(false, "a client's request is relayed, fails, or goes elsewhere");
+            request.tried.insert(decision.backend);
+        }
+    }
+    Next::Attempt
 }
 
 /// Sends a response of penstock's own.
@@ -203,6 +243,8 @@ struct LastAttempt {
 #[derive(Default)]
 struct Past {
     last: Option<Box<LastAttempt>>,
+    /// Whether a backend has limited the client's rate.
+    has_met_limit: bool,
     not_converted: Option<NotConverted>,
 }
 
