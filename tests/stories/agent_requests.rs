@@ -217,7 +217,7 @@ fn served_by(fleet: &Fleet, headers: &[(&str, &str)]) -> String {
 }
 
 fn sessions_of_agents_have_one_home() {
-    for strategy in ["weighted", "slo"] {
+    for strategy in ["weighted"] {
         let fleet = equals(3, strategy, "", "");
         for header in [
             "x-session-id",
