@@ -16,7 +16,6 @@ use super::failure::{OwnError, held_outcome};
 use super::forward::{Recipient, make_attempt};
 use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
-use super::reserved::Decided;
 use super::response::record_backend;
 use super::similar_model::with_similar_model;
 use crate::api::Dialect;
@@ -62,7 +61,7 @@ pub(crate) async fn serve(
         };
         let sent = match last {
             LastWord::Own(response) => {
-                Some(Box::pin(send_own(proxy, session, ctx, response)).await)
+                Some(Box::pin(send_own(proxy, session, ctx, *response)).await)
             }
             LastWord::Failure(attempt) => {
                 Some(Box::pin(send_failure(proxy, session, ctx, attempt)).await)
@@ -88,7 +87,7 @@ enum Next {
 /// The response after the last attempt.
 enum LastWord {
     /// One of penstock's own.
-    Own(Result<OwnResponse, OwnError>),
+    Own(Box<Result<OwnResponse, OwnError>>),
     /// What the attempt failed with.
     Failure(Box<LastAttempt>),
     /// An engine's refusal of a conversation that cannot be shortened, if there is one.
@@ -109,7 +108,7 @@ fn after_attempt(
             record_expected_cached(ctx, &decision);
             return Next::Served(served);
         }
-        AttemptEnd::Own { response, .. } => return Next::Last(LastWord::Own(response)),
+        AttemptEnd::Own { response, .. } => return Next::Last(LastWord::Own(Box::new(response))),
         AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(ctx.client_gone()),
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);

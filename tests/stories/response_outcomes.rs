@@ -8,7 +8,7 @@ use crate::support::client::{Response, chat, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, find_metric, read_until};
 use crate::support::penstock::Penstock;
-use crate::support::raw_engine::{RawEngine, chunked, until_close, whole};
+use crate::support::raw_engine::{RawEngine, Respond, chunked, until_close, whole};
 
 crate::trials![
     failures_with_a_good_status_go_elsewhere,
@@ -40,7 +40,7 @@ fn good(_: &str, body: &str) -> Vec<u8> {
 }
 
 /// A backend that does what `respond` says, and, of lower priority, one that works.
-fn beside_a_good_one(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngine, Penstock) {
+fn beside_a_good_one(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
     let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", good));
     let model = "engine: vllm, models: [{ id: m, operations: [chat] }]";
     let items = bad.item(&format!("{model}, priority: 1, {rest}"))
@@ -50,7 +50,7 @@ fn beside_a_good_one(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngi
     (bad, penstock)
 }
 
-fn alone(respond: fn(&str, &str) -> Vec<u8>, rest: &str) -> (RawEngine, Penstock) {
+fn alone(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
     let engine = RawEngine::start("only", respond);
     let items = engine.item(rest);
     (engine, Penstock::start(&format!("backends:\n{items}")))
@@ -76,7 +76,7 @@ fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize
 }
 
 fn failures_with_a_good_status_go_elsewhere() {
-    let streams: [fn(&str, &str) -> Vec<u8>; 7] = [
+    let streams: [Respond; 7] = [
         |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
         |_, _| chunked(EVENTS, &format!("event: error\ndata: {ERROR}\n\n")),
         |_, _| chunked(EVENTS, ""),
@@ -85,7 +85,7 @@ fn failures_with_a_good_status_go_elsewhere() {
         |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
         |_, _| whole(200, JSON, ERROR),
     ];
-    let wholes: [fn(&str, &str) -> Vec<u8>; 4] = [
+    let wholes: [Respond; 4] = [
         |_, _| whole(200, JSON, ERROR),
         |_, _| chunked(JSON, ERROR),
         |_, _| whole(200, JSON, ""),
@@ -102,7 +102,7 @@ fn failures_with_a_good_status_go_elsewhere() {
 }
 
 fn refusals_that_no_client_caused_go_elsewhere() {
-    let refusals: [(fn(&str, &str) -> Vec<u8>, &str, usize); 5] = [
+    let refusals: [(Respond, &str, usize); 5] = [
         (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(402, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(403, JSON, ERROR), "api_key: sk-own", 7),
@@ -126,7 +126,7 @@ fn refusals_that_no_client_caused_go_elsewhere() {
 }
 
 fn busy_errors_start_a_cooldown_whatever_their_status() {
-    let errors: [fn(&str, &str) -> Vec<u8>; 3] = [
+    let errors: [Respond; 3] = [
         |_, _| whole(200, JSON, r#"{"error":{"message":"slow down","code":429}}"#),
         |_, _| {
             whole(
@@ -151,7 +151,7 @@ fn busy_errors_start_a_cooldown_whatever_their_status() {
 }
 
 fn converted_failures_have_the_status_they_mean() {
-    let cases: [(fn(&str, &str) -> Vec<u8>, u16, &str); 4] = [
+    let cases: [(Respond, u16, &str); 4] = [
         (|_, _| whole(200, JSON, ERROR), 502, "it broke"),
         (|_, _| chunked(JSON, r#"{"error":{"message":"slow down","code":429}}"#), 429, "slow down"),
         (|_, _| chunked(EVENTS, &format!("data: {ERROR}\n\n")), 502, "it broke"),
@@ -171,7 +171,7 @@ fn converted_failures_have_the_status_they_mean() {
 }
 
 fn failures_that_were_committed_count_all_the_same() {
-    let broken: [fn(&str, &str) -> Vec<u8>; 2] = [
+    let broken: [Respond; 2] = [
         |_, _| {
             let event = HELLO_EVENTS.split_inclusive("\n\n").next().unwrap();
             chunked(EVENTS, &format!("{event}data: {ERROR}\n\n"))
@@ -210,7 +210,7 @@ fn complete_stream_is_ok_although_its_client_leaves_first() {
 }
 
 fn what_clients_provoke_says_nothing_about_the_backend() {
-    let provoked: [(fn(&str, &str) -> Vec<u8>, u16); 4] = [
+    let provoked: [(Respond, u16); 4] = [
         (
             |_, _| {
                 whole(403, JSON, r#"{"error":{"message":"Your input was flagged by moderation"}}"#)
@@ -287,7 +287,7 @@ fn operations_can_be_declared_for_all_models_of_a_backend() {
 }
 
 fn every_framing_is_converted() {
-    let framings: [fn(&str, &str) -> Vec<u8>; 3] = [
+    let framings: [Respond; 3] = [
         |_, _| whole(200, EVENTS, HELLO_EVENTS),
         |_, _| chunked(EVENTS, HELLO_EVENTS),
         |_, _| until_close(EVENTS, HELLO_EVENTS),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// What it responds to a path and a body: the bytes of the response, head included.
-type Respond = fn(&str, &str) -> Vec<u8>;
+pub type Respond = fn(&str, &str) -> Vec<u8>;
 
 /// A running engine. It runs until the tests end.
 pub struct RawEngine {
