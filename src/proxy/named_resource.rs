@@ -11,7 +11,7 @@ const MEMBERS: [&str; 5] = [
     "\"vector_store_ids\"",
     "\"container\"",
 ];
-/// How ids begin that stand in an object, and the type of an item that is one.
+/// The starts of ids that are members of an object, and the type of an item that is one.
 const STARTS: [&str; 3] = ["\"conv_", "\"pmpt_", "\"item_reference\""];
 
 /// Whether a request names such a thing, or looks so.

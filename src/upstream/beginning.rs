@@ -18,6 +18,8 @@ enum Payload {
 pub(crate) struct Beginning {
     decoder: BodyDecoder,
     payload: Payload,
+    /// The bytes that there will be room for at once, where the body says how long it is.
+    room: usize,
     /// The backend has closed the connection that ends the body.
     is_closed: bool,
 }
@@ -26,7 +28,17 @@ impl Beginning {
     /// The beginning of a body that nothing has been read of.
     pub(crate) fn new(framing: Framing) -> Self {
         let payload = Payload::OneRead(Bytes::new());
-        Self { decoder: BodyDecoder::new(framing), payload, is_closed: false }
+        Self { decoder: BodyDecoder::new(framing), payload, room: 0, is_closed: false }
+    }
+
+    /// Expects the whole body, of at most `limit` bytes. Room that is not written to takes no memory, and spares the
+    /// copies of a growing buffer.
+    pub(crate) fn expect_whole(&mut self, limit: usize) {
+        let announced = usize::try_from(self.decoder.announced()).unwrap_or(usize::MAX);
+        self.room = announced.saturating_add(self.payload().len()).min(limit);
+        if let Payload::Gathered(gathered) = &mut self.payload {
+            gathered.reserve(self.room.saturating_sub(gathered.len()));
+        }
     }
 
     /// The payload that has been read and not been taken.
@@ -83,7 +95,7 @@ impl Beginning {
             Payload::OneRead(first) if first.is_empty() => *first = decoded,
             Payload::OneRead(_) if decoded.is_empty() => {}
             Payload::OneRead(first) => {
-                let mut gathered = BytesMut::with_capacity(2 * (first.len() + decoded.len()));
+                let mut gathered = BytesMut::with_capacity(self.room.max(2 * (first.len() + decoded.len())));
                 gathered.extend_from_slice(first);
                 gathered.extend_from_slice(&decoded);
                 self.payload = Payload::Gathered(gathered);

@@ -30,6 +30,14 @@ impl BodyDecoder {
         matches!(self.0, State::Done)
     }
 
+    /// The bytes that are left of a body whose length is known; 0 for others.
+    pub(crate) fn announced(&self) -> u64 {
+        match &self.0 {
+            State::Length(left) => *left,
+            State::Chunked(_) | State::UntilClose | State::Done => 0,
+        }
+    }
+
     /// Whether the body ends with its connection.
     pub(crate) fn is_until_close(&self) -> bool {
         matches!(self.0, State::UntilClose)

@@ -266,6 +266,7 @@ impl Exchange<'_> {
         limit: usize,
         claim: &mut BodyClaim,
     ) -> Result<Bytes, ReadWholeError> {
+        started.expect_whole(limit);
         let mut is_full = false;
         let is_enough = |payload: &[u8]| {
             is_full = !claim.grow_to(payload.len());

@@ -52,13 +52,6 @@ fn list() -> Vec<Value> {
         .collect()
 }
 
-/// What is left of [`list`] in a context of 512 tokens: three quarters of the room stay in use, so that the words of the
-/// user stay whose response goes.
-fn kept() -> Vec<Value> {
-    let list = list();
-    [&list[4..5], &list[6..]].concat()
-}
-
 fn body(path: &str) -> Value {
     let field = if path == "/v1/responses" { "input" } else { "messages" };
     json!({"model": "m", "max_tokens": 16, "stream": false, field: list(), "user": "kept"})
@@ -87,20 +80,20 @@ fn refused_conversation_is_shortened_in_every_dialect() {
         let body = body(path);
         let response = fleet.penstock.post(path, &body);
         assert_eq!(response.status, 200, "{path}: {}", response.text());
-        assert_eq!(shift_of(&response), Some("dropped=5"), "{path}");
+        assert_eq!(shift_of(&response), Some("dropped=6"), "{path}");
         assert_eq!(fleet.requests(), 2, "{path}: refused once, shortened once");
         let first = received(&fleet);
         let field = if path == "/v1/responses" { "input" } else { "messages" };
-        assert_eq!(first[field], json!(kept()), "{path}");
+        assert_eq!(first[field], json!(list()[6..]), "{path}");
         assert_eq!(first["user"], "kept", "{path}");
         fleet.wait_idle();
         fleet.wait_metric("penstock_context_shifts_total", 1.0);
-        fleet.wait_metric("penstock_context_shift_dropped_messages_total", 5.0);
+        fleet.wait_metric("penstock_context_shift_dropped_messages_total", 6.0);
         let decisions = fleet.penstock.admin("/decisions?n=1").json();
-        assert_eq!(decisions["decisions"][0]["dropped_messages"], 5, "{decisions}");
+        assert_eq!(decisions["decisions"][0]["dropped_messages"], 6, "{decisions}");
         // The engine's context is known now: the next one is not refused, and keeps as much.
         let response = fleet.penstock.post(path, &body);
-        assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=5")), "{path}");
+        assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")), "{path}");
         assert_eq!(fleet.requests(), 3, "{path}: shortened before it was sent");
         assert_eq!(received(&fleet), first, "{path}");
         // And a short one is not touched.
@@ -120,8 +113,8 @@ fn converted_conversation_is_shortened() {
         body["stream"] = json!(stream);
         let response = fleet.penstock.post("/api/chat", &body);
         assert_eq!(response.status, 200, "{}", response.text());
-        assert_eq!(shift_of(&response), Some("dropped=5"), "stream {stream}");
-        assert_eq!(received(&fleet)["messages"].as_array().unwrap().len(), 4);
+        assert_eq!(shift_of(&response), Some("dropped=6"), "stream {stream}");
+        assert_eq!(received(&fleet)["messages"].as_array().unwrap().len(), 3);
     }
 }
 
@@ -193,7 +186,7 @@ fn backend_with_room_comes_first() {
     let drained = client::request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"");
     assert_eq!(drained.status, 200, "{}", drained.text());
     let response = fleet.penstock.post(CHAT, &body(CHAT));
-    assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=5")));
+    assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")));
 }
 
 fn conversation_is_shortened_for_the_roomiest_backend() {
@@ -201,9 +194,9 @@ fn conversation_is_shortened_for_the_roomiest_backend() {
     fleet.a().fail_on("oldest", refusal(1000, 128));
     fleet.b().fail_on("oldest", refusal(1000, 512));
     let response = fleet.penstock.post(CHAT, &body(CHAT));
-    assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=5")));
+    assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")));
     let kept: Value = serde_json::from_slice(&last_body(fleet.b())).unwrap();
-    assert_eq!(kept["messages"], json!(self::kept()));
+    assert_eq!(kept["messages"], json!(list()[6..]));
     assert_eq!(fleet.requests(), 3, "each refused once");
 }
 
