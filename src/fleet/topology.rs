@@ -378,6 +378,15 @@ impl Topology {
     }
 }
 
+/// The operations that a backend serves itself. `own_api`: of those that generate text, only Ollama's.
+fn native_operations(backend: &Backend, entry: &ModelEntry, own_api: bool) -> Operations {
+    let engine = backend.state.engine(backend.config.engine);
+    let declared = entry.operations.or(backend.config.operations);
+    let operations = declared.unwrap_or(engine.operations());
+    let operations = if own_api { with_own_api(operations) } else { operations };
+    operations.without(backend.state.lessons.lacking())
+}
+
 fn serve(
     index: usize,
     backend: &Backend,
@@ -389,23 +398,13 @@ fn serve(
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
     let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
     let known_operations = declared.and_then(|model| model.operations).unwrap_or_default();
-    let usable = match entry.capabilities {
-        None if assumed => Capabilities::ALL,
-        None | Some(_) => known,
-    };
+    let is_assumed = entry.capabilities.is_none() && assumed;
+    let usable = if is_assumed { Capabilities::ALL } else { known };
     // An operation is no property of the prompt: without a list every one the engine may have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
-    let native_operations = entry.operations.or(backend.config.operations);
-    let mut native_operations = native_operations.unwrap_or(engine.operations());
-    if num_ctx.is_some() {
-        native_operations = with_own_api(native_operations);
-    }
-    let native_operations = native_operations.without(backend.state.lessons.lacking());
-    let window = match (entry.context_length, num_ctx) {
-        (Some(length), Some(num_ctx)) => Some(length.min(num_ctx)),
-        (length, num_ctx) => length.or(num_ctx),
-    };
+    let native_operations = native_operations(backend, entry, num_ctx.is_some());
+    let window = [entry.context_length, num_ctx].into_iter().flatten().min();
     let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
