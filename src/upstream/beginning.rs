@@ -95,7 +95,8 @@ impl Beginning {
             Payload::OneRead(first) if first.is_empty() => *first = decoded,
             Payload::OneRead(_) if decoded.is_empty() => {}
             Payload::OneRead(first) => {
-                let mut gathered = BytesMut::with_capacity(self.room.max(2 * (first.len() + decoded.len())));
+                let mut gathered =
+                    BytesMut::with_capacity(self.room.max(2 * (first.len() + decoded.len())));
                 gathered.extend_from_slice(first);
                 gathered.extend_from_slice(&decoded);
                 self.payload = Payload::Gathered(gathered);

@@ -77,7 +77,7 @@ fn explain_prints_requirements_and_decisions() {
     ];
     let lines = explain(&config, &lines, &[]).json_lines();
     let wanted = json!({
-        "model": "gpt-4", "estimated_tokens": 10, "prompt_tokens": 1010, "needs_vision": true,
+        "model": "gpt-4", "estimated_tokens": 10, "prompt_tokens": 778, "needs_vision": true,
         "needs_tools": false, "needs_json_mode": false, "prefers_streaming": true
     });
     assert_eq!(lines[0]["requirements"], wanted);
