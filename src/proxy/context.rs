@@ -14,7 +14,10 @@ use super::rate_hold::RateHold;
 use super::reserved::Reserved;
 use super::shift_state::ContextShift;
 use crate::admission::queue::Charge;
-use crate::api::{Capabilities, Dialect, ErrorCode, Operation, StreamFraming, TraceContext};
+use crate::api::{
+    BodyFormat, Capabilities, Dialect, ErrorCode, Operation, Operations, StreamFraming,
+    TraceContext,
+};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
@@ -291,40 +294,20 @@ impl ScannedRequest {
 
     /// Whether the request may be sent again after it was lost: it has no effect beside its response.
     pub(crate) fn is_repeatable(&self) -> bool {
-        match self.profile.operation {
-            Operation::Passthrough
-            | Operation::Speech
-            | Operation::Transcriptions
-            | Operation::Translations
-            | Operation::ImageGenerations
-            | Operation::ImageEdits
-            | Operation::ImageVariations => false,
+        let operation = self.profile.operation;
+        if operation == Operation::Responses {
             // Stored unless it says otherwise.
-            Operation::Responses => is_switched_off(self.body(), b"store"),
-            Operation::OllamaChat | Operation::OllamaGenerate => {
-                self.profile.residency_change.is_none()
-            }
-            Operation::Chat
-            | Operation::Completions
-            | Operation::Embeddings
-            | Operation::Messages
-            | Operation::Rerank
-            | Operation::Score
-            | Operation::Moderations
-            | Operation::CountTokens
-            | Operation::InputTokens
-            | Operation::Classify
-            | Operation::Pooling
-            | Operation::Tokenize
-            | Operation::Detokenize
-            | Operation::ApplyTemplate
-            | Operation::NativeCompletion
-            | Operation::NativeEmbedding
-            | Operation::Infill
-            | Operation::FillInTheMiddle
-            | Operation::OllamaEmbed
-            | Operation::OllamaEmbeddings => true,
+            return is_switched_off(self.body(), b"store");
         }
+        // Uploads are no JSON.
+        let has_effects = operation.row().body != BodyFormat::Json
+            || Operations::of(&[
+                Operation::Passthrough,
+                Operation::Speech,
+                Operation::ImageGenerations,
+            ])
+            .contains(operation);
+        !has_effects && self.profile.residency_change.is_none()
     }
 
     /// The body's bytes; empty once it has been released.

@@ -68,9 +68,9 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(model) => {
             let window = window_of(names, topology, &name, model);
-            Ok(match ctx.dialect {
-                Dialect::Anthropic => anthropic_model(&name, window, created),
-                Dialect::OpenAi | Dialect::Ollama => openai_model(&name, model, window, created),
+            Ok(match ctx.dialect == Dialect::Anthropic {
+                true => anthropic_model(&name, window, created),
+                false => openai_model(&name, model, window, created),
             })
         }
         None if !allowed => {
