@@ -38,6 +38,9 @@ use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldRespons
 /// may take any time, and its client sees by the head that it is.
 const FIRST_EVENT: Duration = Duration::from_millis(250);
 
+/// How long an error waits for its body: a backend that hangs after the head has said enough by its status.
+const ERROR_BODY: Duration = Duration::from_secs(2);
+
 /// Who gets the response of an attempt.
 pub(crate) enum Recipient<'a> {
     /// The client of a request for a model.
@@ -200,8 +203,9 @@ async fn judge(
         if disposition != Disposition::Read {
             return Ok(disposition);
         }
-        if !has_started && is_success {
-            first_event.set(Some(tokio::time::sleep(FIRST_EVENT)));
+        if !has_started {
+            let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
+            first_event.set(Some(tokio::time::sleep(limit)));
         }
         has_started = true;
         let known = reply.started.payload().len();
@@ -211,7 +215,10 @@ async fn judge(
             Some(late) => tokio::select! {
                 biased;
                 read = read => read,
-                () = late => return Ok(Disposition::Relay),
+                () = late, if !is_over => match is_success {
+                    true => return Ok(Disposition::Relay),
+                    false => { is_over = true; continue }
+                },
             },
         };
         match read {
