@@ -187,9 +187,9 @@ async fn judge(
     let is_success = matches!(reply.head.status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
     let mut first_event = pin!(None);
+    let terms = response_terms(ctx, request, reply, is_gathered);
     loop {
         let disposition = {
-            let terms = response_terms(ctx, request, reply, is_gathered);
             let seen = SeenResponse {
                 status: reply.head.status,
                 framing: reply.head.framing,
@@ -204,10 +204,14 @@ async fn judge(
             return Ok(disposition);
         }
         if !has_started {
+            has_started = true;
+            // Most engines write a short body together with its head: nothing has to wait for it.
+            if reply.exchange.take_arrived(&mut reply.started).unwrap_or(false) {
+                continue;
+            }
             let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
             first_event.set(Some(tokio::time::sleep(limit)));
         }
-        has_started = true;
         let known = reply.started.payload().len();
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
         let read = match first_event.as_mut().as_pin_mut() {

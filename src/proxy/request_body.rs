@@ -12,7 +12,7 @@ use super::allowed_models;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
-use crate::api::{Capabilities, ErrorCode, Operation};
+use crate::api::{Capabilities, ErrorCode, Operation, is_control_field};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
@@ -187,7 +187,10 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    let field = |name: &HeaderName| fields_of(headers, name);
+    // Most requests have none of these fields, and one look at the names is cheaper than a look-up of each.
+    let has_objectives = headers.keys().any(is_control_field);
+    let field =
+        |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
     let named = known.map_or(target, |model| &*model.name);
     let objectives = read_objectives(config, field, ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
