@@ -146,9 +146,7 @@ impl Router {
             self.may_shed(target, input, &decision)?;
             return Ok(decision);
         }
-        // A retry is no probe: or every refused request would reach the backends in cooldown.
         if input.may_probe
-            && input.tried.is_empty()
             && let Some(decision) = self.pick_next_probe(target, input, recorder)
         {
             return Ok(decision);

@@ -103,9 +103,9 @@ fn decide_after_cooldown(
     headers: &HeaderMap,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
-    request.may_probe = false;
+    let may_probe = std::mem::replace(&mut request.may_probe, false);
     let decided = decide(proxy, ctx, headers, request);
-    request.may_probe = true;
+    request.may_probe = may_probe;
     decided
 }
 
