@@ -112,7 +112,8 @@ fn visit_home(
     request: &ScannedRequest,
     decision: &RoutingDecision,
 ) {
-    let Some(session) = request.session.filter(|_| keeps_homes(ctx)) else { return };
+    let is_kept = keeps_homes(ctx) && decision.strategy.has_scorers();
+    let Some(session) = request.session.filter(|_| is_kept) else { return };
     let fleet = &request.fleet;
     let serves_other_models = |home: BackendId| {
         let model = fleet.model(decision.model);
@@ -327,8 +328,11 @@ fn read_prompt<'a>(
     chain: &'a mut Chain,
 ) -> Option<&'a Chain> {
     let router = &ctx.generation.router;
-    let weighted = router.weighted().filter(|weighted| weighted.profile().reads_prompts())?;
+    // Without scorers for any model, names need not be resolved.
+    router.weighted()?;
     let model = router.names.resolve(&request.model, &request.fleet, request.split);
+    let weighted = router.weighted_for(&request.fleet, model, now());
+    let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts())?;
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
     Some(chain)

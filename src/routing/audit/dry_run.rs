@@ -140,7 +140,13 @@ impl DryRun<'_> {
         match explanation.result {
             Ok(decision) => json!({
                 "requirements": requirements,
-                "decision": decision_value(router, topology, &decision, &explanation.candidates),
+                "decision": decision_value(
+                    router,
+                    topology,
+                    &decision,
+                    &explanation.candidates,
+                    input.now,
+                ),
             }),
             Err(error) => {
                 let mut value = json!({
@@ -240,6 +246,7 @@ fn decision_value(
     topology: &Topology,
     decision: &RoutingDecision,
     candidates: &[CandidateReport],
+    now: Timestamp,
 ) -> Value {
     let serving = decision.serving(topology);
     let model = topology.model(decision.model).map(|model| &*model.name);
@@ -253,7 +260,14 @@ fn decision_value(
         "strategy": decision.strategy.name(),
         "candidates": candidates,
     });
-    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), router.weighted()) {
+    let model = topology.model(decision.model);
+    if let (Some(fields), Some(chosen)) =
+        (value.as_object_mut(), model.and_then(|model| router.chosen_strategy(model, now)))
+    {
+        fields.insert("strategy_reason".to_owned(), json!(chosen.reason));
+    }
+    let weighted = router.weighted_in(decision.strategy);
+    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), weighted) {
         let weights = weighted.profile().weights();
         let weights: Map<String, Value> =
             weights.map(|(name, part)| (name.to_owned(), json!(part))).collect();
