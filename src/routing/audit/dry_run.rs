@@ -16,11 +16,11 @@ use serde_json::{Map, Value, json};
 use super::explain::CandidateReport;
 use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
-use crate::fleet::{BackendSet, Probe, Requester, Topology};
+use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionIds,
-    SessionNames, Split, SplitPoint, read_objectives,
+    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes,
+    SessionIds, SessionNames, Split, SplitPoint, read_objectives,
 };
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::Objectives;
@@ -41,6 +41,8 @@ pub struct DryRun<'a> {
     /// Whether the prefix index learns where the request goes, as if it were sent: for a series of
     /// requests over a fleet of one's own.
     pub records_prompts: bool,
+    /// The homes of sessions, where they are known: in a running process.
+    pub homes: Option<&'a SessionHomes>,
 }
 
 impl DryRun<'_> {
@@ -68,6 +70,9 @@ impl DryRun<'_> {
         let plan = EnsemblePlan::of(config, &router.names, topology, &name);
         let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
+        let keeps_home = router.weighted().is_some() && plan.is_none();
+        let homes = self.homes.filter(|_| keeps_home).zip(session);
+        let home = homes.map(|(homes, session)| homes.find(session, now));
         let point = self.split_point(sample, (model, session), random);
         let target = router.names.resolve(model, topology, point);
         let split = router.names.split(model, topology).map(|split| split_value(split, target));
@@ -86,7 +91,8 @@ impl DryRun<'_> {
             may_probe: true,
             now,
             prompt: Some(&prompt),
-            session: session.map(|session| RoutedSession { id: session.root, home: None }),
+            session: session
+                .map(|session| RoutedSession { id: session.root, home: home.flatten() }),
             // A client of which nothing is known.
             requester: Requester::default(),
             objectives,
@@ -104,7 +110,13 @@ impl DryRun<'_> {
             ensemble::add(last, "backend", Some(backend));
         }
         let objectives = objectives_value(&objectives);
-        for (key, added) in [("split", split), ("ensemble", calls), ("objectives", objectives)] {
+        let session = home.map(|home| self.session_value(home));
+        for (key, added) in [
+            ("split", split),
+            ("ensemble", calls),
+            ("objectives", objectives),
+            ("session", session),
+        ] {
             if let (Some(added), Some(fields)) = (added, value.as_object_mut()) {
                 fields.insert(key.to_owned(), added);
             }
@@ -180,6 +192,13 @@ impl DryRun<'_> {
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
         let body = profile.session.of(&sample.body);
         self.router.session(&SessionNames { headers, body, key: self.key(sample) })
+    }
+
+    /// The backend at which a session is at home.
+    fn session_value(&self, home: Option<BackendId>) -> Value {
+        let mut backends = self.topology.backends.iter();
+        let home = home.and_then(|home| backends.find(|one| one.state.id == home));
+        json!({ "home": home.map(|backend| &*backend.state.name) })
     }
 
     /// The name of the client key of a request.
