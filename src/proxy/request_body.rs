@@ -12,6 +12,7 @@ use super::allowed_models;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
+use super::long_work::beside_the_loop;
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
@@ -92,11 +93,20 @@ impl Scanned {
     }
 }
 
-/// Scans the body.
+/// Scans the body; a large one beside the event loop.
 ///
 /// # Errors
 /// When the body is malformed.
 pub(crate) fn scan_body(
+    session: &Session,
+    ctx: &RequestContext,
+    operation: Operation,
+    body: &HeldBody,
+) -> Result<Scanned, OwnError> {
+    beside_the_loop(body.bytes.len(), || scan_here(session, ctx, operation, body))
+}
+
+fn scan_here(
     session: &Session,
     ctx: &RequestContext,
     operation: Operation,
