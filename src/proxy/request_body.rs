@@ -20,7 +20,7 @@ use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
-use crate::fleet::{BackendSet, Requester};
+use crate::fleet::BackendSet;
 use crate::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
 use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 use crate::wire::content_coding::ContentCoding;
@@ -183,7 +183,6 @@ pub(crate) fn admit(
     let headers = &session.req_header().headers;
     let fleet = ctx.generation.fleet.topology();
     let router = &ctx.generation.router;
-    ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.prompt_tokens = Some(profile.prompt_tokens);
     let session = session_of(ctx, headers, profile.session.of(&body.bytes));
