@@ -79,6 +79,14 @@ pub enum ScanError {
         /// The syntax expected at that offset.
         expected: Syntax,
     },
+    /// The JSON has a comma that nothing follows.
+    #[error(
+        "the body is not valid JSON: a comma before byte {offset} has nothing behind it (trailing comma)"
+    )]
+    TrailingComma {
+        /// The offset of the closing brace or bracket, in bytes.
+        offset: usize,
+    },
     /// The JSON is incomplete.
     #[error("the body is not valid JSON: it ends where {expected} should follow")]
     Truncated {
@@ -131,10 +139,12 @@ pub enum ScanError {
 
 impl ScanError {
     fn at(offset: usize, expected: Syntax, body: &[u8]) -> Self {
-        if offset < body.len() {
-            Self::Malformed { offset, expected }
-        } else {
-            Self::Truncated { expected }
+        let (before, rest) = body.split_at(offset.min(body.len()));
+        let follows_comma = || before.trim_ascii_end().ends_with(b",");
+        match rest.first() {
+            None => Self::Truncated { expected },
+            Some(b'}' | b']') if follows_comma() => Self::TrailingComma { offset },
+            Some(_) => Self::Malformed { offset, expected },
         }
     }
 
@@ -142,6 +152,7 @@ impl ScanError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Malformed { .. }
+            | Self::TrailingComma { .. }
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
             | Self::MalformedForm { .. } => ErrorCode::InvalidJson,
@@ -158,6 +169,7 @@ impl ScanError {
             Self::WrongType { field, .. } | Self::Twin { field } => Some(field),
             Self::MissingModel | Self::EmptyModel => Some("model"),
             Self::Malformed { .. }
+            | Self::TrailingComma { .. }
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
             | Self::MediaType { .. }
