@@ -47,7 +47,7 @@ pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query, folds_to};
-pub use usage::{Usage, find_counts, find_usage};
+pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
