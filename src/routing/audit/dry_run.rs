@@ -70,9 +70,8 @@ impl DryRun<'_> {
         let plan = EnsemblePlan::of(config, &router.names, topology, &name);
         let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
-        let keeps_home = router.weighted().is_some() && plan.is_none();
-        let homes = self.homes.filter(|_| keeps_home).zip(session);
-        let home = homes.map(|(homes, session)| homes.find(session, now));
+        // The calls of an ensemble go to several backends by design.
+        let home = session.filter(|_| plan.is_none()).and_then(|session| self.home(session));
         let point = self.split_point(sample, (model, session), random);
         let target = router.names.resolve(model, topology, point);
         let split = router.names.split(model, topology).map(|split| split_value(split, target));
@@ -91,8 +90,7 @@ impl DryRun<'_> {
             may_probe: true,
             now,
             prompt: Some(&prompt),
-            session: session
-                .map(|session| RoutedSession { id: session.root, home: home.flatten() }),
+            session: session.map(|it| RoutedSession { id: it.root, home: home.flatten() }),
             // A client of which nothing is known.
             requester: Requester::default(),
             objectives,
@@ -109,18 +107,10 @@ impl DryRun<'_> {
         ) {
             ensemble::add(last, "backend", Some(backend));
         }
-        let objectives = objectives_value(&objectives);
-        let session = home.map(|home| self.session_value(home));
-        for (key, added) in [
-            ("split", split),
-            ("ensemble", calls),
-            ("objectives", objectives),
-            ("session", session),
-        ] {
-            if let (Some(added), Some(fields)) = (added, value.as_object_mut()) {
-                fields.insert(key.to_owned(), added);
-            }
-        }
+        ensemble::add(&mut value, "split", split);
+        ensemble::add(&mut value, "ensemble", calls);
+        ensemble::add(&mut value, "objectives", objectives_value(&objectives));
+        ensemble::add(&mut value, "session", home.map(|home| self.session_value(home)));
         value
     }
 
@@ -194,7 +184,13 @@ impl DryRun<'_> {
         self.router.session(&SessionNames { headers, body, key: self.key(sample) })
     }
 
-    /// The backend at which a session is at home.
+    /// The home of a session, or that it has none; `None` where homes are not known.
+    fn home(&self, session: SessionIds) -> Option<Option<BackendId>> {
+        let homes = self.homes.filter(|_| self.router.weighted().is_some())?;
+        Some(homes.find(session, self.now))
+    }
+
+    /// The home of a session, as it is shown.
     fn session_value(&self, home: Option<BackendId>) -> Value {
         let mut backends = self.topology.backends.iter();
         let home = home.and_then(|home| backends.find(|one| one.state.id == home));
