@@ -106,8 +106,8 @@ async fn run(
         if let Some(change) = residency::change_of(request, attempt) {
             return residency::respond(proxy, session, ctx, request, attempt, change).await;
         }
-        if token_count::is_in_steps(request, attempt) {
-            return token_count::respond(proxy, session, ctx, request, attempt).await;
+        if let Some(counter) = token_count::counter_of(request, attempt) {
+            return token_count::respond(proxy, session, ctx, request, attempt, counter).await;
         }
     }
     match prepare(proxy, ctx, request, attempt) {

@@ -127,7 +127,7 @@ fn engine_token_counts_take_precedence() {
     let usage = |prompt_tokens, completion_tokens| Usage {
         prompt_tokens,
         completion_tokens,
-        cached_tokens: None,
+        ..Usage::default()
     };
     for (usage, expected) in [
         (Some(usage(Some(9), Some(12))), json!([9, 12, false])),

@@ -225,7 +225,7 @@ impl Balancer {
             session: Some(request.session)
                 .filter(|session| self.reads_sessions && *session != 0)
                 .map(|id| RoutedSession { id, home: None }),
-            requester: requester_of(request, id),
+            requester: requester_of(request),
             objectives: self.objectives_of(request).after(arrived.queued_ms),
         }
     }
@@ -298,10 +298,6 @@ fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
 }
 
 /// Who sends a request.
-pub(super) fn requester_of(request: &Request, id: u32) -> Requester {
-    Requester {
-        client: mix(u64::from(request.client) + 1),
-        prompt: mix(u64::from(id) + 1),
-        credential: 1,
-    }
+pub(super) fn requester_of(request: &Request) -> Requester {
+    Requester { client: mix(u64::from(request.client) + 1), credential: 1 }
 }
