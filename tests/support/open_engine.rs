@@ -132,7 +132,7 @@ fn respond(
 ) -> (u16, Value) {
     let path = target.split('?').next().unwrap();
     // What penstock asks for itself.
-    if path == "/metrics" {
+    if matches!(path, "/metrics" | "/slots" | "/props" | "/get_server_info") {
         return (404, json!({}));
     }
     if path == "/v1/models" {

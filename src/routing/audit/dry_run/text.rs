@@ -29,7 +29,12 @@ pub fn render_text(result: &Value) -> String {
         lines.extend(candidate_lines(candidates, decision));
     }
     match decision {
-        Some(decision) => lines.push(format!("decision    {}", decision_text(decision))),
+        Some(decision) => {
+            lines.push(format!("decision    {}", decision_text(decision)));
+            let reason = decision.get("strategy_reason").and_then(Value::as_str);
+            let strategy = text(decision, "strategy");
+            lines.extend(reason.map(|reason| format!("strategy    {strategy}, because {reason}")));
+        }
         None => lines.push(undecided_text(result)),
     }
     lines.join("\n")
