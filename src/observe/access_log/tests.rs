@@ -83,7 +83,7 @@ fn replay_has_hashes_and_no_text() {
         ..about
     };
     let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
-    assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 64 * 12);
+    assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 160 * 12);
 }
 
 fn parse(line: &[u8]) -> Value {

@@ -12,8 +12,8 @@ use crate::admission::queue::ModelQueue;
 use crate::api::Operation;
 use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::{
-    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, Requester, Topology,
-    dump,
+    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, RequestTokens,
+    Requester, Topology, dump,
 };
 use crate::mix::mix;
 use crate::prefix::Chain;
@@ -273,7 +273,11 @@ impl Balancer {
         };
         let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
         let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
-        permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
+        permit.count_tokens(RequestTokens {
+            prompt: profile.prefill_tokens().0,
+            uncached: decision.uncached_tokens(&profile),
+            output: expected.tokens.0,
+        });
         permit.estimate_drain(expected, now);
         if self.generation.router.predicts() {
             let objectives = self.objectives_of(arrived.request);
