@@ -85,7 +85,7 @@ impl ResponseConverter {
         self.splitter.held()
     }
 
-    /// The bytes that are kept in all, with those of a stream that its end sends again.
+    /// The bytes that are kept in all, with those that the end of a stream writes again.
     pub fn held(&self) -> usize {
         let writer = self.conversion.writer.as_ref();
         self.unread() + writer.map_or(0, |writer| writer.held())

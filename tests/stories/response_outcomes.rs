@@ -383,12 +383,12 @@ fn errors_whose_bodies_never_come_are_passed_on() {
                 scope.spawn(move || {
                     let started = Instant::now();
                     let (_only, penstock) = alone(respond, CHATS);
-                    let response = penstock.post(path, &body);
-                    assert!(response.is_whole, "{path}: {}", response.text());
-                    assert_eq!(response.status, status, "{path}: {}", response.text());
+                    let mut client = begin(penstock.data, path, &body);
+                    let head = read_until(&mut client, "\r\n\r\n");
+                    assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {head}");
                     // They have two seconds; a whole response has ten minutes.
                     let took = started.elapsed();
-                    assert!(took < Duration::from_secs(30), "{path}: {took:?}");
+                    assert!(took < Duration::from_secs(15), "{path}: {took:?}");
                 });
             }
         }
