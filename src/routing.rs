@@ -41,7 +41,7 @@ pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
 pub use error::RouteError;
 pub use filters::{RejectReason, Verdict};
 pub use generation::Generation;
-pub use homes::SessionHomes;
+pub use homes::{KeptHome, SessionHomes};
 pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
 pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};

@@ -122,7 +122,8 @@ impl Supervisor {
                 let keys = self.proxy.rates().restore_used(&state.limits, moment);
                 tracing::debug!(keys, "limits continue with what was used");
                 let ids = self.proxy.restore_ids(&state.stored);
-                tracing::debug!(ids, "stored responses are known");
+                let homes = self.proxy.restore_homes(&state.homes);
+                tracing::debug!(ids, homes, "stored responses and homes of sessions are known");
                 let proxy = Arc::clone(&self.proxy);
                 tokio::spawn(async move {
                     let received = later.receive(|ids| _ = proxy.restore_ids(&ids)).await;

@@ -2,7 +2,6 @@
 //! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
 //! recorded once.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use super::shift_state::TooLong;
 use super::token_count;
 use super::unsupported;
 use crate::api::{ErrorCode, Operation};
+use crate::clock::now;
 use crate::config::AuthorizationPolicy;
 use crate::dialect::ErrorMeaning;
 use crate::downstream::body::BodyClaim;
@@ -186,7 +186,7 @@ async fn judge(
 ) -> Result<Disposition, Failure> {
     let is_success = matches!(reply.head.status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
-    let mut first_event = pin!(None);
+    let mut late = None;
     let terms = response_terms(ctx, request, reply, is_gathered);
     loop {
         let disposition = {
@@ -209,20 +209,23 @@ async fn judge(
             if reply.exchange.take_arrived(&mut reply.started).unwrap_or(false) {
                 continue;
             }
-            let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
-            first_event.set(Some(tokio::time::sleep(limit)));
         }
+        let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
+        let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let known = reply.started.payload().len();
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
-        let read = match first_event.as_mut().as_pin_mut() {
-            None => read.await,
-            Some(late) => tokio::select! {
-                biased;
-                read = read => read,
-                () = late, if !is_over => match is_success {
-                    true => return Ok(Disposition::Relay),
-                    false => { is_over = true; continue }
-                },
+        let read = tokio::select! {
+            biased;
+            read = read => read,
+            () = late, if !is_over => match is_success {
+                true => return Ok(Disposition::Relay),
+                false => {
+                    is_over = true;
+                    // What the engine promised of a body may never come: the client is not kept waiting for it.
+                    let deadline = &mut reply.exchange.interrupts.deadline;
+                    deadline.set(now(), ERROR_BODY, ErrorCode::ResponseTimeout);
+                    continue;
+                }
             },
         };
         match read {
