@@ -277,9 +277,9 @@ fn long_prompts(criterion: &mut Criterion) {
 
 /// Hashing alone: text that lies in memory as it is hashed.
 fn hashing(criterion: &mut Criterion) {
-    let text: Vec<u8> = (0..LONG_PROMPT).map(|at| (at % 251) as u8).collect();
+    let text = body_of(0, LONG_PROMPT);
     let mut group = criterion.benchmark_group("weighted");
-    group.throughput(criterion::Throughput::Bytes(LONG_PROMPT as u64));
+    group.throughput(criterion::Throughput::Bytes(text.len() as u64));
     group.bench_function("hashing 400 KB", |bencher| {
         let mut chain = Chain::default();
         bencher.iter(|| {

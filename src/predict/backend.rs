@@ -6,13 +6,13 @@ use super::bursts::{Bursts, SAME};
 use super::coefficients::{Coefficients, StepLearner};
 use super::front_end::FrontEnd;
 use super::lengths::Lengths;
+use super::limit_learner::LimitLearner;
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
 use super::prompts::{Prompt, Prompts, StepEnd, Work, share_at};
 use super::residual::{Regime, Residual};
 use super::share::EngineShare;
-use super::slots::SlotLearner;
 use super::stall::Stall;
 use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
@@ -48,9 +48,10 @@ pub struct BackendPredictor {
     front_end: FrontEnd,
     coefficients: Coefficients,
     limits: EngineLimits,
-    slots: SlotLearner,
-    /// Whether the engine reports its slots.
+    learned_limits: LimitLearner,
+    /// Whether the engine reports its slots, and the size of its KV cache.
     knows_slots: bool,
+    knows_kv_tokens: bool,
     /// Whether it started with what was learned of another backend, or of another version here.
     is_informed: bool,
     prompts: Prompts,
@@ -86,8 +87,9 @@ impl BackendPredictor {
             front_end: FrontEnd::default(),
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
+            knows_kv_tokens: limits.kv_tokens.is_finite(),
             limits,
-            slots: SlotLearner::default(),
+            learned_limits: LimitLearner::default(),
             is_informed: false,
             prompts: Prompts::default(),
             waiting: 0,
@@ -192,9 +194,7 @@ impl BackendPredictor {
         }
         let Prediction { raw, regime, .. } = ticket.prediction;
         let took = now - ticket.sent_at;
-        if !self.knows_slots && self.slots.learn(&self.wait_of(ticket, now)) {
-            self.limits.slots = self.slots.found();
-        }
+        self.learn_limits(ticket, now);
         self.waiting = self.waiting.saturating_sub(1);
         if now > self.step_ended + SAME * self.step() {
             self.step_ended(now, 1.0);
@@ -217,8 +217,8 @@ impl BackendPredictor {
         self.streams.add(ticket.sent.prompt, 1);
         self.most_streams = self.most_streams.max(self.all_streams());
         self.allowed.set(ticket, ticket.objective);
-        if !self.knows_slots && self.slots.saw(self.all_streams()) {
-            self.limits.slots = self.slots.found();
+        if self.learned_limits.saw(self.all_streams()) {
+            self.use_learned_limits();
         }
     }
 
@@ -316,8 +316,8 @@ impl BackendPredictor {
     pub fn refresh(&mut self, waits: &WaitCurve, now: f64) {
         self.prompts.forget_done(now);
         self.stall.expire(now);
-        if !self.knows_slots && self.slots.expire(now) {
-            self.limits.slots = f64::INFINITY;
+        if self.learned_limits.expire(now) {
+            self.use_learned_limits();
         }
         for one in self.prompts.iter_mut().filter(|one| one.regime != Regime::Whole) {
             let elapsed = now - one.sent_at;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::coefficients::StepLearner;
 use super::lengths::Lengths;
+use super::limit_learner::LimitLearner;
 use super::prefill::PrefillLearner;
 use super::residual::Residual;
 
@@ -20,6 +21,8 @@ pub struct Learned {
     pub(super) residual: Residual,
     /// Requests in its batch, where waits have shown them.
     pub(super) slots: Option<f64>,
+    /// Tokens in its KV cache, likewise.
+    pub(super) kv_tokens: Option<f64>,
 }
 
 impl Learned {
@@ -28,7 +31,7 @@ impl Learned {
         prefill: &PrefillLearner,
         lengths: &Lengths,
         residual: &Residual,
-        slots: f64,
+        limits: &LimitLearner,
     ) -> Self {
         Self {
             format: FORMAT,
@@ -36,7 +39,8 @@ impl Learned {
             prefill: prefill.clone(),
             lengths: lengths.clone(),
             residual: *residual,
-            slots: Some(slots).filter(|slots| slots.is_finite()),
+            slots: Some(limits.slots()).filter(|slots| slots.is_finite()),
+            kv_tokens: Some(limits.kv_tokens()).filter(|tokens| tokens.is_finite()),
         }
     }
 

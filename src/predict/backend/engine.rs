@@ -5,17 +5,18 @@ use super::{BackendPredictor, LEAST_FIRST_TOKENS};
 use crate::predict::bursts::Bursts;
 use crate::predict::front_end::FrontEnd;
 use crate::predict::learned::Learned;
+use crate::predict::limit_learner::LimitLearner;
 use crate::predict::pace::Pace;
 use crate::predict::prompts::Work;
 use crate::predict::residual::Residual;
 use crate::predict::share::EngineShare;
-use crate::predict::slots::SlotLearner;
 
 impl BackendPredictor {
     /// The engine has started again, maybe with other settings. The tickets of requests that it lost end one by one.
     pub fn restarted(&mut self) {
-        self.slots = SlotLearner::default();
-        (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
+        self.learned_limits = LimitLearner::default();
+        (self.knows_slots, self.knows_kv_tokens) = (false, false);
+        self.use_learned_limits();
         (self.bursts, self.pace) = (Bursts::default(), Pace::default());
         self.front_end = FrontEnd::default();
         self.most_streams = 0.0;
@@ -57,16 +58,14 @@ impl BackendPredictor {
 
     /// What was learned of the engine, for the next process.
     pub fn learned_state(&self) -> Learned {
-        let Self { steps, prefill, lengths, residual, slots, .. } = self;
-        Learned::new(steps, prefill, lengths, residual, slots.found())
+        let Self { steps, prefill, lengths, residual, .. } = self;
+        Learned::new(steps, prefill, lengths, residual, &self.learned_limits)
     }
 
     /// Continues with what another process has learned.
     pub fn restore(&mut self, learned: Learned) {
-        if let Some(slots) = learned.slots.filter(|_| !self.knows_slots) {
-            self.slots.found_before(slots);
-            self.limits.slots = slots;
-        }
+        self.learned_limits.found_before(learned.slots, learned.kv_tokens);
+        self.use_learned_limits();
         (self.steps, self.prefill) = (learned.steps, learned.prefill);
         (self.lengths, self.residual) = (learned.lengths, learned.residual);
         self.learned();
@@ -77,7 +76,9 @@ impl BackendPredictor {
         if slots.is_finite() {
             (self.limits.slots, self.knows_slots) = (slots, true);
         }
-        self.limits.kv_tokens = kv_tokens;
+        if kv_tokens.is_finite() {
+            (self.limits.kv_tokens, self.knows_kv_tokens) = (kv_tokens, true);
+        }
     }
 
     /// What this penstock has there.

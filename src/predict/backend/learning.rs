@@ -4,10 +4,10 @@ use super::BackendPredictor;
 use crate::predict::bursts::{FirstToken, SAME};
 use crate::predict::coefficients::GapSample;
 use crate::predict::front_end::FirstWait;
+use crate::predict::limit_learner::Wait;
 use crate::predict::prediction::Prediction;
 use crate::predict::prompts::{Prompt, StepEnd};
 use crate::predict::share::UNSEEN;
-use crate::predict::slots::Wait;
 use crate::predict::ticket::Ticket;
 
 impl BackendPredictor {
@@ -53,13 +53,32 @@ impl BackendPredictor {
         }
     }
 
+    /// A wait for a first token may show what the engine has room for.
+    pub(super) fn learn_limits(&mut self, ticket: &Ticket, now: f64) {
+        let wait = self.wait_of(ticket, now);
+        if self.learned_limits.learn(&wait, self.knows_kv_tokens) {
+            self.use_learned_limits();
+        }
+    }
+
+    /// Predicts by the limits that were learned, where the engine does not report them.
+    pub(super) fn use_learned_limits(&mut self) {
+        if !self.knows_slots {
+            self.limits.slots = self.learned_limits.slots();
+        }
+        if !self.knows_kv_tokens {
+            self.limits.kv_tokens = self.learned_limits.kv_tokens();
+        }
+    }
+
     /// How a request has waited whose first token comes at `now`.
-    pub(super) fn wait_of(&self, ticket: &Ticket, now: f64) -> Wait {
+    fn wait_of(&self, ticket: &Ticket, now: f64) -> Wait {
         let Prediction { raw, regime, streams: before, .. } = ticket.prediction;
         // What others sent since their last report may explain a wait as well as a full batch does.
         let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
         let (sent_at, step, streams) = (ticket.sent_at + unseen, self.step(), self.all_streams());
-        Wait { regime, raw, sent_at, now, step, before, streams }
+        let context = self.all_context() + ticket.sent.prompt;
+        Wait { regime, raw, sent_at, now, step, before, streams, context }
     }
 
     /// A response came in one piece: its duration and length show how fast the engine decodes.

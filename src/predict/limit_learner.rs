@@ -1,0 +1,281 @@
+//! What an engine has room for, learned from requests that wait although little is before them: slots of its batch, or
+//! tokens in its KV cache. Where the same number of streams ran during such waits, that is the batch; where their
+//! contexts were equally long together, that is the cache: the limit is what differed less.
+
+use super::residual::Regime;
+
+/// By how much a wait has to exceed its prediction to show that there was no room.
+const TOO_LONG: f64 = 2.0;
+/// The least such wait, in microseconds: below 50 ms networks and threads wait as well.
+const LEAST_WAIT: f64 = 50_000.0;
+/// How many such waits in a row show it.
+const CONFIRMED: usize = 3;
+/// How long they are believed after the last such wait, in microseconds: 10 minutes. What is taken for a limit and is none
+/// keeps away the requests that would show it.
+const BELIEVED: f64 = 600e6;
+/// How far the amounts during these waits may differ, and the streams during one of them: where all room is taken one
+/// starts when one ends.
+const SPREAD: f64 = 0.1;
+
+/// By how much two amounts differ, as a share of the larger one.
+fn difference(one: f64, other: f64) -> f64 {
+    (one - other).abs() / one.max(other).max(1.0)
+}
+
+/// Whether two numbers of streams are about the same.
+fn is_near(one: f64, other: f64) -> bool {
+    difference(one, other) <= SPREAD || (one - other).abs() <= 1.0
+}
+
+/// A first token, and the streams beside it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Wait {
+    /// What its prediction was about, and what was computed for it.
+    pub(super) regime: Regime,
+    pub(super) raw: f64,
+    /// When it was sent, when it came, and how long a step takes.
+    pub(super) sent_at: f64,
+    pub(super) now: f64,
+    pub(super) step: f64,
+    /// The streams there when it was sent, and when it came.
+    pub(super) before: f64,
+    pub(super) streams: f64,
+    /// The tokens of their contexts and its own when it came.
+    pub(super) context: f64,
+}
+
+impl Wait {
+    /// Whether it shows that there was no room.
+    fn is_too_long(&self) -> bool {
+        self.now - self.sent_at >= (TOO_LONG * self.raw + 4.0 * self.step).max(LEAST_WAIT)
+    }
+}
+
+/// A limit, and how much of it was taken when waits showed it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Limit {
+    found: f64,
+    shown: f64,
+}
+
+impl Limit {
+    const NONE: Self = Self { found: f64::INFINITY, shown: f64::INFINITY };
+
+    fn of(amount: f64) -> Self {
+        Self { found: amount, shown: amount }
+    }
+
+    /// The engine has room for so much. Returns whether that is more than was found. A little more may be seen where
+    /// the end of a stream comes late; much more was no limit.
+    fn exceed(&mut self, amount: f64) -> bool {
+        if amount <= self.found {
+            return false;
+        }
+        self.found = if is_near(amount, self.shown) { amount } else { f64::INFINITY };
+        true
+    }
+}
+
+/// Learns the limits of an engine that it does not report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LimitLearner {
+    slots: Limit,
+    kv_tokens: Limit,
+    /// The streams and the context at the last such waits.
+    waits: [(f64, f64); CONFIRMED],
+    /// How many of them are known, and how many of those came in a row, without a request between them that did not wait.
+    count: usize,
+    in_row: usize,
+    /// When the last wait ended that counted: those that began before are of the same overload.
+    counted_at: f64,
+}
+
+impl Default for LimitLearner {
+    fn default() -> Self {
+        Self {
+            slots: Limit::NONE,
+            kv_tokens: Limit::NONE,
+            waits: [(0.0, 0.0); CONFIRMED],
+            count: 0,
+            in_row: 0,
+            counted_at: f64::NEG_INFINITY,
+        }
+    }
+}
+
+impl LimitLearner {
+    /// A first token has come. Returns whether a limit is news. `knows_kv_tokens`: the engine reports its cache, so that
+    /// what it does not explain are its slots.
+    pub(super) fn learn(&mut self, wait: &Wait, knows_kv_tokens: bool) -> bool {
+        if wait.regime != Regime::Prefill || wait.streams < 1.0 {
+            return false;
+        }
+        if !wait.is_too_long() {
+            self.in_row = 0;
+            // What started at once shows no full cache, unless there was more in it than during the waits.
+            let most = self.waits.iter().map(|(_, context)| *context).fold(0.0, f64::max);
+            if wait.context > most * (1.0 + SPREAD) {
+                self.count = 0;
+            }
+            return self.kv_tokens.exceed(wait.context);
+        }
+        // Where the streams have become more meanwhile, it waited for their prompts.
+        if !is_near(wait.before, wait.streams) || wait.sent_at < self.counted_at {
+            return false;
+        }
+        self.counted_at = wait.now;
+        self.waits.rotate_left(1);
+        if let Some(last) = self.waits.last_mut() {
+            // The stream that started then is one of them.
+            *last = (wait.streams + 1.0, wait.context);
+        }
+        (self.count, self.in_row) = (self.count + 1, self.in_row + 1);
+        self.count >= CONFIRMED && self.confirm(knows_kv_tokens)
+    }
+
+    /// Finds the limit that the last waits have in common, if they have one.
+    fn confirm(&mut self, knows_kv_tokens: bool) -> bool {
+        let range = |values: [f64; CONFIRMED]| {
+            let values = values.into_iter();
+            (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max))
+        };
+        let (fewest, most) = range(self.waits.map(|(streams, _)| streams));
+        let (least, greatest) = range(self.waits.map(|(_, context)| context));
+        let spread = if knows_kv_tokens { f64::INFINITY } else { difference(least, greatest) };
+        let is_batch =
+            most - fewest <= 1.0 || is_near(fewest, most) && difference(fewest, most) <= spread;
+        if is_batch && self.in_row >= CONFIRMED {
+            self.slots = Limit::of(most);
+        } else if spread <= SPREAD {
+            // Preempted streams count among the contexts, so that the largest is too large.
+            (self.slots, self.kv_tokens) = (Limit::NONE, Limit::of(f64::midpoint(least, greatest)));
+        } else {
+            return false;
+        }
+        (self.count, self.in_row) = (0, 0);
+        true
+    }
+
+    /// So many streams run beside each other. Returns whether that is more than it had found.
+    pub(super) fn saw(&mut self, streams: f64) -> bool {
+        self.slots.exceed(streams)
+    }
+
+    /// Forgets what no wait has shown for long. Returns whether the limits are news.
+    pub(super) fn expire(&mut self, now: f64) -> bool {
+        let is_known = self.slots.found.is_finite() || self.kv_tokens.found.is_finite();
+        if !is_known || now <= self.counted_at.max(0.0) + BELIEVED {
+            return false;
+        }
+        if self.counted_at == f64::NEG_INFINITY {
+            // Found by an earlier process.
+            self.counted_at = now;
+            return false;
+        }
+        *self = Self::default();
+        true
+    }
+
+    /// Earlier waits have shown them.
+    pub(super) fn found_before(&mut self, slots: Option<f64>, kv_tokens: Option<f64>) {
+        self.slots = slots.map_or(Limit::NONE, Limit::of);
+        self.kv_tokens = kv_tokens.map_or(Limit::NONE, Limit::of);
+    }
+
+    /// The slots; infinite while nothing shows them.
+    pub(super) fn slots(&self) -> f64 {
+        self.slots.found
+    }
+
+    /// The tokens in the KV cache; infinite while nothing shows them.
+    pub(super) fn kv_tokens(&self) -> f64 {
+        self.kv_tokens.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait beside 31 streams that ends at `now`.
+    fn wait(sent_at: f64, now: f64) -> Wait {
+        let (regime, raw, step) = (Regime::Prefill, 50_000.0, 10_000.0);
+        Wait { regime, raw, sent_at, now, step, before: 30.0, streams: 31.0, context: now }
+    }
+
+    fn learn(limits: &mut LimitLearner, wait: Wait) -> bool {
+        limits.learn(&wait, false)
+    }
+
+    #[test]
+    fn three_overloads_show_the_slots_and_more_streams_disprove_them() {
+        let mut limits = LimitLearner::default();
+        assert!(!learn(&mut limits, wait(0.0, 9e5)) && !learn(&mut limits, wait(1e6, 2e6)));
+        assert!(!learn(&mut limits, wait(2.5e6, 2.56e6)), "not in a row");
+        assert!(!learn(&mut limits, wait(3e6, 4e6)) && !learn(&mut limits, wait(4e6, 5e6)));
+        assert!(!learn(&mut limits, wait(4.5e6, 5.5e6)), "the same overload");
+        assert!(learn(&mut limits, wait(5e6, 6e6)));
+        assert_eq!((limits.slots(), limits.kv_tokens()), (32.0, f64::INFINITY));
+        assert!(!limits.saw(32.0) && limits.saw(33.0));
+        assert_eq!(limits.slots(), 33.0);
+        assert!(limits.saw(40.0));
+        assert_eq!(limits.slots(), f64::INFINITY);
+    }
+
+    #[test]
+    fn limit_is_what_differed_less_during_the_waits() {
+        let mut limits = LimitLearner::default();
+        let shown = [(1e6, 29.0, 39_000.0), (3e6, 31.0, 40_000.0), (5e6, 28.0, 39_500.0)];
+        for (at, streams, context) in shown {
+            let wait = Wait { before: streams, streams, context, ..wait(at, at + 1e6) };
+            let is_news = learn(&mut limits, wait);
+            assert_eq!(is_news, at == 5e6);
+            let at_once = Wait { context: 38_000.0, ..self::wait(at + 1.1e6, at + 1.11e6) };
+            assert!(!learn(&mut limits, at_once), "a cache with room");
+        }
+        assert_eq!((limits.slots(), limits.kv_tokens()), (f64::INFINITY, 39_500.0));
+        let start = |context| Wait { context, ..wait(7e6, 7.01e6) };
+        assert!(!learn(&mut limits, start(39_000.0)) && learn(&mut limits, start(41_000.0)));
+        assert_eq!(limits.kv_tokens(), 41_000.0, "a little more");
+        let late = Wait { context: 60_000.0, ..wait(7e6, 8e6) };
+        assert!(!learn(&mut limits, late), "it has waited: there was no room for so much");
+        assert!(learn(&mut limits, start(60_000.0)) && limits.kv_tokens().is_infinite());
+        let mut reported = LimitLearner::default();
+        for (at, streams, context) in shown {
+            let wait = Wait { before: streams, streams, context, ..wait(at, at + 1e6) };
+            reported.learn(&wait, true);
+        }
+        assert_eq!((reported.slots(), reported.kv_tokens()), (32.0, f64::INFINITY));
+    }
+
+    #[test]
+    fn short_waits_show_nothing() {
+        let mut limits = LimitLearner::default();
+        for n in 0..10 {
+            let (at, raw, step) = (f64::from(n) * 1e6, 300.0, 10.0);
+            assert!(!learn(&mut limits, Wait { raw, step, ..wait(at, at + 20_000.0) }));
+        }
+    }
+
+    #[test]
+    fn what_no_wait_shows_is_forgotten() {
+        let mut limits = LimitLearner::default();
+        (0..3_u32).for_each(|n| {
+            learn(&mut limits, wait(f64::from(n) * 1e6, f64::from(n) * 1e6 + 9e5));
+        });
+        assert!(!limits.expire(500e6) && limits.slots() == 32.0);
+        assert!(limits.expire(700e6) && limits.slots() == f64::INFINITY);
+        limits.found_before(Some(8.0), None);
+        assert!(!limits.expire(5000e6) && !limits.expire(5500e6) && limits.slots() == 8.0);
+        assert!(limits.expire(5700e6));
+    }
+
+    #[test]
+    fn waits_while_the_batch_grows_show_nothing() {
+        let mut limits = LimitLearner::default();
+        for n in 0..10 {
+            let at = f64::from(n) * 1e6;
+            assert!(!learn(&mut limits, Wait { before: 20.0, ..wait(at, at + 9e5) }));
+        }
+    }
+}
