@@ -3,6 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::config::Environment;
 use crate::sim::engine::StepTime;
+use crate::sim::workload::rounded;
 
 const ROW: &str = "rtxpro6000/llama-3.1-8b/tp1";
 
@@ -31,7 +32,7 @@ fn served(backend: &str, spec: &EngineSpec, count: u32) -> Vec<ServedRequest> {
     let run = Run::of(timings.collect()).unwrap();
     let latencies = run.simulated(spec, 4_000_000_000).unwrap();
     let of = |(one, latencies): (&Timing, super::super::run::Latencies)| ServedRequest {
-        ended: Timestamp(1_000_000 + (1e6 * (one.arrived + latencies.total)) as u64),
+        ended: Timestamp(1_000_000 + rounded(1e6 * (one.arrived + latencies.total))),
         took: Duration::from_secs_f64(latencies.total),
         first_token: Some(Duration::from_secs_f64(latencies.first_token)),
         input_tokens: one.input_tokens,
