@@ -24,8 +24,7 @@ use penstock::scan::Usage;
 const THREADS: u64 = 4;
 
 fn outcome() -> RequestOutcome<'static> {
-    let usage =
-        Usage { prompt_tokens: Some(700), completion_tokens: Some(90), cached_tokens: None };
+    let usage = Usage { prompt_tokens: Some(700), completion_tokens: Some(90), ..Usage::default() };
     RequestOutcome {
         operation: Some(Operation::Chat),
         model: Some("meta-llama/Meta-Llama-3-8B-Instruct"),

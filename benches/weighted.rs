@@ -22,7 +22,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, EngineSample, Health, Topology};
-use penstock::prefix::{Chain, MemoryBudget, PrefixIndex, prompt_chain};
+use penstock::prefix::{Chain, ChainBuilder, MemoryBudget, PrefixIndex, prompt_chain};
 use penstock::routing::Generation;
 use penstock::routing::{Live, NoRecord, RouteInput, RoutingDecision, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
@@ -34,12 +34,18 @@ use rand::rngs::SmallRng;
 const BACKENDS: usize = 64;
 /// 16 KiB of prompt are 256 blocks of 64 bytes.
 const PROMPT: usize = 16 << 10;
+/// The prompt of an agent: 400 KB, 100,000 tokens.
+const LONG_PROMPT: usize = 400_000;
 /// Where the prompt says "Request", behind everything that stays the same.
 const NAME: usize = r#"{"model":"m","messages":[{"role":"system","content":""#.len();
 
 fn body(number: usize) -> Vec<u8> {
+    body_of(number, PROMPT)
+}
+
+fn body_of(number: usize, length: usize) -> Vec<u8> {
     let sentence = format!("Request {number} has a long prompt, with some text in every block.\\n");
-    let text = sentence.repeat(PROMPT.div_ceil(sentence.len() - 1));
+    let text = sentence.repeat(length.div_ceil(sentence.len() - 1));
     format!(r#"{{"model":"m","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"go on"}}],"stream":true}}"#)
         .into_bytes()
 }
@@ -241,13 +247,59 @@ fn new_prompts(criterion: &mut Criterion) {
     });
 }
 
+/// The same for the prompts of agents.
+fn long_prompts(criterion: &mut Criterion) {
+    let generation = generation();
+    let mut decider = Decider::new(&generation);
+    let body = body_of(0, LONG_PROMPT);
+    let profile = profile(&body);
+    criterion.bench_function("weighted/decision on an empty index, 400 KB", |bencher| {
+        bencher.iter(|| black_box(decider.decide(&profile, &body)));
+    });
+    for _ in 0..BACKENDS {
+        decider.decide_and_record(&profile, &body);
+    }
+    assert!(decider.chain.blocks() >= 6250);
+    criterion.bench_function("weighted/decision, 64 backends, 400 KB", |bencher| {
+        bencher.iter(|| black_box(decider.decide(&profile, &body)));
+    });
+    let chain = decider.chain.hashes().to_vec();
+    let mut index = PrefixIndex::new(31_250, MemoryBudget::new(1 << 30));
+    (0..BACKENDS).for_each(|slot| index.record(slot, chain.get(..90 * (slot + 1)).unwrap()));
+    criterion.bench_function("index/lookup, 6,250 blocks x 64 backends", |bencher| {
+        bencher.iter(|| {
+            let mut sum = 0;
+            index.longest(black_box(&chain), u64::MAX, |_, length| sum += length);
+            sum
+        });
+    });
+}
+
+/// Hashing alone: text that lies in memory as it is hashed.
+fn hashing(criterion: &mut Criterion) {
+    let text: Vec<u8> = (0..LONG_PROMPT).map(|at| (at % 251) as u8).collect();
+    let mut group = criterion.benchmark_group("weighted");
+    group.throughput(criterion::Throughput::Bytes(LONG_PROMPT as u64));
+    group.bench_function("hashing 400 KB", |bencher| {
+        let mut chain = Chain::default();
+        bencher.iter(|| {
+            let mut builder = ChainBuilder::new(&mut chain, 1, 64, usize::MAX);
+            builder.add(black_box(&text));
+            builder.finish();
+            chain.last()
+        });
+    });
+    group.finish();
+}
+
 fn blocks(criterion: &mut Criterion) {
     let long = body(0);
     let turn = r#"{"role":"user","content":"A turn of a conversation, as long as most.\n"}"#;
     let turn = turn.replace("most.", &"most are; ".repeat(60));
     let turns = vec![turn; 27].join(",");
     let turns = format!(r#"{{"model":"m","messages":[{turns}]}}"#).into_bytes();
-    for (name, body) in [("16 KiB", long), ("27 messages of 600 B", turns)] {
+    let longer = body_of(0, LONG_PROMPT);
+    for (name, body) in [("16 KiB", long), ("400 KB", longer), ("27 messages of 600 B", turns)] {
         let request = profile(&body);
         let mut chain = Chain::default();
         criterion.bench_function(&format!("weighted/blocks of {name}"), |bencher| {
@@ -303,5 +355,5 @@ fn index(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decision, new_prompts, blocks, index);
+criterion_group!(benches, decision, new_prompts, long_prompts, hashing, blocks, index);
 criterion_main!(benches);

@@ -62,7 +62,7 @@ pub use health::{CheckOutcome, CheckResult, Health, HealthTracker};
 pub use inflight_guard::{InflightGuard, PermitLimits, PermitRequest};
 pub use latency::ModelLatency;
 pub use learned_context::{ContextLimit, LearnedContext};
-pub use load::{Load, Probe, TokensInFlight};
+pub use load::{Load, Probe, RequestTokens, TokensInFlight};
 pub use manual_drain::ManualDrain;
 pub use model_evidence::ModelEvidence;
 pub use model_listing::{DroppedModels, ModelListing};

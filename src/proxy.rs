@@ -34,6 +34,7 @@ mod named_resource;
 mod observers;
 mod outcome;
 mod own_response;
+mod passed_homes;
 mod path_model;
 mod phases;
 mod queue;
@@ -86,6 +87,7 @@ pub use direct::passed_ids::{LaterIds, RememberedIds};
 use direct::response_ids::ResponseIds;
 use ensemble::Ensembles;
 use observers::Observers;
+pub use passed_homes::RememberedHomes;
 use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.

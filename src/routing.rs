@@ -4,6 +4,7 @@
 //! strategies. Reading order: `router`, `filters`, `readings`, `strategies`, `recorder`, `audit`.
 
 pub mod audit;
+mod auto;
 mod ensemble;
 mod error;
 mod filters;
@@ -35,11 +36,12 @@ pub use audit::{
     CandidateReport, Capture, CaptureError, CapturedAttempt, DecisionRecord, Explanation, Lease,
     Replayed, Trace,
 };
+pub use auto::ChosenStrategy;
 pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
 pub use error::RouteError;
 pub use filters::{RejectReason, Verdict};
 pub use generation::Generation;
-pub use homes::SessionHomes;
+pub use homes::{KeptHome, SessionHomes};
 pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
 pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};

@@ -47,7 +47,7 @@ pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query, folds_to};
-pub use usage::{Usage, find_counts, find_usage};
+pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
@@ -78,6 +78,14 @@ pub enum ScanError {
         offset: usize,
         /// The syntax expected at that offset.
         expected: Syntax,
+    },
+    /// The JSON has a comma that nothing follows.
+    #[error(
+        "the body is not valid JSON: a comma before byte {offset} has nothing behind it (trailing comma)"
+    )]
+    TrailingComma {
+        /// The offset of the closing brace or bracket, in bytes.
+        offset: usize,
     },
     /// The JSON is incomplete.
     #[error("the body is not valid JSON: it ends where {expected} should follow")]
@@ -131,10 +139,12 @@ pub enum ScanError {
 
 impl ScanError {
     fn at(offset: usize, expected: Syntax, body: &[u8]) -> Self {
-        if offset < body.len() {
-            Self::Malformed { offset, expected }
-        } else {
-            Self::Truncated { expected }
+        let (before, rest) = body.split_at(offset.min(body.len()));
+        let follows_comma = || before.trim_ascii_end().ends_with(b",");
+        match rest.first() {
+            None => Self::Truncated { expected },
+            Some(b'}' | b']') if follows_comma() => Self::TrailingComma { offset },
+            Some(_) => Self::Malformed { offset, expected },
         }
     }
 
@@ -142,6 +152,7 @@ impl ScanError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Malformed { .. }
+            | Self::TrailingComma { .. }
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
             | Self::MalformedForm { .. } => ErrorCode::InvalidJson,
@@ -158,6 +169,7 @@ impl ScanError {
             Self::WrongType { field, .. } | Self::Twin { field } => Some(field),
             Self::MissingModel | Self::EmptyModel => Some("model"),
             Self::Malformed { .. }
+            | Self::TrailingComma { .. }
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
             | Self::MediaType { .. }

@@ -57,7 +57,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
 }
 
 /// `POST /explain`: decides about the request in the body and moves nothing.
-pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
@@ -67,6 +67,7 @@ pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, 
         topology: &fleet,
         now: at,
         records_prompts: false,
+        homes: Some(admin.proxy.session_homes()),
     };
     // A dry run must not change later decisions: the rotation does not advance, and random picks draw
     // from a separate generator.

@@ -1,14 +1,31 @@
 //! The fleet, the configuration in force, and drain and resume of backends.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
+use crate::fleet::Model;
+use crate::routing::ChosenStrategy;
 
-/// `/fleet`: the full state of every backend.
+/// `/fleet`: the full state of every backend, and the strategy of each model that `auto` has chosen one for.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
-    Ok(AdminResponse::json(&crate::fleet::dump::dump(&call.generation.fleet, now())))
+    let mut dump = crate::fleet::dump::dump(&call.generation.fleet, now());
+    let strategies = strategies(call);
+    if let (Some(fields), false) = (dump.as_object_mut(), strategies.is_empty()) {
+        fields.insert("strategies".to_owned(), strategies.into());
+    }
+    Ok(AdminResponse::json(&dump))
+}
+
+fn strategies(call: &Call<'_>) -> Vec<Value> {
+    let (router, topology) = (&call.generation.router, call.generation.fleet.topology());
+    let of = |model: &Model| {
+        let chosen = router.chosen_strategy(model, now())?;
+        let ChosenStrategy { strategy, reason } = chosen;
+        Some(json!({ "model": model.name, "strategy": strategy.name(), "reason": reason }))
+    };
+    topology.models().iter().filter_map(of).collect()
 }
 
 /// `/config`: the configuration in force, secrets masked.

@@ -19,7 +19,8 @@ pub const TIMING: HeaderName = HeaderName::from_static("x-penstock-timing");
 
 /// Whether the field is one of these, or of those that other load balancers read.
 pub fn is_control_field(name: &HeaderName) -> bool {
-    [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &TIMING].contains(&name)
-        || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
-            .contains(&name.as_str())
+    name.as_str().starts_with("x-")
+        && ([&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &TIMING].contains(&name)
+            || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
+                .contains(&name.as_str()))
 }

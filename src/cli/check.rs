@@ -8,9 +8,11 @@ use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::{escape, show_names};
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
+use crate::fleet::Model;
 use crate::observe::access_log::AccessLog;
 use crate::observe::ledger::Ledger;
 use crate::routing::{Generation, Split};
+use crate::units::Timestamp;
 
 const AFTER_HELP: &str = "\
 Prints all errors and warnings with file:line:column on standard error, and a summary on standard
@@ -52,6 +54,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
         format!("listen      {}", listeners(config)),
         format!("strategy    {}", strategy(&config.routing)),
     ];
+    lines.extend(chosen_strategies(generation));
     lines.extend(config.routing.shadow.as_ref().map(|shadow| {
         let tried_out = strategy(&config.routing.tried_out(shadow));
         format!("shadow      {tried_out}, sample {}", shadow.sample)
@@ -116,6 +119,21 @@ fn strategy(routing: &RoutingConfig) -> String {
         // The others have no parameters.
         _ => name.to_owned(),
     }
+}
+
+/// The strategies that `auto` comes to, as far as the configuration says: discovery shows more.
+fn chosen_strategies(generation: &Generation) -> Vec<String> {
+    let topology = generation.fleet.topology();
+    let of = |model: &Model| {
+        let chosen = generation.router.chosen_strategy(model, Timestamp(0))?;
+        Some(format!("  {}: {}, because {}", model.name, chosen.strategy.name(), chosen.reason))
+    };
+    let all = topology.models();
+    let mut lines: Vec<String> = all.iter().take(SHOWN_MODELS).filter_map(of).collect();
+    if !lines.is_empty() && all.len() > SHOWN_MODELS {
+        lines.push(format!("  and {} more", all.len() - SHOWN_MODELS));
+    }
+    lines
 }
 
 fn models(config: &Config, backend: &BackendConfig) -> String {

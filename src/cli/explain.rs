@@ -229,6 +229,7 @@ impl Local {
             topology: &self.fleet,
             now: self.now,
             records_prompts: true,
+            homes: None,
         };
         explain_with_shift(&dry_run, sample, &mut random)
     }

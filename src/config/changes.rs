@@ -200,7 +200,7 @@ mod tests {
             names(&changes),
             ["routing.strategy", "routing.aliases.x", "backends[a].priority"]
         );
-        assert_eq!(changes.settings[0].from, "smart");
+        assert_eq!(changes.settings[0].from, "auto");
         assert_eq!(changes.settings[0].to, "random");
         assert_eq!(changes.settings[2].to, 3);
         assert_eq!(

@@ -97,11 +97,37 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     if let Some(place) = place {
         put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
     }
+    name_strategy(root);
     if let (Some(key), Content::Map(sections)) = (overridden, &mut root.content)
         && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
         && let Content::Map(entries) = &mut node.content
     {
         entries.retain(|entry| entry.key != key);
+    }
+}
+
+/// Names the strategy that settings of one strategy mean where none is named.
+fn name_strategy(root: &mut Node) {
+    let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+    if routing.entry("strategy").is_some() {
+        return;
+    }
+    let meant = [
+        ("scorers", Strategy::Weighted),
+        ("preset", Strategy::Weighted),
+        ("weights", Strategy::Smart),
+    ];
+    let is_empty = |node: &Node| match &node.content {
+        Content::Null => true,
+        Content::List(items) => items.is_empty(),
+        Content::Scalar(_) | Content::Map(_) => false,
+    };
+    let meant = meant.into_iter().find_map(|(key, strategy)| {
+        let node = &routing.entry(key)?.node;
+        (!is_empty(node)).then(|| (strategy, node.place.clone()))
+    });
+    if let Some((strategy, place)) = meant {
+        put(root, &["routing", "strategy"], strategy.name(), &place);
     }
 }
 

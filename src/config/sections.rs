@@ -135,5 +135,5 @@ impl Config {
 
 fn reads_telemetry(strategy: Strategy) -> bool {
     // The others use only what penstock counts itself.
-    strategy == Strategy::Weighted
+    matches!(strategy, Strategy::Auto | Strategy::Weighted)
 }

@@ -81,8 +81,14 @@ impl ResponseConverter {
     }
 
     /// The bytes that wait for the end of an event, or of a whole response.
-    pub fn held(&self) -> usize {
+    pub fn unread(&self) -> usize {
         self.splitter.held()
+    }
+
+    /// The bytes that are kept in all, with those that the end of a stream writes again.
+    pub fn held(&self) -> usize {
+        let writer = self.conversion.writer.as_ref();
+        self.unread() + writer.map_or(0, |writer| writer.held())
     }
 
     /// Converts the end of the response: the backend has sent everything.

@@ -43,6 +43,12 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
+    /// The bytes in it.
+    pub(super) fn size(&self) -> usize {
+        let texts = [&self.text, &self.thinking, &self.signature, &self.logprobs];
+        texts.map(String::len).iter().sum::<usize>() + self.arguments_size
+    }
+
     /// Takes in an event.
     pub(super) fn add(
         &mut self,

@@ -24,7 +24,8 @@ pub(super) fn write_request(
         }
         Operation::Chat => (Operation::Chat, chat::write),
         Operation::Completions => (Operation::Completions, completions::write),
-        Operation::ApplyTemplate => (Operation::ApplyTemplate, chat::write),
+        // Both take the messages of a chat, and what else a template reads.
+        Operation::ApplyTemplate | Operation::Tokenize => (operation, chat::write),
         Operation::Messages => (Operation::Messages, messages::write),
         Operation::OllamaChat => (Operation::OllamaChat, ollama::write_chat),
         Operation::OllamaGenerate => (Operation::OllamaGenerate, ollama::write_generate),

@@ -46,6 +46,11 @@ pub(super) trait ResponseWriter: Send + std::fmt::Debug {
         out: &mut Vec<u8>,
     ) -> Result<(), BadResponse>;
 
+    /// The bytes of the response that it keeps for what follows.
+    fn held(&self) -> usize {
+        0
+    }
+
     /// Writes that the response failed. Returns whether it did: the events of most dialects say so in a
     /// form that needs no writer.
     fn fail(&mut self, _error: Failure<'_>, _moment: Moment<'_>, _out: &mut Vec<u8>) -> bool {

@@ -130,7 +130,7 @@ fn every_conversion_of_the_operation_table_exists() {
             let converted = convert_for(Engine::Vllm, row.operation, *target, &body);
             let (_, converted) = converted.unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(converted.operation, *target, "{}", row.name);
-            if *target == Operation::ApplyTemplate {
+            if matches!(target, Operation::ApplyTemplate | Operation::Tokenize) {
                 // A step on the way to a count; its response is not converted.
                 continue;
             }

@@ -98,7 +98,7 @@ pub fn overlay(fleet: &Fleet, dump: &Value, now: Timestamp) -> Result<(), FleetE
 }
 
 fn rows_of(dump: &Value) -> Result<&[Value], FleetError> {
-    let is_known = |key: &String| key == "backends" || key == "groups";
+    let is_known = |key: &String| matches!(&**key, "backends" | "groups" | "strategies");
     let fields = dump.as_object().filter(|fields| fields.keys().all(is_known));
     let rows = fields.and_then(|fields| fields.get("backends")).and_then(Value::as_array);
     rows.map(Vec::as_slice).ok_or(FleetError::NotAFleet)

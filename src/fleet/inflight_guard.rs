@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::backend::BackendState;
 use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
-use super::load::Probe;
+use super::load::{Probe, RequestTokens};
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::paused_backend::PausedBackend;
@@ -121,7 +121,7 @@ pub struct InflightGuard {
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
     tokens: u64,
-    /// Its prompt's part of them; 0 once the prefill is done.
+    /// What it adds to the tokens that wait for prefill; 0 once the prefill is done.
     prefill_tokens: u64,
     /// Whether it counts among those that may be refused.
     is_sheddable: bool,
@@ -208,9 +208,9 @@ impl InflightGuard {
     }
 
     /// Counts the request's tokens for as long as it is in flight.
-    pub fn count_tokens(&mut self, prompt: u32, expected: u32) {
-        self.prefill_tokens = prompt.into();
-        self.tokens = u64::from(prompt) + u64::from(expected);
+    pub fn count_tokens(&mut self, request: RequestTokens) {
+        self.prefill_tokens = request.uncached.into();
+        self.tokens = u64::from(request.prompt) + u64::from(request.output);
         self.state.work.add(self.tokens, self.prefill_tokens);
     }
 

@@ -73,6 +73,17 @@ impl OthersInFlight {
     }
 }
 
+/// The tokens that a request stands for on a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestTokens {
+    /// The tokens of its prompt: cached or not, they occupy the KV cache.
+    pub prompt: u32,
+    /// The tokens of its prompt that are not believed to be cached: those that the engine computes.
+    pub uncached: u32,
+    /// The tokens expected of the response.
+    pub output: u32,
+}
+
 /// How many tokens the requests in flight on a backend stand for.
 #[derive(Debug, Default)]
 pub struct TokensInFlight {
@@ -88,7 +99,7 @@ impl TokensInFlight {
         self.tokens.load(Ordering::Relaxed)
     }
 
-    /// Tokens of the prompts in flight that have had no first byte of a response.
+    /// Uncached tokens of the prompts in flight that have had no first byte of a response.
     pub fn prefill_tokens(&self) -> u64 {
         self.prefill_tokens.load(Ordering::Relaxed)
     }

@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Environment};
-    use crate::fleet::{PermitRequest, ReachedLimit};
+    use crate::fleet::{PermitRequest, ReachedLimit, RequestTokens};
     use crate::predict::Sent;
     use crate::units::Timestamp;
 
@@ -268,7 +268,7 @@ mod tests {
         let (one, other) = (fleet(A), fleet(&format!("{{ url: \"http://z\", models: [m] }}, {A}")));
         let from = row(&one);
         let mut permit = from.try_reserve(&PermitRequest::default()).unwrap();
-        permit.count_tokens(700, 50);
+        permit.count_tokens(RequestTokens { prompt: 700, uncached: 700, output: 50 });
         let sent = Sent { prompt: 700.0, cached: 0.0, max_output: 50.0, is_whole: false };
         let predictor = from.model_state.predictor();
         let prediction = predictor.estimate(&sent, NOW.0 as f64).prediction;

@@ -11,7 +11,7 @@ use super::model_state::ModelState;
 use super::requester::Requester;
 use super::telemetry::EngineDetails;
 use crate::api::{Capabilities, Offer, Operation, Operations};
-use crate::config::TimeoutsConfig;
+use crate::config::{Engine, TimeoutsConfig};
 use crate::prefix::{CacheState, Slot};
 use crate::scoring::PrefixParams;
 use crate::units::TokenCount;
@@ -47,6 +47,8 @@ pub struct Serving {
     pub id: BackendId,
     /// Index of the backend in [`Topology::backends`](super::Topology::backends).
     pub backend: u16,
+    /// The configured engine; `auto` where it is detected.
+    pub(super) configured_engine: Engine,
     /// The most requests in flight on the backend; `u32::MAX` without a limit.
     pub max_in_flight: u32,
     /// The same for the model on it.
@@ -89,6 +91,11 @@ pub struct Serving {
 const _: () = assert!(std::mem::offset_of!(Serving, backend) + size_of::<u16>() <= 64);
 
 impl Serving {
+    /// Returns its engine, configured or detected.
+    pub fn engine(&self) -> Engine {
+        self.state.engine(self.configured_engine)
+    }
+
     /// What a cooldown of the model covers on the backend, for every client.
     pub fn model_scope(&self) -> CooldownScope {
         self.cooldown

@@ -427,6 +427,7 @@ fn serve(
         backend: u16::try_from(index).unwrap_or(u16::MAX),
         id: backend.state.id,
         priority: backend.config.priority,
+        configured_engine: backend.config.engine,
         weight: backend.config.weight.max(1),
         most_weight: 0,
         least_limit: rules.least_limit(max_in_flight.min(limits.most)),

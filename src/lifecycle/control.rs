@@ -151,6 +151,7 @@ impl ControlLoop {
                 predictions: fleet.learned_predictions(),
                 limits: self.reloader.proxy.rates().used(&generation.config, moment),
                 stored,
+                homes: self.reloader.proxy.pass_homes_on(),
             }
         };
         let taken = successor.take_over(&self.sockets.all(), process_state).await;

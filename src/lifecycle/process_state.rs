@@ -1,17 +1,18 @@
 //! What an upgrade keeps of a running process: drains that were set by hand, what predictors have learned, what keys
-//! have used of their limits, and which backends have the responses that clients continue. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
+//! have used of their limits, which backends have the responses that clients continue, and where sessions are at home. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
 //! to continue with.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::admission::rate_limits::KeyUse;
 use crate::fleet::{LearnedPrediction, ManualDrain};
-use crate::proxy::RememberedIds;
+use crate::proxy::{RememberedHomes, RememberedIds};
 
 /// How long either process waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,14 +34,21 @@ pub struct ProcessState {
     /// in another form.
     #[serde(deserialize_with = "if_readable")]
     pub stored: RememberedIds,
+    /// The homes of sessions; none where another version writes them in another form.
+    #[serde(deserialize_with = "if_readable")]
+    pub homes: RememberedHomes,
 }
 
 /// Leaves out what this version cannot read.
-fn if_readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RememberedIds, D::Error> {
+fn if_readable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + Default,
+{
     let value = serde_json::Value::deserialize(deserializer)?;
     Ok(serde_json::from_value(value).unwrap_or_else(|error| {
-        tracing::warn!(%error, "stored responses could not be taken over");
-        RememberedIds::default()
+        tracing::warn!(%error, "a part of the previous process's state could not be taken over");
+        T::default()
     }))
 }
 
@@ -136,6 +144,7 @@ mod tests {
             predictions: (0..1024).map(prediction).collect(),
             limits: vec![KeyUse::default()],
             stored: stored.clone(),
+            homes: RememberedHomes::default(),
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
         let receiver = tokio::task::spawn_blocking(move || receive_state(&theirs));

@@ -34,6 +34,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Interval of repeating an unchanged status: systemd ignores the new process of an upgrade until it
 /// has processed the MAINPID message of the old one.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// The most models whose strategy is logged.
+const LOGGED_MODELS: usize = 20;
 /// Polling interval while waiting for readiness or for the end of the drain.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the first health checks may delay readiness.
@@ -88,6 +90,18 @@ impl Supervisor {
         self.take_over().await;
         self.sockets.start_accepting();
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
+        self.log_strategies();
+    }
+
+    /// Logs what the strategy `auto` comes to, once engines have had the time to show what they are.
+    fn log_strategies(&self) {
+        let generation = self.proxy.generation();
+        let topology = generation.fleet.topology();
+        for model in topology.models().iter().take(LOGGED_MODELS) {
+            let Some(chosen) = generation.router.chosen_strategy(model, now()) else { return };
+            let (strategy, reason) = (chosen.strategy.name(), chosen.reason);
+            tracing::info!(model = %model.name, strategy, reason, "strategy chosen");
+        }
     }
 
     /// Reports to the previous process that this one is ready, and continues with its state.
@@ -108,7 +122,8 @@ impl Supervisor {
                 let keys = self.proxy.rates().restore_used(&state.limits, moment);
                 tracing::debug!(keys, "limits continue with what was used");
                 let ids = self.proxy.restore_ids(&state.stored);
-                tracing::debug!(ids, "stored responses are known");
+                let homes = self.proxy.restore_homes(&state.homes);
+                tracing::debug!(ids, homes, "stored responses and homes of sessions are known");
                 let proxy = Arc::clone(&self.proxy);
                 tokio::spawn(async move {
                     let received = later.receive(|ids| _ = proxy.restore_ids(&ids)).await;

@@ -179,6 +179,7 @@ impl RequestObserver for Metrics {
         self.backends.with(event.backend, |series| {
             series.count_attempt(OutcomeId::of(event.outcome), event.code);
             series.moves.fetch_add(u64::from(event.is_moved), Ordering::Relaxed);
+            series.count_cuts(event.usage.map(|usage| usage.cut).unwrap_or_default());
         });
     }
 

@@ -43,9 +43,10 @@ impl CacheState {
     ) -> Self {
         let blocks = capacity_tokens.map(|tokens| tokens / u64::from(block_tokens.max(1)));
         let most = if params.is_capped { params.capacity } else { MAX_CAPACITY };
+        let own = || params.capacity_in(block_tokens);
         let capacity = blocks
             .filter(|blocks| *blocks > 0)
-            .map_or(params.capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
+            .map_or_else(own, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
         Self { capacity, block_tokens, epoch }
     }
 }
@@ -115,6 +116,12 @@ mod tests {
         assert_eq!(capacity(&params, None), params.capacity);
         assert_eq!(capacity(&params, Some(1600)), 100);
         assert_eq!(capacity(&params, Some(15)), params.capacity, "less than a block is no report");
+        for (block_tokens, blocks) in [(16, 31_250), (128, 3906), (512, 976), (1 << 20, 1)] {
+            let unreported = CacheState::new(&params, block_tokens, None, 0);
+            assert_eq!(unreported.capacity, blocks, "500,000 tokens, whatever the size of blocks");
+            let state = CacheState::new(&capped, block_tokens, None, 0);
+            assert_eq!(state.capacity, 10, "as configured");
+        }
         assert_eq!(capacity(&params, Some(u64::MAX)), MAX_CAPACITY);
         assert_eq!((capacity(&capped, Some(1600)), capacity(&capped, Some(32))), (10, 2));
     }

@@ -1,34 +1,50 @@
-//! A prompt's blocks in few hashes: the first blocks one by one, those behind them sixteen at a time. So a log keeps where
-//! short prompts part in blocks of 32 tokens, and 17,408 tokens of a long one, in at most 64 hashes.
+//! A prompt's blocks in few hashes, for the access log: the first blocks one by one, those behind them in
+//! groups that get larger with their position. So a log keeps where short prompts part in blocks of 32 tokens,
+//! and 1.4 million tokens of a long one to within 6 % of its length, in at most 160 hashes.
 
 use crate::mix::mix;
 
 /// Tokens of a block.
 pub const FOLDED_TOKENS: u32 = 32;
-/// Blocks with a hash each.
-const SINGLE: usize = 32;
-/// Blocks that share a hash behind them.
-const TOGETHER: usize = 16;
+/// Blocks that share a hash, one number for each [`GROUPS`] hashes: 1,024 tokens, then 16,384, then four times as
+/// many each. The first two are those of older logs.
+const TOGETHER: [u32; 5] = [1, 16, 64, 256, 1024];
+/// Hashes for groups of the same size.
+const GROUPS: u32 = 32;
 /// The most hashes.
-pub const MOST_FOLDED: usize = 64;
+pub const MOST_FOLDED: usize = 160;
 /// The most blocks that they stand for.
-pub const MOST_UNFOLDED: u32 = 544;
+pub const MOST_UNFOLDED: u32 = GROUPS * (1 + 16 + 64 + 256 + 1024);
+/// Blocks that a replay keeps of each prompt, however many prompts there are.
+const LEAST_REPLAYED: usize = 544;
+/// Blocks that a replay keeps of all prompts: 64 MiB of hashes.
+const ALL_REPLAYED: usize = 8 << 20;
+
+/// The blocks of each group, in order.
+fn groups() -> impl Iterator<Item = u32> {
+    TOGETHER.into_iter().flat_map(|blocks| (0..GROUPS).map(move |_| blocks))
+}
 
 /// The hashes that stand for a prompt's blocks, of which each hash includes all before it.
 pub fn fold(blocks: &[u64]) -> impl Iterator<Item = u64> + '_ {
-    let (single, together) = blocks.split_at(SINGLE.min(blocks.len()));
-    let last = together.chunks_exact(TOGETHER).filter_map(<[u64]>::last);
-    single.iter().chain(last).copied().take(MOST_FOLDED)
+    let ends = groups().scan(0, |end, group| {
+        *end += group as usize;
+        Some(*end)
+    });
+    ends.map_while(|end| blocks.get(end - 1).copied())
 }
 
 /// Hashes for every block again: the same for prompts whose folded hashes are the same.
 pub fn unfold(folded: &[u64]) -> impl Iterator<Item = u64> + '_ {
-    let (single, together) = folded.split_at(SINGLE.min(folded.len()));
-    let each = |hash: &u64| {
+    folded.iter().zip(groups()).flat_map(|(hash, group)| {
         let hash = *hash;
-        (0..TOGETHER as u64).map(move |number| mix(hash ^ number))
-    };
-    single.iter().copied().chain(together.iter().flat_map(each))
+        (0..group).map(move |number| if group == 1 { hash } else { mix(hash ^ u64::from(number)) })
+    })
+}
+
+/// The most blocks of a prompt that a replay of `prompts` of them keeps, so that its memory is bounded.
+pub fn most_replayed(prompts: usize) -> usize {
+    (ALL_REPLAYED / prompts.max(1)).max(LEAST_REPLAYED)
 }
 
 #[cfg(test)]
@@ -40,18 +56,36 @@ mod tests {
     }
 
     #[test]
-    fn prompts_share_what_they_shared_before_to_sixteen_blocks() {
+    fn prompts_share_what_they_shared_before_to_the_last_whole_group() {
         let prompt = |own: u64, from: u64| -> Vec<u64> {
-            (0..600).map(|n| if n < from { n } else { own * 1000 + n }).collect()
+            (0..50_000).map(|n| if n < from { n } else { own * 100_000 + n }).collect()
         };
         let common = |a: &[u64], b: &[u64]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        for (from, shared) in [(0, 0), (5, 5), (32, 32), (47, 32), (48, 48), (100, 96)] {
+        let shared = [
+            (0, 0),
+            (5, 5),
+            (32, 32),
+            (47, 32),
+            (48, 48),
+            (100, 96),
+            (544, 544),
+            (607, 544),
+            (3000, 2848),
+            (50_000, 43_552),
+        ];
+        for (from, shared) in shared {
             let (a, b) = (round(&prompt(1, from)), round(&prompt(2, from)));
             assert_eq!(common(&a, &b), shared, "{from}");
             assert_eq!(a.len(), MOST_UNFOLDED as usize);
         }
         assert_eq!(fold(&prompt(1, 0)).count(), MOST_FOLDED);
         assert_eq!(round(&prompt(1, 0)[..7]), prompt(1, 0)[..7]);
-        assert_eq!(round(&prompt(1, 0)[..63]).len(), 48, "a part of sixteen is left out");
+        assert_eq!(round(&prompt(1, 0)[..63]).len(), 48, "a part of a group is left out");
+    }
+
+    #[test]
+    fn replay_of_many_prompts_keeps_less_of_each() {
+        assert!(most_replayed(100) > MOST_UNFOLDED as usize);
+        assert_eq!((most_replayed(2048), most_replayed(20_000)), (4096, 544));
     }
 }

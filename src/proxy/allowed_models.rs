@@ -14,6 +14,10 @@ pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
 /// Whether the client may use the model that its request names. Where no alias has that name, the engine's own
 /// spelling counts, with or without the default tag: a list of models has one spelling, requests may have any.
 pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) -> bool {
+    // Most keys may use all models, and the forms of a name take an allocation.
+    if !is_limited(ctx) {
+        return true;
+    }
     let auth = &ctx.generation.config.auth;
     let is_alias = ctx.generation.router.names.has(name);
     let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));

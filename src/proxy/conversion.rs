@@ -150,6 +150,7 @@ impl WayBack {
             arrived_at,
             out: Vec::new(),
             failure: None,
+            claim: None,
         }
     }
 }
@@ -162,9 +163,26 @@ pub(crate) struct Converter {
     out: Vec<u8>,
     /// Why the response cannot be converted.
     failure: Option<BadResponse>,
+    /// The memory for what a stream keeps until its end.
+    claim: Option<BodyClaim>,
 }
 
+/// The least by which a claim of a stream grows: not every event touches the budget.
+const CLAIM_STEP: usize = 16 * 1024;
+
 impl Converter {
+    /// Has a stream claim memory for what it keeps.
+    pub(crate) fn with_claim(self, claim: BodyClaim) -> Self {
+        Self { claim: Some(claim), ..self }
+    }
+
+    /// Whether there is memory for what the converter keeps.
+    fn claim_held(&mut self) -> bool {
+        let held = self.inner.held();
+        let Some(claim) = self.claim.as_mut().filter(|_| held > 0) else { return true };
+        claim.grow_to(held.next_multiple_of(CLAIM_STEP)) || claim.grow_to(held)
+    }
+
     /// The `content-type` that the client gets.
     pub(crate) fn content_type(&self) -> &'static str {
         self.inner.content_type()
@@ -186,10 +204,13 @@ impl Transform for Converter {
         let ended = match (fed, is_last) {
             (Ok(()), true) => {
                 let (inner, out) = (&mut self.inner, &mut self.out);
-                beside_the_loop(inner.held(), || inner.finish(elapsed, out))
+                beside_the_loop(inner.unread(), || inner.finish(elapsed, out))
             }
             (fed, _) => fed,
         };
+        if ended.is_ok() && !self.claim_held() {
+            return Err(ErrorCode::ResponseMemoryFull);
+        }
         match ended {
             Ok(()) => Ok(std::mem::take(&mut self.out).into()),
             // What was converted before stays: `cut` sends it with the end.

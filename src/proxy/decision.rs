@@ -13,7 +13,7 @@ use super::replay::replay_fields;
 use super::reserved::{Decided, Reserved};
 use crate::api::Work;
 use crate::clock::now;
-use crate::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest};
+use crate::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
@@ -112,7 +112,8 @@ fn visit_home(
     request: &ScannedRequest,
     decision: &RoutingDecision,
 ) {
-    let Some(session) = request.session.filter(|_| keeps_homes(ctx)) else { return };
+    let is_kept = keeps_homes(ctx) && decision.strategy.has_scorers();
+    let Some(session) = request.session.filter(|_| is_kept) else { return };
     let fleet = &request.fleet;
     let serves_other_models = |home: BackendId| {
         let model = fleet.model(decision.model);
@@ -250,14 +251,14 @@ fn reserve(
         if let Some(mut permit) = serving.try_reserve(&wanted) {
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
             let expected = serving.latency.expect(streaming, limit);
-            let cached = decision.scores.map_or(0, |scores| scores.expected_tokens());
-            let uncached = request.profile.prefill_tokens().0.saturating_sub(cached);
+            let uncached = decision.uncached_tokens(&request.profile);
             let wait = serving.expected_wait(uncached.into(), streaming, input.now);
             if let Some(wait) = wait.filter(|_| request.profile.operation.row().work != Work::Text)
             {
                 permit.watch_progress(wait, input.now);
             }
-            permit.count_tokens(request.profile.prefill_tokens().0, expected.tokens.0);
+            let prompt = request.profile.prefill_tokens().0;
+            permit.count_tokens(RequestTokens { prompt, uncached, output: expected.tokens.0 });
             permit.estimate_drain(expected, input.now);
             if router.predicts() {
                 let objectives = &request.objectives;
@@ -327,8 +328,11 @@ fn read_prompt<'a>(
     chain: &'a mut Chain,
 ) -> Option<&'a Chain> {
     let router = &ctx.generation.router;
-    let weighted = router.weighted().filter(|weighted| weighted.profile().reads_prompts())?;
+    // Without scorers for any model, names need not be resolved.
+    router.weighted()?;
     let model = router.names.resolve(&request.model, &request.fleet, request.split);
+    let weighted = router.weighted_for(&request.fleet, model, now());
+    let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts())?;
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
     Some(chain)

@@ -133,6 +133,9 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
         ErrorCode::ResponseTimeout => "The backend did not respond in time",
         ErrorCode::TotalTimeout => "The request took longer than it may",
         ErrorCode::ConnectTimeout => "No backend accepted a connection in time",
+        ErrorCode::ResponseMemoryFull => {
+            "Too many responses are held at once (limits.buffered_responses)"
+        }
         ErrorCode::BadUpstreamResponse => "The rest of the backend's response cannot be relayed",
         _ => "The backend closed the connection in the middle of its response",
     }

@@ -2,7 +2,6 @@
 //! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
 //! recorded once.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use super::shift_state::TooLong;
 use super::token_count;
 use super::unsupported;
 use crate::api::{ErrorCode, Operation};
+use crate::clock::now;
 use crate::config::AuthorizationPolicy;
 use crate::dialect::ErrorMeaning;
 use crate::downstream::body::BodyClaim;
@@ -106,8 +106,8 @@ async fn run(
         if let Some(change) = residency::change_of(request, attempt) {
             return residency::respond(proxy, session, ctx, request, attempt, change).await;
         }
-        if token_count::is_in_steps(request, attempt) {
-            return token_count::respond(proxy, session, ctx, request, attempt).await;
+        if let Some(counter) = token_count::counter_of(request, attempt) {
+            return token_count::respond(proxy, session, ctx, request, attempt, counter).await;
         }
     }
     match prepare(proxy, ctx, request, attempt) {
@@ -186,10 +186,10 @@ async fn judge(
 ) -> Result<Disposition, Failure> {
     let is_success = matches!(reply.head.status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
-    let mut first_event = pin!(None);
+    let mut late = None;
+    let terms = response_terms(ctx, request, reply, is_gathered);
     loop {
         let disposition = {
-            let terms = response_terms(ctx, request, reply, is_gathered);
             let seen = SeenResponse {
                 status: reply.head.status,
                 framing: reply.head.framing,
@@ -204,21 +204,28 @@ async fn judge(
             return Ok(disposition);
         }
         if !has_started {
-            let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
-            first_event.set(Some(tokio::time::sleep(limit)));
+            has_started = true;
+            // Most engines write a short body together with its head: nothing has to wait for it.
+            if reply.exchange.take_arrived(&mut reply.started).unwrap_or(false) {
+                continue;
+            }
         }
-        has_started = true;
+        let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
+        let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let known = reply.started.payload().len();
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
-        let read = match first_event.as_mut().as_pin_mut() {
-            None => read.await,
-            Some(late) => tokio::select! {
-                biased;
-                read = read => read,
-                () = late, if !is_over => match is_success {
-                    true => return Ok(Disposition::Relay),
-                    false => { is_over = true; continue }
-                },
+        let read = tokio::select! {
+            biased;
+            read = read => read,
+            () = late, if !is_over => match is_success {
+                true => return Ok(Disposition::Relay),
+                false => {
+                    is_over = true;
+                    // What the engine promised of a body may never come: the client is not kept waiting for it.
+                    let deadline = &mut reply.exchange.interrupts.deadline;
+                    deadline.set(now(), ERROR_BODY, ErrorCode::ResponseTimeout);
+                    continue;
+                }
             },
         };
         match read {

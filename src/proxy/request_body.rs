@@ -12,14 +12,15 @@ use super::allowed_models;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
-use crate::api::{Capabilities, ErrorCode, Operation};
+use super::long_work::beside_the_loop;
+use crate::api::{Capabilities, ErrorCode, Operation, is_control_field};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
-use crate::fleet::{BackendSet, Requester};
+use crate::fleet::BackendSet;
 use crate::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
 use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 use crate::wire::content_coding::ContentCoding;
@@ -92,11 +93,20 @@ impl Scanned {
     }
 }
 
-/// Scans the body.
+/// Scans the body; a large one beside the event loop.
 ///
 /// # Errors
 /// When the body is malformed.
 pub(crate) fn scan_body(
+    session: &Session,
+    ctx: &RequestContext,
+    operation: Operation,
+    body: &HeldBody,
+) -> Result<Scanned, OwnError> {
+    beside_the_loop(body.bytes.len(), || scan_here(session, ctx, operation, body))
+}
+
+fn scan_here(
     session: &Session,
     ctx: &RequestContext,
     operation: Operation,
@@ -173,7 +183,6 @@ pub(crate) fn admit(
     let headers = &session.req_header().headers;
     let fleet = ctx.generation.fleet.topology();
     let router = &ctx.generation.router;
-    ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.prompt_tokens = Some(profile.prompt_tokens);
     let session = session_of(ctx, headers, profile.session.of(&body.bytes));
@@ -187,7 +196,10 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    let field = |name: &HeaderName| fields_of(headers, name);
+    // Most requests have none of these fields, and one look at the names is cheaper than a look-up of each.
+    let has_objectives = headers.keys().any(is_control_field);
+    let field =
+        |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
     let named = known.map_or(target, |model| &*model.name);
     let objectives = read_objectives(config, field, ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;

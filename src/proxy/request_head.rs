@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
-use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -27,7 +26,7 @@ use crate::config::{Compat, Cors};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::routing::Way;
-use crate::upstream::headers::{KEY_FIELDS, REQUEST_ID};
+use crate::upstream::headers::{REQUEST_ID, is_key};
 use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;
@@ -186,9 +185,7 @@ fn check_head(
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
     // Two parsers may pick different ones of them: penstock must not check one key and an engine another.
-    let authorization = header::AUTHORIZATION;
-    let mut names = KEY_FIELDS.iter().chain([&authorization]);
-    if let Some(name) = names.find(|name| is_repeated(head, name)) {
+    if let Some(name) = repeated_key(&head.headers) {
         let message = format!("There must be at most one {name} field");
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
@@ -208,8 +205,12 @@ fn check_head(
     Ok(())
 }
 
-fn is_repeated(head: &RequestHeader, name: &HeaderName) -> bool {
-    head.headers.get_all(name).iter().nth(1).is_some()
+/// The field that carries a key and stands there twice. The map has the values of one name in a row.
+fn repeated_key(headers: &HeaderMap) -> Option<&HeaderName> {
+    let mut last = None;
+    // Comparing the few names costs less than a look-up of each that may carry a key.
+    let mut names = headers.iter().map(|(name, _)| name).filter(|name| is_key(name));
+    names.find(|name| last.replace(*name) == Some(*name))
 }
 
 fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {

@@ -17,7 +17,7 @@ use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::conversion::WayBack;
-use super::failure::timeout_message;
+use super::failure::{timeout_message, unreadable_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
 use super::shift_state::CONTEXT_SHIFT;
 use crate::api::{ErrorCode, Operation, StreamFraming, Work, error_event};
@@ -77,7 +77,7 @@ pub(crate) async fn relay(
         way_back => way_back,
     };
     let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
-    let mut transform = transform_of(&mut reply.head, ctx, request, way_back)?;
+    let mut transform = transform_of(proxy, &mut reply.head, ctx, request, way_back)?;
     let Reply { mut exchange, mut head, attempt, started } = reply;
     finish_head(&mut head, ctx, session, request, attempt)?;
     if is_stream {
@@ -142,7 +142,7 @@ fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayE
         }
         RelayEnd::Cut(code) => {
             ctx.record.code = Some(code);
-            ctx.record.outcome = Some(Outcome::Fault);
+            ctx.record.outcome = Some(unreadable_outcome(code));
         }
         RelayEnd::Complete | RelayEnd::LeftAfterEnd | RelayEnd::ClientGone => {}
     }
@@ -178,13 +178,15 @@ fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
 
 /// What changes the payload on its way, with the head changed to match.
 fn transform_of(
+    proxy: &Proxy,
     head: &mut ResponseHead,
     ctx: &RequestContext,
     request: &ScannedRequest,
     way_back: Option<WayBack>,
 ) -> pingora::Result<Option<Box<dyn Transform>>> {
     if let Some(way_back) = way_back {
-        let converter = converted::converter(way_back, ctx, request);
+        let claim = proxy.claim_response();
+        let converter = converted::converter(way_back, ctx, request).with_claim(claim);
         converted::describe(head, converter.content_type())?;
         return Ok(Some(Box::new(converter)));
     }

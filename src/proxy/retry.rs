@@ -114,6 +114,9 @@ fn after_attempt(
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_busy();
             past.has_met_limit |= failure.is_rate_limit();
+            // Or every refused request would reach the backends in cooldown. One that was not refused would fail without
+            // them.
+            request.may_probe &= !failure.is_busy();
             let goes_on = goes_on(proxy, ctx, request, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
             let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderValue};
+use http::header::{HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 
 use crate::api::hex;
 use crate::mix::{GOLDEN_GAMMA, mix};
-use crate::upstream::headers::{KEY_FIELDS, key_in_protocols};
+use crate::upstream::headers::is_key;
 
 /// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
 /// whole state is one counter.
@@ -64,10 +64,12 @@ impl Seeds {
     /// Identifies the credential that a client sends along; never 0, also without one.
     pub(crate) fn hash_credential(&self, headers: &HeaderMap) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        for name in KEY_FIELDS.iter().chain([&AUTHORIZATION]) {
-            headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
+        // A web page has its key among the subprotocols of a WebSocket.
+        for (name, value) in headers {
+            if is_key(name) || *name == SEC_WEBSOCKET_PROTOCOL {
+                (name.as_str(), value.as_bytes()).hash(&mut hasher);
+            }
         }
-        key_in_protocols(headers).hash(&mut hasher);
         hasher.finish().max(1)
     }
 }

@@ -1,9 +1,11 @@
-//! Anthropic's `count_tokens` on a backend that has no such path: llama.cpp's `/apply-template` writes the prompt
-//! as the model would read it, and `/tokenize` counts it. No token is generated.
+//! Anthropic's `count_tokens` on a backend that has no such path. vLLM's `/tokenize` counts the
+//! messages of a chat; that of llama.cpp counts text, which `/apply-template` writes as the model
+//! would read it. No token is generated.
 
 use std::future::poll_fn;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
@@ -17,31 +19,38 @@ use crate::api::Operation;
 use crate::dialect::{RequestTerms, convert_request};
 use crate::upstream::failure::Failure;
 
-/// Whether the attempt's backend counts in two steps.
-pub(super) fn is_in_steps(request: &ScannedRequest, attempt: &Attempt<'_>) -> bool {
-    request.profile.operation == Operation::CountTokens
-        && attempt.serving.conversion(Operation::CountTokens).is_some()
+/// The operation by which the attempt's backend counts for a request that wants just that.
+pub(super) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Option<Operation> {
+    let operation = request.profile.operation;
+    (operation == Operation::CountTokens).then(|| attempt.serving.conversion(operation)).flatten()
 }
 
-/// Counts, and responds with the count.
+/// Counts by that operation, and responds with the count.
 pub(super) async fn respond(
     proxy: &Proxy,
     session: &Session,
     ctx: &mut RequestContext,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
+    counter: Operation,
 ) -> AttemptEnd {
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
     let terms = RequestTerms { model, engine: attempt.engine(), num_ctx: None };
-    let steps = (Operation::CountTokens, Operation::ApplyTemplate);
-    let chat = match convert_request(steps.0, steps.1, request.body(), &terms) {
+    let chat = match convert_request(Operation::CountTokens, counter, request.body(), &terms) {
         Ok(converted) => Bytes::from(converted.body),
         Err(error) => {
             return AttemptEnd::Elsewhere(Elsewhere::NotConverted(NotConverted::NoForm(error)));
         }
     };
+    let headers = &session.req_header().headers;
+    let engine = Counting { proxy, ctx, headers, attempt, model };
     // Boxed: every request would carry room for it along.
-    let mut counting = Box::pin(count(proxy, session, ctx, attempt, (model, chat)));
+    let mut counting = Box::pin(async {
+        match counter {
+            Operation::Tokenize => engine.count_messages(chat).await,
+            _ => engine.count_template(chat).await,
+        }
+    });
     let counted = tokio::select! {
         counted = &mut counting => counted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => {
@@ -60,29 +69,51 @@ pub(super) async fn respond(
     }
 }
 
-/// The tokens of a chat's prompt.
-async fn count(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &RequestContext,
-    attempt: &Attempt<'_>,
-    (model, chat): (&str, Bytes),
-) -> Result<usize, Refused> {
-    let headers = &session.req_header().headers;
-    let page = post(proxy, ctx, headers, attempt, ("/apply-template", chat)).await?;
-    let prompt = read(&page)?.get("prompt").and_then(Value::as_str).map(str::to_owned);
-    let prompt = prompt.ok_or_else(unreadable)?;
-    // The template has the marks that a tokenizer would add.
-    let text =
-        json!({"model": model, "content": prompt, "add_special": false, "parse_special": true});
-    let body = Bytes::from(text.to_string());
-    let page = post(proxy, ctx, headers, attempt, ("/tokenize", body)).await?;
-    let page = read(&page)?;
-    page.get("tokens").and_then(Value::as_array).map(Vec::len).ok_or_else(unreadable)
+/// The engine that counts.
+struct Counting<'a> {
+    proxy: &'a Proxy,
+    ctx: &'a RequestContext,
+    headers: &'a HeaderMap,
+    attempt: &'a Attempt<'a>,
+    /// Its name for the model.
+    model: &'a str,
 }
 
-fn read(page: &[u8]) -> Result<Value, Refused> {
-    serde_json::from_slice(page).map_err(|_not_json| unreadable())
+impl Counting<'_> {
+    /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes messages.
+    async fn count_messages(&self, chat: Bytes) -> Result<u64, Refused> {
+        let page = self.post("/tokenize", chat).await?;
+        let count = page.get("count").and_then(Value::as_u64);
+        count.or_else(|| length_of(&page)).filter(|count| *count > 0).ok_or_else(|| {
+            // An engine that takes text alone finds none of it.
+            let text = "its `/tokenize` counts no messages".to_owned();
+            Refused { status: None, text }
+        })
+    }
+
+    /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes text.
+    async fn count_template(&self, chat: Bytes) -> Result<u64, Refused> {
+        let page = self.post("/apply-template", chat).await?;
+        let prompt = page.get("prompt").and_then(Value::as_str).ok_or_else(unreadable)?;
+        // The template has the marks that a tokenizer would add.
+        let text = json!({
+            "model": self.model, "content": prompt, "add_special": false, "parse_special": true,
+        });
+        let page = self.post("/tokenize", Bytes::from(text.to_string())).await?;
+        length_of(&page).ok_or_else(unreadable)
+    }
+
+    async fn post(&self, path: &'static str, body: Bytes) -> Result<Value, Refused> {
+        let Self { proxy, ctx, headers, attempt, .. } = *self;
+        let page = post(proxy, ctx, headers, attempt, (path, body)).await?;
+        serde_json::from_slice(&page).map_err(|_not_json| unreadable())
+    }
+}
+
+/// The number of tokens in a list of them.
+fn length_of(page: &Value) -> Option<u64> {
+    let tokens = page.get("tokens")?.as_array()?;
+    u64::try_from(tokens.len()).ok()
 }
 
 fn unreadable() -> Refused {

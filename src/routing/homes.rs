@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
 
 use super::session::SessionIds;
 use crate::fleet::BackendId;
@@ -30,6 +31,19 @@ pub struct SessionHomes {
     table: ArcSwap<Table>,
     evicted: AtomicU64,
 }
+
+/// A session at its home, as another process continues with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptHome(
+    /// Its slot.
+    u32,
+    /// The bits that are kept of its hash.
+    u32,
+    /// The position of its backend.
+    u16,
+    /// The seconds since it was served there.
+    u64,
+);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -148,6 +162,48 @@ impl SessionHomes {
         table
     }
 
+    /// Returns the homes that have not expired, and the number of sessions that there is room for. `position`: that
+    /// of a backend among those that both processes know.
+    pub fn kept(
+        &self,
+        position: impl Fn(BackendId) -> Option<u16>,
+        now: Timestamp,
+    ) -> (usize, Vec<KeptHome>) {
+        let table = self.table.load();
+        let homes = (0_u32..).zip(&table.slots).filter_map(|(slot, word)| {
+            let entry = Entry::of(word.load(Ordering::Relaxed))?;
+            let idle = entry.age(now);
+            let tag = u32::try_from(entry.tag).ok()?;
+            let position = position(entry.backend).filter(|_| idle < EXPIRES)?;
+            Some(KeptHome(slot, tag, position, idle.as_secs()))
+        });
+        (table.slots.len(), homes.collect())
+    }
+
+    /// Returns the number of sessions that there is room for, where at most `limit` are to be kept.
+    pub fn room(&self, limit: usize) -> usize {
+        self.table_of(limit).slots.len()
+    }
+
+    /// Continues with homes from another process that had room for as many. `backend`: the one at a position. Returns
+    /// the number of sessions that have a home again.
+    pub fn restore(
+        &self,
+        homes: &[KeptHome],
+        backend: impl Fn(u16) -> Option<BackendId>,
+        now: Timestamp,
+    ) -> usize {
+        let table = self.table.load();
+        let restored = homes.iter().filter_map(|KeptHome(slot, tag, position, idle)| {
+            let (slot, backend) = (table.slots.get(*slot as usize)?, backend(*position)?);
+            let seconds = seconds_of(now).wrapping_sub(*idle) & ((1 << SECOND_BITS) - 1);
+            let tag = u64::from(*tag) & ((1 << TAG_BITS) - 1);
+            slot.store(Entry { tag, backend, seconds }.to_word(), Ordering::Relaxed);
+            Some(())
+        });
+        restored.count()
+    }
+
     /// The number of sessions in the table.
     pub fn len(&self) -> usize {
         let table = self.table.load();
@@ -200,6 +256,27 @@ mod tests {
         assert_eq!(home(&homes, 7, 130), Some(B), "a minute after it was there");
         assert_eq!(home(&homes, 7, 130 + 3599), Some(B));
         assert_eq!(home(&homes, 7, 130 + 3600), None, "idle for an hour");
+    }
+
+    #[test]
+    fn homes_survive_in_another_process() {
+        let old = SessionHomes::default();
+        for session in 1..=40 {
+            visit(&old, session << 40 | session, A, 5000 + session);
+        }
+        visit(&old, 99, B, 1000);
+        let (limit, kept) = old.kept(|backend| (backend == A).then_some(3), at(5100));
+        assert_eq!((limit, kept.len()), (64, 40), "one has expired");
+        let new = SessionHomes::default();
+        assert_eq!(new.room(64), limit);
+        // The clock of another process may have started just now.
+        assert_eq!(new.restore(&kept, |position| (position == 3).then_some(B), at(7)), 40);
+        for session in 1..=40 {
+            assert_eq!(home(&new, session << 40 | session, 7), Some(B));
+        }
+        assert_eq!(home(&new, 1 << 40 | 1, 7 + 3600 - 99), None, "its idle time goes on");
+        assert_eq!(home(&new, 40 << 40 | 40, 7 + 3600 - 99), Some(B));
+        assert_eq!(new.restore(&kept, |_| None, at(7)), 0, "its backend is gone");
     }
 
     #[test]

@@ -35,6 +35,14 @@ pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) 
 }
 
 impl RoutingDecision {
+    /// The tokens of the prompt that the backend computes which was picked: those that it is not
+    /// believed to have cached.
+    pub fn uncached_tokens(&self, request: &RequestProfile) -> u32 {
+        let prompt = request.prefill_tokens().0;
+        let scores = self.scores.filter(|_| prompt > 0);
+        scores.map_or(prompt, |scores| scores.uncached_tokens(prompt))
+    }
+
     /// The request as the backend gets it that was picked.
     pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
         sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))

@@ -78,6 +78,13 @@ impl ScoreRecord {
         self.matched_blocks.saturating_mul(self.block_tokens)
     }
 
+    /// The tokens that it has to compute of a prompt of `prompt` tokens. A prompt is at least as long
+    /// as its blocks, see [`RequestFeatures::new_tokens`].
+    pub fn uncached_tokens(&self, prompt: u32) -> u32 {
+        let in_blocks = self.prompt_blocks.saturating_mul(self.block_tokens);
+        prompt.max(in_blocks).saturating_sub(self.expected_tokens())
+    }
+
     /// What `profile` made of the candidate it chose.
     pub(super) fn of(
         profile: &Profile,

@@ -17,9 +17,9 @@ use super::split::SplitPoint;
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
-use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving};
+use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving, Topology};
 use crate::scan::RequestProfile;
-use crate::units::TokenCount;
+use crate::units::{Timestamp, TokenCount};
 
 /// Decides by one configuration.
 #[derive(Debug)]
@@ -47,13 +47,8 @@ struct Considered<'a> {
     input: &'a RouteInput<'a>,
     model: &'a Model,
     id: ModelId,
-}
-
-impl<'a> Considered<'a> {
-    fn find(input: &'a RouteInput<'a>, name: &str) -> Option<Self> {
-        let id = input.fleet.model_id(name)?;
-        Some(Self { input, model: input.fleet.model(id)?, id })
-    }
+    /// The strategy that decides about the model.
+    strategy: Strategy,
 }
 
 impl Router {
@@ -76,9 +71,30 @@ impl Router {
         }
     }
 
-    /// The weighted strategy, where it is in use.
+    /// The weighted strategy, where it is in use for some models.
     pub fn weighted(&self) -> Option<&Weighted> {
         self.weighted.as_ref()
+    }
+
+    /// The weighted strategy, where `strategy` decides by it.
+    #[inline(always)]
+    pub(super) fn weighted_in(&self, strategy: Strategy) -> Option<&Weighted> {
+        self.weighted.as_ref().filter(|_| strategy.has_scorers())
+    }
+
+    /// The weighted strategy, where it decides about the model of that name.
+    pub fn weighted_for(&self, fleet: &Topology, model: &str, now: Timestamp) -> Option<&Weighted> {
+        if self.strategy != Strategy::Auto {
+            return self.weighted.as_ref();
+        }
+        let model = fleet.model_id(model).and_then(|id| fleet.model(id))?;
+        self.weighted_in(self.strategy_of(model, now))
+    }
+
+    fn consider<'a>(&self, input: &'a RouteInput<'a>, name: &str) -> Option<Considered<'a>> {
+        let id = input.fleet.model_id(name)?;
+        let model = input.fleet.model(id)?;
+        Some(Considered { input, model, id, strategy: self.strategy_of(model, input.now) })
     }
 
     /// The session that a request names, where decisions read it.
@@ -146,9 +162,7 @@ impl Router {
             self.may_shed(target, input, &decision)?;
             return Ok(decision);
         }
-        // A retry is no probe: or every refused request would reach the backends in cooldown.
         if input.may_probe
-            && input.tried.is_empty()
             && let Some(decision) = self.pick_next_probe(target, input, recorder)
         {
             return Ok(decision);
@@ -228,8 +242,8 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Option<RoutingDecision> {
-        let considered = Considered::find(input, name)?;
-        let Considered { model, id, .. } = considered;
+        let considered = self.consider(input, name)?;
+        let Considered { model, id, strategy, .. } = considered;
         let in_panic = self.is_in_panic(model);
         let strict = Conditions { in_panic, ..Conditions::STRICT };
         // Backends that are assumed to have a capability only count when none is known to.
@@ -246,7 +260,7 @@ impl Router {
             backend: backend.id,
             model: id,
             row: picked.row,
-            strategy: self.strategy,
+            strategy,
             is_fallback: false,
             is_assumed,
             in_panic,
@@ -283,7 +297,7 @@ impl Router {
         input: &RouteInput<'_>,
         recorder: &mut R,
     ) -> Option<RoutingDecision> {
-        let Considered { model, id, .. } = Considered::find(input, name)?;
+        let Considered { model, id, strategy, .. } = self.consider(input, name)?;
         let rejected = filters::rejections(input, model);
         let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
         let filters::NextProbe { row, is_known } = if R::RECORDS {
@@ -304,7 +318,7 @@ impl Router {
             backend: serving.id,
             model: id,
             row,
-            strategy: self.strategy,
+            strategy,
             is_fallback: false,
             is_assumed: !is_known,
             in_panic: false,

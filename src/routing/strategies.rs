@@ -183,8 +183,9 @@ impl Rules<'_> {
     ) -> Option<Picked> {
         match self.strategy {
             Strategy::Smart => smart::pick(candidates, self.weights),
-            // Weighted routers decide in `weighted`; without scorers all candidates are equal.
-            Strategy::RoundRobin | Strategy::Weighted | Strategy::Slo => {
+            // Weighted routers decide in `weighted`; without scorers all candidates are equal. `auto` has become one of
+            // the others.
+            Strategy::Auto | Strategy::RoundRobin | Strategy::Weighted | Strategy::Slo => {
                 round_robin::pick(candidates, rows, random, model)
             }
             Strategy::Deployment => deployment::pick(candidates, rows, random, model),

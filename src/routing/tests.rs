@@ -2,6 +2,7 @@
 //! its file; the names-only part is tested in `resolve`, the formula in `strategy`.
 
 mod allocations;
+mod auto;
 mod cached_predictions;
 mod captures;
 mod deployment;

@@ -9,7 +9,7 @@ use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
 use super::prompt::{Prompt, read_prompt};
-use super::prompt_limit::PromptLimit;
+use super::prompt_limit::{LimitFacts, PromptLimit};
 use super::stream_options::StreamOptions;
 use super::text::Text;
 use super::twin::twin_of;
@@ -28,8 +28,9 @@ const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
 ];
 
 /// The last value of the member `model`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 enum Model {
+    #[default]
     Missing,
     Null(ByteSpan),
     Named(Text),
@@ -37,6 +38,7 @@ enum Model {
 }
 
 /// The values of the body's members; of a repeated member, the last value.
+#[derive(Default)]
 struct Facts {
     model: Model,
     /// Where a member can be inserted.
@@ -73,27 +75,8 @@ pub(super) fn scan(
     if body.starts_with(BYTE_ORDER_MARK) {
         cursor.at = BYTE_ORDER_MARK.len();
     }
-    let mut facts = Facts {
-        model: Model::Missing,
-        insertion: 0,
-        previous_response: ByteSpan::default(),
-        conversation: ByteSpan::default(),
-        cache_key: ByteSpan::default(),
-        twin: None,
-        streaming: operation.row().streams_by_default,
-        streams_by_default: operation.row().streams_by_default,
-        tools: false,
-        functions: false,
-        response_format: false,
-        text_format: false,
-        limits: Limits::default(),
-        definitions: Definitions::default(),
-        prompts: [Prompt::default(); PROMPT_FIELDS],
-        messages_are_wrong: false,
-        ollama: OllamaFacts::default(),
-        stream_options: StreamOptions::Missing,
-        places: PromptPlaces::default(),
-    };
+    let streams_by_default = operation.row().streams_by_default;
+    let mut facts = Facts { streaming: streams_by_default, streams_by_default, ..Facts::default() };
     let walked = walk(&mut cursor, operation, &mut facts);
     walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
     if cursor.all_high & HIGH != 0 {
@@ -333,8 +316,14 @@ impl Facts {
             }
         }
         let continues = [self.previous_response, self.conversation];
-        let is_whole = !needs.contains(Capabilities::VISION)
-            && continues.iter().all(|span| span.range().is_empty());
+        let limit_facts = LimitFacts {
+            operation,
+            body: cursor.bytes,
+            prompt,
+            tools: self.places.tools.of(cursor.bytes),
+            continues: needs.contains(Capabilities::VISION)
+                || continues.iter().any(|span| !span.range().is_empty()),
+        };
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -345,7 +334,7 @@ impl Facts {
             estimated_tokens: super::to_tokens(prompt.text),
             prompt_tokens: super::to_tokens(prompt.text + besides),
             max_tokens: self.max_tokens(operation).map(TokenCount),
-            prompt_limit: PromptLimit::of(operation, cursor.bytes, is_whole),
+            prompt_limit: PromptLimit::of(&limit_facts),
             output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),

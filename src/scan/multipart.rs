@@ -178,7 +178,7 @@ pub(super) fn scan(
         prompt_tokens: to_tokens(form.prompt),
         max_tokens: None,
         output_limit: None,
-        prompt_limit: PromptLimit::of(operation, body, true),
+        prompt_limit: PromptLimit::of_form(body),
         usage_edit: None,
         context_length: None,
         residency_change: None,

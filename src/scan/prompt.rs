@@ -18,6 +18,11 @@ pub(super) struct Prompt {
     pub(super) besides: u64,
     /// Whether it contains an image.
     pub(super) has_image: bool,
+    /// The number of messages and items.
+    pub(super) messages: u64,
+    /// Whether it has a part or an item of another kind than text and calls: files, searches, items
+    /// that the engine keeps. An engine may read more there than the body holds.
+    pub(super) refers: bool,
 }
 
 impl Prompt {
@@ -27,6 +32,8 @@ impl Prompt {
         self.text += other.text;
         self.besides += other.besides;
         self.has_image |= other.has_image;
+        self.messages += other.messages;
+        self.refers |= other.refers;
     }
 
     #[inline(always)]
@@ -128,6 +135,9 @@ fn messages(
             cursor.members(members, visit)?;
         }
         found.add(beside);
+        found.messages = 1;
+        // An item of a conversation that shows nothing may stand for one that the engine keeps.
+        found.refers |= found.text + found.besides == 0;
         into.add(found);
         Ok(())
     })
@@ -266,10 +276,14 @@ fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<
             into.has_image = true;
             into.besides += weigh_blobs(1);
         }
-        PartKind::Blob => into.besides += weigh_blobs(1),
+        PartKind::Blob => {
+            into.refers = true;
+            into.besides += weigh_blobs(1);
+        }
         PartKind::ToolCall => into.add_call(others),
         PartKind::ToolResult => into.add(result),
         PartKind::Unknown => {
+            into.refers = true;
             into.besides += part.text + result.text + result.besides + others.with_blobs();
         }
     }

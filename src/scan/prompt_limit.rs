@@ -1,29 +1,24 @@
-//! The most tokens that the prompt in a body can have: `usage_bounds` cuts what an engine reports to it.
+//! The most tokens that the prompt in a body can have: `usage_bounds` cuts what an engine reports to it. All of it
+//! comes from the scan; only definitions of tools are searched, because those of tools that the engine runs by itself
+//! look like any other.
 
 use std::sync::LazyLock;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
+use super::prompt::Prompt;
 use crate::api::Operation;
 use crate::units::TokenCount;
 
-/// What the template of a model may add for a message, a part or a tool.
-const PER_OBJECT: usize = 64;
+/// What the template of a model may add for a message, and once for the whole.
+const PER_MESSAGE: u64 = 64;
 /// What it may add where tools are offered.
-const FOR_TOOLS: usize = 512;
-/// A longer body has room for a whole context: it is not searched.
-const SEARCHED: usize = 131_072;
+const FOR_TOOLS: u64 = 512;
 
-/// Parts, files and tools have a type; most bodies have none of them, and are searched no further.
-static TYPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"type\""));
-static TOOLS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"tools\""));
-/// What stands in a body that refers to something outside it, or unfolds: files, pictures, earlier items, tools that
-/// the engine runs by itself.
-static REFERENCES: LazyLock<[Finder<'static>; 7]> = LazyLock::new(|| {
-    ["file_id\"", "url\"", "item_reference", "_search", "\"mcp\"", "\"document\"", "file_data"]
-        .map(Finder::new)
-});
+/// What stands in the definition of a tool that the engine runs by itself.
+static HOSTED_TOOLS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["_search", "\"mcp\""].map(Finder::new));
 
 /// The most tokens of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,26 +29,45 @@ pub struct PromptLimit {
     pub refers_outside: bool,
 }
 
+/// The parts of a body that decide on the limit.
+pub(super) struct LimitFacts<'a> {
+    pub(super) operation: Operation,
+    pub(super) body: &'a [u8],
+    pub(super) prompt: Prompt,
+    /// The definitions of tools; empty without.
+    pub(super) tools: &'a [u8],
+    /// Whether it has a picture, or continues a stored response or conversation.
+    pub(super) continues: bool,
+}
+
 impl PromptLimit {
-    /// The limit of a body. `is_whole`: whether it has no picture and continues nothing, as far as that is known.
-    pub(super) fn of(operation: Operation, body: &[u8], is_whole: bool) -> Self {
-        let objects = memchr_iter(b'{', body).count();
-        let has_types = body.len() <= SEARCHED && TYPE.find(body).is_some();
-        let refers = || REFERENCES.iter().any(|name| name.find(body).is_some());
-        let refers_outside = !is_whole || (has_types && refers());
-        let tools = if has_types && TOOLS.find(body).is_some() { FOR_TOOLS } else { 0 };
-        let most = objects.saturating_mul(PER_OBJECT).saturating_add(body.len());
-        let copies = match operation {
+    /// The limit of a JSON body.
+    pub(super) fn of(facts: &LimitFacts<'_>) -> Self {
+        let hosts_tools = || HOSTED_TOOLS.iter().any(|name| name.find(facts.tools).is_some());
+        let refers_outside = facts.continues || facts.prompt.refers || hosts_tools();
+        let template = (facts.prompt.messages + 1) * PER_MESSAGE;
+        let tools = if facts.tools.is_empty() { 0 } else { FOR_TOOLS };
+        let copies = match facts.operation {
             // The query goes before each of the documents.
-            Operation::Rerank | Operation::Score => memchr_iter(b'"', body).count() / 2 + 1,
+            Operation::Rerank | Operation::Score => memchr_iter(b'"', facts.body).count() / 2 + 1,
             _ => 1,
         };
-        let most = most.saturating_add(tools).saturating_mul(copies);
+        let most = (to_u64(facts.body.len()) + template + tools).saturating_mul(to_u64(copies));
         Self { tokens: TokenCount(u32::try_from(most).unwrap_or(u32::MAX)), refers_outside }
+    }
+
+    /// The limit of a form: an upload is at least as long as its transcript.
+    pub(super) fn of_form(body: &[u8]) -> Self {
+        let tokens = TokenCount(u32::try_from(body.len()).unwrap_or(u32::MAX));
+        Self { tokens, refers_outside: false }
     }
 
     /// The limit of a body that is not read.
     pub(super) fn unread() -> Self {
         Self { tokens: TokenCount::default(), refers_outside: true }
     }
+}
+
+fn to_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,10 @@
 //! Failures that a response reports although its status is a good one: by its first event, or as a whole.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
-use memchr::{memchr, memchr2, memmem};
+use memchr::memmem::Finder;
+use memchr::{memchr, memchr2};
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
@@ -75,6 +77,7 @@ impl FirstEvent {
 }
 
 const DONE: &[u8] = b"[DONE]";
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
 
 /// The data of a line that has some.
 fn data_of(line: &[u8], framing: StreamFraming) -> Option<&[u8]> {
@@ -108,7 +111,7 @@ impl BodyMember {
 /// Whether a whole response is an error: an `error` without any content, or an object of that type.
 pub fn reports_failure(body: &[u8]) -> bool {
     // Nearly every response is without that word, and the search for it costs next to nothing.
-    if memmem::find(body, b"\"error\"").is_none() {
+    if ERROR.find(body).is_none() {
         return false;
     }
     let mut cursor = Cursor::new(body, TokenEstimate::Chars);

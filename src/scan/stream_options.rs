@@ -7,8 +7,9 @@ use super::twin::twin_among;
 use crate::units::ByteSpan;
 
 /// The value of the member.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) enum StreamOptions {
+    #[default]
     Missing,
     /// No object.
     Other(ByteSpan),

@@ -33,6 +33,19 @@ pub struct Usage {
     pub completion_tokens: Option<u32>,
     /// Tokens of the prompt that came from a cache.
     pub cached_tokens: Option<u32>,
+    /// The counts that were above what the request can have had, and were cut to it.
+    pub cut: CutCounts,
+}
+
+/// Which of the counts were cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CutCounts {
+    /// Those of the prompt.
+    pub prompt: bool,
+    /// Those of the response.
+    pub completion: bool,
+    /// Those that came from a cache.
+    pub cached: bool,
 }
 
 impl Usage {
@@ -44,6 +57,7 @@ impl Usage {
             prompt_tokens: self.prompt_tokens.or(earlier.prompt_tokens),
             completion_tokens: self.completion_tokens.or(earlier.completion_tokens),
             cached_tokens: self.cached_tokens.or(earlier.cached_tokens),
+            cut: self.cut,
         }
     }
 
@@ -194,7 +208,7 @@ pub fn find_counts(tail: &[u8]) -> Option<Usage> {
     let usage = Usage {
         prompt_tokens: count(&*PROMPT),
         completion_tokens: count(&*COMPLETION),
-        cached_tokens: None,
+        ..Usage::default()
     };
     let usage = timings.map_or(usage, |timings| usage.or(timings));
     (usage != Usage::default()).then_some(usage)
@@ -231,6 +245,7 @@ mod tests {
             prompt_tokens: Some(prompt),
             completion_tokens: Some(completion),
             cached_tokens: cached,
+            ..Usage::default()
         })
     }
 

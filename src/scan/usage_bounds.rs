@@ -3,6 +3,7 @@
 //! text, so that bytes bound tokens.
 
 use super::prompt_limit::PromptLimit;
+use super::usage::CutCounts;
 use super::{RequestProfile, Usage};
 use crate::units::TokenCount;
 
@@ -47,10 +48,16 @@ impl UsageBounds {
         };
         let prompt = self.prompt.tokens.0.max(outside);
         let output = self.output.map_or_else(|| passed.most(context), |output| output.0);
+        let is_above = |count: Option<u32>, most| count.is_some_and(|count| count > most);
         Usage {
             prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
             completion_tokens: usage.completion_tokens.map(|count| count.min(output)),
             cached_tokens: usage.cached_tokens.map(|count| count.min(prompt)),
+            cut: CutCounts {
+                prompt: is_above(usage.prompt_tokens, prompt),
+                completion: is_above(usage.completion_tokens, output),
+                cached: is_above(usage.cached_tokens, prompt),
+            },
         }
     }
 }
@@ -83,9 +90,11 @@ mod tests {
             prompt_tokens: Some(MOST),
             completion_tokens: Some(MOST),
             cached_tokens: Some(MOST),
+            ..Usage::default()
         };
         let usage = UsageBounds::of(&request, context.map(TokenCount)).apply(absurd, passed);
         assert_eq!(usage.cached_tokens, usage.prompt_tokens);
+        assert_eq!(usage.cut, CutCounts { prompt: true, completion: true, cached: true });
         (usage.prompt_tokens.unwrap(), usage.completion_tokens.unwrap())
     }
 
@@ -129,7 +138,7 @@ mod tests {
             let usage = Usage {
                 prompt_tokens: Some(prompt),
                 completion_tokens: Some(output),
-                cached_tokens: None,
+                ..Usage::default()
             };
             for passed in [
                 Passed { bytes: u64::from(output) + 100, is_stream: true },

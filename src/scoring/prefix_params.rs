@@ -10,22 +10,26 @@ pub struct PrefixParams {
     pub block_tokens: u32,
     /// Whether the block size that engines report replaces it: unless the size is configured.
     pub follows_engines: bool,
-    /// Blocks a backend is predicted to keep; 31,250 are the 500,000 tokens of llm-d's default.
+    /// Blocks a backend is predicted to keep, where the capacity is configured.
     pub capacity: u32,
     /// Whether the capacity is configured: then it also bounds what engines report.
     pub is_capped: bool,
-    /// The most blocks of one prompt that are used.
+    /// The most blocks of one prompt that are used. The default bounds what a thread keeps to decide, at 2 MiB: any
+    /// prompt that a model takes is shorter.
     pub max_blocks: u32,
 }
+
+/// Tokens a backend is predicted to keep unless its engine reports them: llm-d's default, 31,250 blocks of 16.
+const USUAL_CAPACITY: u32 = 500_000;
 
 impl Default for PrefixParams {
     fn default() -> Self {
         Self {
             block_tokens: 16,
             follows_engines: true,
-            capacity: 31_250,
+            capacity: USUAL_CAPACITY / 16,
             is_capped: false,
-            max_blocks: 1024,
+            max_blocks: 1 << 18,
         }
     }
 }
@@ -49,6 +53,11 @@ impl PrefixParams {
             is_capped: params.has("capacity"),
             max_blocks: params.count("max-blocks", usual.max_blocks, BLOCKS)?,
         })
+    }
+
+    /// How many blocks of `block_tokens` a backend is predicted to keep that does not report it.
+    pub fn capacity_in(&self, block_tokens: u32) -> u32 {
+        if self.is_capped { self.capacity } else { (USUAL_CAPACITY / block_tokens.max(1)).max(1) }
     }
 
     /// The same for a model whose engines report blocks of `reported` tokens.

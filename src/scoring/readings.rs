@@ -58,8 +58,8 @@ readings! {
     in_flight: f64 = "in_flight", score "in_flight": "requests of ours; pending where it is missing. Not known without both: 0 from the scorers that go by it, but latency takes it for none";
     /// Tokens of those requests: prompts and expected output. NaN as above.
     tokens_in_flight: f64 = "tokens_in_flight", score "tokens_in_flight": "tokens of requests of ours; not known: 0 from token-load and prefill-cost";
-    /// Tokens of prompts whose response has not started.
-    prefill_tokens: f64 = "prefill_tokens", score "prefill_tokens": "tokens of prompts of ours that are not answered yet; 0 where it is missing";
+    /// Uncached tokens of prompts whose response has not started.
+    prefill_tokens: f64 = "prefill_tokens", score "prefill_tokens": "uncached tokens of prompts of ours that are not answered yet; 0 where it is missing";
     /// The latency the strategy `smart` scores by.
     latency: Micros = "latency_ms";
     /// The peak-sensitive moving average of the TTFT, in milliseconds.

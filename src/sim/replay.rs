@@ -16,7 +16,7 @@ use super::summary::{Objective, Summary};
 use super::workload::{Request, Workload, counted_block};
 use super::world::{Delays, WorldError};
 use crate::config::{BackendConfig, Config};
-use crate::prefix::unfold;
+use crate::prefix::{most_replayed, unfold};
 use crate::routing::ReplayFields;
 use crate::units::{Timestamp, to_micros};
 
@@ -285,7 +285,7 @@ fn timing_of(one: &ServedRequest, block_tokens: u32) -> Option<Timing> {
         last_token,
         input_tokens,
         output_tokens,
-        prefix: unfold(&one.fields.blocks).collect(),
+        prefix: unfold(&one.fields.blocks).take(most_replayed(MOST_LEARNED)).collect(),
         prefix_tokens: block_tokens,
     })
 }
@@ -301,6 +301,7 @@ fn block_tokens(served: &[ServedRequest]) -> u32 {
 fn workload_of(served: &[ServedRequest]) -> Workload {
     let mut workload = Workload { block_tokens: block_tokens(served), ..Workload::default() };
     let start = served.iter().map(arrival_of).min().unwrap_or(0);
+    let most = most_replayed(served.len());
     let number = |names: &mut Vec<String>, name: &str| {
         names.iter().position(|one| one == name).unwrap_or_else(|| {
             names.push(name.to_owned());
@@ -309,7 +310,7 @@ fn workload_of(served: &[ServedRequest]) -> Workload {
     };
     for one in served {
         let first = workload.hashes.len() as u64;
-        workload.hashes.extend(unfold(&one.fields.blocks));
+        workload.hashes.extend(unfold(&one.fields.blocks).take(most));
         let count = workload.hashes.len() as u64 - first;
         let model = number(&mut workload.models, &one.model);
         let client = number(&mut workload.clients, &one.client);

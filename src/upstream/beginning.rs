@@ -108,6 +108,15 @@ impl Beginning {
 }
 
 impl Exchange<'_> {
+    /// Takes what has come of the body with what was read before. Returns whether there is anything to look at.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub(crate) fn take_arrived(&mut self, started: &mut Beginning) -> Result<bool, BadResponse> {
+        started.decode(&mut self.connection.read)?;
+        Ok(started.is_whole() || !started.payload().is_empty())
+    }
+
     /// Reads on until the body ends, or what there is of it is enough.
     ///
     /// # Errors

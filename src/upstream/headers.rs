@@ -12,13 +12,13 @@ const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 /// `x-goog-api-key`, as clients of Gemini send one.
 const GOOGLE_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 /// The fields that carry a key beside `Authorization`.
-pub(crate) static KEY_FIELDS: [HeaderName; 3] = [API_KEY, AZURE_KEY, GOOGLE_KEY];
+static KEY_FIELDS: [HeaderName; 3] = [API_KEY, AZURE_KEY, GOOGLE_KEY];
 /// What the subprotocol begins with by which web pages send their key: a browser sets no fields of a WebSocket.
 const KEY_PROTOCOL: &[u8] = b"openai-insecure-api-key.";
 
 /// Whether the field carries a key.
 pub(crate) fn is_key(name: &HeaderName) -> bool {
-    *name == header::AUTHORIZATION || KEY_FIELDS.contains(name)
+    matches!(name.as_str(), "authorization" | "x-api-key" | "api-key" | "x-goog-api-key")
 }
 
 /// The key that a client sends in one of these fields.

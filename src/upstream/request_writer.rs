@@ -205,8 +205,10 @@ fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own
         (AuthorizationPolicy::Pass, _) if own.is_converted => {
             own.key_form.write_other(out, client);
         }
-        (AuthorizationPolicy::Pass, _) if !client.keys().any(is_key) => {
-            if let Some(key) = key_in_protocols(client) {
+        (AuthorizationPolicy::Pass, _) => {
+            if let Some(key) = key_in_protocols(client)
+                && !client.keys().any(is_key)
+            {
                 write_bearer(out, key);
             }
         }

@@ -15,6 +15,7 @@
 
 mod fields;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -51,11 +52,16 @@ pub struct ResponseHead {
     pub stream: Option<StreamFraming>,
     /// Whether its body is JSON.
     pub is_json: bool,
+    /// Whether its body has a content coding.
+    pub(super) is_encoded: bool,
 }
 
 impl ResponseHead {
     /// The content coding of the body, where it has one.
     pub(super) fn coding(&self) -> Option<&'static str> {
+        if !self.is_encoded {
+            return None;
+        }
         let fields = self.header.headers.get_all(header::CONTENT_ENCODING);
         match ContentCoding::of(fields.iter().map(HeaderValue::as_bytes)) {
             Ok(coding) => coding.map(ContentCoding::name),
@@ -85,17 +91,20 @@ impl HeadReader {
     /// When what is there cannot become a response.
     pub fn parse(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, BadResponse> {
         loop {
-            let mut slots = [httparse::EMPTY_HEADER; MAX_HEADERS];
-            let mut parsed = httparse::Response::new(&mut slots);
-            let length = match parsed.parse(read) {
-                Ok(httparse::Status::Complete(length)) => length,
-                Ok(httparse::Status::Partial) if read.len() > HEAD_LIMIT => {
-                    return Err(BadResponse::HeadTooLarge);
-                }
-                Ok(httparse::Status::Partial) => return Ok(None),
-                Err(httparse::Error::TooManyHeaders) => return Err(BadResponse::HeadTooLarge),
-                Err(_) => return Err(BadResponse::NotHttp),
-            };
+            // Not initialised: that would take longer than the parsing of a usual head.
+            let mut slots = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+            let mut parsed = httparse::Response::new(&mut []);
+            let parser = httparse::ParserConfig::default();
+            let length =
+                match parser.parse_response_with_uninit_headers(&mut parsed, read, &mut slots) {
+                    Ok(httparse::Status::Complete(length)) => length,
+                    Ok(httparse::Status::Partial) if read.len() > HEAD_LIMIT => {
+                        return Err(BadResponse::HeadTooLarge);
+                    }
+                    Ok(httparse::Status::Partial) => return Ok(None),
+                    Err(httparse::Error::TooManyHeaders) => return Err(BadResponse::HeadTooLarge),
+                    Err(_) => return Err(BadResponse::NotHttp),
+                };
             let (Some(status), Some(minor)) = (parsed.code, parsed.version) else {
                 debug_assert!(false, "a complete head has a status and a version");
                 return Err(BadResponse::NotHttp);
@@ -233,6 +242,7 @@ fn to_head(
         keep_alive: facts.keep_alive,
         stream: facts.stream,
         is_json: facts.is_json,
+        is_encoded: facts.is_encoded,
         header: Box::new(header),
     })
 }

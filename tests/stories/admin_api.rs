@@ -191,7 +191,7 @@ fn every_endpoint_responds() {
         assert!(!fleet[key].is_null(), "{key} in {fleet}");
     }
     let config = penstock.admin("/config").text();
-    assert!(config.contains("strategy: smart") && config.contains("backends:"), "{config}");
+    assert!(config.contains("strategy: auto") && config.contains("backends:"), "{config}");
     for path in ["/v1/models", CHAT, "/nothing", "/metrics/"] {
         assert_eq!(penstock.admin(path).status, 404, "{path} is not here");
     }

@@ -27,6 +27,7 @@ crate::trials![
     sessions_belong_to_their_key,
     other_strategies_ignore_sessions,
     session_homes_can_be_turned_off,
+    explain_shows_the_home_of_a_session,
 ];
 
 /// The instructions of Claude Code: the first line is another one in each request.
@@ -217,7 +218,7 @@ fn served_by(fleet: &Fleet, headers: &[(&str, &str)]) -> String {
 }
 
 fn sessions_of_agents_have_one_home() {
-    for strategy in ["weighted"] {
+    for strategy in ["weighted", "slo"] {
         let fleet = equals(3, strategy, "", "");
         for header in [
             "x-session-id",
@@ -359,4 +360,30 @@ fn session_homes_can_be_turned_off() {
     let served: BTreeSet<String> = (0..9).map(|_| served_by(&fleet, &session)).collect();
     assert_eq!(served.len(), 3, "equals take turns");
     assert_eq!(fleet.metric("penstock_session_homes"), 0.0);
+}
+
+fn explain_shows_the_home_of_a_session() {
+    let fleet = equals(3, "weighted", "", "");
+    let explained = |session: &str| {
+        let line = json!({
+            "path": CHAT, "body": client::chat("m", "hello").to_string(),
+            "headers": [["x-session-id", session]],
+        });
+        let body = line.to_string();
+        client::request(fleet.penstock.admin, "POST", "/explain", &[], body.as_bytes()).json()
+    };
+    let home = served_by(&fleet, &[("x-session-id", "s")]);
+    for _ in 0..3 {
+        let known = explained("s");
+        assert_eq!(known["session"]["home"], home, "{known}");
+        assert_eq!(known["decision"]["backend"], home, "{known}");
+    }
+    assert_eq!(explained("other")["session"], json!({"home": null}));
+    let request = file("home.json", client::chat("m", "hello").to_string());
+    let admin = format!("http://{}", fleet.penstock.admin);
+    let explain = ["explain", request.to_str().unwrap(), "--admin", &admin];
+    let shown = run(explain.into_iter().chain(["-H", "x-session-id: s"])).stdout;
+    assert!(shown.contains(&format!("session     at home on {home}")), "{shown}");
+    let shown = run(explain).stdout;
+    assert!(!shown.contains("session"), "none is named: {shown}");
 }

@@ -26,6 +26,7 @@ crate::trials![
     what_cannot_be_converted_names_the_field,
     models_are_loaded_and_unloaded_without_a_call,
     tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it,
+    tokens_are_counted_by_a_tokenizer_that_takes_messages,
     conversions_are_shown_and_counted,
     http10_clients_get_whole_streams,
     keys_and_content_types_fit_the_backend,
@@ -505,6 +506,31 @@ fn tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it() {
     );
     let bad = fleet.penstock.post(path, &json!({"model": "m", "messages": [{"role": "user"}]}));
     assert_eq!(bad.status, 400, "{}", bad.text());
+    fleet.wait_idle();
+}
+
+fn tokens_are_counted_by_a_tokenizer_that_takes_messages() {
+    let fleet = Fleet::of(&["{ id: m, operations: [chat, tokenize] }"], Setup::default());
+    let path = "/v1/messages/count_tokens";
+    let tool = json!({"name": "look", "description": "looks", "input_schema": {"type": "object"}});
+    let body = json!({
+        "model": "m", "system": "be brief", "tools": [tool],
+        "messages": [{"role": "user", "content": "hello ".repeat(40)}]
+    });
+    let counted = fleet.penstock.post(path, &body);
+    assert_eq!(counted.status, 200, "{}", counted.text());
+    let tokens = counted.json()["input_tokens"].as_u64().unwrap();
+    assert!((60..90).contains(&tokens), "{tokens}");
+    let received = fleet.a().received();
+    assert_eq!((received.len(), received[0].path()), (1, "/tokenize"));
+    let sent: Value = serde_json::from_slice(received[0].body.as_ref().unwrap()).unwrap();
+    let roles: Vec<_> = sent["messages"].as_array().unwrap().iter().map(|m| &m["role"]).collect();
+    assert_eq!(roles, ["system", "user"], "as chat");
+    assert_eq!(sent["tools"][0]["function"]["name"], "look");
+    // An engine that takes text alone finds none in messages.
+    fleet.a().set_page("/tokenize", Some(r#"{"tokens": []}"#));
+    let failed = fleet.penstock.post(path, &body);
+    assert_eq!(failed.status, 502, "never a count that is none: {}", failed.text());
     fleet.wait_idle();
 }
 

@@ -28,6 +28,7 @@ crate::trials![
     response_to_older_request_does_not_end_cooldown,
     status_500_is_retried_only_with_retry_5xx,
     lost_connection_is_retried_once,
+    retry_probes_a_backend_in_cooldown_unless_it_was_refused,
     stored_response_is_not_repeated_after_a_lost_connection,
     max_retries_bounds_attempts,
     retry_budget_runs_out_and_refills,
@@ -288,6 +289,26 @@ fn lost_connection_is_retried_once() {
             assert_eq!(always.requests(), before + 3, "{fault:?}");
         }
     }
+}
+
+fn retry_probes_a_backend_in_cooldown_unless_it_was_refused() {
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
+    let pause_a = || {
+        fleet.a().script([Fault::status_with_retry(503, "30")]);
+        assert_eq!(fleet.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
+        assert_eq!(fleet.fact("a", "cooldown_status"), json!(503));
+    };
+    pause_a();
+    fleet.b().script([Fault::CloseAfterRequest]);
+    let response = fleet.chat();
+    assert_eq!(response.text(), reference("a", CHAT, &chat("m", "hello")).text());
+    assert_eq!(fleet.fact("a", "cooldown_status"), json!(null), "the probe ended it");
+
+    pause_a();
+    let before = fleet.requests();
+    fleet.b().script([Fault::status_with_retry(503, "30")]);
+    assert_eq!(fleet.chat().status, 503);
+    assert_eq!(fleet.requests(), before + 1, "a refusal is no reason to disturb another backend");
 }
 
 fn stored_response_is_not_repeated_after_a_lost_connection() {

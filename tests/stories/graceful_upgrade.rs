@@ -27,6 +27,7 @@ crate::trials![
     learned_predictions_survive_upgrade,
     use_of_limits_survives_upgrade,
     stored_responses_survive_upgrade,
+    homes_of_sessions_survive_upgrade,
     failed_upgrade_keeps_the_old_process,
     take_over_flag_needs_a_running_process,
 ];
@@ -244,6 +245,27 @@ fn take_over_flag_needs_a_running_process() {
     let ran = run_with(["serve", "--take-over"], b"", &[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("POST /upgrade"), "{}", ran.stderr);
+}
+
+fn homes_of_sessions_survive_upgrade() {
+    let engines = ["a", "b", "c"].map(|name| engine(name, &["m"]));
+    let items: String = engines.iter().map(|one| backend(one, "models: [m]")).collect();
+    let routing = "routing: { strategy: weighted, preset: least-loaded, expose_decision: true }\n";
+    let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
+    let home = |session: &str| {
+        let headers = [("content-type", "application/json"), ("x-session-id", session)];
+        let body = client::chat("m", "hello").to_string();
+        let response = client::request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+        response.header("x-penstock-backend").unwrap().to_owned()
+    };
+    let sessions: Vec<String> = (0..12).map(|number| format!("session {number}")).collect();
+    let before: Vec<String> = sessions.iter().map(|session| home(session)).collect();
+    let _successor = Successor::of(&upgrade(&penstock));
+    eventually("the old process is gone", TIMEOUT, || !penstock.is_running());
+    // Equals take turns: without homes they would be elsewhere.
+    home("another one");
+    let after: Vec<String> = sessions.iter().map(|session| home(session)).collect();
+    assert_eq!(after, before);
 }
 
 fn stored_responses_survive_upgrade() {

@@ -9,14 +9,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat};
 use crate::support::eventually;
 use crate::support::fleet::{SOON, find_metric, metric};
 use crate::support::penstock::Penstock;
 
-crate::trials![converted_responses_share_a_budget, drafts_of_ensembles_count, refusals_count,];
+crate::trials![
+    converted_responses_share_a_budget,
+    streams_that_repeat_their_output_count,
+    drafts_of_ensembles_count,
+    refusals_count,
+];
 
 /// An engine with long responses, whose last byte waits until it may come.
 struct LongWinded {
@@ -68,15 +73,8 @@ fn serve(
             write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{models}")?;
             continue;
         }
-        let message = json!({"role": "assistant", "content": "x".repeat(length)});
-        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
-        let usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
-        let response = json!({
-            "id": "x", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [choice], "usage": usage
-        });
-        let bytes = response.to_string();
-        let kind = "content-type: application/json";
+        let is_stream = String::from_utf8_lossy(&body).contains("\"stream\":true");
+        let (kind, bytes) = if is_stream { events(length) } else { whole(length) };
         let size = bytes.len();
         write!(stream, "HTTP/1.1 {status} Status\r\n{kind}\r\ncontent-length: {size}\r\n\r\n")?;
         let (most, last) = bytes.as_bytes().split_at(size - 1);
@@ -87,6 +85,30 @@ fn serve(
         }
         stream.write_all(last)?;
     }
+}
+
+/// A response whose text has that length.
+fn whole(length: usize) -> (&'static str, String) {
+    let message = json!({"role": "assistant", "content": "x".repeat(length)});
+    let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+    let usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
+    let response = json!({
+        "id": "x", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [choice], "usage": usage
+    });
+    ("content-type: application/json", response.to_string())
+}
+
+/// The same as a stream.
+fn events(length: usize) -> (&'static str, String) {
+    const PIECE: usize = 16 * 1024;
+    let event = |delta: Value, finish: Option<&str>| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+        format!("data: {}\n\n", json!({"id": "x", "model": "m", "choices": [choice]}))
+    };
+    let piece = event(json!({"content": "x".repeat(PIECE)}), None);
+    let end = event(json!({}), Some("stop")) + "data: [DONE]\n\n";
+    ("content-type: text/event-stream", piece.repeat(length / PIECE) + &end)
 }
 
 const HELD: &str = "penstock_held_response_bytes";
@@ -127,6 +149,36 @@ fn converted_responses_share_a_budget() {
         assert_eq!(penstock.post("/v1/messages", &body).status, 200, "no backend is to blame");
     }
     assert_eq!(metric(&penstock, "penstock_max_held_response_bytes"), 8.0 * MIB);
+}
+
+fn streams_that_repeat_their_output_count() {
+    let engine = LongWinded::start(200, 1 << 20);
+    let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
+    let limits = "limits: { buffered_responses: 8MiB }";
+    let penstock = Penstock::start(&format!("{limits}\nbackends:\n{item}"));
+    let body = json!({"model": "m", "stream": true, "input": "hi"});
+    let responses = thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..12).map(|_| scope.spawn(|| penstock.post("/v1/responses", &body))).collect();
+        let ended = || clients.iter().filter(|client| client.is_finished()).count();
+        eventually("those without room end at once", SOON, || ended() >= 4);
+        assert!(metric(&penstock, HELD) <= 8.0 * MIB);
+        engine.may_end.store(true, Ordering::SeqCst);
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let is_cut = |response: &&Response| response.text().contains("response.failed");
+    let cut: Vec<&Response> = responses.iter().filter(is_cut).collect();
+    assert!((4..12).contains(&cut.len()), "{} of 12 were cut", cut.len());
+    for response in cut {
+        let text = response.text();
+        assert!(response.is_whole && text.contains("limits.buffered_responses"), "{text:.300}");
+        assert!(text.contains("response_memory_full"), "{text:.300}");
+    }
+    eventually("all is free again", SOON, || metric(&penstock, HELD) == 0.0);
+    let whole = penstock.post("/v1/responses", &body);
+    assert!(whole.text().contains("response.completed"), "no backend is to blame");
+    let faults = "penstock_attempts_total{backend=\"long\",outcome=\"fault\"";
+    assert_eq!(find_metric(&penstock, faults), None);
 }
 
 fn drafts_of_ensembles_count() {

@@ -310,4 +310,8 @@ fn absurd_usage_of_an_engine_is_no_debt() {
     }
     let counted = fleet.metric("penstock_tokens_total");
     assert!(counted < 200_000.0, "{counted}");
+    for (count, cuts) in [("prompt", 2.0), ("completion", 2.0), ("cached", 0.0)] {
+        let name = format!("penstock_usage_cut_total{{backend=\"a\",count=\"{count}\"}}");
+        fleet.wait_metric(&name, cuts);
+    }
 }

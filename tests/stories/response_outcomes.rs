@@ -2,11 +2,15 @@
 //! its backend, and a refusal that no client can have caused sends the request elsewhere. What a client can provoke at
 //! will says nothing about a backend.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, find_metric, read_until};
+use crate::support::http2_engine::{self, Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 use crate::support::raw_engine::{RawEngine, Respond, chunked, until_close, whole};
 
@@ -22,6 +26,9 @@ crate::trials![
     operation_that_a_backend_lacks_goes_to_one_that_has_it,
     operations_can_be_declared_for_all_models_of_a_backend,
     every_framing_is_converted,
+    every_framing_of_http2_is_relayed_and_converted,
+    http2_responses_without_a_body_are_failures,
+    errors_whose_bodies_never_come_are_passed_on,
 ];
 
 const JSON: &str = "application/json";
@@ -303,4 +310,91 @@ fn every_framing_is_converted() {
     let (_, penstock) = alone(|_, _| whole(200, JSON, HELLO), CHATS);
     let response = penstock.post(MESSAGES, &messages(true));
     assert_eq!(response.json()["content"][0]["text"], "hello", "{}", response.text());
+}
+
+fn over_http2() -> (Http2Engine, Penstock) {
+    let engine = Http2Engine::start(None);
+    let config = format!(
+        "timeouts: {{ first_token: 4s, response: 4s }}\nbackends:\n  - {{ name: only, \
+         url: \"http://{}\", http2: true, {CHATS} }}\n",
+        engine.address
+    );
+    let penstock = Penstock::start(&config);
+    (engine, penstock)
+}
+
+fn every_framing_of_http2_is_relayed_and_converted() {
+    let (engine, penstock) = over_http2();
+    for end in [http2_engine::End::Data, http2_engine::End::EmptyData, http2_engine::End::Trailers]
+    {
+        for (content_type, body, is_stream) in [(EVENTS, HELLO_EVENTS, true), (JSON, HELLO, false)]
+        {
+            for (path, request, last) in
+                [(CHAT, chat("m", "hi"), "[DONE]"), (MESSAGES, messages(is_stream), "message_stop")]
+            {
+                let mut request = request;
+                request["stream"] = json!(is_stream);
+                engine.script([Reply::Respond { status: 200, content_type, body, end }]);
+                let response = penstock.post(path, &request);
+                let text = response.text();
+                assert!(response.status == 200 && response.is_whole, "{end:?} {path}: {text}");
+                assert!(text.contains("hello") && !text.contains("error"), "{path}: {text}");
+                assert_eq!(text.contains(last), is_stream, "{end:?} {path}: {text}");
+            }
+        }
+    }
+    let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
+    assert_eq!(find_metric(&penstock, faults), None);
+}
+
+fn http2_responses_without_a_body_are_failures() {
+    for (path, body) in [(CHAT, streaming_chat("m", "hi")), (MESSAGES, messages(true))] {
+        for (status, content_type, end) in [
+            (204, EVENTS, http2_engine::End::Head),
+            (200, EVENTS, http2_engine::End::Head),
+            (200, EVENTS, http2_engine::End::EmptyData),
+            (200, EVENTS, http2_engine::End::Trailers),
+            (200, JSON, http2_engine::End::Head),
+        ] {
+            let (engine, penstock) = over_http2();
+            engine.script([Reply::Respond { status, content_type, body: "", end }; 3]);
+            let response = penstock.post(path, &body);
+            let text = response.text();
+            assert!(response.status >= 500, "{path} {status} {end:?}: {} {text}", response.status);
+            assert!(text.contains("error"), "{text}");
+            let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
+            assert!(find_metric(&penstock, faults).unwrap() >= 1.0);
+        }
+    }
+}
+
+fn errors_whose_bodies_never_come_are_passed_on() {
+    let endless: [Respond; 3] = [
+        |_, _| {
+            b"HTTP/1.1 500 X\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+                .to_vec()
+        },
+        |_, _| b"HTTP/1.1 502 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
+        |_, _| b"HTTP/1.1 503 X\r\ncontent-length: 99\r\n\r\n{\"error\":".to_vec(),
+    ];
+    thread::scope(|scope| {
+        for (respond, status) in endless.into_iter().zip([500, 502, 503]) {
+            for (path, body) in [(CHAT, chat("m", "hi")), (MESSAGES, messages(true))] {
+                scope.spawn(move || {
+                    let started = Instant::now();
+                    let (_only, penstock) = alone(respond, CHATS);
+                    let mut client = begin(penstock.data, path, &body);
+                    // Its end is visible: an error of the client's dialect, or a body that breaks off.
+                    let response = client.read_response();
+                    let is_right = response.is_ok_and(|response| response.status == status);
+                    assert!(is_right || path == CHAT, "{path}");
+                    // They have two seconds, and two more for what was promised; a whole response has ten minutes.
+                    let took = started.elapsed();
+                    assert!(took < Duration::from_secs(15), "{path}: {took:?}");
+                });
+            }
+        }
+    });
+    let (_bad, penstock) = beside_a_good_one(endless[2], "");
+    assert_eq!(penstock.post(CHAT, &chat("m", "hi")).status, 200, "another backend has room");
 }

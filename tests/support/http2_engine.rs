@@ -27,6 +27,17 @@ pub enum Reply {
     CutStream,
     /// Not at all.
     Hang,
+    /// With these parts of a response.
+    Respond { status: u16, content_type: &'static str, body: &'static str, end: End },
+}
+
+/// The frame that ends a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Head,
+    Data,
+    EmptyData,
+    Trailers,
 }
 
 /// A request as it arrived.
@@ -149,6 +160,19 @@ async fn exchange(
         Some(Reply::Hang) => {
             let _why = std::future::poll_fn(|cx| response.poll_reset(cx)).await;
             shared.resets.fetch_add(1, Ordering::SeqCst);
+        }
+        Some(Reply::Respond { status, content_type, body, end }) => {
+            let head = Response::builder().status(status).header("content-type", content_type);
+            let is_over = end == End::Head;
+            let mut send = response.send_response(head.body(()).unwrap(), is_over).unwrap();
+            if !is_over {
+                send.send_data(body.into(), end == End::Data).unwrap();
+            }
+            match end {
+                End::Head | End::Data => {}
+                End::EmptyData => send.send_data(Bytes::new(), true).unwrap(),
+                End::Trailers => send.send_trailers(HeaderMap::new()).unwrap(),
+            }
         }
         None | Some(Reply::CutStream) if is_stream => {
             let mut send = response.send_response(ok("text/event-stream"), false).unwrap();

@@ -18,7 +18,7 @@ pub struct OpenEngine {
 
 #[derive(Default)]
 struct State {
-    /// `METHOD target` of everything but its list of models.
+    /// `METHOD target` of everything but its list of models and its metrics.
     requests: Vec<String>,
     /// The subprotocols of WebSockets.
     protocols: Vec<String>,
@@ -131,6 +131,10 @@ fn respond(
     body: &[u8],
 ) -> (u16, Value) {
     let path = target.split('?').next().unwrap();
+    // What penstock asks for itself.
+    if matches!(path, "/metrics" | "/slots" | "/props" | "/get_server_info") {
+        return (404, json!({}));
+    }
     if path == "/v1/models" {
         return (200, json!({"object": "list", "data": [{"id": "m"}, {"id": name}]}));
     }

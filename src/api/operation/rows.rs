@@ -204,7 +204,7 @@ pub const OPERATIONS: &[OperationRow] = &[
     image(Operation::ImageVariations, "image_variations", &["/v1/images/variations"]),
     OperationRow {
         dialect: Dialect::Anthropic,
-        converts_to: &[Operation::ApplyTemplate],
+        converts_to: &[Operation::ApplyTemplate, Operation::Tokenize],
         ..text(row(
             Operation::CountTokens,
             "count_tokens",

@@ -95,7 +95,12 @@ impl Book {
     fn record(&mut self, request: ScannedRequest, winner: &str, terms: PrefixParams) {
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
-        placed.record(winner, request.chain.hashes(), terms.capacity, &self.budget);
+        placed.record(
+            winner,
+            request.chain.hashes(),
+            terms.capacity_in(terms.block_tokens),
+            &self.budget,
+        );
     }
 }
 

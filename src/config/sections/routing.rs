@@ -71,8 +71,9 @@ const DEFAULT_PRESET: &str = "balanced";
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
-        /// The strategy: smart, round_robin, priority_only, random, deployment, weighted or slo.
-        pub strategy: Strategy = Strategy::Smart,
+        /// The strategy: auto, smart, round_robin, priority_only, random, deployment, weighted or slo. Without one,
+        /// `scorers` or a `preset` mean weighted, `weights` mean smart, and nothing means auto.
+        pub strategy: Strategy = Strategy::Auto,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
         /// preset, the preset balanced applies.
         pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
@@ -163,9 +164,9 @@ impl RoutingConfig {
         preset.map_or_else(Vec::new, Preset::specs)
     }
 
-    /// Whether decisions are made by scorers.
+    /// Whether decisions are made by scorers, at least those about some models.
     pub fn has_scorers(&self) -> bool {
-        matches!(self.strategy, Strategy::Weighted | Strategy::Slo)
+        self.strategy == Strategy::Auto || self.strategy.has_scorers()
     }
 
     /// Whether latencies are predicted.
@@ -196,7 +197,8 @@ impl RoutingConfig {
         &self,
         section: &'static str,
     ) -> impl Iterator<Item = (&'static str, Warning)> {
-        let (strategy, is_weighted) = (self.strategy.name(), self.strategy == Strategy::Weighted);
+        let strategy = self.strategy.name();
+        let is_weighted = matches!(self.strategy, Strategy::Auto | Strategy::Weighted);
         let set = [
             ("scorers", !self.scorers.is_empty()),
             ("preset", self.preset.is_some()),

@@ -11,6 +11,10 @@ use crate::config::syntax::suggest::nearest;
 choice! {
     /// How one of the candidates is chosen.
     pub enum Strategy {
+        /// One of the others for each model: smart where its backends differ in priority, deployment where
+        /// their engines load models on demand, weighted with the preset balanced where they keep
+        /// prefixes of prompts or report their load, else smart.
+        Auto = "auto",
         /// The highest score of priority, load and latency.
         Smart = "smart",
         /// Each in turn.
@@ -25,6 +29,13 @@ choice! {
         Weighted = "weighted",
         /// Where the request's objectives are predicted to be met.
         Slo = "slo",
+    }
+}
+
+impl Strategy {
+    /// Whether it decides by scorers.
+    pub fn has_scorers(self) -> bool {
+        matches!(self, Self::Weighted | Self::Slo)
     }
 }
 

@@ -42,7 +42,7 @@ fn missing_backends_fail_and_an_empty_list_loads() {
 #[test]
 fn defaults_match_the_design() {
     let config = load_more("").unwrap();
-    assert_eq!(config.routing.strategy, Strategy::Smart);
+    assert_eq!(config.routing.strategy, Strategy::Auto);
     assert_eq!(config.routing.max_retries, 2);
     let weights = config.routing.weights;
     assert_eq!((weights.priority, weights.load, weights.latency), (50, 30, 20));

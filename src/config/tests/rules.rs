@@ -262,7 +262,7 @@ fn limits_that_disable_features_are_reported() {
         ]
     );
     for fine in [
-        "limits: {prefix_memory: 1KiB}",
+        "routing: {strategy: smart}\nlimits: {prefix_memory: 1KiB}",
         "routing: {strategy: weighted}\nlimits: {prefix_memory: 64KiB}",
         "routing: {strategy: weighted, preset: least-loaded}\nlimits: {prefix_memory: 0B}",
     ] {

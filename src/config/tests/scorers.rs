@@ -117,7 +117,8 @@ fn settings_without_effect_warn() {
     let warnings = |text: &str| {
         routing(text).warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
-    let idle = warnings("{ preset: llm-d }");
+    assert_eq!(warnings("{ preset: llm-d }"), "", "it means the strategy weighted");
+    let idle = warnings("{ strategy: smart, preset: llm-d }");
     assert!(
         idle.contains("'routing.preset' has no effect: 'routing.strategy' is 'smart'"),
         "{idle}"

@@ -76,6 +76,9 @@ fn warnings_name_the_path() {
 #[test]
 fn weighted_shadow_enables_telemetry() {
     for (strategy, expected) in [("weighted", true), ("round_robin", false)] {
-        assert_eq!(shadow(&format!("{{ strategy: {strategy} }}")).wants_telemetry(), expected);
+        let text = format!("{{ strategy: {strategy} }}");
+        let mut config = shadow(&text);
+        config.routing.strategy = Strategy::Smart;
+        assert_eq!(config.wants_telemetry(), expected);
     }
 }

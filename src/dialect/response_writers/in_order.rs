@@ -91,6 +91,10 @@ impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
         self.inner.end(totals, moment, out)
     }
 
+    fn held(&self) -> usize {
+        self.size + self.inner.held()
+    }
+
     fn fail(&mut self, error: Failure<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> bool {
         self.inner.fail(error, moment, out)
     }

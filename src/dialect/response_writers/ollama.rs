@@ -60,6 +60,10 @@ impl ResponseWriter for ChatLines {
         Ok(())
     }
 
+    fn held(&self) -> usize {
+        self.calls.size()
+    }
+
     fn end(
         &mut self,
         totals: &Totals,

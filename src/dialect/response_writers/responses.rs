@@ -81,6 +81,11 @@ impl ResponseWriter for ResponseEvents {
         Ok(())
     }
 
+    fn held(&self) -> usize {
+        let open = self.open.as_ref().map_or(0, |item| item.text.len() + item.logprobs.len());
+        self.output.len() + open
+    }
+
     fn fail(&mut self, error: Failure<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> bool {
         let output = std::mem::take(&mut self.output);
         self.event("response.failed", out, |event| {

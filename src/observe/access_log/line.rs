@@ -12,7 +12,7 @@ use crate::routing::{ReplayFields, RequestOutcome};
 use crate::units::to_millis;
 
 /// The longest line, including its line break.
-pub(super) const MAX_LINE: usize = 5120;
+pub(super) const MAX_LINE: usize = 6272;
 /// Maximum bytes of single texts, including escapes. Together with keys and numbers they stay below [`MAX_LINE`].
 const LONG: usize = 768;
 const MIDDLE: usize = 384;

@@ -83,7 +83,7 @@ fn replay_has_hashes_and_no_text() {
         ..about
     };
     let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
-    assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 64 * 12);
+    assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 160 * 12);
 }
 
 fn parse(line: &[u8]) -> Value {
@@ -127,7 +127,7 @@ fn engine_token_counts_take_precedence() {
     let usage = |prompt_tokens, completion_tokens| Usage {
         prompt_tokens,
         completion_tokens,
-        cached_tokens: None,
+        ..Usage::default()
     };
     for (usage, expected) in [
         (Some(usage(Some(9), Some(12))), json!([9, 12, false])),

@@ -68,7 +68,7 @@ fn outcome(prompt: u32, completion: u32) -> RequestOutcome<'static> {
         usage: Some(Usage {
             prompt_tokens: Some(prompt),
             completion_tokens: Some(completion),
-            cached_tokens: None,
+            ..Usage::default()
         }),
         expected_cached: None,
         queue_wait: None,
@@ -121,7 +121,7 @@ fn only_what_a_model_computed_for_a_client_is_counted() {
             one.usage = Some(Usage {
                 prompt_tokens: Some(7),
                 completion_tokens: Some(1),
-                cached_tokens: None,
+                ..Usage::default()
             });
         }),
         Some((7, 9, 1)),

@@ -13,9 +13,13 @@ use super::outcome::{OUTCOMES, OutcomeId};
 use crate::api::{ERROR_CODES, ErrorCode};
 use crate::fleet::{Backend, BackendId, Topology};
 use crate::observe::names::{NameId, Names, OTHER};
+use crate::scan::CutCounts;
 
 /// One column per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;
+
+/// The token counts of an engine that may be cut, as their label names them.
+const CUT_COUNTS: [&str; 3] = ["prompt", "completion", "cached"];
 
 /// The counters of one backend.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(super) struct BackendSeries {
     pub(super) stream_tokens: AtomicU64,
     /// Requests that were moved elsewhere.
     pub(super) moves: AtomicU64,
+    /// Token counts above what their request can have had, in the order of [`CUT_COUNTS`].
+    cut_counts: [AtomicU64; CUT_COUNTS.len()],
     attempts: [[AtomicU64; CODES]; OUTCOMES.len()],
 }
 
@@ -43,6 +49,7 @@ impl BackendSeries {
             first_token,
             stream_tokens: AtomicU64::new(0),
             moves: AtomicU64::new(0),
+            cut_counts: std::array::from_fn(|_| AtomicU64::new(0)),
             attempts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
@@ -55,6 +62,22 @@ impl BackendSeries {
         if let Some(cell) = cell {
             cell.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts the token counts of an attempt that were cut.
+    pub(super) fn count_cuts(&self, cut: CutCounts) {
+        let CutCounts { prompt, completion, cached } = cut;
+        for (counter, is_cut) in self.cut_counts.iter().zip([prompt, completion, cached]) {
+            if is_cut {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The token counts that were cut so far, by kind.
+    pub(super) fn cut_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.cut_counts.iter().map(|counter| counter.load(Ordering::Relaxed));
+        CUT_COUNTS.into_iter().zip(counts)
     }
 
     /// The attempts counted so far, by outcome and code.

@@ -52,6 +52,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
             prompt_tokens: Some(100),
             completion_tokens: Some(11),
             cached_tokens: Some(64),
+            ..Usage::default()
         }),
         expected_cached: Some(48),
         queue_wait: Some(Duration::from_millis(250)),

@@ -114,3 +114,17 @@ fn max_blocks_truncates_in_every_layout() {
         }
     }
 }
+
+#[test]
+fn prompts_are_followed_to_their_ends() {
+    let session: String = (0..40_000).map(|n| format!("word {n:>5} ")).collect();
+    let turn = |more: &str| {
+        let body = body(&[session.clone(), more.to_owned()]);
+        chain_of(Operation::Chat, &body, "m", PrefixParams::default())
+    };
+    let (one, other) = (turn(&"one".repeat(100)), turn(&"other".repeat(100)));
+    let shared = one.hashes().iter().zip(other.hashes()).take_while(|(a, b)| a == b).count();
+    let least = session.len() / 64;
+    assert!((least..=least + 1).contains(&shared), "{shared} of {least}, 110,000 tokens");
+    assert!(one.hashes().len() > shared && other.hashes().len() > shared);
+}

@@ -99,7 +99,7 @@ impl Proxy {
 }
 
 /// What makes a backend the same in another process.
-fn identity_of(backend: &Backend) -> [String; 3] {
+pub(in crate::proxy) fn identity_of(backend: &Backend) -> [String; 3] {
     let config = &backend.config;
     [config.name.clone(), config.url.to_string(), config.engine.name().to_owned()]
 }

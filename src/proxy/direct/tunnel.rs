@@ -28,12 +28,14 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// The protocol that the client asks to switch to, which is a WebSocket's; `None` for an ordinary request, which one
 /// with another protocol or a list of several is as well.
 pub(crate) fn requested_websocket(head: &RequestHeader) -> Option<HeaderValue> {
+    if head.method != Method::GET || head.version != http::Version::HTTP_11 {
+        return None;
+    }
     let is_listed = head.headers.get_all(header::CONNECTION).iter().any(names_upgrade);
     let mut protocols = head.headers.get_all(header::UPGRADE).iter();
     let only = protocols.next().filter(|_| protocols.next().is_none() && is_listed)?;
     let is_websocket = only.as_bytes().trim_ascii().eq_ignore_ascii_case(WEBSOCKET.as_bytes());
-    let may_switch = head.method == Method::GET && head.version == http::Version::HTTP_11;
-    (is_websocket && may_switch).then_some(WEBSOCKET)
+    is_websocket.then_some(WEBSOCKET)
 }
 
 fn names_upgrade(value: &HeaderValue) -> bool {

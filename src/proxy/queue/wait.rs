@@ -103,9 +103,9 @@ fn decide_after_cooldown(
     headers: &HeaderMap,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
-    request.may_probe = false;
+    let may_probe = std::mem::replace(&mut request.may_probe, false);
     let decided = decide(proxy, ctx, headers, request);
-    request.may_probe = true;
+    request.may_probe = may_probe;
     decided
 }
 
@@ -357,9 +357,8 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called, comes_back: bool) -
 
 /// What a request is expected to cost its owner.
 fn cost_of(request: &ScannedRequest, decided: &Decided) -> Cost {
-    let cached = decided.decision.scores.map_or(0, |scores| scores.expected_tokens());
     let serving = decided.decision.serving(&request.fleet);
     let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
     let output = serving.map_or(0, |one| one.latency.expect(streaming, limit).tokens.0);
-    Cost { prompt: request.profile.prefill_tokens().0.saturating_sub(cached), output }
+    Cost { prompt: decided.decision.uncached_tokens(&request.profile), output }
 }

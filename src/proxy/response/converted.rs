@@ -122,10 +122,7 @@ pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
             let message = "The backend's response is too large to be converted";
             return (ErrorCode::BadUpstreamResponse, message);
         }
-        ReadWholeError::MemoryFull => {
-            let message = "Too many responses are held at once (limits.buffered_responses)";
-            return (ErrorCode::ResponseMemoryFull, message);
-        }
+        ReadWholeError::MemoryFull => ErrorCode::ResponseMemoryFull,
         ReadWholeError::Broken(ExchangeError::BadResponse(_)) => ErrorCode::BadUpstreamResponse,
         ReadWholeError::Broken(ExchangeError::TimedOut(code)) => code,
         ReadWholeError::Broken(

@@ -287,7 +287,7 @@ impl Router {
             attempt: of.attempt,
             at_us: input.now.0,
             request: RequestRecord::of(&self.names, input, &features),
-            strategy: StrategyRecord::of(self),
+            strategy: StrategyRecord::of(self, decision.strategy),
             seed: Hex(of.seed),
             turn: trace.turn(),
             model: model_name(topology, decision.model),

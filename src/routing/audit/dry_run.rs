@@ -16,11 +16,11 @@ use serde_json::{Map, Value, json};
 use super::explain::CandidateReport;
 use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
-use crate::fleet::{BackendSet, Probe, Requester, Topology};
+use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionIds,
-    SessionNames, Split, SplitPoint, read_objectives,
+    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes,
+    SessionIds, SessionNames, Split, SplitPoint, read_objectives,
 };
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::Objectives;
@@ -41,6 +41,8 @@ pub struct DryRun<'a> {
     /// Whether the prefix index learns where the request goes, as if it were sent: for a series of
     /// requests over a fleet of one's own.
     pub records_prompts: bool,
+    /// The homes of sessions, where they are known: in a running process.
+    pub homes: Option<&'a SessionHomes>,
 }
 
 impl DryRun<'_> {
@@ -68,6 +70,8 @@ impl DryRun<'_> {
         let plan = EnsemblePlan::of(config, &router.names, topology, &name);
         let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
+        // The calls of an ensemble go to several backends by design.
+        let home = session.filter(|_| plan.is_none()).and_then(|session| self.home(session));
         let point = self.split_point(sample, (model, session), random);
         let target = router.names.resolve(model, topology, point);
         let split = router.names.split(model, topology).map(|split| split_value(split, target));
@@ -86,7 +90,7 @@ impl DryRun<'_> {
             may_probe: true,
             now,
             prompt: Some(&prompt),
-            session: session.map(|session| RoutedSession { id: session.root, home: None }),
+            session: session.map(|it| RoutedSession { id: it.root, home: home.flatten() }),
             // A client of which nothing is known.
             requester: Requester::default(),
             objectives,
@@ -103,12 +107,10 @@ impl DryRun<'_> {
         ) {
             ensemble::add(last, "backend", Some(backend));
         }
-        let objectives = objectives_value(&objectives);
-        for (key, added) in [("split", split), ("ensemble", calls), ("objectives", objectives)] {
-            if let (Some(added), Some(fields)) = (added, value.as_object_mut()) {
-                fields.insert(key.to_owned(), added);
-            }
-        }
+        ensemble::add(&mut value, "split", split);
+        ensemble::add(&mut value, "ensemble", calls);
+        ensemble::add(&mut value, "objectives", objectives_value(&objectives));
+        ensemble::add(&mut value, "session", home.map(|home| self.session_value(home)));
         value
     }
 
@@ -140,7 +142,13 @@ impl DryRun<'_> {
         match explanation.result {
             Ok(decision) => json!({
                 "requirements": requirements,
-                "decision": decision_value(router, topology, &decision, &explanation.candidates),
+                "decision": decision_value(
+                    router,
+                    topology,
+                    &decision,
+                    &explanation.candidates,
+                    input.now,
+                ),
             }),
             Err(error) => {
                 let mut value = json!({
@@ -180,6 +188,19 @@ impl DryRun<'_> {
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
         let body = profile.session.of(&sample.body);
         self.router.session(&SessionNames { headers, body, key: self.key(sample) })
+    }
+
+    /// The home of a session, or that it has none; `None` where homes are not known.
+    fn home(&self, session: SessionIds) -> Option<Option<BackendId>> {
+        let homes = self.homes.filter(|_| self.router.weighted().is_some())?;
+        Some(homes.find(session, self.now))
+    }
+
+    /// The home of a session, as it is shown.
+    fn session_value(&self, home: Option<BackendId>) -> Value {
+        let mut backends = self.topology.backends.iter();
+        let home = home.and_then(|home| backends.find(|one| one.state.id == home));
+        json!({ "home": home.map(|backend| &*backend.state.name) })
     }
 
     /// The name of the client key of a request.
@@ -240,6 +261,7 @@ fn decision_value(
     topology: &Topology,
     decision: &RoutingDecision,
     candidates: &[CandidateReport],
+    now: Timestamp,
 ) -> Value {
     let serving = decision.serving(topology);
     let model = topology.model(decision.model).map(|model| &*model.name);
@@ -253,7 +275,14 @@ fn decision_value(
         "strategy": decision.strategy.name(),
         "candidates": candidates,
     });
-    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), router.weighted()) {
+    let model = topology.model(decision.model);
+    if let (Some(fields), Some(chosen)) =
+        (value.as_object_mut(), model.and_then(|model| router.chosen_strategy(model, now)))
+    {
+        fields.insert("strategy_reason".to_owned(), json!(chosen.reason));
+    }
+    let weighted = router.weighted_in(decision.strategy);
+    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), weighted) {
         let weights = weighted.profile().weights();
         let weights: Map<String, Value> =
             weights.map(|(name, part)| (name.to_owned(), json!(part))).collect();

@@ -126,6 +126,7 @@ impl Router {
     }
 
     fn reports(&self, input: &RouteInput<'_>, model: &Model, pass: &Pass) -> Vec<CandidateReport> {
+        let strategy = self.strategy_of(model, input.now);
         let reports = (0_u32..).zip(&model.serving).map(|(row, serving)| {
             let one = pass.candidate(row).copied();
             let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
@@ -141,26 +142,32 @@ impl Router {
                 converted_to: serving.conversion(input.request.operation).map(Operation::name),
                 excluded: reason.map(|reason| reason.name()),
                 reason: reason.map(|reason| reason.to_text(input)),
-                ..self.report(&model.name, pass, &one)
+                ..self.report(strategy, &model.name, pass, &one)
             }
         });
         reports.collect()
     }
 
     /// What a pass says of a candidate, by its readings.
-    pub(super) fn report(&self, model: &str, pass: &Pass, one: &Candidate) -> CandidateReport {
-        let weighted = self.weighted();
+    pub(super) fn report(
+        &self,
+        strategy: Strategy,
+        model: &str,
+        pass: &Pass,
+        one: &Candidate,
+    ) -> CandidateReport {
+        let weighted = self.weighted_in(strategy);
         let scores = weighted.and_then(|weighted| pass.scores(one.row, weighted.profile()));
         let is_scored = scores.is_some();
         let is_candidate = pass.reason(one.row).is_none();
-        let reads_residency = self.strategy() == Strategy::Deployment
+        let reads_residency = strategy == Strategy::Deployment
             || weighted
                 .is_some_and(|weighted| weighted.profile().needs().contains(Needs::RESIDENCY));
         let shown = Some(one).filter(|_| reads_residency);
         CandidateReport {
             backend: String::new(),
             model: model.to_owned(),
-            score: (is_candidate && self.strategy() == Strategy::Smart)
+            score: (is_candidate && strategy == Strategy::Smart)
                 .then(|| f64::from(smart::points(&one, self.weights())) / 100.0),
             scores: scores.map(BTreeMap::from_iter),
             total: pass.total(one.row),

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use super::capture::{Capture, CaptureError};
 use super::explain::CandidateReport;
 use super::trace::{Pass, Trace};
-use crate::config::RoutingConfig;
+use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::ModelId;
 use crate::routing::filters::{self, RejectReason};
 use crate::routing::random::Replay;
@@ -106,7 +106,8 @@ impl Router {
         let mut rng = SmallRng::seed_from_u64(capture.seed.0);
         let mut random = Replay { turn: capture.turn.unwrap_or(turn), rng: &mut rng };
         let features = capture.features();
-        let picked = self.choose(&features, MODEL, &mut random, &mut scratch, &mut trace);
+        let strategy = self.strategy_again(capture);
+        let picked = self.choose(strategy, &features, MODEL, &mut random, &mut scratch, &mut trace);
         let row = picked.map(|picked| picked.row);
         let pass = trace.pass(MODEL);
         let found = capture.candidates.iter().find(|one| Some(one.readings.row) == row);
@@ -118,6 +119,14 @@ impl Router {
         }
     }
 
+    /// The strategy that decides again. A capture does not say what the backends have in common, but what that came to.
+    fn strategy_again(&self, capture: &Capture) -> Strategy {
+        match self.strategy() {
+            Strategy::Auto => Strategy::from_name(capture.strategy()).unwrap_or(Strategy::Smart),
+            strategy => strategy,
+        }
+    }
+
     fn replay_reports(&self, capture: &Capture, pass: &Pass) -> Vec<CandidateReport> {
         let reports = capture.candidates.iter().map(|one| {
             let reason = pass.reason(one.readings.row);
@@ -125,7 +134,7 @@ impl Router {
             CandidateReport {
                 backend: one.backend.clone(),
                 excluded: reason.map(RejectReason::name),
-                ..self.report(&capture.model, pass, readings)
+                ..self.report(self.strategy_again(capture), &capture.model, pass, readings)
             }
         });
         reports.collect()

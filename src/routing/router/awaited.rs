@@ -101,6 +101,6 @@ impl Router {
         let chain = self.names.chain(input.model, input.fleet, input.split);
         let others = chain.iter().filter(|_| self.fallback_on_saturation);
         let others = others.map(|entry| self.names.resolve(entry, input.fleet, input.split));
-        std::iter::once(target).chain(others).filter_map(|name| Considered::find(input, name))
+        std::iter::once(target).chain(others).filter_map(|name| self.consider(input, name))
     }
 }

@@ -2,6 +2,7 @@
 //! is filters, readings, strategy.
 
 use super::{Considered, Router};
+use crate::config::Strategy;
 use crate::fleet::{BackendState, ModelId};
 use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
 use crate::routing::random::RandomSource;
@@ -95,7 +96,7 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut R,
     ) -> Option<Picked> {
-        if !R::RECORDS && self.weighted.is_none() {
+        if !R::RECORDS && self.weighted_in(considered.strategy).is_none() {
             return if considered.model.has_weights() {
                 self.pick_unrecorded::<true>(considered, conditions, random, scratch)
             } else {
@@ -115,7 +116,7 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut R,
     ) -> Option<Picked> {
-        let Considered { input, model, id } = considered;
+        let Considered { input, model, id, strategy } = considered;
         recorder.start_pass(id);
         let filters = Filters::new(input, model, conditions);
         let readings = &mut scratch.readings;
@@ -126,7 +127,7 @@ impl Router {
         if readings.rows.is_empty() {
             return None;
         }
-        let weighted = self.weighted.as_ref();
+        let weighted = self.weighted_in(strategy);
         let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
         let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
         // Whether a session stays at home depends on what waits there.
@@ -137,7 +138,7 @@ impl Router {
         let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
         let features = readings::features(input, Some(model), block_tokens);
         recorder.read(&features, &readings.candidates);
-        self.choose(&features, id, random, scratch, recorder)
+        self.choose(strategy, &features, id, random, scratch, recorder)
     }
 
     /// The unobserved pass of a strategy without scorers: it reads the backends while it passes
@@ -151,9 +152,9 @@ impl Router {
         random: &mut impl RandomSource,
         scratch: &mut Scratch,
     ) -> Option<Picked> {
-        let Considered { input, model, id } = considered;
+        let Considered { input, model, id, strategy } = considered;
         let filters = Filters::new(input, model, conditions);
-        let rules = Rules { strategy: self.strategy, weights: &self.weights };
+        let rules = Rules { strategy, weights: &self.weights };
         let (is_streaming, now) = (input.request.streaming, input.now);
         let admitted = (0_u32..).zip(&model.serving);
         let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
@@ -171,6 +172,7 @@ impl Router {
     /// recorded ones.
     pub(in crate::routing) fn choose(
         &self,
+        strategy: Strategy,
         features: &RequestFeatures,
         model: ModelId,
         random: &mut impl RandomSource,
@@ -178,12 +180,12 @@ impl Router {
         recorder: &mut impl Recorder,
     ) -> Option<Picked> {
         let (rows, readings) = scratch.split_for_readings();
-        let picked = match &self.weighted {
+        let picked = match self.weighted_in(strategy) {
             Some(weighted) => {
                 weighted::pick(weighted.profile(), features, readings, model, random, recorder)
             }
             None => {
-                let rules = Rules { strategy: self.strategy, weights: &self.weights };
+                let rules = Rules { strategy, weights: &self.weights };
                 rules.pick(readings.candidates.iter(), rows, random, model)
             }
         };

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::weighted::{PREFIX, chat, prompt, route};
 use super::{Fleet, alike};
+use crate::api::Operation;
 use crate::fleet::{Outcome, Topology};
 use crate::routing::{AttemptEnded, PrefixObserver, RequestObserver, RoutingDecision};
-use crate::scan::Usage;
+use crate::scan::{ScanOptions, Usage, scan};
 
 /// A whole response without a count of cached tokens.
 fn ended<'a>(
@@ -73,4 +74,20 @@ fn reported_cache_miss_withdraws_the_prediction() {
     learn(&fleet, &again, 3);
     let (next, decision) = route(&mut fleet, &body);
     assert_eq!(decision.scores.unwrap().matched_blocks, 0, "from {home} to {next}");
+}
+
+#[test]
+fn only_uncached_tokens_wait_for_prefill() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let first = chat("m", &prompt(1), "x");
+    let next = chat("m", &prompt(1), &format!("x, {}", "and more ".repeat(20)));
+    let uncached = |fleet: &mut Fleet, body: &str| {
+        let (_, decision) = route(fleet, body);
+        let scanned = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        (decision.uncached_tokens(&scanned), scanned.prefill_tokens().0)
+    };
+    let (tokens, prompt) = uncached(&mut fleet, &first);
+    assert!(tokens >= prompt, "nothing is cached: {tokens} of {prompt}");
+    let (tokens, prompt) = uncached(&mut fleet, &next);
+    assert!((40..100).contains(&tokens) && prompt > 3 * tokens, "{tokens} of {prompt}");
 }

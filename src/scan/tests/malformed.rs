@@ -194,9 +194,23 @@ fn errors_say_what_was_expected_and_where() {
             .to_string()
     };
     assert_eq!(
-        message(r#"{"model": "m",}"#),
+        message(r#"{"model": "m",5}"#),
         "the body is not valid JSON: expected a quoted name at byte 14"
     );
+    for (body, offset) in [
+        (r#"{"model": "m",}"#, 14),
+        (r#"{"model": "m" , }"#, 16),
+        (r#"{"stop": ["a",]}"#, 14),
+        (r#"{"messages": [{"role": "user",}]}"#, 30),
+        (r#"{"messages": [{"role": "user"},]}"#, 31),
+        (r#"{"tools": [{"x": {"y": [1,]}}]}"#, 26),
+    ] {
+        let expected = format!(
+            "the body is not valid JSON: a comma before byte {offset} has nothing behind it \
+             (trailing comma)"
+        );
+        assert_eq!(message(body), expected, "{body}");
+    }
     assert_eq!(
         message(r#"{"model""#),
         "the body is not valid JSON: it ends where a colon should follow"

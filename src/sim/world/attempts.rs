@@ -216,7 +216,7 @@ impl World<'_> {
             return;
         };
         let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let requester = requester_of(request, id);
+        let requester = requester_of(request);
         let source = OutcomeSource {
             at: timestamp(at),
             started: timestamp(live.started),

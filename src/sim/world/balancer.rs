@@ -12,8 +12,8 @@ use crate::admission::queue::ModelQueue;
 use crate::api::Operation;
 use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::{
-    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, Requester, Topology,
-    dump,
+    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, RequestTokens,
+    Requester, Topology, dump,
 };
 use crate::mix::mix;
 use crate::prefix::Chain;
@@ -225,7 +225,7 @@ impl Balancer {
             session: Some(request.session)
                 .filter(|session| self.reads_sessions && *session != 0)
                 .map(|id| RoutedSession { id, home: None }),
-            requester: requester_of(request, id),
+            requester: requester_of(request),
             objectives: self.objectives_of(request).after(arrived.queued_ms),
         }
     }
@@ -273,7 +273,11 @@ impl Balancer {
         };
         let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
         let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
-        permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
+        permit.count_tokens(RequestTokens {
+            prompt: profile.prefill_tokens().0,
+            uncached: decision.uncached_tokens(&profile),
+            output: expected.tokens.0,
+        });
         permit.estimate_drain(expected, now);
         if self.generation.router.predicts() {
             let objectives = self.objectives_of(arrived.request);
@@ -298,10 +302,6 @@ fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
 }
 
 /// Who sends a request.
-pub(super) fn requester_of(request: &Request, id: u32) -> Requester {
-    Requester {
-        client: mix(u64::from(request.client) + 1),
-        prompt: mix(u64::from(id) + 1),
-        credential: 1,
-    }
+pub(super) fn requester_of(request: &Request) -> Requester {
+    Requester { client: mix(u64::from(request.client) + 1), credential: 1 }
 }

@@ -63,7 +63,7 @@ impl World<'_> {
         let newcomer = Newcomer {
             backends,
             priority: objectives.priority,
-            owner: requester_of(request, id).client,
+            owner: requester_of(request).client,
             weight: 1,
             due: due.map(timestamp),
             until: timestamp(until),

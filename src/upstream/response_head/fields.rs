@@ -59,6 +59,7 @@ pub(super) struct Facts {
     pub(super) is_chunked: bool,
     pub(super) stream: Option<StreamFraming>,
     pub(super) is_json: bool,
+    pub(super) is_encoded: bool,
     pub(super) nominated: SmallVec<[HeaderName; 2]>,
 }
 
@@ -95,6 +96,7 @@ impl Facts {
             self.keep_alive = value.to_str().ok().and_then(keep_alive_timeout);
             return Ok(false);
         }
+        self.is_encoded |= *name == header::CONTENT_ENCODING;
         if *name == header::CONTENT_TYPE {
             self.stream = StreamFraming::of_content_type(value.as_bytes());
             self.is_json =

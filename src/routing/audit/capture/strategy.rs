@@ -56,11 +56,10 @@ struct PickerRecord {
 }
 
 impl StrategyRecord {
-    /// The one a router decides by.
-    pub(in crate::routing::audit) fn of(router: &Router) -> Self {
-        let strategy = router.strategy();
+    /// The one that a router has decided by.
+    pub(in crate::routing::audit) fn of(router: &Router, strategy: Strategy) -> Self {
         let Weights { priority, load, latency } = *router.weights();
-        let weighted = router.weighted();
+        let weighted = router.weighted_in(strategy);
         let specs = weighted.map_or(&[][..], |weighted| weighted.specs());
         Self {
             name: strategy.name().to_owned(),

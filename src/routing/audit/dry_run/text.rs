@@ -17,6 +17,9 @@ pub fn render_text(result: &Value) -> String {
     if let Some(split) = result.get("split") {
         lines.push(format!("split       {}", split_text(split)));
     }
+    if let Some(session) = result.get("session") {
+        lines.push(format!("session     {}", session_text(session)));
+    }
     if let Some(ensemble) = result.get("ensemble") {
         lines.extend(ensemble_lines(ensemble));
     }
@@ -26,7 +29,12 @@ pub fn render_text(result: &Value) -> String {
         lines.extend(candidate_lines(candidates, decision));
     }
     match decision {
-        Some(decision) => lines.push(format!("decision    {}", decision_text(decision))),
+        Some(decision) => {
+            lines.push(format!("decision    {}", decision_text(decision)));
+            let reason = decision.get("strategy_reason").and_then(Value::as_str);
+            let strategy = text(decision, "strategy");
+            lines.extend(reason.map(|reason| format!("strategy    {strategy}, because {reason}")));
+        }
         None => lines.push(undecided_text(result)),
     }
     lines.join("\n")
@@ -79,6 +87,13 @@ fn split_text(split: &Value) -> String {
         .map(|branch| format!("{} {}", text(branch, "model"), number(branch, "weight")))
         .collect();
     format!("{} -> {} (of {})", text(split, "alias"), text(split, "model"), shares.join(", "))
+}
+
+fn session_text(session: &Value) -> String {
+    match text(session, "home") {
+        "" => "no home yet".to_owned(),
+        home => format!("at home on {home}"),
+    }
 }
 
 /// The length of what the engine reads, and of the conversation where that is less.

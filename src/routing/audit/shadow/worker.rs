@@ -149,8 +149,15 @@ impl Worker {
         };
         let mut random = Replay { turn: side.turn, rng: &mut self.rng };
         let scratch = &mut self.scratch;
-        let picked =
-            self.router.choose(&features, live.model, &mut random, scratch, &mut NoRecord)?;
+        let strategy = self.router.strategy_of(model, live.at);
+        let picked = self.router.choose(
+            strategy,
+            &features,
+            live.model,
+            &mut random,
+            scratch,
+            &mut NoRecord,
+        )?;
         side.turn += u64::from(picked.turn.is_some());
         Some(picked.row)
     }

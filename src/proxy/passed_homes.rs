@@ -1,0 +1,52 @@
+//! The homes of sessions, as another process continues with them: its engines still have the prompts.
+
+use serde::{Deserialize, Serialize};
+
+use super::Proxy;
+use super::direct::passed_ids::identity_of;
+use crate::clock::now;
+use crate::fleet::BackendId;
+use crate::routing::KeptHome;
+
+/// The homes of sessions, and their backends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedHomes {
+    /// The number of sessions that the table has room for.
+    room: usize,
+    /// Name, URL and engine of each backend.
+    backends: Vec<[String; 3]>,
+    /// The homes; each backend is a position in `backends`.
+    homes: Vec<KeptHome>,
+}
+
+impl Proxy {
+    /// Returns the homes that another process may continue with.
+    pub fn pass_homes_on(&self) -> RememberedHomes {
+        let topology = self.generation().fleet.topology();
+        let backends = topology.backends.iter().map(identity_of).collect();
+        let position = |id: BackendId| {
+            let position = topology.backends.iter().position(|one| one.state.id == id)?;
+            u16::try_from(position).ok()
+        };
+        let (room, homes) = self.homes.kept(position, now());
+        RememberedHomes { room, backends, homes }
+    }
+
+    /// Continues with the homes of another process, as far as their backends are known here. Returns their number.
+    pub fn restore_homes(&self, remembered: &RememberedHomes) -> usize {
+        let generation = self.generation();
+        let topology = generation.fleet.topology();
+        let find = |identity: &[String; 3]| {
+            let mut all = topology.backends.iter();
+            all.find(|backend| identity_of(backend) == *identity).map(|backend| backend.state.id)
+        };
+        let found: Vec<Option<BackendId>> = remembered.backends.iter().map(find).collect();
+        let limit = generation.config.limits.session_homes;
+        if self.homes.room(limit) != remembered.room {
+            // Another limit puts sessions into other slots: they find new homes.
+            return 0;
+        }
+        let backend = |position: u16| found.get(usize::from(position)).copied().flatten();
+        self.homes.restore(&remembered.homes, backend, now())
+    }
+}
