@@ -3,6 +3,7 @@
 //! come in as arguments, time is a whole number, and nothing here reads a clock or a file, so that two runs give
 //! the same bytes.
 
+pub mod capacity;
 pub mod compare;
 pub mod engine;
 pub mod experiment;
@@ -12,6 +13,7 @@ pub mod random;
 pub mod regret;
 pub mod replay;
 pub mod run;
+mod stationarity;
 pub mod statistics;
 pub mod summary;
 #[cfg(test)]

@@ -161,8 +161,6 @@ struct Limits {
 pub(super) struct ChosenEngine {
     pub(super) spec: EngineSpec,
     pub(super) least: StepTime,
-    /// What lies before the first step of a request, where it was learned, in picoseconds.
-    pub(super) front_end: Option<u64>,
 }
 
 /// Where a fit begins for hardware that no row describes: nothing is too fast for it.
@@ -173,10 +171,10 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     let rows = engine_rows()?;
     if let Some(row) = rows.iter().find(|row| row.name() == given) {
         let (spec, least) = (row.spec(), row.least_step_time());
-        return Ok(ChosenEngine { spec, least, front_end: None });
+        return Ok(ChosenEngine { spec, least });
     }
     if let (UNKNOWN, Some(row)) = (given, rows.first()) {
-        return Ok(ChosenEngine { spec: row.spec(), least: StepTime::default(), front_end: None });
+        return Ok(ChosenEngine { spec: row.spec(), least: StepTime::default() });
     }
     let path = Path::new(given);
     if !path.exists() {
@@ -200,9 +198,9 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
         admission: Admission::OnDemand,
         order: Order::Arrival,
         on_demand: None,
+        front_end: fitted.front_end_ms.map(|millis| picoseconds(millis * 1e-3)),
     };
-    let front_end = fitted.front_end_ms.map(|millis| picoseconds(millis * 1e-3));
-    Ok(ChosenEngine { spec, least: StepTime::default(), front_end })
+    Ok(ChosenEngine { spec, least: StepTime::default() })
 }
 
 /// A step time as people read it: the name, the value and its unit.

@@ -4,6 +4,7 @@
 mod arguments;
 mod assertion;
 mod calibration;
+mod engine_choice;
 mod error;
 mod formats;
 mod parallel;
@@ -31,20 +32,20 @@ use setup::Plan;
 struct Arm<'a> {
     variant: &'a Variant,
     summaries: Vec<Summary>,
-    /// Requests per second that it could complete.
-    capacity: f64,
 }
 
 pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliError> {
     if args.list {
         return output.text(setup::list());
     }
+    let oracles = if args.oracle { 2 } else { 0 };
+    let assertions = assertion::read_all(&args.assertions, args.configs.len().max(1) + oracles)?;
     let mut plan = Plan::new(args)?;
     for note in plan.notes.drain(..) {
         output.complain("note", note);
     }
     let calibration = match &args.yesterday {
-        Some(path) => Some(calibration::calibrate(args, path, &mut plan)?),
+        Some(path) => Some(calibration::calibrate(args, path, &mut plan, output)?),
         None => None,
     };
     if let Some(calibration) = &calibration {
@@ -58,6 +59,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
     if !args.sweep.is_empty() || (calibration.is_some() && has_one) {
         return tune::run(args, &plan, output);
     }
+    plan.find_capacity()?;
     let arms = measure(args, &plan, output)?;
     if let Some(path) = &args.requests {
         formats::write_requests(path, &plan)?;
@@ -75,7 +77,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
         let report = regrets::report(args, &plan, count, output)?;
         output.text(report)?;
     }
-    assertion::check_all(&args.assertions, &arms).map_err(CliError::from)
+    assertion::check_all(&assertions, &arms).map_err(CliError::from)
 }
 
 /// Runs every configuration with every seed.
@@ -85,35 +87,15 @@ fn measure<'a>(
     output: &mut Output,
 ) -> Result<Vec<Arm<'a>>, SimulateError> {
     let seeds = plan.setting.workloads.len();
-    let mut jobs: Vec<(usize, Option<usize>)> = Vec::new();
-    for variant in 0..plan.variants.len() {
-        jobs.push((variant, None));
-        jobs.extend((0..seeds).map(|seed| (variant, Some(seed))));
-    }
+    let variants = 0..plan.variants.len();
+    let jobs: Vec<(usize, usize)> =
+        variants.flat_map(|variant| (0..seeds).map(move |seed| (variant, seed))).collect();
     let results = run_all(&jobs, args.threads(), output, |(index, seed)| {
         let variant = plan.variants.get(*index).ok_or(SimulateError::NoVariant)?;
-        Ok(match seed {
-            None => Measured::Capacity(plan.setting.capacity(variant)?),
-            Some(seed) => Measured::Run(Box::new(plan.setting.run(variant, *seed)?.1)),
-        })
+        Ok(plan.setting.run(variant, *seed)?.1)
     })?;
-    let arms = plan.variants.iter().zip(results.chunks(seeds + 1)).map(|(variant, results)| {
-        let mut arm = Arm { variant, summaries: Vec::new(), capacity: 0.0 };
-        for result in results {
-            match result {
-                Measured::Capacity(capacity) => arm.capacity = *capacity,
-                Measured::Run(summary) => arm.summaries.push((**summary).clone()),
-            }
-        }
-        arm
-    });
-    Ok(arms.collect())
-}
-
-/// What one job found.
-enum Measured {
-    Capacity(f64),
-    Run(Box<Summary>),
+    let arms = plan.variants.iter().zip(results.chunks(seeds));
+    Ok(arms.map(|(variant, results)| Arm { variant, summaries: results.to_vec() }).collect())
 }
 
 fn to_json(plan: &Plan, arms: &[Arm<'_>]) -> Value {
@@ -129,8 +111,8 @@ fn to_json(plan: &Plan, arms: &[Arm<'_>]) -> Value {
             json!({
                 "name": arm.variant.name,
                 "config_hash": setup::hash_of(&format!("{:?}", arm.variant.config)),
-                "capacity": arm.capacity,
-                "load": plan.rate / arm.capacity.max(f64::MIN_POSITIVE),
+                "capacity": plan.capacity,
+                "load": plan.load(),
                 "seeds": summaries.collect::<Vec<_>>(),
                 "against_first": differences,
             })

@@ -38,10 +38,13 @@ pub(super) async fn simulate(
     let max_regression = gate.max_regression;
     let current = with_members(before.config.clone(), before.fleet.groups(), before);
     let next = with_members(next.clone(), groups, before);
-    let blocks = before.fleet.topology().backends.iter().find_map(|backend| {
+    let topology = before.fleet.topology();
+    let blocks = topology.backends.iter().filter_map(|backend| {
         let details = backend.state.telemetry.details()?;
-        u32::try_from(details.capacity_tokens()? / 16).ok()
+        let blocks = u32::try_from(details.capacity_tokens()? / 16).ok()?;
+        Some((backend.config.name.clone(), blocks))
     });
+    let blocks = blocks.collect();
     let comparing = tokio::task::spawn_blocking(move || {
         Replay { current, next, served: &served, kv_blocks: blocks, max_regression }.compare()
     });

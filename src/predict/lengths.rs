@@ -26,6 +26,23 @@ fn bucket_of(length: f64) -> usize {
     floor_index(length.max(1.0).log2() * 8.0).min(BUCKETS - 1)
 }
 
+/// The position of a length in the buckets. Finding it takes a logarithm and two powers, which tables save.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BucketPosition {
+    bucket: usize,
+    /// The part of the bucket below the length.
+    part: f64,
+}
+
+impl BucketPosition {
+    /// The position of a length.
+    pub fn of(length: f64) -> Self {
+        let bucket = bucket_of(length);
+        let (from, to) = (start_of(bucket), start_of(bucket + 1));
+        Self { bucket, part: ((length - from) / (to - from)).clamp(0.0, 1.0) }
+    }
+}
+
 /// The share of outputs that are longer than so many tokens (a survival function), by the estimator of Kaplan and Meier:
 /// in each bucket, of the outputs that got there, the share that ended there. An output that still runs counts in the
 /// buckets that it has passed, so that long outputs are not missed because they end late.
@@ -171,13 +188,16 @@ impl Lengths {
 
     /// The share of outputs with more than `length` tokens.
     pub fn survival(&self, length: f64) -> f64 {
-        let at = bucket_of(length);
-        let (from, to) = (start_of(at), start_of(at + 1));
+        self.survival_at(&BucketPosition::of(length))
+    }
+
+    /// The same for a position that was computed before.
+    pub fn survival_at(&self, position: &BucketPosition) -> f64 {
+        let BucketPosition { bucket, part } = *position;
         let (above, below) = (
-            self.survival.get(at).copied().unwrap_or(0.0),
-            self.survival.get(at + 1).copied().unwrap_or(0.0),
+            self.survival.get(bucket).copied().unwrap_or(0.0),
+            self.survival.get(bucket + 1).copied().unwrap_or(0.0),
         );
-        let part = ((length - from) / (to - from)).clamp(0.0, 1.0);
         above + part * (below - above)
     }
 

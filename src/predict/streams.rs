@@ -1,7 +1,7 @@
 //! The ages of a backend's streams, in buckets: when will so many of them have ended?
 
 /// Buckets of ages: quarter octaves of the tokens that a stream has emitted, up to 2^15.
-const AGE_BUCKETS: usize = 60;
+pub(super) const AGE_BUCKETS: usize = 60;
 
 /// The streams of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ fn bucket_of(age: u32) -> usize {
 }
 
 /// The middle of a bucket, in tokens.
-fn age_of(bucket: usize) -> f64 {
+pub(super) fn age_of(bucket: usize) -> f64 {
     let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
     let width = f64::from(bucket / 4).exp2();
     width * (4.5 + f64::from(bucket % 4))
@@ -74,8 +74,13 @@ impl Streams {
 
     /// The ages of streams, and how many have each.
     pub fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.buckets().map(|(bucket, count)| (age_of(bucket), count))
+    }
+
+    /// The buckets of ages that have streams, and their number.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
-        counts.map(|(bucket, count)| (age_of(bucket), f64::from(*count)))
+        counts.map(|(bucket, count)| (bucket, f64::from(*count)))
     }
 }
 

@@ -1,9 +1,10 @@
 //! How long until enough streams have ended, by their ages and the lengths of earlier outputs.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::lengths::Lengths;
-use super::streams::Streams;
+use super::lengths::{BucketPosition, Lengths};
+use super::streams::{AGE_BUCKETS, Streams, age_of};
 use crate::units::{floor_index, narrow};
 
 /// Points at which the wait is computed, in tokens: sixths of an octave up to 2^14.
@@ -14,6 +15,56 @@ const FEW: f32 = 0.25;
 
 fn tokens_at(point: usize) -> f64 {
     (f64::from(u32::try_from(point).unwrap_or(u32::MAX)) / 6.0).exp2()
+}
+
+/// The positions at which a curve reads the survival and itself. They are the same for every curve, and powers and
+/// logarithms for each were four fifths of a simulation with predictions.
+static POSITIONS: LazyLock<Positions> = LazyLock::new(Positions::new);
+
+struct Positions {
+    /// For each bucket of ages: the position of the age, and those of the points after it.
+    ages: Vec<(BucketPosition, [BucketPosition; GRID])>,
+    /// The points themselves.
+    points: [BucketPosition; GRID],
+    /// For each point: the positions between the points of the tokens from each earlier one.
+    between: Vec<Vec<GridPosition>>,
+}
+
+impl Positions {
+    fn new() -> Self {
+        let after = |age: f64| std::array::from_fn(|at| BucketPosition::of(age + tokens_at(at)));
+        let ages = (0..AGE_BUCKETS).map(age_of);
+        let between = |point: usize| {
+            let tokens = (0..point).map(|start| tokens_at(point) - tokens_at(start));
+            tokens.map(GridPosition::of).collect()
+        };
+        Self {
+            ages: ages.map(|age| (BucketPosition::of(age), after(age))).collect(),
+            points: after(0.0),
+            between: (0..GRID).map(between).collect(),
+        }
+    }
+}
+
+/// The position of a number of tokens between two points.
+#[derive(Debug, Clone, Copy)]
+struct GridPosition {
+    point: usize,
+    part: f32,
+}
+
+impl GridPosition {
+    fn of(tokens: f64) -> Self {
+        let point = floor_index((tokens.max(1.0).log2() * 6.0).min(84.0)).min(GRID - 2);
+        let (from, to) = (tokens_at(point), tokens_at(point + 1));
+        Self { point, part: narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0)) }
+    }
+
+    /// The value there, on the line between the values of two points.
+    fn value(self, at: impl Fn(usize) -> f32) -> f32 {
+        let from = at(self.point);
+        from + self.part * (at(self.point + 1) - from)
+    }
 }
 
 /// How many streams will have ended when each has emitted so many more tokens. Computed about once a second; decisions
@@ -35,17 +86,19 @@ impl WaitCurve {
     /// Computes it at `now`.
     pub fn compute(&self, lengths: &Lengths, streams: &Streams, now: f64) {
         let mut ended = [0.0_f32; GRID];
-        for (age, count) in streams.ages() {
-            let alive = lengths.survival(age);
-            for (point, sum) in ended.iter_mut().enumerate() {
-                let later = lengths.survival(age + tokens_at(point));
+        let positions = &*POSITIONS;
+        for (bucket, count) in streams.buckets() {
+            let Some((age, points)) = positions.ages.get(bucket) else { continue };
+            let alive = lengths.survival_at(age);
+            for (sum, point) in ended.iter_mut().zip(points) {
+                let later = lengths.survival_at(point);
                 let share = if alive <= 1e-9 { 1.0 } else { 1.0 - later / alive };
                 *sum += narrow(share * count);
             }
         }
         let mut fresh = [0.0; GRID];
-        for (point, share) in fresh.iter_mut().enumerate() {
-            *share = narrow(1.0 - lengths.survival(tokens_at(point)));
+        for (share, point) in fresh.iter_mut().zip(&positions.points) {
+            *share = narrow(1.0 - lengths.survival_at(point));
         }
         let own = ended;
         add_later_generations(&mut ended, &own, &fresh, narrow(streams.count()) * FEW);
@@ -85,11 +138,7 @@ impl WaitCurve {
 
     /// How many have ended after so many tokens.
     fn ended_at(&self, tokens: f64) -> f32 {
-        let place = (tokens.max(1.0).log2() * 6.0).min(84.0);
-        let point = floor_index(place).min(GRID - 2);
-        let (from, to) = (tokens_at(point), tokens_at(point + 1));
-        let part = narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0));
-        self.at_point(point) + part * (self.at_point(point + 1) - self.at_point(point))
+        GridPosition::of(tokens).value(|point| self.at_point(point))
     }
 
     /// Where the line through the points reaches `needed`; beyond the last point it goes on in proportion.
@@ -119,27 +168,20 @@ fn add_later_generations(
     fresh: &[f32; GRID],
     few: f32,
 ) {
-    for point in 1..GRID {
+    for (point, starts) in POSITIONS.between.iter().enumerate().skip(1) {
         let own = own.get(point).copied().unwrap_or(0.0);
         if own <= few {
             continue;
         }
         let mut later = 0.0;
         let mut before = 0.0;
-        for (start, total) in ended.iter().enumerate().take(point) {
-            later += (total - before) * within(fresh, tokens_at(point) - tokens_at(start));
+        for (total, position) in ended.iter().zip(starts) {
+            let share = position.value(|at| fresh.get(at).copied().unwrap_or(1.0));
+            later += (total - before) * share;
             before = *total;
         }
         ended.iter_mut().skip(point).take(1).for_each(|place| *place = own + later);
     }
-}
-
-fn within(fresh: &[f32; GRID], tokens: f64) -> f32 {
-    let point = floor_index(tokens.max(1.0).log2() * 6.0).min(GRID - 2);
-    let (from, to) = (tokens_at(point), tokens_at(point + 1));
-    let part = narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0));
-    let at = |point: usize| fresh.get(point).copied().unwrap_or(1.0);
-    at(point) + part * (at(point + 1) - at(point))
 }
 
 #[cfg(test)]
@@ -170,6 +212,20 @@ mod tests {
         assert!((300.0..480.0).contains(&later), "{later}");
         (0..10).for_each(|_| streams.add(100.0, 180));
         assert!(curve(&lengths, &streams).tokens_until(5.0, 1e4, 0.0).unwrap() < 80.0);
+    }
+
+    #[test]
+    fn positions_are_those_that_would_be_computed() {
+        let mut lengths = Lengths::default();
+        (0..500).for_each(|n| lengths.learn(f64::from(n * 7 % 900 + 1)));
+        for bucket in 0..AGE_BUCKETS {
+            let (age, after) = &POSITIONS.ages[bucket];
+            assert_eq!(lengths.survival_at(age), lengths.survival(age_of(bucket)));
+            for (point, position) in after.iter().enumerate() {
+                let tokens = age_of(bucket) + tokens_at(point);
+                assert_eq!(lengths.survival_at(position), lengths.survival(tokens));
+            }
+        }
     }
 
     #[test]

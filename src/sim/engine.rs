@@ -108,6 +108,8 @@ pub struct EngineCounters {
     pub output_tokens: u64,
     /// Models that were loaded.
     pub loads: u64,
+    /// The blocks of the KV cache that requests held while it computed, times microseconds.
+    pub held_blocks: u64,
 }
 
 impl EngineCounters {
@@ -119,6 +121,7 @@ impl EngineCounters {
         self.cached_tokens += other.cached_tokens;
         self.output_tokens += other.output_tokens;
         self.loads += other.loads;
+        self.held_blocks += other.held_blocks;
     }
 }
 

@@ -54,26 +54,21 @@ impl Setting {
     pub fn run(&self, variant: &Variant, seed: usize) -> Result<(RunResult, Summary), WorldError> {
         let empty = Workload::default();
         let workload = self.workloads.get(seed).unwrap_or(&empty);
-        self.run_workload(variant, workload, seed)
+        let result = simulate(&self.world(variant, seed, None), workload)?;
+        let summary = Summary::new(&result, workload, &self.objective);
+        Ok((result, summary))
     }
 
-    fn run_workload(
+    /// Runs a variant with another workload and the first seed.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the fleet cannot be built.
+    pub fn run_workload(
         &self,
         variant: &Variant,
         workload: &Workload,
-        seed: usize,
-    ) -> Result<(RunResult, Summary), WorldError> {
-        self.run_world(&self.world(variant, seed, None), workload)
-    }
-
-    fn run_world(
-        &self,
-        spec: &WorldSpec,
-        workload: &Workload,
-    ) -> Result<(RunResult, Summary), WorldError> {
-        let result = simulate(spec, workload)?;
-        let summary = Summary::new(&result, workload, &self.objective);
-        Ok((result, summary))
+    ) -> Result<RunResult, WorldError> {
+        simulate(&self.world(variant, 0, None), workload)
     }
 
     /// Runs a variant up to the end of one request.
@@ -104,32 +99,6 @@ impl Setting {
             oracle: variant.oracle,
             judges_sheds: self.judges_sheds,
         }
-    }
-
-    /// Requests per second that the variant completes when all arrive at once: its capacity for this workload.
-    /// The last tenth is left out: then backends run empty one after the other.
-    ///
-    /// # Errors
-    /// [`WorldError`] when the fleet cannot be built.
-    pub fn capacity(&self, variant: &Variant) -> Result<f64, WorldError> {
-        let empty = Workload::default();
-        let workload = self.workloads.first().unwrap_or(&empty);
-        let burst = workload.clone().at_speed(RUSH);
-        // What can be done at once is no question of where, and thousands of requests would be looked ahead at.
-        let spec = self.world(variant, 0, None);
-        let spec = WorldSpec { oracle: None, judges_sheds: false, ..spec };
-        let (result, _) = self.run_world(&spec, &burst)?;
-        let mut ends: Vec<u64> = result
-            .requests
-            .iter()
-            .filter(|one| one.output_tokens > 0)
-            .map(|one| one.ended)
-            .collect();
-        ends.sort_unstable();
-        let counted = ends.len() * 9 / 10;
-        let last = ends.get(counted).copied().unwrap_or(result.start);
-        let seconds = last.saturating_sub(result.start) as f64 * 1e-6;
-        Ok(if seconds > 0.0 { counted as f64 / seconds } else { 0.0 })
     }
 
     /// The same world with errors of the model in it: prefill, KV reads and capacity up to a fifth off, outputs
@@ -174,9 +143,6 @@ impl Setting {
         })
     }
 }
-
-/// So fast that all requests arrive at once.
-const RUSH: f64 = 1e9;
 
 /// Why a configuration cannot be simulated with a workload.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

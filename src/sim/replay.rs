@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::compare::{Aim, Difference, Verdict, compare, difference};
 use super::engine::{EngineRow, EngineSpec, Slots, engine_rows};
 use super::experiment::{Setting, Variant};
-use super::fit::{RunErrors, fit};
+use super::fit::{Fit, RunErrors, fit};
 use super::run::{Run, RunError, Timing};
 use super::statistics::mean;
 use super::summary::{Objective, Summary};
@@ -22,8 +22,12 @@ use crate::units::{Timestamp, to_micros};
 
 /// Runs of each configuration, each with other chances.
 const SEEDS: usize = 3;
-/// The most requests that an engine is learned from: the search takes some hundred runs.
+/// The most requests that an engine is learned from, and those of all engines together: the search takes some hundred
+/// runs for each.
 const MOST_LEARNED: usize = 400;
+const MOST_LEARNED_OF_ALL: usize = 3200;
+/// The fewest that many engines leave to each.
+const LEAST_LEARNED: usize = 50;
 /// Beyond this error of the configuration in force, a simulation shows nothing.
 const MOST_ERROR: f64 = 0.25;
 
@@ -105,10 +109,24 @@ pub struct Replay<'a> {
     pub next: Config,
     /// The traffic.
     pub served: &'a [ServedRequest],
-    /// Blocks of the KV caches, where engines report them.
-    pub kv_blocks: Option<u32>,
+    /// Blocks of the KV caches, by the names of the backends whose engines report them.
+    pub kv_blocks: BTreeMap<String, u32>,
     /// The regression beyond which the new one is refused.
     pub max_regression: f64,
+}
+
+/// What was learned of the engines.
+struct LearnedEngines {
+    /// By the names of backends.
+    engines: BTreeMap<String, EngineSpec>,
+    /// That of the backend with the most streams.
+    usual: EngineSpec,
+}
+
+impl LearnedEngines {
+    fn of(&self, backend: &str) -> EngineSpec {
+        self.engines.get(backend).unwrap_or(&self.usual).clone()
+    }
 }
 
 impl Replay<'_> {
@@ -118,16 +136,16 @@ impl Replay<'_> {
     /// [`ReplayError`] where there is nothing to compare.
     pub fn compare(self) -> Result<ReplayReport, ReplayError> {
         let workload = workload_of(self.served);
-        let (engine, delays) = self.learn_engine()?;
+        let learned = self.learn_engines()?;
         let arm = |config: Config| -> Result<Vec<Summary>, ReplayError> {
             let mut variant = Variant::new(String::new(), config);
             variant.declare_models(&workload);
             let setting = Setting {
                 workloads: vec![workload.clone(); SEEDS],
-                engines: vec![engine.clone(); variant.config.backends.len()],
+                engines: variant.config.backends.iter().map(|one| learned.of(&one.name)).collect(),
                 balancers: 1,
                 seed: 1,
-                delays,
+                delays: Delays::default(),
                 faults: Vec::new(),
                 reports_cached: true,
                 objective: Objective { first_token: 2.0, per_token: 0.1 },
@@ -184,18 +202,44 @@ impl Replay<'_> {
         }
     }
 
-    /// The engine that explains the streams of the backend with the most of them best.
-    fn learn_engine(&self) -> Result<(EngineSpec, Delays), ReplayError> {
+    /// The engine of each backend that has enough streams, and the one of the backend with the most for the others.
+    fn learn_engines(&self) -> Result<LearnedEngines, ReplayError> {
         let block = block_tokens(self.served);
         let mut backends: BTreeMap<&str, Vec<Timing>> = BTreeMap::new();
         for one in self.served {
             backends.entry(&one.backend).or_default().extend(timing_of(one, block));
         }
-        let (name, most) =
-            backends.into_iter().max_by_key(|(_, timings)| timings.len()).unwrap_or_default();
+        let most = backends.iter().max_by_key(|(_, timings)| timings.len());
+        let most = most.map(|(name, _)| *name).unwrap_or_default();
+        let count = MOST_LEARNED_OF_ALL / backends.len().max(1);
+        let mut engines = BTreeMap::new();
+        let mut usual = None;
+        for (name, timings) in backends {
+            let skipped = timings.len().saturating_sub(count.clamp(LEAST_LEARNED, MOST_LEARNED));
+            match Run::of(timings.into_iter().skip(skipped).collect()) {
+                Ok(run) => {
+                    let engine = self.learn_engine(name, &run.at_penstock())?;
+                    if name == most {
+                        usual = Some(engine.clone());
+                    }
+                    engines.insert(name.to_owned(), engine);
+                }
+                Err(error) if name == most => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let usual = match usual {
+            Some(usual) => usual,
+            None => {
+                return Err(Run::of(Vec::new()).err().map_or(ReplayError::NoEngine, Into::into));
+            }
+        };
+        Ok(LearnedEngines { engines, usual })
+    }
+
+    /// The engine that explains the streams of a backend best.
+    fn learn_engine(&self, name: &str, run: &Run) -> Result<EngineSpec, ReplayError> {
         let backend = self.current.backends.iter().find(|backend| backend.name == name);
-        let skipped = most.len().saturating_sub(MOST_LEARNED);
-        let run = Run::of(most.into_iter().skip(skipped).collect())?.at_penstock();
         let rows = engine_rows().unwrap_or_default();
         let error = |spec: &EngineSpec| {
             let simulated = run.simulated(spec, 0).ok()?;
@@ -206,15 +250,15 @@ impl Replay<'_> {
         let specs = specs.filter_map(|spec| Some((error(&spec)?, spec)));
         let (_, start) =
             specs.min_by(|(a, _), (b, _)| a.total_cmp(b)).ok_or(ReplayError::NoEngine)?;
-        let fitted = fit(&run, &start, &super::engine::StepTime::default());
-        let fitted = fitted.map_err(WorldError::Engine)?;
-        let spec = EngineSpec { step_time: fitted.step_time.into(), ..start };
-        Ok((spec, Delays::of_front_end(fitted.front_end)))
+        let fitted = fit(run, &start, &super::engine::StepTime::default());
+        let Fit { step_time, front_end, .. } = fitted.map_err(WorldError::Engine)?;
+        Ok(EngineSpec { step_time: step_time.into(), front_end: Some(front_end), ..start })
     }
 
     fn spec_of(&self, row: &EngineRow, backend: Option<&BackendConfig>) -> EngineSpec {
         let spec = row.spec();
-        let spec = EngineSpec { kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks), ..spec };
+        let reported = backend.and_then(|backend| self.kv_blocks.get(&backend.name)).copied();
+        let spec = EngineSpec { kv_blocks: reported.unwrap_or(spec.kv_blocks), ..spec };
         let Some(backend) = backend else { return spec };
         let slots = Slots { count: backend.num_parallel, ..Slots::default() };
         spec.scheduled_as(backend.engine, &slots)
@@ -286,3 +330,6 @@ fn workload_of(served: &[ServedRequest]) -> Workload {
     workload.requests.sort_by_key(|request| request.arrives_at);
     workload
 }
+
+#[cfg(test)]
+mod tests;

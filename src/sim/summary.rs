@@ -7,6 +7,7 @@ pub use priorities::PriorityFigures;
 use priorities::by_priority;
 pub use sheds::ShedFigures;
 
+use super::stationarity::is_stationary;
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
 use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
@@ -84,8 +85,10 @@ pub struct Summary {
     pub preemptions: u64,
     /// Models that were loaded on demand.
     pub loads: u64,
-    /// The share of the time in which engines computed.
+    /// The share of the time in which engines computed, for however few requests.
     pub utilization: f64,
+    /// The share of the KV caches that requests held: how full the engines were.
+    pub kv_use: f64,
     /// How far predictions of the TTFT were off, where any were made.
     pub prediction: Option<PredictionFigures>,
     /// In the balancer's queue, of requests whose response is complete.
@@ -184,51 +187,56 @@ impl Summary {
             preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),
             loads: run.backends.iter().map(|one| one.counters.loads).sum(),
             utilization: busy / (duration * run.backends.len().max(1) as f64),
+            kv_use: kv_use(run, duration),
             prediction: PredictionFigures::of(&done),
             queued: of(|one| Some(seconds(one.arrived, one.decided))),
             priorities: by_priority(run, workload, objective),
             fairness: fairness(run, workload, objective),
-            load: load(run),
+            load: match is_stationary(run, workload) {
+                Some(false) => Load::Saturated,
+                Some(true) | None => Load::Sustained,
+            },
             duration,
             steps: run.backends.iter().map(|one| one.counters.steps).sum(),
         }
     }
 
-    /// The figures that comparisons and objectives are about, by name.
-    pub fn figures(&self) -> [(&'static str, f64); 23] {
-        let Self { first_token: ttft, per_token: tpot, total: e2e, .. } = self;
-        [
-            ("ttft_mean", ttft.mean),
-            ("ttft_p50", ttft.p50),
-            ("ttft_p90", ttft.p90),
-            ("ttft_p95", ttft.p95),
-            ("ttft_p99", ttft.p99),
-            ("tpot_mean", tpot.mean),
-            ("tpot_p50", tpot.p50),
-            ("tpot_p90", tpot.p90),
-            ("tpot_p99", tpot.p99),
-            ("e2e_mean", e2e.mean),
-            ("e2e_p50", e2e.p50),
-            ("e2e_p90", e2e.p90),
-            ("e2e_p99", e2e.p99),
-            ("goodput", self.goodput),
-            ("good_tokens", self.good_tokens),
-            ("tokens_per_second", self.tokens_per_second),
-            ("hit_rate", self.hit_rate),
-            ("imbalance", self.imbalance),
-            ("preemptions", self.preemptions as f64),
-            ("model_loads", self.loads as f64),
-            ("utilization", self.utilization),
-            ("fairness", self.fairness),
-            ("shed", self.shed.iter().map(|(_, count)| *count as f64).sum()),
-        ]
-    }
-
     /// The figure of that name.
     pub fn figure(&self, name: &str) -> Option<f64> {
-        self.figures().into_iter().find_map(|(one, value)| (one == name).then_some(value))
+        FIGURES.iter().find_map(|(one, of)| (*one == name).then(|| of(self)))
     }
 }
+
+/// A figure by its name.
+pub type Figure = (&'static str, fn(&Summary) -> f64);
+
+/// The figures that comparisons and assertions are about.
+pub const FIGURES: &[Figure] = &[
+    ("ttft_mean", |one| one.first_token.mean),
+    ("ttft_p50", |one| one.first_token.p50),
+    ("ttft_p90", |one| one.first_token.p90),
+    ("ttft_p95", |one| one.first_token.p95),
+    ("ttft_p99", |one| one.first_token.p99),
+    ("tpot_mean", |one| one.per_token.mean),
+    ("tpot_p50", |one| one.per_token.p50),
+    ("tpot_p90", |one| one.per_token.p90),
+    ("tpot_p99", |one| one.per_token.p99),
+    ("e2e_mean", |one| one.total.mean),
+    ("e2e_p50", |one| one.total.p50),
+    ("e2e_p90", |one| one.total.p90),
+    ("e2e_p99", |one| one.total.p99),
+    ("goodput", |one| one.goodput),
+    ("good_tokens", |one| one.good_tokens),
+    ("tokens_per_second", |one| one.tokens_per_second),
+    ("hit_rate", |one| one.hit_rate),
+    ("imbalance", |one| one.imbalance),
+    ("preemptions", |one| one.preemptions as f64),
+    ("model_loads", |one| one.loads as f64),
+    ("utilization", |one| one.utilization),
+    ("kv_use", |one| one.kv_use),
+    ("fairness", |one| one.fairness),
+    ("shed", |one| one.shed.iter().map(|(_, count)| *count as f64).sum()),
+];
 
 /// Tokens of prompts.
 #[derive(Default)]
@@ -281,6 +289,13 @@ fn tally<T: Ord + Copy>(run: &RunResult, reason: impl Fn(Status) -> Option<T>) -
     groups.filter_map(|group| Some((*group.first()?, group.len()))).collect()
 }
 
+/// The mean share of the KV caches that requests held.
+fn kv_use(run: &RunResult, duration: f64) -> f64 {
+    let held: f64 = run.backends.iter().map(|one| one.counters.held_blocks as f64 * MICRO).sum();
+    let blocks: f64 = run.backends.iter().map(|one| f64::from(one.kv_blocks)).sum();
+    if blocks > 0.0 { held / (duration * blocks) } else { 0.0 }
+}
+
 /// How unevenly backends were used: the variation of their tokens, and the most requests against the mean.
 fn balance(run: &RunResult) -> (f64, f64) {
     let counters = run.backends.iter().map(|one| one.counters);
@@ -307,29 +322,4 @@ fn fairness(run: &RunResult, workload: &Workload, objective: &Objective) -> f64 
     }
     let shares = clients.iter().filter(|(_, all)| *all > 0.0).map(|(good, all)| good / all);
     jain(&shares.collect::<Vec<f64>>())
-}
-
-/// Whether the number of requests in the fleet grew over the second half of the arrivals: by more than a
-/// tenth of what arrived in it.
-fn load(run: &RunResult) -> Load {
-    let mut arrivals: Vec<u64> = run
-        .requests
-        .iter()
-        .filter(|one| one.status != Status::Abandoned)
-        .map(|one| one.arrived)
-        .collect();
-    arrivals.sort_unstable();
-    let (Some(middle), Some(last)) = (arrivals.get(arrivals.len() / 2), arrivals.last()) else {
-        return Load::Sustained;
-    };
-    let waiting = |at: u64| {
-        let inside = run.requests.iter().filter(|one| {
-            one.arrived <= at && (one.first_token > at || (one.first_token == 0 && one.ended > at))
-        });
-        inside.count()
-    };
-    let growth = waiting(*last).saturating_sub(waiting(*middle));
-    let arrived = arrivals.len() - arrivals.len() / 2;
-    let is_saturated = growth * 10 > arrived && growth > 10;
-    if is_saturated { Load::Saturated } else { Load::Sustained }
 }

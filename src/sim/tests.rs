@@ -4,7 +4,8 @@ mod prediction;
 
 use super::engine::{EngineRow, EngineSpec, engine_rows};
 use super::fit::{Errors, RunErrors, fit};
-use super::run::Run;
+use super::random::{Purpose, Stream};
+use super::run::{Run, Timing};
 
 const RUNS: [(&str, &str, u32); 3] = [
     (
@@ -48,6 +49,30 @@ fn shipped_rows_predict_the_recorded_runs() {
         assert_within(name, errors.first_token, 0.04, 0.06);
         assert_within(name, errors.per_token, 0.02, 0.06);
         assert_within(name, errors.total, 0.03, 0.06);
+    }
+}
+
+#[test]
+fn row_of_the_starved_engine_holds_for_other_arrivals() {
+    let (name, text, max_requests) = RUNS[2];
+    let run = Run::parse(text).unwrap();
+    for seed in 0..6 {
+        let mut random = Stream::new(1, Purpose::Arrivals, seed);
+        let timings = run.timings().iter().map(|one| {
+            let late = 0.005 * random.uniform();
+            Timing {
+                arrived: one.arrived + late,
+                first_token: one.first_token + late,
+                last_token: one.last_token + late,
+                ..one.clone()
+            }
+        });
+        let moved = Run::of(timings.collect()).unwrap();
+        let predicted = moved.simulated(&spec(name, max_requests), 0).unwrap();
+        let errors = RunErrors::of(&predicted, &moved.measured());
+        for one in [errors.first_token, errors.per_token, errors.total] {
+            assert!(one.mean.abs() < 0.05, "the row's `error` says so: {errors:?}");
+        }
     }
 }
 

@@ -121,6 +121,12 @@ impl Workload {
         roots
     }
 
+    /// Requests per second: their number by the time of the last arrival; 0 where all arrive at once.
+    pub fn rate(&self) -> f64 {
+        let last = self.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
+        if last == 0 { 0.0 } else { self.requests.len() as f64 / (last as f64 * 1e-6) }
+    }
+
     /// The same, with time running `speed` times as fast: 2 halves every gap between arrivals.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {

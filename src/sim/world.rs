@@ -30,6 +30,7 @@ mod tests;
 mod verdicts;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ahash::HashMap;
@@ -56,7 +57,8 @@ use waiting::Place;
 /// When a run starts: zero stands for "never" in the state of a fleet.
 const START: u64 = 10_000_000;
 
-/// What lies between balancers and engines.
+/// What lies between balancers and engines. An engine that was learned at penstock has its own `front_end` instead of
+/// the times before its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
     /// From client to engine and back, without the engine.
@@ -67,18 +69,6 @@ pub struct Delays {
     pub per_token: Duration,
     /// How old a sample is when it arrives.
     pub scrape: Duration,
-}
-
-impl Delays {
-    /// What was learned at penstock, in picoseconds: network and front end together.
-    pub fn of_front_end(picoseconds: u64) -> Self {
-        Self {
-            network: Duration::ZERO,
-            front_end: Duration::from_nanos(picoseconds / 1000),
-            per_token: Duration::ZERO,
-            ..Self::default()
-        }
-    }
 }
 
 impl Default for Delays {
@@ -167,8 +157,8 @@ struct World<'a> {
     results: Vec<RequestResult>,
     /// How many requests each one still waits for.
     awaited: Vec<u16>,
-    /// Requests on their way to each backend, in the order in which they were sent.
-    sent: Vec<Vec<Sent>>,
+    /// Requests on their way to each backend.
+    sent: Vec<BTreeSet<Sent>>,
     /// Where requests wait that do.
     places: Vec<Option<Place>>,
     /// The requests of the entries of queues, by balancer and model.
@@ -236,7 +226,7 @@ impl<'a> World<'a> {
             live: workload.requests.iter().map(|_| None).collect(),
             results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
-            sent: vec![Vec::new(); backends],
+            sent: vec![BTreeSet::new(); backends],
             places: workload.requests.iter().map(|_| None).collect(),
             entries: HashMap::default(),
             waiting: 0,
@@ -301,7 +291,7 @@ impl<'a> World<'a> {
             Event::Fault(index) => self.start_fault(index, at),
             Event::FaultEnd(index) => self.end_fault(index, at),
             Event::Arrive(id) => self.arrive(id, at),
-            Event::Send { id, attempt } => self.deliver(id, attempt, at),
+            Event::Send(sent) => self.deliver(sent, at),
             Event::Check { balancer, backend } => self.check(balancer, backend, at),
             Event::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
             Event::Probe { balancer, backend } => self.probe(balancer, backend, at),

@@ -3,10 +3,12 @@
 use super::Arm;
 use super::error::SimulateError;
 use crate::sim::statistics::mean;
+use crate::sim::summary::FIGURES;
 
 /// An assertion about a figure of the first configuration.
 #[derive(Debug, Clone, PartialEq)]
-struct Assertion {
+pub(super) struct Assertion {
+    text: String,
     figure: String,
     is_less: bool,
     bound: Bound,
@@ -30,7 +32,8 @@ fn parse(text: &str) -> Option<Assertion> {
         None if bound == "baseline" => Bound::Baseline(1.0),
         None => Bound::Value(number(bound)?),
     };
-    Some(Assertion { figure: figure.trim().to_owned(), is_less, bound })
+    let text = text.to_owned();
+    Some(Assertion { figure: figure.trim().to_owned(), is_less, bound, text })
 }
 
 /// A number, or a time in seconds.
@@ -39,31 +42,50 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().or_else(time)
 }
 
-/// Checks every assertion.
+/// Reads every assertion, before anything runs for minutes.
 ///
 /// # Errors
-/// For one that cannot be read, and for those that do not hold.
-pub(super) fn check_all(assertions: &[String], arms: &[Arm<'_>]) -> Result<(), SimulateError> {
-    let mut failed = Vec::new();
-    for text in assertions {
-        let wrong = |reason: &str| SimulateError::Flag {
+/// For one that cannot be read, that names no figure, or that has a baseline where only one configuration runs.
+pub(super) fn read_all(
+    assertions: &[String],
+    configurations: usize,
+) -> Result<Vec<Assertion>, SimulateError> {
+    let read = |text: &String| {
+        let wrong = |reason: String| SimulateError::Flag {
             flag: "--assert",
             reason: format!("'{text}': {reason}"),
         };
-        let assertion = parse(text).ok_or_else(|| {
-            wrong("write 'FIGURE < VALUE' or 'FIGURE < FACTOR * baseline', as in 'ttft_p99 < 2s'")
-        })?;
-        let of = |arm: &Arm<'_>| -> Option<f64> {
-            let values = arm.summaries.iter().map(|one| one.figure(&assertion.figure));
-            values.collect::<Option<Vec<f64>>>().map(|values| mean(&values))
+        let usage = "write 'FIGURE < VALUE' or 'FIGURE < FACTOR * baseline', as in 'ttft_p99 < 2s'";
+        let assertion = parse(text).ok_or_else(|| wrong(usage.to_owned()))?;
+        if FIGURES.iter().all(|(name, _)| *name != assertion.figure) {
+            let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+            return Err(wrong(format!("there is no such figure (known: {})", known.join(", "))));
+        }
+        if configurations < 2 && matches!(assertion.bound, Bound::Baseline(_)) {
+            return Err(wrong("the baseline is a second --config".to_owned()));
+        }
+        Ok(assertion)
+    };
+    assertions.iter().map(read).collect()
+}
+
+/// Checks every assertion.
+///
+/// # Errors
+/// For those that do not hold.
+pub(super) fn check_all(assertions: &[Assertion], arms: &[Arm<'_>]) -> Result<(), SimulateError> {
+    let mut failed = Vec::new();
+    for assertion in assertions {
+        let Assertion { text, .. } = assertion;
+        let of = |arm: Option<&Arm<'_>>| {
+            let summaries = arm.map_or(&[][..], |arm| &arm.summaries);
+            let values = summaries.iter().filter_map(|one| one.figure(&assertion.figure));
+            mean(&values.collect::<Vec<f64>>())
         };
-        let first = arms.first().and_then(of).ok_or_else(|| wrong("there is no such figure"))?;
+        let first = of(arms.first());
         let bound = match assertion.bound {
             Bound::Value(value) => value,
-            Bound::Baseline(factor) => {
-                let baseline = arms.get(1).and_then(of);
-                factor * baseline.ok_or_else(|| wrong("the baseline is a second --config"))?
-            }
+            Bound::Baseline(factor) => factor * of(arms.get(1)),
         };
         let holds = if assertion.is_less { first < bound } else { first > bound };
         if !holds {

@@ -1,5 +1,6 @@
 //! `--yesterday`: learns the engines from an access log, and compares what is simulated with what was logged.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -7,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
+use super::parallel::run_all;
 use super::setup::{Plan, read_text};
 use super::table::seconds;
-use crate::cli::engines::engine_of;
+use crate::cli::output::Output;
 use crate::sim::engine::StepTime;
-use crate::sim::fit::fit;
+use crate::sim::fit::{Fit, fit};
 use crate::sim::run::{Run, Timing};
 use crate::sim::statistics::Percentiles;
 use crate::sim::workload::read_timings;
-use crate::sim::world::Delays;
 
 /// The largest error with which advice is given.
 const MOST_ERROR: f64 = 0.25;
@@ -37,11 +38,73 @@ impl Figure {
 
 /// How well a simulation agrees with a log.
 pub(super) struct Calibration {
-    learned_from: String,
+    learned: Vec<LearnedEngine>,
+    figures: Vec<Figure>,
+}
+
+/// An engine that was learned from the streams of a backend.
+struct LearnedEngine {
+    backend: String,
     streams: usize,
     step_time: StepTime,
     front_end: u64,
-    figures: Vec<Figure>,
+}
+
+impl LearnedEngine {
+    fn apply_to(&self, plan: &mut Plan, index: usize) {
+        if let Some(engine) = plan.setting.engines.get_mut(index) {
+            engine.step_time = self.step_time.into();
+            engine.front_end = Some(self.front_end);
+        }
+        if let Some(name) = plan.engine_names.get_mut(index) {
+            *name = format!("learned from {}", self.backend);
+        }
+    }
+}
+
+/// Learns the engine of every backend that has enough streams in the log. The others get that of the backend with the
+/// most, and those that a flag names keep what it names.
+fn learn_engines(
+    args: &SimulateArgs,
+    path: &Path,
+    plan: &mut Plan,
+    mut logged: BTreeMap<String, Vec<Timing>>,
+    output: &mut Output,
+) -> Result<Vec<LearnedEngine>, SimulateError> {
+    let first = plan.variants.first().ok_or(SimulateError::NoVariant)?;
+    let names: Vec<String> =
+        first.config.backends.iter().map(|backend| backend.name.clone()).collect();
+    let open: Vec<usize> = (0..names.len())
+        .filter(|index| plan.choices.get(*index).is_some_and(|choice| !choice.is_given))
+        .collect();
+    let Some(first_open) = open.first().copied() else { return Ok(Vec::new()) };
+    // Where the log knows none of the names, one engine stands for all.
+    let most = logged.iter().max_by_key(|(_, timings)| timings.len());
+    let most = most.map(|(name, _)| name.clone()).unwrap_or_default();
+    let mut jobs: Vec<(usize, String, Run)> = Vec::new();
+    for index in open.iter().copied().filter(|index| names.get(*index) != Some(&most)) {
+        let Some(name) = names.get(index) else { continue };
+        let run = logged.remove(name).and_then(|timings| Run::of(timings).ok());
+        jobs.extend(run.map(|run| (index, name.clone(), run.at_penstock())));
+    }
+    let index = open.iter().copied().find(|index| names.get(*index) == Some(&most));
+    let run = Run::of(logged.remove(&most).unwrap_or_default())
+        .map_err(|source| SimulateError::TooFew { path: path.to_owned(), source })?;
+    jobs.push((index.unwrap_or(first_open), most, run.at_penstock()));
+    let (engines, choices) = (&plan.setting.engines, &plan.choices);
+    let learned = run_all(&jobs, args.threads(), output, |(index, name, run)| {
+        let spec = engines.get(*index).ok_or(SimulateError::NoVariant)?;
+        let choice = choices.get(*index).ok_or(SimulateError::NoVariant)?;
+        let Fit { step_time, front_end, .. } = fit(run, spec, &choice.least)?;
+        Ok(LearnedEngine { backend: name.clone(), streams: run.len(), step_time, front_end })
+    })?;
+    for index in open {
+        let own = learned.iter().find(|one| names.get(index) == Some(&one.backend));
+        if let Some(engine) = own.or_else(|| learned.last()) {
+            engine.apply_to(plan, index);
+        }
+    }
+    Ok(learned)
 }
 
 /// Learns the engines of the plan from the log, and compares.
@@ -49,23 +112,11 @@ pub(super) fn calibrate(
     args: &SimulateArgs,
     path: &Path,
     plan: &mut Plan,
+    output: &mut Output,
 ) -> Result<Calibration, SimulateError> {
-    let backends = read_timings(&read_text(path)?);
-    let all: Vec<Timing> = backends.values().flatten().cloned().collect();
-    let (name, most) =
-        backends.into_iter().max_by_key(|(_, timings)| timings.len()).unwrap_or_default();
-    let streams = most.len();
-    let run =
-        Run::of(most).map_err(|source| SimulateError::TooFew { path: path.to_owned(), source })?;
-    let run = run.at_penstock();
-    let given = args.engines.first().map(|given| given.rsplit('=').next().unwrap_or(given));
-    let least = given.map(engine_of).transpose()?.map(|chosen| chosen.least).unwrap_or_default();
-    let spec = plan.setting.engines.first().ok_or(SimulateError::NoVariant)?;
-    let found = fit(&run, spec, &least)?;
-    let step_time = found.step_time;
-    plan.setting.engines.iter_mut().for_each(|engine| engine.step_time = step_time.into());
-    plan.setting.delays = Delays::of_front_end(found.front_end);
-    plan.engine_names.iter_mut().for_each(|name| *name = "learned from the log".to_owned());
+    let logged = read_timings(&read_text(path)?);
+    let all: Vec<Timing> = logged.values().flatten().cloned().collect();
+    let learned = learn_engines(args, path, plan, logged, output)?;
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?;
     let summary = plan.setting.run(variant, 0)?.1;
     let of = |figure: fn(&Timing) -> f64| Percentiles::of(all.iter().map(figure).collect());
@@ -76,10 +127,7 @@ pub(super) fn calibrate(
     });
     let figure = |name, logged, simulated, counts| Figure { name, logged, simulated, counts };
     Ok(Calibration {
-        learned_from: name,
-        streams,
-        step_time,
-        front_end: found.front_end,
+        learned,
         figures: vec![
             figure("TTFT mean", first.mean, summary.first_token.mean, true),
             figure("TTFT p99", first.p99, summary.first_token.p99, false),
@@ -107,24 +155,22 @@ impl Calibration {
     }
 
     pub(super) fn to_text(&self) -> String {
-        let StepTime { base, per_token, per_decode, per_context, per_pair } = self.step_time;
-        let mut text = format!(
-            "Learned from {} streams of {}: {:.2} ms per step, {:.1} µs per prompt token, {:.1} µs per decoding request, \
-             {:.1} µs per 1,000 tokens of context, {} µs per million attention pairs, {:.1} ms before the first step\n\n\
-             {:<12} {:>10} {:>10} {:>9}\n",
-            self.streams,
-            self.learned_from,
-            base as f64 / 1e9,
-            per_token as f64 / 1e6,
-            per_decode as f64 / 1e6,
-            per_context as f64 / 1e3,
-            per_pair,
-            self.front_end as f64 / 1e9,
-            "",
-            "logged",
-            "simulated",
-            "error"
-        );
+        let mut text = String::new();
+        for LearnedEngine { backend, streams, step_time, front_end } in &self.learned {
+            let StepTime { base, per_token, per_decode, per_context, per_pair } = *step_time;
+            _ = writeln!(
+                text,
+                "Learned from {streams} streams of {backend}: {:.2} ms per step, {:.1} µs per prompt token, {:.1} µs per \
+                 decoding request, {:.1} µs per 1,000 tokens of context, {per_pair} µs per million attention pairs, \
+                 {:.1} ms before the first step",
+                base as f64 / 1e9,
+                per_token as f64 / 1e6,
+                per_decode as f64 / 1e6,
+                per_context as f64 / 1e3,
+                *front_end as f64 / 1e9,
+            );
+        }
+        _ = writeln!(text, "\n{:<12} {:>10} {:>10} {:>9}", "", "logged", "simulated", "error");
         for figure in &self.figures {
             let Figure { name, logged, simulated, .. } = figure;
             let error = figure.error() * 100.0;
@@ -143,6 +189,11 @@ impl Calibration {
                 json!({"figure": one.name, "logged": one.logged, "simulated": one.simulated, "error": one.error()})
             })
             .collect();
-        json!({"calibration": {"backend": self.learned_from, "streams": self.streams, "figures": figures}})
+        let engines: Vec<Value> = self
+            .learned
+            .iter()
+            .map(|one| json!({"backend": one.backend, "streams": one.streams}))
+            .collect();
+        json!({"calibration": {"engines": engines, "figures": figures}})
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "hit_rate": one.hit_rate, "believed_hit_rate": one.believed_rate,
         "imbalance": one.imbalance, "concentration": one.concentration,
         "preemptions": one.preemptions, "model_loads": one.loads,
-        "utilization": one.utilization, "fairness": one.fairness,
+        "utilization": one.utilization, "kv_use": one.kv_use, "fairness": one.fairness,
         "prediction": one.prediction.map(|one| json!({
             "mean_error": one.mean_error, "weighted_error": one.weighted_error,
             "p90_coverage": one.coverage,

@@ -47,8 +47,10 @@ struct Curve {
 }
 
 fn curves(plan: &Plan) -> Result<Vec<Curve>, SimulateError> {
-    let first = plan.variants.first().ok_or(SimulateError::NoVariant)?;
-    let capacity = plan.setting.capacity(first)?;
+    let capacity = plan.capacity.ok_or_else(|| SimulateError::Flag {
+        flag: "--plot",
+        reason: "a closed loop has no rate to draw percentiles over".to_owned(),
+    })?;
     let mut curves = Vec::new();
     for (variant, color) in plan.variants.iter().zip(COLORS.iter().cycle()) {
         let (mut middle, mut high) = (Vec::new(), Vec::new());

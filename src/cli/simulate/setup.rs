@@ -8,10 +8,10 @@ use flate2::read::GzDecoder;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::SimulateArgs;
+use super::engine_choice::{EngineChoice, Engines};
 use super::error::SimulateError;
-use crate::cli::engines::{ChosenEngine, engine_of};
 use crate::config::{Config, Environment, Resolve};
-use crate::sim::engine::EngineSpec;
+use crate::sim::capacity::capacity;
 use crate::sim::experiment::{Setting, Variant};
 use crate::sim::summary::Objective;
 use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
@@ -21,6 +21,9 @@ use crate::sim::world::{Delays, Oracle};
 const USUAL_BACKENDS: usize = 4;
 /// How a compressed file starts.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// The requests of the workload by which a capacity is found, and how many times longer than the given one it is.
+const STEADY_REQUESTS: usize = 24_000;
+const MAX_LENGTHENING: u32 = 4;
 /// The largest file that is read, uncompressed.
 const MOST_BYTES: u64 = 4 << 30;
 
@@ -32,7 +35,13 @@ pub(super) struct Plan {
     pub(super) workload_hash: String,
     /// Requests per second.
     pub(super) rate: f64,
+    /// The workload by which the capacity is found; `None` for a closed loop, which has no rate.
+    steady: Option<Workload>,
+    /// Requests per second up to which the fleet keeps up, once it was found.
+    pub(super) capacity: Option<f64>,
     pub(super) engine_names: Vec<String>,
+    /// How each engine was chosen, in the order of the backends.
+    pub(super) choices: Vec<EngineChoice>,
     /// What the user should know.
     pub(super) notes: Vec<String>,
 }
@@ -141,6 +150,40 @@ impl Template {
         Ok((Self::Spec(Box::new(spec)), hash))
     }
 
+    /// The same for as much longer as its capacity needs: of a session that has just started nothing shows whether the
+    /// fleet keeps up. `None` for a closed loop.
+    fn steady(
+        &self,
+        path: &str,
+        seed: u64,
+        requests: usize,
+    ) -> Result<Option<Workload>, SimulateError> {
+        match self {
+            Self::Spec(spec) if spec.is_closed() => Ok(None),
+            Self::Spec(spec) => {
+                let factor = STEADY_REQUESTS / requests.max(1);
+                let factor = u32::try_from(factor).unwrap_or(1).clamp(1, MAX_LENGTHENING);
+                Ok(Some(generate(&spec.as_ref().clone().lengthened(factor), seed)))
+            }
+            Self::Trace(_) => self.draw(path, seed).map(Some),
+        }
+    }
+
+    /// A workload for each seed.
+    fn draw_all(
+        &self,
+        path: &str,
+        args: &SimulateArgs,
+        model: Option<&str>,
+    ) -> Result<Vec<Workload>, SimulateError> {
+        let seeds = (0..args.seeds as u64).map(|number| args.seed.wrapping_add(number));
+        let workloads = seeds.map(|seed| {
+            let workload = as_asked(self.draw(path, seed)?, args, model, seed);
+            Ok(workload.at_speed(args.speed.unwrap_or(1.0)))
+        });
+        workloads.collect()
+    }
+
     fn draw(&self, path: &str, seed: u64) -> Result<Workload, SimulateError> {
         match self {
             Self::Spec(spec) => Ok(generate(spec, seed)),
@@ -177,6 +220,9 @@ impl Plan {
         for source in &sources {
             variants.push(Variant::new(source.name(), source.load(args, &[], &mut notes)?));
         }
+        if let Some(first) = variants.first() {
+            args.faults.iter().try_for_each(|fault| fault.check(&first.config))?;
+        }
         if let Some(first) = variants.first().filter(|_| args.oracle).cloned() {
             let oracles = [Oracle::Sheddable, Oracle::All];
             variants.extend(oracles.map(|oracle| Variant::oracle(&first, oracle)));
@@ -184,22 +230,18 @@ impl Plan {
         let (template, hash) = Template::read(given)?;
         let first = variants.first().map(|variant| &variant.config);
         let model = args.model.clone().or_else(|| first.and_then(first_model));
-        let mut workloads = Vec::new();
-        for number in 0..args.seeds as u64 {
-            let mut workload = template.draw(given, args.seed.wrapping_add(number))?;
-            name_models(&mut workload, model.as_deref(), args.model.is_some());
-            if let Some(arrivals) = args.arrivals {
-                workload = workload.with_arrivals(arrivals, args.seed.wrapping_add(number));
-            }
-            workloads.push(workload.first_part(args.part).at_speed(args.speed.unwrap_or(1.0)));
-        }
-        let Engines { specs: engines, names: engine_names, delays } = engines(args, &variants)?;
+        let workloads = template.draw_all(given, args, model.as_deref())?;
+        let requests = workloads.first().map_or(0, |workload| workload.requests.len());
+        let steady = template.steady(given, args.seed, requests)?;
+        let steady = steady.map(|one| as_asked(one, args, model.as_deref(), args.seed));
+        let Engines { specs: engines, names: engine_names, choices } =
+            Engines::of(args, &variants)?;
         let setting = Setting {
             workloads,
             engines,
             balancers: args.balancers,
             seed: args.seed,
-            delays,
+            delays: Delays::default(),
             faults: args.faults.clone(),
             reports_cached: !args.no_cached_tokens,
             objective: Objective {
@@ -214,7 +256,10 @@ impl Plan {
             workload_name: given.to_owned(),
             workload_hash: hash,
             rate: 0.0,
+            steady,
+            capacity: None,
             engine_names,
+            choices,
             notes,
         };
         plan.settle(args)?;
@@ -230,15 +275,49 @@ impl Plan {
             variant.declare_models(workload);
             variant.check_models(workload)?;
         }
-        self.rate = rate_of(workload);
-        if let (Some(load), Some(variant)) = (args.load, self.variants.first()) {
-            let speed = load * self.setting.capacity(variant)? / self.rate.max(f64::MIN_POSITIVE);
+        self.rate = workload.rate();
+        if let Some(load) = args.load {
+            self.find_capacity()?;
+            let capacity = self.capacity.ok_or_else(|| SimulateError::Flag {
+                flag: "--load",
+                reason: "a closed loop has no rate; change its users".to_owned(),
+            })?;
+            let speed = load * capacity / self.rate.max(f64::MIN_POSITIVE);
             let workloads = std::mem::take(&mut self.setting.workloads);
             self.setting.workloads = workloads.into_iter().map(|one| one.at_speed(speed)).collect();
             self.rate *= speed;
         }
         Ok(())
     }
+
+    /// Finds the capacity of the fleet, where that was not done.
+    pub(super) fn find_capacity(&mut self) -> Result<(), SimulateError> {
+        if let (Some(steady), Some(first), None) =
+            (&self.steady, self.variants.first(), self.capacity)
+        {
+            self.capacity = capacity(&self.setting, first, steady)?;
+        }
+        Ok(())
+    }
+
+    /// The rate in relation to the capacity, where both are known.
+    pub(super) fn load(&self) -> Option<f64> {
+        self.capacity.filter(|capacity| *capacity > 0.0).map(|capacity| self.rate / capacity)
+    }
+}
+
+/// A workload with the model, the arrivals and the part that the flags ask for.
+fn as_asked(
+    mut workload: Workload,
+    args: &SimulateArgs,
+    model: Option<&str>,
+    seed: u64,
+) -> Workload {
+    name_models(&mut workload, model, args.model.is_some());
+    if let Some(arrivals) = args.arrivals {
+        workload = workload.with_arrivals(arrivals, seed);
+    }
+    workload.first_part(args.part)
 }
 
 fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
@@ -260,12 +339,6 @@ fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
     Ok(())
 }
 
-/// Requests per second of a workload.
-fn rate_of(workload: &Workload) -> f64 {
-    let last = workload.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
-    if last == 0 { 0.0 } else { workload.requests.len() as f64 / (last as f64 * 1e-6) }
-}
-
 fn first_model(config: &Config) -> Option<String> {
     let declared = config.backends.iter().filter_map(|backend| backend.models.as_ref());
     declared.flatten().next().map(|model| model.id.clone())
@@ -281,66 +354,6 @@ fn name_models(workload: &mut Workload, model: Option<&str>, all: bool) {
     for unnamed in workload.models.iter_mut().filter(|model| model.is_empty()) {
         name.clone_into(unnamed);
     }
-}
-
-/// The engines of a plan.
-struct Engines {
-    /// Of each backend.
-    specs: Vec<EngineSpec>,
-    /// What they are called.
-    names: Vec<String>,
-    /// What lies between them and clients.
-    delays: Delays,
-}
-
-/// The engine of each backend.
-fn engines(args: &SimulateArgs, variants: &[Variant]) -> Result<Engines, SimulateError> {
-    let backends = variants.first().map_or(&[][..], |first| &first.config.backends);
-    let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
-    for variant in variants.iter().skip(1) {
-        let other = variant.config.backends.len();
-        if other != names.len() {
-            return Err(SimulateError::Backends { first: names.len(), other });
-        }
-    }
-    let mut usual = None;
-    let mut own: Vec<Option<(ChosenEngine, String)>> = names.iter().map(|_| None).collect();
-    for given in &args.engines {
-        match given.split_once('=') {
-            None => usual = Some((engine_of(given)?, given.clone())),
-            Some((name, row)) => {
-                let index = names.iter().position(|one| *one == name).ok_or_else(|| {
-                    SimulateError::UnknownBackend {
-                        given: name.to_owned(),
-                        known: names.join(", "),
-                    }
-                })?;
-                if let Some(place) = own.get_mut(index) {
-                    *place = Some((engine_of(row)?, row.to_owned()));
-                }
-            }
-        }
-    }
-    let chosen = own.into_iter().zip(backends).map(|(own, backend)| {
-        let (engine, name) = own.or_else(|| usual.clone())?;
-        let spec = args.limits.applied(engine.spec, backend.engine, backend.num_parallel);
-        Some((spec, name, engine.front_end))
-    });
-    let chosen: Option<Vec<(EngineSpec, String, Option<u64>)>> = chosen.collect();
-    let chosen = chosen.ok_or_else(|| SimulateError::Flag {
-        flag: "--engine",
-        reason: "it names an engine for some backends; pass one for the others, too".to_owned(),
-    })?;
-    let mut engines = Engines { specs: Vec::new(), names: Vec::new(), delays: Delays::default() };
-    for (spec, name, front_end) in chosen {
-        spec.validate()?;
-        engines.specs.push(spec);
-        engines.names.push(name);
-        if let Some(front_end) = front_end {
-            engines.delays = Delays::of_front_end(front_end);
-        }
-    }
-    Ok(engines)
 }
 
 /// A short name for a text: the same text has the same.

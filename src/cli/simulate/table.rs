@@ -16,7 +16,8 @@ const MODEL_ERROR: f64 = 0.1;
 const WIDEST: usize = 22;
 
 pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
-    let mut text = head(plan);
+    let mut text = overload(plan, arms);
+    text.push_str(&head(plan));
     let names: Vec<String> = arms.iter().map(|arm| short(&arm.variant.name)).collect();
     let widths: Vec<usize> = names.iter().map(|name| name.chars().count().max(12)).collect();
     let mut row = |label: &str, cells: Vec<String>| {
@@ -30,7 +31,8 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
     for (label, cell) in ROWS {
         let cells: Vec<String> = arms.iter().map(|arm| cell(arm, plan)).collect();
         // What happened nowhere takes no room.
-        let is_needed = !label.starts_with(RARE) || cells.iter().any(|cell| cell != "0");
+        let is_needed =
+            !label.starts_with(RARE) || cells.iter().any(|cell| cell != "0" && cell != UNKNOWN);
         if is_needed {
             row(label.trim_start_matches(RARE), cells);
         }
@@ -57,6 +59,9 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
 /// Starts the labels of rows that are left out where all their cells are 0.
 const RARE: char = '?';
 
+/// The cell of a figure that a configuration does not have.
+const UNKNOWN: &str = "-";
+
 /// A row of the table: its label, and what stands in a column.
 type Row = (&'static str, fn(&Arm<'_>, &Plan) -> String);
 
@@ -77,9 +82,9 @@ const ROWS: &[Row] = &[
     ("cache hits believed", |arm, _| share(arm, |one| one.believed_rate)),
     ("imbalance (CV of tokens)", |arm, _| number(arm, |one| one.imbalance)),
     ("engines busy", |arm, _| share(arm, |one| one.utilization)),
-    ("load (rate / capacity)", |arm, plan| {
-        let load = plan.rate / arm.capacity.max(f64::MIN_POSITIVE);
-        format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
+    ("     full: KV cache in use", |arm, _| share(arm, |one| one.kv_use)),
+    ("load (rate / capacity)", |_, plan| {
+        plan.load().map_or_else(|| UNKNOWN.to_owned(), shown_load)
     }),
     ("fairness of clients", |arm, _| number(arm, |one| one.fairness)),
     ("?predicted TTFT: error", |arm, _| predicted(arm, |one| one.mean_error)),
@@ -142,10 +147,36 @@ impl Prompts {
     }
 }
 
-/// A figure of predictions as a share; 0 where none were made.
+/// A load with the error of the model.
+fn shown_load(load: f64) -> String {
+    format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
+}
+
+/// The first line of a run that is beyond what the fleet can do: then latencies say how long it was, and little else.
+fn overload(plan: &Plan, arms: &[Arm<'_>]) -> String {
+    let grew =
+        arms.iter().filter(|arm| arm.summaries.iter().any(|one| one.load == Load::Saturated));
+    let grew: Vec<String> = grew.map(|arm| short(&arm.variant.name)).collect();
+    let load = plan.load().filter(|load| *load > 1.0);
+    if load.is_none() && grew.is_empty() {
+        return String::new();
+    }
+    let mut text = "overload  ".to_owned();
+    if let (Some(load), Some(capacity)) = (load, plan.capacity) {
+        _ = write!(text, "load {}: the fleet keeps up with {capacity:.2}/s", shown_load(load));
+    }
+    if !grew.is_empty() {
+        let before = if load.is_some() { "; " } else { "" };
+        _ = write!(text, "{before}the queue grew to the end: {}", grew.join(", "));
+    }
+    text.push('\n');
+    text
+}
+
+/// A figure of predictions as a share, where any were made.
 fn predicted(arm: &Arm<'_>, figure: fn(&PredictionFigures) -> f64) -> String {
     if arm.summaries.iter().all(|one| one.prediction.is_none()) {
-        return "0".to_owned();
+        return UNKNOWN.to_owned();
     }
     share(arm, |one| one.prediction.as_ref().map_or(f64::NAN, figure))
 }
@@ -299,8 +330,8 @@ fn differences(base: &Arm<'_>, arm: &Arm<'_>) -> String {
 
 fn warnings(plan: &Plan, arms: &[Arm<'_>]) -> String {
     let mut text = String::new();
+    let load = plan.load().unwrap_or(0.0);
     for arm in arms {
-        let load = plan.rate / arm.capacity.max(f64::MIN_POSITIVE);
         let saturated = arm.summaries.iter().filter(|one| one.load == Load::Saturated).count();
         let name = &arm.variant.name;
         if saturated > 0 {

@@ -59,6 +59,15 @@ fn assertions_decide_the_exit_code() {
     let wrong = simulate(&["--assert", "speed < 1ms"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.complaints.contains("there is no such figure"), "{}", wrong.complaints);
+    // Before anything runs: the workload does not exist either.
+    for (assertion, part) in [
+        ("speed < 1ms", "there is no such figure (known: ttft_mean"),
+        ("ttft_p99", "write 'FIGURE < VALUE'"),
+        ("ttft_p99 < baseline", "the baseline is a second --config"),
+    ] {
+        let early = call(&["simulate", "/nowhere", "--assert", assertion]);
+        assert!(early.code == 2 && early.complaints.contains(part), "{}", early.complaints);
+    }
 }
 
 #[test]
@@ -71,6 +80,115 @@ fn sweep_shows_each_point_and_gives_advice_or_a_reason() {
     let unknown = simulate(&["--sweep", "routing.speed=1,2"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.complaints.contains("routing.speed"), "{}", unknown.complaints);
+}
+
+#[test]
+fn run_beyond_the_capacity_says_so_in_its_first_line() {
+    let first_line = |more: &[&str]| {
+        let done = simulate(more);
+        assert_eq!(done.code, 0, "{}", done.complaints);
+        done.results.lines().next().unwrap().to_owned()
+    };
+    let beyond = first_line(&["--load", "1.5"]);
+    assert!(beyond.starts_with("overload  load 1.50 ± 0.15: the fleet keeps up with "), "{beyond}");
+    assert!(first_line(&["--load", "0.5"]).starts_with("workload  "));
+}
+
+#[test]
+fn columns_have_the_same_load_whatever_they_refuse() {
+    let folder = std::env::temp_dir().join(format!("penstock-load-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let backends = "backends: [{ name: a, url: 'http://a:1' }, { name: b, url: 'http://b:1' }]";
+    let file = |name: &str, yaml: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, format!("{yaml}\n{backends}\n")).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let plain = file("plain.yaml", "routing: { strategy: weighted }");
+    let limit = "max_in_flight: 1";
+    let limited =
+        "backends: [{ name: a, url: 'http://a:1', LIMIT }, { name: b, url: 'http://b:1', LIMIT }]";
+    let shedding = folder.join("limited.yaml");
+    std::fs::write(&shedding, limited.replace("LIMIT", limit)).unwrap();
+    let shedding = shedding.to_str().unwrap().to_owned();
+    let line = ["simulate", "chatbot", "--part", "0.05", "--seeds", "1", "--json"];
+    let of = |configs: &[&str]| -> serde_json::Value {
+        let done = call(&[&line[..], configs].concat());
+        serde_json::from_str(&done.results).unwrap_or_else(|_| panic!("{}", done.complaints))
+    };
+    let both = of(&["--config", &plain, "--config", &shedding]);
+    let loads = |found: &serde_json::Value| -> Vec<f64> {
+        let all = found["configurations"].as_array().unwrap().iter();
+        all.map(|one| one["load"].as_f64().unwrap()).collect()
+    };
+    let found = loads(&both);
+    assert_eq!(found[0], found[1]);
+    assert_eq!(loads(&of(&["--config", &shedding])), found[..1]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn closed_loop_has_no_load_and_nothing_predicted_is_no_zero() {
+    let folder = std::env::temp_dir().join(format!("penstock-closed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("users.yaml");
+    let users = "requests: 60\nstreams:\n  - { users: 3, pause: 1s, input: 100, output: 20 }\n";
+    std::fs::write(&path, users).unwrap();
+    let done = call(&["simulate", path.to_str().unwrap(), "--seeds", "1"]);
+    let load = done.results.lines().find(|line| line.starts_with("load ")).unwrap();
+    assert!(load.ends_with(" -"), "{load}");
+    assert!(!done.results.contains("predicted TTFT"), "{}", done.results);
+    let wrong = call(&["simulate", path.to_str().unwrap(), "--load", "0.5"]);
+    assert!(wrong.complaints.contains("a closed loop has no rate"), "{}", wrong.complaints);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn files_of_the_tutorial_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("docs/simulation.md")).unwrap();
+    let words = text.split(|one: char| one.is_whitespace() || "`()'".contains(one));
+    let paths: Vec<&str> = words.filter(|word| word.starts_with("conf/")).collect();
+    assert!(paths.len() > 5, "{paths:?}");
+    for path in paths {
+        assert!(root.join(path.trim_end_matches(['.', ','])).exists(), "{path}");
+    }
+}
+
+#[test]
+fn advice_has_a_size_and_too_little_is_none() {
+    let sweep = ["--sweep", "routing.preset=balanced,lmetric", "--load", "0.3"];
+    let done = simulate(&sweep);
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    let advice = done.results.lines().find(|line| line.starts_with("No advice: ")).unwrap();
+    assert!(
+        advice.contains("less than a reload is worth") || advice.contains("no point"),
+        "{advice}"
+    );
+    let config = std::env::temp_dir().join(format!("penstock-advice-{}.yaml", std::process::id()));
+    let backends = "routing: { strategy: round_robin }\nbackends: ['http://a:1', 'http://b:1']\n";
+    std::fs::write(&config, backends).unwrap();
+    let line = [
+        "simulate",
+        "shared-prefix",
+        "--part",
+        "0.1",
+        "--seeds",
+        "3",
+        "--load",
+        "0.8",
+        "--objective",
+        "ttft_mean",
+        "--sweep",
+        "routing.strategy=weighted",
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    let done = call(&line);
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    let advice = done.results.lines().find(|line| line.starts_with("strategy=weighted: ")).unwrap();
+    assert!(advice.contains("ttft_mean -") && advice.contains(" ± "), "{advice}");
+    std::fs::remove_file(&config).unwrap();
 }
 
 #[test]
@@ -96,7 +214,7 @@ fn wrong_inputs_are_named() {
         ),
         (&["simulate", "chatbot", "--seeds", "0"][..], "--seeds: at least 1"),
         (&["simulate", "chatbot", "--speed", "0"][..], "--speed: a number greater than 0"),
-        (&["simulate", file!()][..], "no known trace"),
+        (&["simulate", "rustfmt.toml"][..], "no known trace"),
     ] {
         let called = call(arguments);
         assert_eq!(called.code, 2, "{arguments:?}");
@@ -106,12 +224,12 @@ fn wrong_inputs_are_named() {
 }
 
 /// The access log of a simulated run, on engines that the one who reads it does not know.
-fn simulated_log(folder: &std::path::Path) -> std::path::PathBuf {
+fn simulated_log(folder: &std::path::Path, engines: &[&str]) -> std::path::PathBuf {
     let requests = folder.join("requests.jsonl");
-    let row = "rtxpro6000/llama-3.1-8b/tp1";
     let path = requests.to_str().unwrap();
     let line = ["simulate", "chatbot", "--part", "0.2", "--backends", "2", "--requests", path];
-    let done = call(&[&line[..], &["--engine", row]].concat());
+    let engines: Vec<&str> = engines.iter().flat_map(|engine| ["--engine", *engine]).collect();
+    let done = call(&[&line[..], &engines].concat());
     assert_eq!(done.code, 0, "{}", done.complaints);
     let mut log = String::new();
     for line in std::fs::read_to_string(requests).unwrap().lines() {
@@ -132,10 +250,46 @@ fn simulated_log(folder: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[test]
+fn yesterday_learns_an_engine_for_each_backend() {
+    let folder = std::env::temp_dir().join(format!("penstock-unequal-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let slow = folder.join("slow.json");
+    let engine = serde_json::json!({
+        "step_time": {"base_ms": 39, "token_us": 120, "decode_us": 126, "context_us": 210, "pair_us": 150},
+        "limits": {"max_requests": 256, "max_step_tokens": 8192, "max_context": 131_072, "kv_blocks": 16_000},
+        "front_end_ms": 20,
+    });
+    std::fs::write(&slow, engine.to_string()).unwrap();
+    let given = format!("b2={}", slow.to_str().unwrap());
+    let log = simulated_log(&folder, &["rtxpro6000/llama-3.1-8b/tp1", &given]);
+    let line =
+        ["simulate", "--yesterday", log.to_str().unwrap(), "--backends", "2", "--seeds", "1"];
+    let error = |more: &[&str]| -> (String, f64) {
+        let sweep =
+            ["--sweep", "routing.preset=balanced", "--engine", "rtxpro6000/llama-3.1-8b/tp1"];
+        let done = call(&[&line[..], &sweep, more].concat());
+        let means = done.results.lines().filter(|line| line.contains(" mean "));
+        let percents =
+            means.map(|line| line.split_whitespace().nth_back(1).unwrap().parse::<f64>().unwrap());
+        let most = percents.map(f64::abs).fold(0.0, f64::max);
+        (done.results, most)
+    };
+    let (learned, most) = error(&[]);
+    assert!(
+        learned.contains(" streams of b1: ") && learned.contains(" streams of b2: "),
+        "{learned}"
+    );
+    assert!(most < 10.0, "{learned}");
+    let (given, most) = error(&["--engine", &given]);
+    assert!(!given.contains(" streams of b2: ") && most < 10.0, "{given}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn yesterday_learns_the_engines_shows_the_error_and_advises() {
     let folder = std::env::temp_dir().join(format!("penstock-yesterday-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let log = simulated_log(&folder);
+    let log = simulated_log(&folder, &["rtxpro6000/llama-3.1-8b/tp1"]);
     let line =
         ["simulate", "--yesterday", log.to_str().unwrap(), "--backends", "2", "--seeds", "2"];
     let done = call(&line);

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
-use super::formats::summary_json;
+use super::formats::{difference_json, summary_json};
 use super::parallel::run_all;
 use super::setup::{Plan, Source};
 use super::sweep::{Point, Sweep, grid};
 use super::table::seconds;
 use crate::cli::error::CliError;
 use crate::cli::output::Output;
-use crate::sim::compare::{Aim, Doubt, Verdict, difference};
+use crate::sim::compare::{Aim, Difference, Doubt, Verdict, difference};
 use crate::sim::experiment::{Setting, Variant};
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::statistics::mean;
@@ -28,6 +28,9 @@ const WINS: usize = 8;
 const FIRST_PART: f64 = 0.1;
 /// Of the candidates of a rung, one in so many stays, and the next rung is as many times longer.
 const KEPT: usize = 3;
+/// What a reload must gain at least. It costs a part of what was learned, and less than this another day's traffic
+/// turns round.
+const WORTH_A_RELOAD: f64 = 0.01;
 /// What is tried where nothing is named.
 const USUAL: [&str; 2] = [
     "routing.strategy=weighted",
@@ -59,6 +62,27 @@ impl Goal {
             reason: format!("no figure '{given}' (known: {})", names()),
         })?;
         Ok(Self { figure, aim: *aim })
+    }
+
+    /// Whether a difference is more than the noise of a reload: a point of goodput, or a hundredth of another figure.
+    fn is_worth_a_reload(&self, difference: &Difference) -> bool {
+        let whole = if self.figure == "goodput" { 1.0 } else { difference.base.abs() };
+        difference.interval.mean.abs() >= WORTH_A_RELOAD * whole
+    }
+
+    /// A difference with its interval.
+    fn shown(&self, difference: &Difference) -> String {
+        let Difference { base, interval, .. } = difference;
+        let (unit, scale) = match self.figure {
+            "goodput" => ("points", 100.0),
+            _ => ("%", 100.0 / base.abs().max(f64::MIN_POSITIVE)),
+        };
+        let margin = match interval.margin.is_finite() {
+            true => format!(" ± {:.1}", interval.margin * scale.abs()),
+            false => String::new(),
+        };
+        let (figure, mean) = (self.figure, interval.mean * scale);
+        format!("{figure} {mean:+.1}{margin} {unit}")
     }
 
     fn value(&self, summaries: &[Summary]) -> f64 {
@@ -172,10 +196,11 @@ fn halve(
     Ok(tried)
 }
 
-/// Whether the best point is better than the configuration as it is, and in how many worlds.
+/// How much better the best point is than the configuration as it is, and in how many worlds it is better.
 struct Vote {
     best: usize,
-    verdict: Verdict,
+    difference: Difference,
+    is_better: bool,
     wins: usize,
 }
 
@@ -190,12 +215,14 @@ fn vote(
     let value = |one: &Tried| goal.value(&one.summaries);
     let ranked = tried.iter().enumerate().min_by(|(_, a), (_, b)| value(a).total_cmp(&value(b)));
     let Some((best, winner)) = ranked else { return Ok(None) };
-    let verdict =
-        difference(goal.figure, goal.aim, &incumbent.summaries, &winner.summaries).verdict;
+    let difference = difference(goal.figure, goal.aim, &incumbent.summaries, &winner.summaries);
     // A single seed has no interval, but the worlds may still agree.
-    let is_open = matches!(verdict, Verdict::Better | Verdict::CannotTell(Doubt::OneSeed));
-    if !is_open || value(winner) >= value(incumbent) {
-        return Ok(Some(Vote { best, verdict, wins: 0 }));
+    let is_open =
+        matches!(difference.verdict, Verdict::Better | Verdict::CannotTell(Doubt::OneSeed));
+    let is_better = value(winner) < value(incumbent);
+    let mut vote = Vote { best, difference, is_better, wins: 0 };
+    if !is_open || !is_better || !goal.is_worth_a_reload(&vote.difference) {
+        return Ok(Some(vote));
     }
     let names: Vec<String> =
         incumbent.variant.config.backends.iter().map(|backend| backend.name.clone()).collect();
@@ -207,7 +234,8 @@ fn vote(
         };
         Ok(of(&winner.variant)? < of(&incumbent.variant)?)
     })?;
-    Ok(Some(Vote { best, verdict, wins: results.into_iter().filter(|won| *won).count() }))
+    vote.wins = results.into_iter().filter(|won| *won).count();
+    Ok(Some(vote))
 }
 
 /// Whether no other point is better in all figures that users feel.
@@ -314,13 +342,18 @@ fn advice(goal: &Goal, best: Option<&Tried>, vote: Option<&Vote>) -> String {
     let (Some(best), Some(vote)) = (best, vote) else { return String::new() };
     if vote.wins >= WINS {
         return format!(
-            "\n{} is better in {} of {WORLDS} worlds with errors of the model in them:\n\n{}",
+            "\n{}: {}, and better in {} of {WORLDS} worlds with errors of the model in them:\n\n{}",
             best.point.name(),
+            goal.shown(&vote.difference),
             vote.wins,
             best.point.patch(&best.variant.config)
         );
     }
-    let reason = match vote.verdict {
+    if vote.is_better && !goal.is_worth_a_reload(&vote.difference) {
+        let (name, gain) = (best.point.name(), goal.shown(&vote.difference));
+        return format!("\nNo advice: {name} changes {gain}, less than a reload is worth\n");
+    }
+    let reason = match vote.difference.verdict {
         Verdict::Better | Verdict::CannotTell(Doubt::OneSeed) if vote.wins > 0 => format!(
             "{} is better only in {} of {WORLDS} worlds with errors of the model in them",
             best.point.name(),
@@ -349,6 +382,7 @@ fn to_json(goal: &Goal, tried: &[Tried], incumbent: &Tried, vote: Option<&Vote>)
         "best": vote.and_then(|vote| tried.get(vote.best)).map(|best| best.point.name()),
         "worlds": WORLDS,
         "wins": vote.map(|vote| vote.wins),
+        "gain": vote.map(|vote| difference_json(&vote.difference)),
         "patch": advice.map(|best| best.point.patch(&best.variant.config)),
     })
 }

@@ -35,6 +35,7 @@ impl EngineRow {
             admission: Admission::OnDemand,
             order: Order::Arrival,
             on_demand: None,
+            front_end: None,
         }
     }
 }

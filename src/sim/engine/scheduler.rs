@@ -7,6 +7,9 @@ use super::plan::{Chunk, Plan};
 use super::request::Phase;
 use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Order, StepWork};
 
+/// Picoseconds in a microsecond.
+const PICOS_PER_MICRO: u64 = 1_000_000;
+
 /// The longest queue that is sorted by what is cached (SGLang: `schedule_policy.py`).
 pub(super) const MOST_SORTED: usize = 128;
 
@@ -274,7 +277,8 @@ impl Engine {
             return;
         };
         let end = plan.end(&self.spec.step_time);
-        self.counters.busy += end - plan.start();
+        let (took, held) = (end - plan.start(), self.cache.used());
+        self.counters.busy += took;
         self.time = end;
         let (steps, chunks) = match plan {
             Plan::Mixed { chunks, .. } => (1, chunks),
@@ -283,6 +287,9 @@ impl Engine {
                 (steps, Vec::new())
             }
         };
+        // Blocks are taken evenly over the steps of a plan.
+        let held = u64::from(held.midpoint(self.cache.used()));
+        self.counters.held_blocks += held.saturating_mul(took / PICOS_PER_MICRO);
         self.decoders.take_steps(steps);
         self.counters.steps += steps;
         // Every request that decoded was admitted before all whose prompts were computed.

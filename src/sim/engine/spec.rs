@@ -89,6 +89,9 @@ pub struct EngineSpec {
     pub order: Order,
     /// How models get into memory; `None` where all are there.
     pub on_demand: Option<OnDemand>,
+    /// What lies between penstock and the first step of a request, in picoseconds: network, front end and tokenizer.
+    /// `None` where it was not learned; the engine itself does not use it.
+    pub front_end: Option<u64>,
 }
 
 /// Why a specification describes no engine.

@@ -35,6 +35,7 @@ pub(super) fn spec() -> EngineSpec {
         admission: Admission::OnDemand,
         order: Order::Arrival,
         on_demand: None,
+        front_end: None,
     }
 }
 

@@ -14,6 +14,10 @@ impl Time {
     pub(super) fn micros(self) -> f64 {
         to_micros(self.0) as f64
     }
+
+    pub(super) fn times(self, factor: u32) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
 }
 
 impl<'de> Deserialize<'de> for Time {

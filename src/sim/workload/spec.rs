@@ -162,6 +162,19 @@ impl WorkloadSpec {
         self.requests.unwrap_or(MOST_REQUESTS).min(MOST_REQUESTS) as usize
     }
 
+    /// Whether a part of the requests waits for the responses before them without end: there is no rate of arrivals.
+    pub fn is_closed(&self) -> bool {
+        self.streams.iter().any(|stream| stream.users.is_some())
+    }
+
+    /// The same for `factor` times as long, with as many times the requests.
+    #[must_use]
+    pub fn lengthened(mut self, factor: u32) -> Self {
+        self.requests = self.requests.map(|requests| requests.saturating_mul(factor));
+        self.duration = self.duration.map(|duration| duration.times(factor));
+        self
+    }
+
     /// The same with every rate and number of users `factor` times as high.
     #[must_use]
     pub fn at_rate(mut self, factor: f64) -> Self {

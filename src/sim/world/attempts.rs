@@ -148,7 +148,8 @@ impl World<'_> {
             }
         }
         let index = decision.serving(&one.topology).map_or(0, |row| usize::from(row.backend));
-        self.send(&Sent { id, attempt, due: at + self.delay_of(request) }, index);
+        let (due, number) = (at + self.delay_of(request, index), self.queue.planned());
+        self.send(Sent { due, number, id, attempt, backend: index });
         let Earlier { tried, has_met_limit, .. } = earlier;
         let (started, charge) = (at, None);
         let live =

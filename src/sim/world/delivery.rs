@@ -10,25 +10,31 @@ use crate::units::to_micros;
 
 impl<'a> World<'a> {
     /// What lies between a decision and the engine's queue, in microseconds.
-    pub(super) fn delay_of(&self, request: &Request) -> u64 {
+    pub(super) fn delay_of(&self, request: &Request, backend: usize) -> u64 {
+        let learned = self.spec.engines.get(backend).and_then(|engine| engine.front_end);
+        if let Some(learned) = learned {
+            return learned / PICOS;
+        }
         let delays = &self.spec.delays;
         let tokens = to_micros(delays.per_token).saturating_mul(request.input_tokens.into());
         to_micros(delays.network) + to_micros(delays.front_end) + tokens
     }
 
     /// A request is on its way to a backend.
-    pub(super) fn send(&mut self, sent: &Sent, index: usize) {
-        self.queue.push(sent.due, Event::Send { id: sent.id, attempt: sent.attempt });
-        if let Some(on_their_way) = self.sent.get_mut(index) {
-            on_their_way.push(*sent);
+    pub(super) fn send(&mut self, sent: Sent) {
+        self.queue.push(sent.due, Event::Send(sent));
+        if let Some(on_their_way) = self.sent.get_mut(sent.backend) {
+            on_their_way.insert(sent);
         }
     }
 
     /// A request reaches the engine of its backend.
-    pub(super) fn deliver(&mut self, id: u32, attempt: u16, at: u64) {
-        for on_their_way in &mut self.sent {
-            on_their_way.retain(|one| (one.id, one.attempt) != (id, attempt));
+    pub(super) fn deliver(&mut self, sent: Sent, at: u64) {
+        // In a tree: thousands may be on their way at once, and a list would be walked for each.
+        if let Some(on_their_way) = self.sent.get_mut(sent.backend) {
+            on_their_way.remove(&sent);
         }
+        let Sent { id, attempt, .. } = sent;
         let Some(index) = self.backend_of(id, Some(attempt)) else { return };
         let Some(request) = self.request_of(id) else { return };
         let Some(engine) = self.engines.all.get(index) else { return };

@@ -13,7 +13,7 @@ pub(super) enum Event {
     /// A request that followed others arrives.
     Arrive(u32),
     /// A request reaches the engine.
-    Send { id: u32, attempt: u16 },
+    Send(Sent),
     /// A backend is checked.
     Check { balancer: u32, backend: u32 },
     /// The same beside the schedule, because an attempt failed.
@@ -32,13 +32,17 @@ pub(super) enum Event {
     QueueEnd(u32),
 }
 
-/// A request that has not reached its engine.
-#[derive(Debug, Clone, Copy)]
+/// A request that has not reached its engine. Those on their way are in the order in which they arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
-    pub(super) id: u32,
-    pub(super) attempt: u16,
     /// When it does.
     pub(super) due: u64,
+    /// Those of the same time arrive in the order in which they were sent.
+    pub(super) number: u64,
+    pub(super) id: u32,
+    pub(super) attempt: u16,
+    /// The backend, as an index.
+    pub(super) backend: usize,
 }
 
 /// The class of arrivals among events of the same time.
@@ -57,7 +61,7 @@ impl Event {
             | Self::ProbeOnce { .. }
             | Self::Refresh
             | Self::Share { .. } => 2,
-            Self::Send { .. } => ENGINE,
+            Self::Send(_) => ENGINE,
             Self::Leave(_) | Self::QueueEnd(_) => 4,
         }
     }
@@ -74,6 +78,11 @@ impl EventQueue {
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.planned += 1;
         self.events.push(Reverse((at, event.class(), self.planned, event)));
+    }
+
+    /// The number of events that were planned so far.
+    pub(super) fn planned(&self) -> u64 {
+        self.planned
     }
 
     /// The time and the class of what is next.

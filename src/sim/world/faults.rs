@@ -82,7 +82,11 @@ impl Fault {
         config.backends.iter().position(|backend| backend.name == self.backend)
     }
 
-    pub(super) fn check(&self, config: &Config) -> Result<(), WorldError> {
+    /// Checks that the fault names a backend.
+    ///
+    /// # Errors
+    /// [`WorldError::UnknownBackend`] where it does not.
+    pub fn check(&self, config: &Config) -> Result<(), WorldError> {
         let known = self.index(config).map(|_| ());
         known.ok_or_else(|| WorldError::UnknownBackend { name: self.backend.clone() })
     }

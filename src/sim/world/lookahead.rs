@@ -68,13 +68,12 @@ impl World<'_> {
             foreseen: Foreseen::default(),
         };
         ahead.count_those_there(index);
-        let mut sent: Vec<Sent> = self.sent.get(index)?.clone();
+        let mut sent = self.sent.get(index)?.clone();
         let request = own.and_then(|id| self.workload.requests.get(id as usize));
         if let Some((id, request)) = own.zip(request) {
-            sent.push(Sent { id, attempt: 0, due: at + self.delay_of(request) });
+            let due = at + self.delay_of(request, index);
+            sent.insert(Sent { due, number: u64::MAX, id, attempt: 0, backend: index });
         }
-        // Stable: those of the same time come in the order in which they were sent.
-        sent.sort_by_key(|one| one.due);
         for one in sent {
             ahead.submit(&one, index);
         }

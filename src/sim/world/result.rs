@@ -123,6 +123,16 @@ pub struct BackendResult {
     pub kv_blocks: u32,
 }
 
+impl RunResult {
+    /// Requests per second that were completed, from the start to the last end.
+    pub fn completed_rate(&self) -> f64 {
+        let done = self.requests.iter().filter(|one| one.status == Status::Done);
+        let (count, last) =
+            done.fold((0_u32, 0), |(count, last), one| (count + 1, one.ended.max(last)));
+        f64::from(count) * 1e6 / last.saturating_sub(self.start).max(1) as f64
+    }
+}
+
 /// A run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
