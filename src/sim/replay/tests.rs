@@ -47,7 +47,7 @@ fn served(backend: &str, spec: &EngineSpec, count: u32) -> Vec<ServedRequest> {
 }
 
 #[test]
-fn each_backend_has_the_engine_of_its_own_streams() {
+fn streams_of_each_backend_show_its_engine() {
     let mut all = served("fast", &spec(1), 120);
     all.extend(served("slow", &spec(3), 100));
     all.extend(served("rare", &spec(1), 20).into_iter().take(5));
