@@ -11,14 +11,15 @@ const CHANCE: f64 = 10.0;
 const DEVIATIONS: f64 = 2.0;
 
 /// Returns whether the number of requests was the same in the second and in the last quarter of the arrivals; `None`
-/// where that shows nothing, because sessions go on for longer than new ones arrive, as in a closed loop.
+/// where that shows nothing: sessions go on for longer than new ones arrive, as in a closed loop, or the run is so short
+/// that the fleet fills up for most of it.
 pub(super) fn is_stationary(run: &RunResult, workload: &Workload) -> Option<bool> {
     let roots = workload.requests.iter().filter(|request| request.follows == 0);
     let (count, last) =
         roots.fold((0_u32, 0), |(count, last), request| (count + 1, request.arrives_at.max(last)));
     let arrived = run.requests.iter().filter(|one| one.status != Status::Abandoned);
     let last_arrival = arrived.map(|one| one.arrived).max()?.saturating_sub(run.start);
-    if last == 0 || last.saturating_mul(2) < last_arrival {
+    if last == 0 || last.saturating_mul(2) < last_arrival || mean_time(run) > last as f64 / 4.0 {
         return None;
     }
     let quarter = |number: u64| Window {
@@ -32,6 +33,14 @@ pub(super) fn is_stationary(run: &RunResult, workload: &Workload) -> Option<bool
     let chance = CHANCE + DEVIATIONS * libm::sqrt(expected);
     let most = (MAX_GROWTH * f64::from(count) / 2.0).max(chance);
     Some(after.inside - expected <= most)
+}
+
+/// Returns the mean time of a request in the fleet, in microseconds.
+fn mean_time(run: &RunResult) -> f64 {
+    let times = run.requests.iter().filter(|one| one.status != Status::Abandoned);
+    let times = times.map(|one| one.ended.saturating_sub(one.arrived) as f64);
+    let (sum, count) = times.fold((0.0, 0.0), |(sum, count), time| (sum + time, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 /// A part of a run, in microseconds.

@@ -57,7 +57,7 @@ fn streams_of_each_backend_show_its_engine() {
         current: config.clone(),
         next: config,
         served: &all,
-        kv_blocks: BTreeMap::from([("slow".to_owned(), 777)]),
+        kv_blocks: BTreeMap::from([("slow".to_owned(), 77_700)]),
         max_regression: 0.25,
     };
     let learned = replay.learn_engines().unwrap();
@@ -66,7 +66,7 @@ fn streams_of_each_backend_show_its_engine() {
     assert!((33.0..46.0).contains(&base("slow")), "{}", base("slow"));
     assert_eq!(
         (learned.of("slow").kv_blocks, learned.of("new").kv_blocks),
-        (777, spec(1).kv_blocks)
+        (77_700, spec(1).kv_blocks)
     );
     assert_eq!(base("rare").to_bits(), base("fast").to_bits(), "too few streams");
     let report = replay.compare().unwrap();
