@@ -66,6 +66,7 @@ pub fn scan_json(bytes: &[u8]) {
     let is_json = !matches!(
         scanned,
         Err(ScanError::Malformed { .. }
+            | ScanError::TrailingComma { .. }
             | ScanError::Truncated { .. }
             | ScanError::InvalidUtf8 { .. })
     );

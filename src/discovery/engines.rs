@@ -110,7 +110,7 @@ const fn family(fact: Fact, name: &'static str) -> Family {
 }
 
 /// llama.cpp notices a disconnected client only after a second without any request to it.
-const LLAMACPP_PAUSE: Duration = Duration::from_millis(1200);
+const LLAMACPP_PAUSE: Duration = Duration::from_millis(1400);
 const LOAD: &[Fact] = &[Fact::Running, Fact::Waiting, Fact::KvUtilization];
 
 /// An engine that nothing more is known about: speaks OpenAI's dialect, may have metrics.

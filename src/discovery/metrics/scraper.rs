@@ -300,7 +300,9 @@ impl Task {
         // An engine that became idle is scraped once more soon, or its last sample would be stale.
         let is_busy = self.was_busy || self.backend.state.load.in_flight() > 0;
         let known = self.known.and_then(|(_, engine)| engine);
-        let engine = known.unwrap_or(self.backend.config.engine);
+        // A page may not say which engine it is of: what else the backend shows does.
+        let shown = || self.backend.state.engine(self.backend.config.engine);
+        let engine = known.filter(|engine| *engine != Engine::Auto).unwrap_or_else(shown);
         let usual = if is_busy { config.interval } else { config.idle_interval };
         let pause = match facts(engine).scrape_pace {
             ScrapePace::Configured => usual,

@@ -100,6 +100,7 @@ pub(super) fn we_take(body: &[u8]) -> bool {
     !matches!(
         scan(Operation::Chat, None, body, ScanOptions::default()),
         Err(ScanError::Malformed { .. }
+            | ScanError::TrailingComma { .. }
             | ScanError::Truncated { .. }
             | ScanError::InvalidUtf8 { .. })
     )

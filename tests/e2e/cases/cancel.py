@@ -18,7 +18,7 @@ import wire
 from env import SLOW, Env
 
 FREED = 2.0
-QUIET = 1.6
+QUIET = 2.0
 # Goes on for many times the bounds above.
 ENDLESS: dict[str, Any] = {
     "model": SLOW, "max_tokens": 3500, "temperature": 0.8,

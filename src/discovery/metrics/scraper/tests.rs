@@ -153,7 +153,7 @@ async fn llamacpp_is_scraped_by_its_slots_and_slowly() {
     let sample = telemetry.sample().unwrap();
     assert_eq!((sample.waiting, sample.running), (Some(0.0), Some(1.0)));
     task.backend.state.load.set_in_flight(4);
-    assert_eq!(task.interval(), Duration::from_millis(1200));
+    assert_eq!(task.interval(), Duration::from_millis(1400));
 }
 
 #[tokio::test]
