@@ -119,6 +119,12 @@ section! {
 impl Config {
     /// Whether engines are scraped.
     pub fn wants_telemetry(&self) -> bool {
+        let is_auto = self.routing.strategy == Strategy::Auto;
+        self.needs_telemetry() || (is_auto && self.telemetry.enabled == TelemetryUse::Auto)
+    }
+
+    /// Whether engines are scraped that are the worse for it: where the operator has asked for what reads their metrics.
+    pub fn needs_telemetry(&self) -> bool {
         match self.telemetry.enabled {
             TelemetryUse::Always => true,
             TelemetryUse::Never => false,
@@ -126,7 +132,7 @@ impl Config {
                 let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
                 // Predictions read how large an engine's KV cache is.
                 self.routing.predicts()
-                    || reads_telemetry(self.routing.strategy)
+                    || self.routing.strategy == Strategy::Weighted
                     || tried_out.is_some_and(reads_telemetry)
             }
         }

@@ -136,6 +136,11 @@ impl Telemetry {
         self.scrapes.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The engine is not scraped any more: what it reported last grows old, and no failure counts against it.
+    pub fn stop(&self) {
+        self.is_failing.store(false, Ordering::Relaxed);
+    }
+
     /// Records a failed scrape.
     pub fn fail(&self) {
         self.is_failing.store(true, Ordering::Relaxed);

@@ -23,7 +23,7 @@ choice!(@setting TelemetryUse);
 section! {
     /// Engine telemetry: scrape the engines' metrics for queue lengths and KV cache usage.
     pub struct TelemetryConfig {
-        /// true, false, or auto: when `routing.strategy` or the shadow's is weighted.
+        /// true, false, or auto: when `routing.strategy` or the shadow's is weighted or auto, or latencies are predicted.
         pub enabled: TelemetryUse = TelemetryUse::Auto,
         /// Time between scrapes of an engine with requests in flight.
         pub interval: Duration ["interval" as Positive] = Duration::from_millis(100),

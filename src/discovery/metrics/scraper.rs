@@ -58,6 +58,9 @@ struct Shared {
 struct Batch {
     fleet: Arc<Fleet>,
     config: TelemetryConfig,
+    /// Whether a llama.cpp is left alone: any request keeps it from noticing that a client has left, and its load is
+    /// what penstock has sent it unless others send it some, too.
+    spares_llamacpp: bool,
 }
 
 impl Scraper {
@@ -80,9 +83,11 @@ impl Scraper {
     /// Scrapes the backends of this fleet from now on, and no others; none when the configuration needs
     /// no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
-        let batch = config
-            .wants_telemetry()
-            .then(|| Batch { fleet: Arc::clone(fleet), config: config.telemetry.clone() });
+        let batch = config.wants_telemetry().then(|| Batch {
+            fleet: Arc::clone(fleet),
+            config: config.telemetry.clone(),
+            spares_llamacpp: !config.needs_telemetry(),
+        });
         self.0.batch.send_replace(batch);
     }
 
@@ -178,6 +183,11 @@ impl Task {
             tokio::time::sleep(self.batch.config.interval).await;
         }
         loop {
+            if self.batch.spares_llamacpp && self.engine() == Engine::LlamaCpp {
+                self.backend.state.telemetry.stop();
+                tokio::time::sleep(self.batch.config.idle_interval).await;
+                continue;
+            }
             let started = now();
             match self.scrape().await {
                 Ok((page, sent)) => self.learn(page, &sent, now().since(started)),
@@ -294,17 +304,20 @@ impl Task {
         }
     }
 
+    /// Returns the engine, as its page shows it, or what else the backend shows.
+    fn engine(&self) -> Engine {
+        let known = self.known.and_then(|(_, engine)| engine);
+        let shown = || self.backend.state.engine(self.backend.config.engine);
+        known.filter(|engine| *engine != Engine::Auto).unwrap_or_else(shown)
+    }
+
     /// The pause between two scrapes that succeed.
     fn interval(&self) -> Duration {
         let config = &self.batch.config;
         // An engine that became idle is scraped once more soon, or its last sample would be stale.
         let is_busy = self.was_busy || self.backend.state.load.in_flight() > 0;
-        let known = self.known.and_then(|(_, engine)| engine);
-        // A page may not say which engine it is of: what else the backend shows does.
-        let shown = || self.backend.state.engine(self.backend.config.engine);
-        let engine = known.filter(|engine| *engine != Engine::Auto).unwrap_or_else(shown);
         let usual = if is_busy { config.interval } else { config.idle_interval };
-        let pause = match facts(engine).scrape_pace {
+        let pause = match facts(self.engine()).scrape_pace {
             ScrapePace::Configured => usual,
             ScrapePace::AtLeast(least) => usual.max(least),
             ScrapePace::Idle(least) => config.idle_interval.max(least),
