@@ -123,7 +123,7 @@ impl Config {
         self.needs_telemetry() || (is_auto && self.telemetry.enabled == TelemetryUse::Auto)
     }
 
-    /// Whether engines are scraped that are the worse for it: where the operator has asked for what reads their metrics.
+    /// Whether engines are scraped that are the worse for it: where the operator has configured what reads their metrics.
     pub fn needs_telemetry(&self) -> bool {
         match self.telemetry.enabled {
             TelemetryUse::Always => true,
