@@ -39,6 +39,7 @@ mod wait_curve;
 pub use backend::BackendPredictor;
 pub use batch_ratios::BatchRatios;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
+pub use later::LONGEST_WAIT;
 pub use learned::Learned;
 pub use lengths::Lengths;
 pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};

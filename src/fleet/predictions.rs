@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::serving::Serving;
 use super::{Fleet, Identity};
-use crate::predict::{Estimate, Learned, Sent};
+use crate::predict::{Estimate, LONGEST_WAIT, Learned, Sent};
 use crate::scoring::{Objectives, PredictedLatency};
 use crate::units::Timestamp;
 
@@ -59,6 +59,13 @@ impl Serving {
         };
         let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met)?;
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
+    }
+
+    /// In how long it has nothing to do, if nothing else arrives; at most 120 s.
+    pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
+        let is_idle = |estimate: &Estimate| estimate.prediction.requests < 0.5;
+        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_idle);
+        micros.map_or(LONGEST_WAIT, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
     /// Learns from requests that wait for longer than was predicted, and what the engine reports of its limits.

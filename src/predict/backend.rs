@@ -200,13 +200,16 @@ impl BackendPredictor {
             self.step_ended(now, 1.0);
         }
         let prompt = self.prompts.remove(ticket.number);
-        if let Some(prompt) = prompt.filter(|_| regime == Regime::Prefill) {
+        if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
             self.learn_front_end(&prompt, now);
             self.learn_prompt(ticket, &prompt, now);
         }
         self.is_clean = false;
         self.stall.computed(ticket.prediction.work, now);
-        self.residual.learn(regime, raw, took);
+        // Beside requests that came later it was not alone.
+        if regime != Regime::Idle || ticket.number == self.sent {
+            self.residual.learn(regime, raw, took);
+        }
         self.stall.started(self.step(), now);
         self.start_stream(ticket, now);
     }
@@ -319,7 +322,8 @@ impl BackendPredictor {
         if self.learned_limits.expire(now) {
             self.use_learned_limits();
         }
-        for one in self.prompts.iter_mut().filter(|one| one.regime != Regime::Whole) {
+        let is_behind = |one: &&mut Prompt| matches!(one.regime, Regime::Prefill | Regime::Slot);
+        for one in self.prompts.iter_mut().filter(is_behind) {
             let elapsed = now - one.sent_at;
             if elapsed > OVERRUN * one.learned.max(one.raw) {
                 one.learned = elapsed;

@@ -17,11 +17,17 @@ const OWN_STEPS: f64 = 2.0;
 /// The share of the most streams ever seen up to which no request waits for a slot.
 const NO_FULL_BATCH: f64 = 0.9;
 
+/// Of so many requests the shortest wait is known, and of as many before them: it bounds what lies before
+/// the engine, however long the others waited.
+const COMPARED: usize = 64;
+
 /// A first token, as far as it shows what lies before the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FirstWait {
     /// How long it took.
     pub(super) took: f64,
+    /// What its own prompt takes, as far as is known.
+    pub(super) own: f64,
     pub(super) ahead: Ahead,
     /// How long a step takes that computes no prompt.
     pub(super) step: f64,
@@ -54,6 +60,28 @@ pub(super) struct FrontEnd {
     waits: [Point; REMEMBERED],
     seen: usize,
     watched: Watched,
+    shortest: Shortest,
+}
+
+/// The shortest waits of the last [`COMPARED`] requests, and of those before them.
+#[derive(Debug, Clone, Default)]
+struct Shortest {
+    now: Option<f64>,
+    before: Option<f64>,
+    seen: usize,
+}
+
+impl Shortest {
+    /// Adds a wait, and returns the shortest one.
+    fn add(&mut self, took: f64) -> f64 {
+        if self.seen >= COMPARED {
+            (self.before, self.now, self.seen) = (self.now, None, 0);
+        }
+        self.seen += 1;
+        let now = self.now.map_or(took, |shortest| shortest.min(took));
+        self.now = Some(now);
+        self.before.map_or(now, |before| before.min(now))
+    }
 }
 
 impl FrontEnd {
@@ -70,8 +98,9 @@ impl FrontEnd {
 
     /// A first token has come. Returns how long the front end takes, where that is most of what requests wait for.
     pub(super) fn learn(&mut self, wait: &FirstWait) -> Option<f64> {
-        let FirstWait { took, ahead, step, streams, most_streams } = *wait;
+        let FirstWait { took, own, ahead, step, streams, most_streams } = *wait;
         let Ahead { tokens, watched } = ahead;
+        let shortest = self.shortest.add((took - own).max(0.0));
         let steps = self.watched.steps - watched.steps;
         let go_on = steps >= STEPS_GO_ON * (self.watched.time - watched.time);
         if !go_on || streams > NO_FULL_BATCH * most_streams {
@@ -87,7 +116,8 @@ impl FrontEnd {
         }
         let per_token = slope(known);
         let before = quantile(known, SHORTEST, |(ahead, took)| took - per_token * ahead);
-        let before = before - OWN_STEPS * step;
+        // A burst behind a full batch waits as long as others do for what lies before their engine.
+        let before = (before - OWN_STEPS * step).min((shortest - step).max(0.0));
         Some(before).filter(|_| before >= LEAST_SHARE * quantile(known, 0.5, |(_, took)| took))
     }
 }
@@ -121,6 +151,7 @@ mod tests {
 
     const WAIT: FirstWait = FirstWait {
         took: 400.0,
+        own: 0.0,
         ahead: behind(100.0),
         step: 20.0,
         streams: 4.0,

@@ -1,11 +1,15 @@
 //! When a request that would be late now would be in time, if nothing else arrives until then.
 
+use std::time::Duration;
+
 use super::prediction::{EngineView, Prediction, Sent, predict};
 use super::prompts::{Work, decayed};
 use super::stall::Silence;
 
 /// The longest time that is looked ahead, in microseconds: 120 s. SDKs do not wait for longer.
 const LONGEST: f64 = 120e6;
+/// See [`LONGEST`].
+pub const LONGEST_WAIT: Duration = Duration::from_secs(120);
 /// The first look ahead: 50 ms. Each further one is twice as far.
 const FIRST: f64 = 50e3;
 /// How often the time between the last two is halved.
@@ -113,7 +117,7 @@ mod tests {
             own_streams: 0.0,
             context: 0.0,
             waits,
-            factors: Factors([(1.0, 1.3); 3]),
+            factors: Factors([(1.0, 1.3); 4]),
             front_end: 0.0,
             output: 100.0,
             pace: 1.0,

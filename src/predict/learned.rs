@@ -9,7 +9,7 @@ use super::prefill::PrefillLearner;
 use super::residual::Residual;
 
 /// Changes whenever the numbers mean something else: what another version has learned is not used then.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What was learned of one model on one backend, without the requests that run there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -135,6 +135,10 @@ pub struct Prediction {
     pub stall: f64,
     /// By how much its tokens delay each stream that runs there, while they are in one batch.
     pub slowdown: f64,
+    /// By how much it lengthens the time per token of each stream that runs there.
+    pub added: f64,
+    /// Its tokens, as far as is expected.
+    pub output: f64,
     /// The streams that run there.
     pub streams: f64,
     /// Those, and the requests without a first token.
@@ -177,6 +181,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let mean_context = context + request.prompt + output * 0.5;
     let tpot =
         coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share) * view.pace;
+    let added = coefficients.added(1.0, request.prompt + output * 0.5);
     let further = tpot * (output - 1.0).max(0.0);
     let (decode, further) = match request.is_whole {
         true => (further, 0.0),
@@ -187,6 +192,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let regime = match (request.is_whole, slot_wait > backlog + phase) {
         (true, _) => Regime::Whole,
         (false, true) => Regime::Slot,
+        (false, false) if streams < 1.0 && view.waiting < 1.0 => Regime::Idle,
         (false, false) => Regime::Prefill,
     };
     let later = current * view.prefill_share * LATER;
@@ -212,7 +218,9 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         uncached,
         stall,
         before: view.inside.tokens + view.outside.tokens,
-        slowdown: output * coefficients.added(1.0, request.prompt + output * 0.5),
+        slowdown: output * added,
+        added: added / (1.0 - view.prefill_share) * view.pace,
+        output,
         streams,
         requests: streams + view.waiting,
     }

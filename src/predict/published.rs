@@ -49,7 +49,7 @@ pub(super) struct Published {
     streams: Number,
     own_streams: Number,
     context: Number,
-    factors: [(Number, Number); 3],
+    factors: [(Number, Number); 4],
     front_end: Number,
     output: Number,
     pace: Number,
@@ -80,7 +80,7 @@ impl Published {
     pub(super) fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
         let recent = self.recent.get();
         let factors = |at: &(Number, Number)| (at.0.get(), at.1.get());
-        let [prefill, slot, whole] = &self.factors;
+        let [prefill, slot, whole, idle] = &self.factors;
         EngineView {
             coefficients: Coefficients {
                 base: self.base.get(),
@@ -107,7 +107,7 @@ impl Published {
             own_streams: self.own_streams.get(),
             context: self.context.get(),
             waits,
-            factors: Factors([factors(prefill), factors(slot), factors(whole)]),
+            factors: Factors([prefill, slot, whole, idle].map(factors)),
             front_end: self.front_end.get(),
             output: self.output.get(),
             pace: self.pace.get(),

@@ -12,9 +12,12 @@ pub enum Regime {
     Slot,
     /// Its response comes in one piece, so that the length of the output counts.
     Whole,
+    /// The engine has nothing else to do. What bursts have missed says nothing of it, and it is what is
+    /// predicted of a backend that gets no requests any more.
+    Idle,
 }
 
-const REGIMES: usize = 3;
+const REGIMES: usize = 4;
 
 /// By which factors the mean and the 90th percentile differ from what the engine model computes, per regime.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,13 +87,15 @@ fn index(regime: Regime) -> usize {
         Regime::Prefill => 0,
         Regime::Slot => 1,
         Regime::Whole => 2,
+        Regime::Idle => 3,
     }
 }
 
 impl Residual {
     /// Those of all regimes.
     pub fn all_factors(&self) -> Factors {
-        Factors([Regime::Prefill, Regime::Slot, Regime::Whole].map(|regime| self.factors(regime)))
+        let all = [Regime::Prefill, Regime::Slot, Regime::Whole, Regime::Idle];
+        Factors(all.map(|regime| self.factors(regime)))
     }
 
     /// The factors for the mean and the 90th percentile of what the engine model computes.

@@ -395,5 +395,8 @@ impl Drop for PredictionTicket {
 }
 
 #[cfg(test)]
+#[path = "idle_tests.rs"]
+mod idle_tests;
+#[cfg(test)]
 #[path = "shared_tests.rs"]
 mod tests;

@@ -312,15 +312,6 @@ pub(super) fn predicted_service(ctx: &RequestContext, request: &ScannedRequest) 
     })
 }
 
-/// Whether an idle backend would meet the objectives of a request, as far as is known.
-pub(super) fn may_be_met(ctx: &RequestContext, request: &ScannedRequest) -> bool {
-    let router = &ctx.generation.router;
-    router.may_be_met(&RouteInput {
-        objectives: request.objectives,
-        ..route_input(router, ctx, request, &request.tried, None)
-    })
-}
-
 /// Hashes the prompt's blocks where the strategy reads them and the body is still held.
 fn read_prompt<'a>(
     ctx: &RequestContext,

@@ -232,7 +232,7 @@ impl OwnError {
                 Self { retry_after: Some(wait), ..own }
             }
             RouteError::ObjectiveMissed { wait, .. } => {
-                Self { retry_after: wait.map(|wait| retry_wait(wait, share)), ..own }
+                Self { retry_after: Some(retry_wait(*wait, share)), ..own }
             }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
             RouteError::NoHealthyBackend { .. }
@@ -257,7 +257,8 @@ mod tests {
                 model,
                 predicted_ms: 1,
                 per_token_ms: 1,
-                wait: Some(Duration::from_millis(wait_ms)),
+                wait: Duration::from_millis(wait_ms),
+                can_be_met: true,
             };
             OwnError::from_route(&error, Timestamp(0), share).retry_after.unwrap().as_secs_f64()
         };

@@ -113,8 +113,10 @@ pub enum RouteError {
         predicted_ms: u64,
         /// Its time per token there.
         per_token_ms: u64,
-        /// When it would not, if nothing else arrives; `None` where it would on an idle backend, too.
-        wait: Option<Duration>,
+        /// When it would be sent, if nothing else arrives: once a backend would meet them, or is idle.
+        wait: Duration,
+        /// Whether an idle backend would meet them.
+        can_be_met: bool,
     },
     /// No backend is known to serve the model, but discovery is not complete.
     DiscoveryPending {
@@ -373,11 +375,11 @@ impl fmt::Display for RouteError {
             Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' recently responded with {status}")
             }
-            Self::ObjectiveMissed { model, predicted_ms, per_token_ms, wait } => write!(
+            Self::ObjectiveMissed { model, predicted_ms, per_token_ms, can_be_met, .. } => write!(
                 out,
                 "The objectives of the request would be missed on every backend for model '{model}'{} (predicted: \
                  the first token within {predicted_ms} ms, {per_token_ms} ms per further token), and its priority is below 0",
-                if wait.is_none() { ", even an idle one" } else { "" }
+                if *can_be_met { "" } else { ", even an idle one" }
             ),
             Self::DiscoveryPending { model } => write!(
                 out,

@@ -5,6 +5,8 @@ mod passes;
 
 pub use awaited::{Cooling, ServiceTime};
 
+use awaited::Awaited;
+
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
 use super::passthrough::Passthrough;
@@ -209,13 +211,13 @@ impl Router {
         if serving.is_some_and(|serving| serving.model_state.of_all() == 0) {
             return Ok(());
         }
-        let sent = decision.sent(input.request);
-        let wait = serving.map(|one| one.time_until_met(&sent, &input.objectives, input.now));
+        let awaited = Awaited::of(input, decision.model);
         Err(RouteError::ObjectiveMissed {
             model: model.to_owned(),
             predicted_ms: whole_ms(prediction.ttft_p90.into()),
             per_token_ms: whole_ms(prediction.tpot.into()),
-            wait: wait.flatten(),
+            wait: awaited.until_met.unwrap_or(awaited.until_idle),
+            can_be_met: awaited.until_met.is_some(),
         })
     }
 

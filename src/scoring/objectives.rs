@@ -56,11 +56,6 @@ impl Objectives {
         }
     }
 
-    /// Whether the first token is predicted to be late even if its own prompt took no time.
-    pub(super) fn is_late_by_wait(&self, prediction: &PredictedLatency) -> bool {
-        self.ttft_ms.is_some_and(|limit| f64::from(prediction.wait()) > limit)
-    }
-
     /// A prediction beside them, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms
     /// (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
     pub fn compare_text(&self, prediction: &PredictedLatency) -> String {
@@ -74,10 +69,8 @@ impl Objectives {
             None => beside(self.tpot_ms, "objective"),
         };
         let headroom = self.headroom(prediction);
-        let by_wait =
-            if self.is_late_by_wait(prediction) { ", late by its wait alone" } else { "" };
         format!(
-            "{}, p90 {:.0} ms{}, {:.1} ms per token{per_token}{}{by_wait}",
+            "{}, p90 {:.0} ms{}, {:.1} ms per token{per_token}{}",
             prediction.terms_text(),
             prediction.ttft_p90,
             beside(self.ttft_ms, "objective"),
@@ -152,7 +145,7 @@ mod tests {
         assert!(none.compare_text(&whole).contains(terms_of_whole));
         let behind =
             PredictedLatency { ttft: 860.0, backlog: 810.0, ttft_p90: 980.0, ..prediction };
-        assert!(both.compare_text(&behind).ends_with("headroom -480 ms, late by its wait alone"));
+        assert!(both.compare_text(&behind).ends_with("headroom -480 ms"));
         let beside = PredictedLatency { tightest_tpot: 20.0, ..prediction };
         assert_eq!(
             both.compare_text(&beside),

@@ -43,6 +43,10 @@ pub struct PredictedLatency {
     pub before: f32,
     /// By how much its tokens delay each stream that runs there.
     pub slowdown: f32,
+    /// By how much it lengthens the time per token of each stream that runs there.
+    pub added: f32,
+    /// Its tokens, as far as is expected.
+    pub output: f32,
     /// The requests there.
     pub requests: f32,
     /// Those of them that this penstock may refuse.
@@ -73,6 +77,8 @@ impl From<Estimate> for PredictedLatency {
             uncached: narrow(prediction.uncached),
             before: narrow(prediction.before),
             slowdown: millis(prediction.slowdown),
+            added: millis(prediction.added),
+            output: narrow(prediction.output),
             requests: narrow(prediction.requests),
             sheddable: 0.0,
             is_trusted,
@@ -81,14 +87,6 @@ impl From<Estimate> for PredictedLatency {
 }
 
 impl PredictedLatency {
-    /// How long it waits on average until its own prompt is computed, corrected as the time to the first token is, in
-    /// milliseconds.
-    pub(super) fn wait(&self) -> f32 {
-        let wait = (self.backlog + self.phase).max(self.slot_wait);
-        let terms = wait + self.prefill + self.front_end + self.decode;
-        if terms > 0.0 { wait / terms * (self.ttft - self.stall) } else { 0.0 }
-    }
-
     /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a whole response also
     /// has the tokens after its first, as in `+ decode 3772`.
     pub fn terms_text(&self) -> String {
@@ -123,6 +121,7 @@ impl PredictedLatency {
             "front_end_ms": widen(self.front_end), "decode_ms": widen(self.decode), "further_ms": widen(self.further),
             "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
             "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
+            "added_ms": widen(self.added), "output_tokens": widen(self.output),
             "requests": widen(self.requests), "sheddable_requests": widen(self.sheddable),
             "trusted": self.is_trusted,
         })
@@ -160,6 +159,8 @@ impl ReadingValue for Option<PredictedLatency> {
             uncached: get("uncached_tokens").unwrap_or_default(),
             before: get("tokens_before").unwrap_or_default(),
             slowdown: get("slowdown_ms").unwrap_or_default(),
+            added: get("added_ms").unwrap_or_default(),
+            output: get("output_tokens").unwrap_or_default(),
             requests: get("requests").unwrap_or_default(),
             sheddable: get("sheddable_requests").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),

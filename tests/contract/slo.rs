@@ -39,10 +39,10 @@ const ROWS: &[Row] = &[
     ),
     (
         "L28",
-        "of the backends that meet the objectives, the most, the least or the least sufficient headroom is favoured; the picker may draw",
+        "the backend is favoured where the request costs the least, missed objectives among the cost, or of those that meet the objectives the least or the least sufficient headroom; the picker may draw",
         &[
-            "src/scoring/scorers/slo_headroom.rs::backends_that_miss_an_objective_come_last",
-            "src/scoring/scorers/slo_headroom.rs::unknown_preference_is_refused",
+            "src/scoring/scorers/slo_headroom/tests.rs::backends_that_miss_an_objective_come_last",
+            "src/scoring/scorers/slo_headroom/tests.rs::unknown_preference_is_refused",
             "objectives::faster_backend_gets_requests_with_objectives",
         ],
     ),
@@ -55,11 +55,12 @@ const ROWS: &[Row] = &[
     ),
     (
         "L30",
-        "where none meets the objectives, a request of priority 0 or more goes to the longest wait that misses them by itself (by measurement; the source has the least miss), else to where it costs the least, and one below is refused",
+        "where none meets the objectives, a request of priority 0 or more goes where it costs the least and makes the fewest others miss theirs (by measurement; the source has the least miss), and one below is refused",
         &[
-            "src/scoring/scorers/slo_headroom/late.rs::late_request_goes_where_all_are_late",
+            "src/scoring/scorers/slo_headroom/tests.rs::backend_that_just_meets_the_time_per_token_is_not_crowded",
+            "src/scoring/scorers/slo_headroom/tests.rs::objective_that_is_missed_or_met_everywhere_changes_nothing",
             "src/sim/world/tests.rs::more_requests_are_in_time_in_an_overload",
-            "src/scoring/scorers/slo_headroom.rs::least_miss_is_best_where_all_miss",
+            "src/scoring/scorers/slo_headroom/tests.rs::least_miss_is_best_where_all_miss",
             "objectives::sheddable_request_is_refused_where_it_would_be_late",
             "src/routing/tests/work_limit.rs::refused_request_comes_back_when_its_objective_can_be_met",
         ],
@@ -96,7 +97,7 @@ const ROWS: &[Row] = &[
         &[
             "objectives::bad_values_are_refused_in_every_dialect",
             "src/routing/objectives.rs::other_values_are_refused",
-            "src/scoring/scorers/slo_headroom.rs::fastest_is_best_without_an_objective",
+            "src/scoring/scorers/slo_headroom/tests.rs::fastest_is_best_without_an_objective",
         ],
     ),
     (
@@ -112,7 +113,7 @@ const ROWS: &[Row] = &[
         "predictor, scorer, picker and queue work, and are tested, without each other",
         &[
             "src/predict/backend_tests.rs::steps_are_learned_from_a_guess_that_is_far_off",
-            "src/scoring/scorers/slo_headroom.rs::least_miss_is_best_where_all_miss",
+            "src/scoring/scorers/slo_headroom/tests.rs::least_miss_is_best_where_all_miss",
             "src/admission/queue/tests.rs::nothing_is_lost",
         ],
     ),

@@ -15,6 +15,7 @@ impl BackendPredictor {
     pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
         let wait = FirstWait {
             took: now - prompt.sent_at,
+            own: prompt.work,
             ahead: prompt.ahead,
             step: self.step(),
             streams: self.all_streams() + 1.0,

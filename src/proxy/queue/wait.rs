@@ -16,9 +16,7 @@ use crate::config::{FairnessId, QueueConfig};
 use crate::fleet::{BackendSet, cooldown_time};
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::decision::{
-    Undecided, decide, decide_moved, may_be_met, predicted_service, route_input,
-};
+use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
 use crate::routing::{RouteError, ServiceTime};
@@ -167,10 +165,7 @@ async fn decide_from_queue(
         ctx.record.queue_wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
-            end => {
-                let comes_back = !matches!(end, Called::Late) || may_be_met(ctx, request);
-                return Err(end_wait(proxy, waiting, end, comes_back));
-            }
+            end => return Err(end_wait(proxy, waiting, end)),
         }
         if request.decision.is_none() {
             request.fleet = proxy.generation().fleet.topology();
@@ -319,8 +314,8 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
     .await
 }
 
-/// Gives the place up, and says why; and when to come back, if that makes sense.
-fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called, comes_back: bool) -> Unadmitted {
+/// Gives the place up, and says why, and when to come back.
+fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
     // Without a reason its turn never came.
@@ -352,7 +347,7 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called, comes_back: bool) -
     place.leave(end);
     let error = OwnError::new(code, message);
     let wait = retry_wait(wait, proxy.seeds.next_share());
-    Unadmitted::Queue(if comes_back { error.after(wait) } else { error })
+    Unadmitted::Queue(error.after(wait))
 }
 
 /// What a request is expected to cost its owner.

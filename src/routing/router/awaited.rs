@@ -6,7 +6,8 @@ use super::super::RouteInput;
 use super::super::filters::{self, RejectReason};
 use super::super::prediction;
 use super::{Considered, Router};
-use crate::fleet::BackendSet;
+use crate::fleet::{BackendSet, ModelId};
+use crate::predict::LONGEST_WAIT;
 use crate::units::Timestamp;
 
 /// The cooldowns that cover a request.
@@ -28,6 +29,41 @@ pub struct ServiceTime {
     pub mean: Duration,
     /// The 90th percentile.
     pub p90: Duration,
+}
+
+/// When the first of a model's backends could serve a request that is refused now, if nothing else arrives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Awaited {
+    /// Until its objectives are met; `None` where they would be on no backend, not even an idle one.
+    pub(super) until_met: Option<Duration>,
+    /// Until one has nothing to do: an idle backend refuses none.
+    pub(super) until_idle: Duration,
+}
+
+impl Awaited {
+    /// Looks at all backends that could take the request: the one that was picked may be too slow even
+    /// where another one is free in a moment.
+    pub(super) fn of(input: &RouteInput<'_>, model: ModelId) -> Self {
+        let none = Self { until_met: None, until_idle: LONGEST_WAIT };
+        let Some(model) = input.fleet.model(model) else { return none };
+        let rows = filters::rejections(input, model).zip(&model.serving);
+        rows.fold(none, |soonest, ((_, verdict), row)| {
+            // Its own 429 or 503 keeps requests away until then.
+            let cooldown = match verdict {
+                Err(RejectReason::Cooldown { until, .. }) => until.since(input.now),
+                Err(reason) if reason.is_lasting() => return soonest,
+                Ok(()) | Err(_) => Duration::ZERO,
+            };
+            let sent = prediction::sent_to(input, model, row);
+            let met = row.time_until_met(&sent, &input.objectives, input.now);
+            let met = met.map(|wait| wait.max(cooldown));
+            let idle = row.time_until_idle(&sent, input.now).max(cooldown);
+            Self {
+                until_met: soonest.until_met.into_iter().chain(met).min(),
+                until_idle: soonest.until_idle.min(idle),
+            }
+        })
+    }
 }
 
 impl Router {
@@ -60,19 +96,6 @@ impl Router {
         let (mean, p90) = times.min_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
         let time = |micros: f64| Duration::from_secs_f64(micros.clamp(0.0, 1e9) / 1e6);
         ServiceTime { mean: time(mean), p90: time(p90) }
-    }
-
-    /// Whether a backend without other requests would meet the objectives of a request, or one may of which too little is
-    /// known.
-    pub fn may_be_met(&self, input: &RouteInput<'_>) -> bool {
-        let target = self.names.resolve(input.model, input.fleet, input.split);
-        self.awaited_models(input, target).any(|Considered { model, .. }| {
-            model.serving.iter().any(|row| {
-                let sent = prediction::sent_to(input, model, row);
-                !row.estimate(&sent, input.now).is_trusted
-                    || row.time_until_met(&sent, &input.objectives, input.now).is_some()
-            })
-        })
     }
 
     /// The cooldowns that cover a request on backends of these models; `None` where there are none.

@@ -1,9 +1,12 @@
-//! `slo-headroom`: prefers backends on which the objectives of the request, and of those that run there, are predicted to
-//! be met.
-
-mod late;
+//! `slo-headroom`: prefers backends on which a request costs little: its time, that of the requests there, and objectives
+//! that are missed because of it.
+//!
+//! No objective keeps a request away from a backend. Where all requests went to the backends that still meet a time per
+//! token, those came to miss it as well, and then all of them were late; a miss that is a cost is weighed instead, and the
+//! backends that miss it anyway take what is too much for the others.
 
 use super::{Needs, Scorer, ScorerRow};
+use crate::scoring::objectives::Objectives;
 use crate::scoring::params::ParamError;
 use crate::scoring::prediction::PredictedLatency;
 use crate::scoring::readings::{Candidate, WARM};
@@ -15,7 +18,17 @@ const RESERVE: f64 = 0.2;
 /// delay of the requests there, of which there are many. Found in simulation: from 1 to 3 goodput is the same within its
 /// noise; with 10 up to 3 % fewer requests meet their objectives where the fleet is nearly full.
 const TTFT: f64 = 2.0;
-/// The least score of a backend that meets the objectives: it is better than one that does not.
+/// How much a missed objective counts, for the first token and per token, in times that a response takes which just meets
+/// the objective for its time per token. Found in simulation: with half as much up to 2 points fewer requests are in time on
+/// unequal engines, with 4 up to 2 points fewer where long prompts come.
+const MISS_TTFT: f64 = 2.0;
+/// See [`MISS_TTFT`].
+const MISS_TPOT: f64 = 3.0;
+/// Over which part of an objective the chance of missing it grows: predictions are 10 to 20 % off.
+const UNSURE: f64 = 0.2;
+/// By how many of these parts a prediction has to be below an objective for no chance of a miss.
+const SURE: f64 = 20.0;
+/// The least score of a backend of which something is predicted.
 const LEAST: f64 = 1e-3;
 /// By how many milliseconds a backend with the prompt may be slower than the others, which it is preferred to: llm-d's
 /// prefix-affinity filter. What a request gains elsewhere, the next ones of its session lose there.
@@ -25,7 +38,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT and TPOT (that of running streams, too). TTFT is the mean; it is the p90 for priorities below 0, and on a backend without the prompt where another one has 80 % of it. cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream). most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %; 0 without headroom. No headroom anywhere: the longest wait (TTFT without its own prompt and front end) that misses the objective, up to 10 x it, is best, of the backends with the prompt if there are any; without one, while requests of a priority below 0 run, or for these, the cheapest. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others",
+    formula: "cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream) + a response that just meets its time per token x (2 x chance of a late first token + 3 x (chance of a late time per token + requests there x how much that chance grows by it)). A chance is 1 / (1 + exp((objective - prediction) / 20 % of it)); the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -60,50 +73,35 @@ struct SloHeadroom {
 impl Scorer for SloHeadroom {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let objectives = &features.objectives;
-        let is_warm = |one: &Candidate| is_warm(features, one);
-        let has_warm = candidates.iter().any(is_warm);
-        let headroom = |one: &Candidate| {
-            let prediction = one.prediction?;
-            // By the 90th percentile, backends that are alike would take turns in meeting a tight objective, and those that
-            // just do would get all requests. A request leaves a backend that has its prompt only for one that meets it
-            // surely; one that may be refused is refused by the 90th percentile.
-            let is_sure = objectives.is_sheddable() || has_warm && !is_warm(one);
-            let ttft_p90 = if is_sure { prediction.ttft_p90 } else { prediction.ttft };
-            Some(objectives.headroom(&PredictedLatency { ttft_p90, ..prediction }))
+        let predicted = || candidates.iter().filter_map(|one| one.prediction);
+        let usual = Usual::of(predicted());
+        let headroom = |one: &PredictedLatency| {
+            // By the 90th percentile, backends that are alike would take turns in meeting a tight objective. One that may be
+            // refused is refused by it.
+            let ttft_p90 = if objectives.is_sheddable() { one.ttft_p90 } else { one.ttft };
+            objectives.headroom(&PredictedLatency { ttft_p90, ..*one })
         };
-        let meets = |one: &Candidate| {
-            headroom(one).is_some_and(|headroom| headroom.is_none_or(|headroom| headroom.is_met()))
-        };
-        let is_late = !candidates.iter().any(meets);
-        if is_late && late::score(features, candidates, scores) {
-            return;
-        }
-        // Otherwise a request that is late does the least harm where it costs the least.
-        let eligible = || {
-            let eligible = candidates.iter().filter(|one| is_late || meets(one));
-            eligible.filter_map(|one| Some((is_warm(one), one.prediction?)))
-        };
-        let usual = Usual::of(eligible().map(|(_, one)| one));
-        let costs = Range::of(eligible().map(|(_, one)| usual.cost(&one)));
-        let best = |warm: bool| {
-            let group = eligible().filter(|(is_warm, _)| *is_warm == warm);
-            group.map(|(_, one)| f64::from(one.ttft)).fold(f64::INFINITY, f64::min)
-        };
-        let (warm, cold) = (best(true), best(false));
-        let keeps = warm.is_finite() && cold.is_finite() && warm - cold <= RELEASE_MS;
+        let meets = |one: &PredictedLatency| headroom(one).is_none_or(|headroom| headroom.is_met());
+        let packs = self.prefer != Prefer::Most && objectives.has_latency();
+        let packs = packs && predicted().any(|one| meets(&one));
         for (score, one) in scores.iter_mut().zip(candidates) {
-            let Some((prediction, headroom)) = one.prediction.as_ref().zip(headroom(one)) else {
-                *score = f64::NAN;
-                continue;
+            *score = match &one.prediction {
+                None => f64::NAN,
+                Some(prediction) if packs && !meets(prediction) => f64::INFINITY,
+                Some(prediction) => usual.cost(prediction, objectives),
             };
-            if !is_late && headroom.is_some_and(|headroom| !headroom.is_met()) {
+        }
+        let costs = Range::of(scores.iter().copied().filter(|cost| cost.is_finite()));
+        let keeps = keeps(features, candidates);
+        for (score, one) in scores.iter_mut().zip(candidates) {
+            let Some(prediction) = &one.prediction else { continue };
+            if score.is_infinite() {
                 *score = 0.0;
                 continue;
             }
-            let own = headroom.filter(|_| objectives.has_latency() && !is_late);
-            let cheapness = costs.place(usual.cost(prediction));
-            let place = self.prefer(cheapness, own.map(|headroom| headroom.share));
-            *score = match (keeps, is_warm(one)) {
+            let own = headroom(prediction).filter(|_| packs);
+            let place = self.prefer(costs.place(*score), own.map(|headroom| headroom.share));
+            *score = match (keeps, is_warm(features, one)) {
                 (true, true) => FIRST + (1.0 - FIRST) * place,
                 (true, false) => ((FIRST - LEAST) * place).max(LEAST),
                 (false, _) => place.max(LEAST),
@@ -118,7 +116,7 @@ impl Scorer for SloHeadroom {
 
 /// What the backends have in common, as means. What a token of a prompt costs, and by how much one more stream slows down the
 /// others, is learned of each with noise that lasts; multiplied by all streams there it would send most requests to the
-/// backend that is believed to be the cheapest. How fast each is now is known well: its time per token.
+/// backend that is believed to be the cheapest.
 struct Usual {
     /// Milliseconds per prompt token.
     token: f64,
@@ -145,12 +143,63 @@ impl Usual {
     }
 
     /// What a request costs itself and the others there, in milliseconds.
-    fn cost(&self, one: &PredictedLatency) -> f64 {
-        let speed = if self.tpot > 0.0 { f64::from(one.tpot) / self.tpot } else { 1.0 };
-        // LMetric (arXiv 2603.15202): prompt tokens x requests. Prompts that wait become streams beside this one.
+    fn cost(&self, one: &PredictedLatency, objectives: &Objectives) -> f64 {
+        let requests = f64::from(one.requests);
+        // LMetric (arXiv 2603.15202): prompt tokens x requests. Prompts that wait become streams beside this one. Not times
+        // how slow the backend is: fast ones got too many requests by that.
         let each = f64::from(one.before + one.uncached) * self.token + self.slowdown;
-        TTFT * f64::from(one.ttft) + f64::from(one.further) + f64::from(one.requests) * each * speed
+        let time = TTFT * f64::from(one.ttft) + f64::from(one.further) + requests * each;
+        if !objectives.has_latency() && !one.tightest_tpot.is_finite() {
+            return time;
+        }
+        let first = Chance::of(objectives.ttft_ms.unwrap_or(f64::INFINITY), one.ttft);
+        let limit = objectives.tpot_ms.unwrap_or(f64::INFINITY);
+        let own = Chance::of(limit, one.tpot);
+        let others = Chance::of(limit.min(one.tightest_tpot.into()), one.tpot);
+        let missed = own.missed + requests * others.growth * f64::from(one.added);
+        let each = if limit.is_finite() { limit } else { self.tpot };
+        let whole = each * f64::from(one.output);
+        time + whole * (MISS_TTFT * first.missed + MISS_TPOT * missed)
     }
+}
+
+/// The chance of missing an objective, and by how much it grows with a millisecond.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chance {
+    missed: f64,
+    growth: f64,
+}
+
+impl Chance {
+    /// Of an objective that may be infinite.
+    fn of(limit: f64, predicted: f32) -> Self {
+        let width = UNSURE * limit.max(1e-3);
+        let below = (limit - f64::from(predicted)) / width;
+        if !limit.is_finite() || below >= SURE {
+            return Self::default();
+        }
+        let missed = 1.0 / (1.0 + below.exp());
+        Self { missed, growth: missed * (1.0 - missed) / width }
+    }
+}
+
+/// Whether backends with the prompt come first: while they are not much slower, and unless a request would be in time on
+/// another one surely, but on none of them. What it gains elsewhere, the next ones of its session lose there.
+fn keeps(features: &RequestFeatures, candidates: &[Candidate]) -> bool {
+    let objectives = &features.objectives;
+    let best = |warm: bool, time: fn(&PredictedLatency) -> f32| {
+        let group = candidates.iter().filter(|one| is_warm(features, one) == warm);
+        let times = group.filter_map(|one| Some(f64::from(time(one.prediction.as_ref()?))));
+        times.fold(f64::INFINITY, f64::min)
+    };
+    let (mean, p90): (fn(&_) -> _, fn(&_) -> _) =
+        (|one: &PredictedLatency| one.ttft, |one: &PredictedLatency| one.ttft_p90);
+    let (warm, cold) = (best(true, mean), best(false, mean));
+    if !(warm.is_finite() && cold.is_finite() && warm - cold <= RELEASE_MS) {
+        return false;
+    }
+    let own = if objectives.is_sheddable() { p90 } else { mean };
+    objectives.ttft_ms.is_none_or(|limit| best(true, own) <= limit || best(false, p90) > limit)
 }
 
 /// Whether a backend has most of the prompt cached, or the session is at home there; and emits
@@ -198,157 +247,4 @@ impl Range {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scoring::objectives::Objectives;
-    use crate::scoring::params::{Params, Value};
-
-    fn scores(prefer: &str, ttft: Option<f64>, predicted: [f32; 3]) -> [f64; 3] {
-        let candidates = predicted.map(|ttft| Candidate {
-            prediction: Some(PredictedLatency {
-                ttft,
-                ttft_p90: ttft,
-                prefill: ttft,
-                tightest_tpot: f32::INFINITY,
-                ..PredictedLatency::default()
-            }),
-            ..Candidate::default()
-        });
-        let objectives = Objectives { ttft_ms: ttft, ..Objectives::default() };
-        let features = RequestFeatures { objectives, ..RequestFeatures::default() };
-        let mut params = Params::default();
-        params.set("prefer", Value::Text(prefer.to_owned()));
-        let mut scores = [0.0; 3];
-        ROW.make(&params).unwrap().score(&features, &candidates, &mut scores);
-        scores
-    }
-
-    fn with_cached(cached: u32, ttft: [f32; 2], objective: Option<f64>) -> [f64; 2] {
-        with_priority(0, cached, ttft, objective)
-    }
-
-    /// The first of two backends has so much of the prompt cached.
-    fn with_priority(
-        priority: i32,
-        cached: u32,
-        ttft: [f32; 2],
-        objective: Option<f64>,
-    ) -> [f64; 2] {
-        let candidate = |matched_blocks, ttft| Candidate {
-            prompt_blocks: 100,
-            matched_blocks,
-            prediction: Some(PredictedLatency {
-                ttft,
-                ttft_p90: 2.0 * ttft,
-                tightest_tpot: f32::INFINITY,
-                ..PredictedLatency::default()
-            }),
-            ..Candidate::default()
-        };
-        let candidates = [candidate(cached, ttft[0]), candidate(0, ttft[1])];
-        let objectives = Objectives { ttft_ms: objective, priority, ..Objectives::default() };
-        let features = RequestFeatures { objectives, ..RequestFeatures::default() };
-        let mut scores = [0.0; 2];
-        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
-        scores
-    }
-
-    #[test]
-    fn backend_with_the_prompt_is_kept_while_it_meets_the_objective() {
-        let keeps = |cached, ttft, objective| {
-            let [warm, cold] = with_cached(cached, ttft, objective);
-            warm > cold
-        };
-        assert!(keeps(80, [400.0, 100.0], None));
-        assert!(!keeps(79, [400.0, 100.0], None), "a small part of the prompt is no reason");
-        assert!(keeps(90, [5000.0, 100.0], None));
-        assert!(!keeps(90, [5200.0, 100.0], None), "until it is 5 s slower");
-        assert!(keeps(90, [400.0, 100.0], Some(500.0)), "its mean counts");
-        assert!(!keeps(90, [600.0, 100.0], Some(500.0)));
-    }
-
-    #[test]
-    fn request_that_may_be_refused_goes_where_it_surely_is_in_time() {
-        let [warm, cold] = with_priority(-1, 90, [400.0, 100.0], Some(500.0));
-        assert!(cold > warm, "the 90th percentiles are 800 and 200");
-    }
-
-    #[test]
-    fn backends_that_miss_an_objective_come_last() {
-        let [fast, slow, missed] = scores("most", Some(500.0), [100.0, 350.0, 600.0]);
-        assert!(fast > slow && slow > 0.0 && missed == 0.0);
-        let [fast, slow, missed] = scores("least", Some(500.0), [100.0, 350.0, 600.0]);
-        assert!(slow > fast && fast > 0.0 && missed == 0.0);
-        let [fast, knee, close] = scores("knee", Some(500.0), [100.0, 390.0, 480.0]);
-        assert!(knee > fast && fast > close, "{fast} {knee} {close}");
-    }
-
-    #[test]
-    fn least_miss_is_best_where_all_miss() {
-        for prefer in ["most", "least", "knee"] {
-            let [one, two, three] = scores(prefer, Some(100.0), [120.0, 150.0, 300.0]);
-            assert!(one > two && two > three && three > 0.0, "{prefer}");
-        }
-    }
-
-    #[test]
-    fn fastest_is_best_without_an_objective() {
-        let [first, second, third] = scores("most", None, [100.0, 250.0, 400.0]);
-        assert_eq!((first, second, third), (1.0, 0.5, 1e-3));
-    }
-
-    #[test]
-    fn delay_of_the_requests_there_counts() {
-        let candidate = |ttft, requests| Candidate {
-            prediction: Some(PredictedLatency {
-                ttft,
-                ttft_p90: ttft,
-                requests,
-                slowdown: 10.0,
-                tightest_tpot: f32::INFINITY,
-                ..PredictedLatency::default()
-            }),
-            ..Candidate::default()
-        };
-        let picks = |requests: f32| {
-            let candidates = [candidate(100.0, requests), candidate(150.0, 100.0)];
-            let mut scores = [0.0; 2];
-            let scorer = ROW.make(&Params::default()).unwrap();
-            scorer.score(&RequestFeatures::default(), &candidates, &mut scores);
-            scores[0] > scores[1]
-        };
-        assert!(picks(109.0), "50 ms are worth 100");
-        assert!(!picks(111.0));
-    }
-
-    #[test]
-    fn noise_of_what_is_learned_does_not_favour_a_backend() {
-        let candidate = |requests, noise: f32| Candidate {
-            prediction: Some(PredictedLatency {
-                ttft: 100.0,
-                ttft_p90: 100.0,
-                tpot: 30.0,
-                further: 3000.0,
-                requests,
-                work: 10.0 * noise,
-                uncached: 250.0,
-                slowdown: 10.0 * noise,
-                tightest_tpot: f32::INFINITY,
-                ..PredictedLatency::default()
-            }),
-            ..Candidate::default()
-        };
-        let candidates = [candidate(110.0, 0.5), candidate(100.0, 2.0)];
-        let mut scores = [0.0; 2];
-        let scorer = ROW.make(&Params::default()).unwrap();
-        scorer.score(&RequestFeatures::default(), &candidates, &mut scores);
-        assert!(scores[1] > scores[0], "the one with fewer requests: {scores:?}");
-    }
-
-    #[test]
-    fn unknown_preference_is_refused() {
-        let mut params = Params::default();
-        params.set("prefer", Value::Text("best".to_owned()));
-        assert!(ROW.make(&params).is_err());
-    }
-}
+mod tests;

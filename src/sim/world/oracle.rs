@@ -3,6 +3,8 @@
 //! be refused, is refused where it would be late itself or make another one late. It shows how much better any strategy
 //! could be, and none can be configured that way. It does not know which requests come later.
 
+use std::time::Duration;
+
 use super::World;
 use super::attempts::Earlier;
 use super::balancer::Arrived;
@@ -50,9 +52,13 @@ impl World<'_> {
         let may_refuse =
             oracle == Oracle::All || request.is_some_and(|request| request.priority < 0);
         if best.gain < 1 && tried.is_empty() && may_refuse {
-            let (model, wait) = (String::new(), None);
-            let (predicted_ms, per_token_ms) = (0, 0);
-            return Err(RouteError::ObjectiveMissed { model, predicted_ms, per_token_ms, wait });
+            return Err(RouteError::ObjectiveMissed {
+                model: String::new(),
+                predicted_ms: 0,
+                per_token_ms: 0,
+                wait: Duration::ZERO,
+                can_be_met: false,
+            });
         }
         Ok(self.balancers.get(balancer as usize).map(|one| one.all_but(best.index)))
     }
