@@ -9,7 +9,8 @@
 //! it leaves the queue and the next one has the turn; where it does not, it keeps its place, and the first request
 //! of another line tries. Once every line has tried, all wait for the next signal: a permit given back, a
 //! backend that recovers, another configuration. So one free permit wakes one request, and none is overtaken by
-//! one behind it in its line.
+//! one behind it in its line, unless the room is kept for owners below their share: then the first of those
+//! takes it.
 
 mod class;
 mod dispatch_rate;
@@ -44,6 +45,15 @@ pub struct Newcomer {
     pub due: Option<Timestamp>,
     /// Until when it waits.
     pub until: Timestamp,
+}
+
+/// The result of a turn in which a request found no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Passed {
+    /// The backends that can take it once they have room.
+    pub backends: BackendSet,
+    /// Whether one of them has room that is kept for owners below their share.
+    pub is_held_back: bool,
 }
 
 /// A request that has joined.
@@ -91,7 +101,7 @@ pub enum QueueEnd {
     TimedOut,
     /// Its objective can no longer be met, and it may be refused.
     Late,
-    /// A more important one took its place in a full queue.
+    /// Another one took its place in a full queue: a more important one, or one of an owner with fewer there.
     Displaced,
     /// It found the queue full.
     Full,

@@ -271,7 +271,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::QueueFull,
         "queue_full",
         503,
-        "every backend of the model is full, and `queue.size` requests wait; or a request of a higher priority took the place of this one; see `Retry-After`",
+        "every backend of the model is full, and `queue.size` requests wait; or another request took the place of this one: a more important one, or one of a key with fewer there; see `Retry-After`",
     ),
     error(
         ErrorCode::DiscoveryPending,

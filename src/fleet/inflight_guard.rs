@@ -12,8 +12,10 @@ use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::load::{Probe, RequestTokens};
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
+use super::owner_shares::OwnerHold;
 use super::paused_backend::PausedBackend;
 use super::progress::ExpectedWait;
+use super::requester::Owner;
 use crate::predict::PredictionTicket;
 use crate::units::{Timestamp, TokenCount};
 
@@ -30,6 +32,10 @@ pub struct PermitRequest {
     pub now: Timestamp,
     /// The limits that apply.
     pub limits: PermitLimits,
+    /// Who holds it; `None` where it counts for no owner.
+    pub owner: Option<Owner>,
+    /// Whether no room is kept for its owner because of it.
+    pub is_sheddable: bool,
 }
 
 /// The limits that a permit must stay within.
@@ -109,6 +115,8 @@ pub struct InflightGuard {
     state: Arc<BackendState>,
     /// Where the request counts for a model, too.
     model: Option<Arc<ModelState>>,
+    /// Where it counts for its owner.
+    owner: Option<OwnerHold>,
     probe: HeldProbe,
     /// Whether the next probe has to wait for this one.
     excludes_probes: bool,
@@ -155,6 +163,7 @@ impl InflightGuard {
             return Some(Self {
                 state,
                 model: None,
+                owner: None,
                 probe,
                 excludes_probes: true,
                 is_loading: false,
@@ -199,6 +208,11 @@ impl InflightGuard {
     pub(super) fn note_load(&mut self) {
         self.is_loading = true;
         self.state.progress.begin_load();
+    }
+
+    /// The request counts for its owner for as long as it is in flight.
+    pub(super) fn count_for(&mut self, owner: OwnerHold) {
+        self.owner = Some(owner);
     }
 
     /// Watches whether the request makes progress; before its own tokens are counted.
@@ -295,7 +309,7 @@ impl InflightGuard {
 impl Drop for InflightGuard {
     fn drop(&mut self) {
         // First, so that those who are woken below find it gone.
-        drop(self.prediction.take());
+        drop((self.prediction.take(), self.owner.take()));
         self.end_prefill();
         if self.tokens > 0 {
             self.state.work.end(self.tokens);

@@ -1,6 +1,8 @@
 //! The limits of a candidate, the permits within them, and what a request for its model costs the others.
 
 use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
+use super::owner_shares::kept;
+use super::requester::Owner;
 use super::serving::Serving;
 use crate::scoring::{Eviction, Residency};
 use crate::units::Timestamp;
@@ -24,12 +26,32 @@ impl Serving {
     /// Whether the backend, or the model on it, has as many requests in flight as it may, from all penstocks that
     /// share it.
     pub fn limit_reached(&self) -> Option<ReachedLimit> {
-        let load = &self.state.load;
-        if load.in_flight() >= load.own_limit(self.max_in_flight) {
+        self.reached(0.0)
+    }
+
+    /// Whether all that the limits leave is kept for owners below their share. `spills`: whether that of the model counts
+    /// for nothing.
+    pub fn has_only_kept_room(&self, spills: bool) -> bool {
+        match self.reached(self.reserve) {
+            Some(ReachedLimit::Backend(_)) => true,
+            Some(ReachedLimit::Model(_)) => !spills,
+            None => false,
+        }
+    }
+
+    /// Whether `owner` holds so much that it may not take the room that is kept.
+    pub fn keeps_room_from(&self, owner: Owner, now: Timestamp) -> bool {
+        self.owners.as_ref().is_some_and(|owners| owners.is_above_share(owner, self.reserve, now))
+    }
+
+    /// The limit that is reached where the part `reserve` of each is taken.
+    fn reached(&self, reserve: f64) -> Option<ReachedLimit> {
+        let is_reached = |in_flight, limit| in_flight >= limit - kept(limit, reserve);
+        let (load, model) = (&self.state.load, &self.model_state);
+        if is_reached(load.in_flight(), load.own_limit(self.max_in_flight)) {
             return Some(ReachedLimit::Backend(self.max_in_flight));
         }
-        let model = &self.model_state;
-        (model.in_flight() >= model.own_limit(self.max_in_flight_of_model))
+        is_reached(model.in_flight(), model.own_limit(self.max_in_flight_of_model))
             .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
     }
 
@@ -49,6 +71,9 @@ impl Serving {
             self.model_state.prove(now);
             self.state.memory.begin_load(self.model_state.size(), now);
             guard.note_load();
+        }
+        if let Some((owners, owner)) = self.owners.as_ref().zip(request.owner) {
+            guard.count_for(owners.hold(owner, request.is_sheddable, request.now));
         }
         Some(guard)
     }

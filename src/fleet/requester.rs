@@ -1,4 +1,4 @@
-//! The sender of a request, as far as failure handling distinguishes senders.
+//! The sender of a request, as failure handling and fairness distinguish senders.
 
 /// Hashes that identify the sender of a request; equal senders have equal hashes within one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -7,4 +7,15 @@ pub struct Requester {
     pub client: u64,
     /// The credential that backends with `authorization: pass` receive; never 0, also without one.
     pub credential: u64,
+    /// The one whose turn the request takes in a queue.
+    pub owner: Owner,
+}
+
+/// A key, an address or a tenant, whose requests take turns with those of others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its hash.
+    pub id: u64,
+    /// Its share in relation to others; 0 counts as 1.
+    pub weight: u32,
 }

@@ -8,6 +8,7 @@ use super::cooldown::CooldownScope;
 use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
+use super::owner_shares::OwnerShares;
 use super::requester::Requester;
 use super::telemetry::EngineDetails;
 use crate::api::{Capabilities, Offer, Operation, Operations};
@@ -55,6 +56,10 @@ pub struct Serving {
     pub max_in_flight_of_model: u32,
     /// The most prefill work before a request there, in microseconds; infinite without a limit.
     pub max_backlog: f64,
+    /// The part of its room that is kept for owners below their share; 0 where none is.
+    pub reserve: f64,
+    /// Who holds the requests in flight of the model on all backends; `None` without a reserve.
+    pub owners: Option<Arc<OwnerShares>>,
     /// What the model is known to do here.
     pub known: Capabilities,
     /// What it is known or assumed to do here.

@@ -17,6 +17,7 @@ use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
 use super::model_state::ModelState;
+use super::owner_shares::{OwnerShares, kept};
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
 use crate::api::{
@@ -47,6 +48,8 @@ pub struct TopologyRules {
     limits_to_slots: bool,
     /// The most prefill work before a request, in microseconds.
     max_backlog: f64,
+    /// The part of each limit that is kept for owners below their share; 0 where none waits.
+    reserve: f64,
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
@@ -83,6 +86,7 @@ impl TopologyRules {
                 .queue
                 .max_backlog
                 .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
+            reserve: if config.queue.size > 0 { config.queue.reserve } else { 0.0 },
         }
     }
 
@@ -91,10 +95,10 @@ impl TopologyRules {
         self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
     }
 
-    /// The number of requests below which no limit of a model is reached; `most` is what it and its backend allow. A
-    /// limit of work is looked at each time.
+    /// The number of requests below which no limit of a model is reached, nor what is left is kept; `most` is what it and
+    /// its backend allow. A limit of work is looked at each time.
     fn least_limit(&self, most: u32) -> u32 {
-        if self.max_backlog.is_finite() { 0 } else { most }
+        if self.max_backlog.is_finite() { 0 } else { most - kept(most, self.reserve) }
     }
 
     // Precedence: backend, model, global.
@@ -170,6 +174,7 @@ struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
     evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
+    owners: HashMap<Box<str>, Arc<OwnerShares>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
     /// By the backend's own name: several names for one model share its state.
     states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
@@ -268,8 +273,11 @@ impl Topology {
         let is_even = serving.iter().all(|row| row.weight == most);
         let evidence = carried.evidence.get(&name).cloned().unwrap_or_default();
         evidence.set_backends(serving.iter().map(|row| Arc::clone(&row.state)).collect());
+        let owners = serving.iter().any(|row| row.reserve > 0.0);
+        let owners = owners.then(|| carried.owners.get(&name).cloned().unwrap_or_default());
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
+            row.owners.clone_from(&owners);
             row.most_weight = if is_even { 0 } else { most };
             row.evidence = Arc::clone(&evidence);
         }
@@ -287,6 +295,8 @@ impl Topology {
             carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
             if let Some(row) = model.serving.first() {
                 carried.evidence.insert(model.name.clone(), Arc::clone(&row.evidence));
+                let owners = row.owners.clone().map(|owners| (model.name.clone(), owners));
+                carried.owners.extend(owners);
             }
             for row in &model.serving {
                 carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
@@ -407,10 +417,8 @@ fn serve(
     let declared_operations =
         declared.and_then(|model| model.operations).or(backend.config.operations);
     let native_operations = declared_operations.or(entry.operations).unwrap_or(engine.operations());
-    let native_operations = match num_ctx {
-        Some(_) => with_own_api(native_operations),
-        None => native_operations,
-    };
+    let native_operations =
+        if num_ctx.is_some() { with_own_api(native_operations) } else { native_operations };
     let native_operations = native_operations.without(backend.state.lessons.lacking());
     let window = entry.context_length.into_iter().chain(num_ctx).min();
     let usable_operations = native_operations.with_convertible();
@@ -432,6 +440,8 @@ fn serve(
         most_weight: 0,
         least_limit: rules.least_limit(max_in_flight.min(limits.most)),
         max_backlog: rules.max_backlog,
+        reserve: rules.reserve,
+        owners: None,
         max_in_flight,
         max_in_flight_of_model: limits.most,
         model_state,

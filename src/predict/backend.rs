@@ -35,6 +35,8 @@ const MOST_ERROR: f64 = 1.0;
 const COVERAGE_SEEN: f64 = 100.0;
 /// By how much a wait has to exceed its prediction, and then itself, to be learned from.
 const OVERRUN: f64 = 1.5;
+/// The steps that a prompt takes at most although nothing is before it, besides those that its length explains.
+const MAX_FIRST_STEPS: f64 = 4.0;
 /// The tokens over which a stream may spend the time that it is ahead of its objective.
 const SLACK_TOKENS: f64 = 64.0;
 /// The share of the room for streams above which it is computed when they end.
@@ -342,6 +344,14 @@ impl BackendPredictor {
     /// The share of an objective for the time per token that a prediction may reach before the batch is full.
     pub fn batch_share(&self) -> f64 {
         self.batch_share.get()
+    }
+
+    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    pub fn oldest_due(&self) -> f64 {
+        self.prompts.first_waiting().map_or(f64::INFINITY, |one| {
+            let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
+            one.sent_at + one.work + steps * self.step()
+        })
     }
 
     /// The least time per token that a running stream can bear; infinite where none has an objective.

@@ -189,6 +189,11 @@ impl Prompts {
         self.prompts.iter_mut()
     }
 
+    /// The oldest one whose first token will be seen.
+    pub(super) fn first_waiting(&self) -> Option<&Prompt> {
+        self.prompts.iter().find(|one| one.done_at.is_infinite())
+    }
+
     /// The tokens of those that the engine started with before `at`.
     pub(super) fn started_before(&self, at: f64) -> f64 {
         let latest = self.prompts.iter().take(self.started).rev();

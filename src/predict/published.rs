@@ -58,6 +58,7 @@ pub(super) struct Published {
     silent_until: Number,
     tightest: Number,
     batch_share: Number,
+    oldest_due: Number,
     is_trusted: Number,
 }
 
@@ -70,6 +71,8 @@ pub(super) struct Besides {
     pub(super) tightest: f64,
     /// The share of an objective for the time per token up to which a batch is filled.
     pub(super) batch_share: f64,
+    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    pub(super) oldest_due: f64,
     /// Whether enough is known for a request to be refused by it.
     pub(super) is_trusted: bool,
 }
@@ -135,6 +138,12 @@ impl Published {
         self.batch_share.get()
     }
 
+    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    #[inline(always)]
+    pub(super) fn oldest_due(&self) -> f64 {
+        self.oldest_due.get()
+    }
+
     /// Whether enough is known for a request to be refused by it.
     #[inline(always)]
     pub(super) fn is_trusted(&self) -> bool {
@@ -172,6 +181,7 @@ impl Published {
             (&self.silent_until, view.silence.until),
             (&self.tightest, besides.tightest),
             (&self.batch_share, besides.batch_share),
+            (&self.oldest_due, besides.oldest_due),
             (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),
         ];
         for (place, number) in numbers {

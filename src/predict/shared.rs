@@ -65,6 +65,10 @@ pub struct Estimate {
     /// The same beside all that is there, once those without a first token have theirs: of requests that are sent at the same
     /// time none has.
     pub tpot_among_all: f64,
+    /// Requests in its batch; infinite where it is not known.
+    pub slots: f64,
+    /// The time that the oldest prompt there has waited for others, whatever is known of the engine's limits.
+    pub waited: f64,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -132,6 +136,8 @@ impl Predictor {
             tightest: published.tightest(),
             batch_share: published.batch_share(),
             tpot_alone,
+            slots: view.limits.slots,
+            waited: (now - published.oldest_due()).max(0.0),
             is_trusted: published.is_trusted() && prediction.stall <= 0.0,
         }
     }
@@ -167,6 +173,7 @@ impl Predictor {
             recent: learned.prompts().recent(),
             tightest: learned.tightest(),
             batch_share: learned.batch_share(),
+            oldest_due: learned.oldest_due(),
             is_trusted: learned.is_trusted(),
         };
         self.published.publish(&learned.view(&self.waits, 0.0), &besides);

@@ -247,6 +247,8 @@ fn reserve(
             client: ctx.requester.client,
             now: input.now,
             limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+            owner: Some(ctx.requester.owner),
+            is_sheddable: request.objectives.is_sheddable(),
         };
         if let Some(mut permit) = serving.try_reserve(&wanted) {
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);

@@ -45,6 +45,8 @@ pub struct QueueFigures {
     pub ended: [u64; QueueEnd::ALL.len()],
     /// Streams whose clients got something while they waited (`queue.keep_alive`).
     pub kept_alive: u64,
+    /// Requests that waited although there was room, because that was kept for others (`queue.reserve`).
+    pub held_back: u64,
 }
 
 impl Queues {

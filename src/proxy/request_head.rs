@@ -21,10 +21,13 @@ use super::own_response::{send_error, send_wrong_method};
 use super::target::Target;
 use super::twins::check_query;
 use super::unknown_path;
-use crate::api::{Dialect, ErrorCode, ModelCommand, OllamaRoute, Operation, UsageCall};
-use crate::config::{Compat, Cors};
+use crate::api::{
+    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
+};
+use crate::config::{Compat, Config, Cors, FairnessId};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
+use crate::fleet::Owner;
 use crate::routing::Way;
 use crate::upstream::headers::{REQUEST_ID, is_key};
 use trace::trace_of;
@@ -202,7 +205,19 @@ fn check_head(
     }
     ctx.requester.client = proxy.seeds.hash_client(ctx.key, ctx.client_address);
     ctx.requester.credential = proxy.seeds.hash_credential(&head.headers);
+    ctx.requester.owner = owner_of(proxy, config, ctx, &head.headers);
     Ok(())
+}
+
+/// The one whose turn the request takes: its client, or the tenant that a trusted client names. The weight is that of the key.
+fn owner_of(proxy: &Proxy, config: &Config, ctx: &RequestContext, headers: &HeaderMap) -> Owner {
+    let named = match config.queue.fairness_id {
+        FairnessId::Off => None,
+        FairnessId::Header => headers.get(FAIRNESS_ID),
+    };
+    let id = named.map_or(ctx.requester.client, |id| proxy.seeds.hash_tenant(id.as_bytes()));
+    let key = ctx.key.and_then(|position| config.auth.keys.get(position));
+    Owner { id, weight: key.map_or(1, |key| key.weight) }
 }
 
 /// The field that carries a key and stands there twice. The map has the values of one name in a row.

@@ -209,8 +209,18 @@ impl<'a> Filters<'a> {
             Some(ReachedLimit::Model(limit)) if !self.conditions.spills => {
                 Some(RejectReason::ModelFull { limit })
             }
-            Some(ReachedLimit::Model(_)) | None => self.work_limit(candidate),
+            Some(ReachedLimit::Model(_)) | None => self.work_limit(candidate).or_else(|| {
+                let is_kept = candidate.has_only_kept_room(self.conditions.spills);
+                (is_kept && self.is_held_back(candidate)).then_some(RejectReason::Kept)
+            }),
         }
+    }
+
+    /// Whether the request may not take the room that is kept. One that is more important than usual may.
+    fn is_held_back(&self, candidate: &Serving) -> bool {
+        let input = self.input;
+        input.objectives.priority <= 0
+            && candidate.keeps_room_from(input.requester.owner, input.now)
     }
 
     /// Whether other backends are preferred because of recent faults.

@@ -3,7 +3,7 @@
 mod awaited;
 mod passes;
 
-pub use awaited::{Cooling, ServiceTime};
+pub use awaited::{AwaitedRoom, Cooling, ServiceTime};
 
 use awaited::Awaited;
 

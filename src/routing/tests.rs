@@ -12,6 +12,7 @@ mod explanations;
 mod fallbacks;
 mod filtering;
 mod live_fleet;
+mod reserve;
 mod strategies;
 mod sweep;
 mod weighted;
@@ -25,7 +26,9 @@ use rand::rngs::SmallRng;
 use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend, Topology};
+use crate::fleet::{
+    BackendSet, Fleet as LiveFleet, Health, Owner, Requester, SharedBackend, Topology,
+};
 use crate::scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile};
 use crate::scoring::Objectives;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
@@ -43,6 +46,7 @@ struct TestRequest<'a> {
     operation: Operation,
     streaming: bool,
     objectives: Objectives,
+    owner: Owner,
 }
 
 impl<'a> TestRequest<'a> {
@@ -55,6 +59,7 @@ impl<'a> TestRequest<'a> {
             operation: Operation::Chat,
             streaming: false,
             objectives: Objectives::default(),
+            owner: Owner::default(),
         }
     }
 
@@ -176,7 +181,7 @@ fn input_of<'a>(
         now: NOW,
         prompt: None,
         session: None,
-        requester: Requester::default(),
+        requester: Requester { owner: ask.owner, ..Requester::default() },
         objectives: ask.objectives,
     }
 }

@@ -113,6 +113,7 @@ const ROWS: &[Row] = &[
             "queue::reload_lets_waiting_requests_through",
             "queue::waiting_requests_are_all_served_within_the_limit",
             "queue_refusals::refused_request_waits_and_is_served",
+            "queue_reserve::key_below_its_share_finds_room_and_a_place",
             "queue_keep_alive::stream_that_waits_is_kept_alive_and_served",
         ],
     ),

@@ -73,6 +73,7 @@ mod queue;
 mod queue_keep_alive;
 mod queue_order;
 mod queue_refusals;
+mod queue_reserve;
 mod rate_limits;
 mod reload_gate;
 mod request_bodies;
@@ -142,6 +143,7 @@ fn all_stories() -> Vec<Trial> {
         queue_keep_alive,
         queue_order,
         queue_refusals,
+        queue_reserve,
         capability_routing,
         chaos,
         client_disconnects,

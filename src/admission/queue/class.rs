@@ -13,6 +13,9 @@ use crate::units::Timestamp;
 /// What a token adds to the tag of an owner of weight 1: weights divide it.
 const TAG_PER_TOKEN: u64 = 1000;
 
+/// The most owners that are compared to find the one with most requests.
+const MAX_COMPARED: usize = 64;
+
 /// What a class knows of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
@@ -38,6 +41,7 @@ type Rank = (Timestamp, EntryId);
 #[derive(Debug, Default)]
 struct Flow {
     tag: u64,
+    weight: u32,
     /// Earliest deadline first, with the time that a missed objective is replaced by.
     by_deadline: BTreeMap<Rank, Option<Timestamp>>,
     /// Those without an objective, in the order of arrival, with their deadlines.
@@ -46,6 +50,7 @@ struct Flow {
 
 impl Flow {
     fn insert(&mut self, entry: &Entry) {
+        self.weight = entry.weight.max(1);
         self.by_deadline.insert(entry.rank(), entry.due.map(|_| entry.until));
         if entry.due.is_none() {
             self.plain.insert(entry.id, entry.until);
@@ -59,6 +64,12 @@ impl Flow {
             self.by_deadline.remove(&(entry.until, entry.id));
         }
         self.plain.remove(&entry.id);
+    }
+
+    /// How many of them wait, by weight.
+    fn crowd(&self) -> u64 {
+        let count = u64::try_from(self.by_deadline.len()).unwrap_or(u64::MAX);
+        crowd(count, self.weight)
     }
 
     fn first(&mut self, now: Timestamp, newest_first: bool) -> Option<EntryId> {
@@ -79,6 +90,11 @@ impl Flow {
         }
         None
     }
+}
+
+/// A number of requests in relation to a weight.
+fn crowd(count: u64, weight: u32) -> u64 {
+    count.saturating_mul(TAG_PER_TOKEN) / u64::from(weight.max(1))
 }
 
 /// The requests of one priority.
@@ -113,9 +129,14 @@ impl Class {
         }
     }
 
-    /// The next one. `newest_first`: among those without an objective.
-    pub(super) fn first(&mut self, now: Timestamp, newest_first: bool) -> Option<EntryId> {
-        let (_, owner) = self.turns.first()?;
+    /// The next one of an owner that is not `held_back`. `newest_first`: among those without an objective.
+    pub(super) fn first(
+        &mut self,
+        now: Timestamp,
+        newest_first: bool,
+        held_back: &[u64],
+    ) -> Option<EntryId> {
+        let (_, owner) = self.turns.iter().find(|(_, owner)| !held_back.contains(owner))?;
         self.flows.get_mut(owner)?.first(now, newest_first)
     }
 
@@ -124,6 +145,18 @@ impl Class {
         let (_, owner) = self.turns.last()?;
         let (rank, _) = self.flows.get(owner)?.by_deadline.last_key_value()?;
         Some(rank.1)
+    }
+
+    /// The one to be displaced by a request of `owner`: the last of the owner that has most requests here by its weight, where
+    /// those are more than its own would be.
+    pub(super) fn last_of_most(&self, owner: u64, weight: u32) -> Option<EntryId> {
+        let own = self.flows.get(&owner).map_or(0, |flow| flow.by_deadline.len());
+        let own = u64::try_from(own).unwrap_or(u64::MAX).saturating_add(1);
+        let owners = self.turns.iter().rev().take(MAX_COMPARED);
+        let flows = owners.filter_map(|(_, owner)| self.flows.get(owner));
+        let most = flows.max_by_key(|flow| flow.crowd())?;
+        let (rank, _) = most.by_deadline.last_key_value()?;
+        (most.crowd() > crowd(own, weight)).then_some(rank.1)
     }
 
     /// An owner is served a request.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::class::{Class, Entry};
-use super::{Charge, Cost, EntryId};
+use super::{Charge, Cost, EntryId, Newcomer};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
 
@@ -43,11 +43,17 @@ impl Line {
         }
     }
 
-    /// Its next request, and that one's priority.
-    pub(super) fn first(&mut self, now: Timestamp, newest_first: bool) -> Option<(i32, EntryId)> {
+    /// Its next request of an owner that is not `held_back`, and that one's priority. None of a lower priority overtakes
+    /// those.
+    pub(super) fn first(
+        &mut self,
+        now: Timestamp,
+        newest_first: bool,
+        held_back: &[u64],
+    ) -> Option<(i32, EntryId)> {
         let mut classes = self.classes.iter_mut().filter(|(_, class)| !class.is_empty());
         let (Reverse(priority), class) = classes.next()?;
-        Some((*priority, class.first(now, newest_first)?))
+        Some((*priority, class.first(now, newest_first, held_back)?))
     }
 
     /// The least important of its requests, and that one's priority.
@@ -55,6 +61,12 @@ impl Line {
         let mut classes = self.classes.iter().rev().filter(|(_, class)| !class.is_empty());
         let (Reverse(priority), class) = classes.next()?;
         Some((*priority, class.last()?))
+    }
+
+    /// The request of `newcomer`'s priority that is to make room for it, because its owner has more here.
+    pub(super) fn last_of_most(&self, newcomer: &Newcomer) -> Option<EntryId> {
+        let class = self.classes.get(&Reverse(newcomer.priority))?;
+        class.last_of_most(newcomer.owner, newcomer.weight)
     }
 
     /// An owner is served a request.

@@ -8,13 +8,15 @@ use ahash::HashMap;
 use super::class::Entry;
 use super::dispatch_rate::DispatchRate;
 use super::line::Line;
-use super::{Charge, Cost, EntryId, Joined, Newcomer, QueueEnd, QueueFull};
+use super::{Charge, Cost, EntryId, Joined, Newcomer, Passed, QueueEnd, QueueFull};
 use crate::config::{QueueConfig, QueueOrder};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
 
 /// The most lines; requests of further kinds share the last one, whose first request then holds up the others.
 const MAX_LINES: usize = 16;
+/// The most owners that one signal may find held back: each of them has decided in vain.
+const MAX_HELD_BACK: usize = 16;
 /// A queue that has not been empty for so long stands: requests arrive faster than they are served.
 const STANDING: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,7 @@ impl QueueRules {
 pub enum Turn {
     /// Decide where to go.
     Decide,
-    /// End: a more important one has its place. It no longer waits.
+    /// End: another one has its place. It no longer waits.
     Displaced,
 }
 
@@ -59,6 +61,8 @@ struct Slot {
     priority: i32,
     line: usize,
     state: State,
+    /// Whether it found room that was kept for others.
+    is_held_back: bool,
     waker: Option<Waker>,
 }
 
@@ -80,6 +84,10 @@ pub struct ModelQueue {
     turn: Option<EntryId>,
     /// The lines that have tried since the last signal, as bits.
     tried: u32,
+    /// The owners that have found since then that the room is kept for others.
+    held_back: Vec<u64>,
+    /// Requests that found that at least once.
+    held_back_count: u64,
     /// Whether a signal came while a request had the turn.
     is_signalled: bool,
     newest_first: bool,
@@ -116,16 +124,21 @@ impl ModelQueue {
         self.ended
     }
 
+    /// How many requests found room that was kept for others.
+    pub fn held_back(&self) -> u64 {
+        self.held_back_count
+    }
+
     /// How long the last in the queue waits at the rate of the last seconds; `None` before anything was served.
     pub fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
         self.rate.time_for(self.len + 1, now)
     }
 
     /// Adds a request behind those of its kind. In a full queue it takes the place of the least important one,
-    /// where that is less important than it.
+    /// where that is less important than it, or else of one of an owner that has more there.
     ///
     /// # Errors
-    /// When the queue is full of requests as important as this one.
+    /// When the queue is full of requests as important as this one, and its owner has its part of them.
     pub fn join(
         &mut self,
         newcomer: &Newcomer,
@@ -135,7 +148,7 @@ impl ModelQueue {
         self.newest_first = rules.newest_first;
         let mut displaced = None;
         if self.len >= rules.size {
-            displaced = self.displace(newcomer.priority);
+            displaced = self.displace(newcomer);
             if displaced.is_none() {
                 self.count(QueueEnd::Full);
                 return Err(QueueFull { wait: self.time_to_empty(now) });
@@ -147,7 +160,8 @@ impl ModelQueue {
         let Newcomer { backends, priority, owner, weight, due, until } = *newcomer;
         let entry = Entry { id, owner, weight, due: due.filter(|due| *due < until), until };
         let line = self.line_of(backends);
-        let slot = Slot { entry, priority, line, state: State::Waiting, waker: None };
+        let (state, is_held_back, waker) = (State::Waiting, false, None);
+        let slot = Slot { entry, priority, line, state, is_held_back, waker };
         if let Some(line) = self.lines.get_mut(line) {
             line.push(priority, &entry);
         }
@@ -177,15 +191,21 @@ impl ModelQueue {
     pub fn signal(&mut self, now: Timestamp) {
         match self.turn {
             Some(_) => self.is_signalled = true,
-            None => {
-                self.tried = 0;
-                self.give_turn(now);
-            }
+            None => self.try_all(now),
         }
     }
 
-    /// The request that had the turn found no room. It keeps its place, in the line of `backends`.
-    pub fn pass(&mut self, id: EntryId, backends: BackendSet, now: Timestamp) {
+    /// Every line tries again.
+    fn try_all(&mut self, now: Timestamp) {
+        self.tried = 0;
+        self.held_back.clear();
+        self.give_turn(now);
+    }
+
+    /// The request that had the turn found no room, as `passed` says. It keeps its place. Where there is room that is kept for
+    /// others, the next owner of its line tries.
+    pub fn pass(&mut self, id: EntryId, passed: Passed, now: Timestamp) {
+        let Passed { backends, is_held_back } = passed;
         let found = self.slots.get(&id).filter(|slot| slot.state == State::HasTurn);
         let Some(slot) = found else { return };
         let (entry, priority, before) = (slot.entry, slot.priority, slot.line);
@@ -199,8 +219,15 @@ impl ModelQueue {
         }
         if let Some(slot) = self.slots.get_mut(&id) {
             (slot.line, slot.state) = (line, State::Waiting);
+            if is_held_back && !std::mem::replace(&mut slot.is_held_back, true) {
+                self.held_back_count += 1;
+            }
         }
-        self.tried |= bit(line);
+        if is_held_back && self.held_back.len() < MAX_HELD_BACK {
+            self.held_back.push(entry.owner);
+        } else {
+            self.tried |= bit(line);
+        }
         self.turn = None;
         self.give_turn(now);
     }
@@ -258,11 +285,14 @@ impl ModelQueue {
         }
     }
 
-    /// Takes the place of the least important request for one of `priority`, where that one is less important.
-    fn displace(&mut self, priority: i32) -> Option<EntryId> {
+    /// Takes the place of the least important request for `newcomer`, where that one is less important; else of one of an
+    /// owner that has more there.
+    fn displace(&mut self, newcomer: &Newcomer) -> Option<EntryId> {
         let last = self.lines.iter().filter_map(Line::last).min();
+        let last = last.filter(|(least, _)| *least < newcomer.priority).map(|(_, id)| id);
+        let of_most = || self.lines.iter().find_map(|line| line.last_of_most(newcomer));
         // The one that decides at this moment may be about to go.
-        let (_, id) = last.filter(|(least, id)| *least < priority && self.turn != Some(*id))?;
+        let id = last.or_else(of_most).filter(|id| self.turn != Some(*id))?;
         let slot = self.slots.get_mut(&id)?;
         slot.state = State::Displaced;
         slot.wake();
@@ -304,7 +334,7 @@ impl ModelQueue {
             if self.tried & bit(number) != 0 {
                 continue;
             }
-            let Some(first) = line.first(now, newest_first) else { continue };
+            let Some(first) = line.first(now, newest_first, &self.held_back) else { continue };
             // Of equal importance, the one that came first.
             if best.is_none_or(|best| (-first.0, first.1) < (-best.0, best.1)) {
                 best = Some(first);
@@ -318,10 +348,7 @@ impl ModelQueue {
                     slot.wake();
                 }
             }
-            None if std::mem::take(&mut self.is_signalled) => {
-                self.tried = 0;
-                self.give_turn(now);
-            }
+            None if std::mem::take(&mut self.is_signalled) => self.try_all(now),
             None => {}
         }
     }

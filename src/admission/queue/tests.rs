@@ -23,6 +23,11 @@ fn backends(ids: &[u16]) -> BackendSet {
     set
 }
 
+/// No room on these backends.
+fn room(ids: &[u16]) -> Passed {
+    Passed { backends: backends(ids), is_held_back: false }
+}
+
 fn newcomer(owner: u64) -> Newcomer {
     let backends = backends(&[1]);
     Newcomer { backends, priority: 0, owner, weight: 1, due: None, until: at(10_000) }
@@ -31,8 +36,7 @@ fn newcomer(owner: u64) -> Newcomer {
 /// A queue whose first request has tried in vain, so that none has the turn.
 fn settle(queue: &mut ModelQueue, now: Timestamp) {
     while let Some(id) = holder(queue) {
-        let set = backends(&[1]);
-        queue.pass(id, set, now);
+        queue.pass(id, room(&[1]), now);
     }
 }
 
@@ -162,7 +166,7 @@ fn owners_pay_for_the_output_that_came() {
     let charge = queue.serve(id, expected, at(0)).unwrap();
     let (before, owner) = (holder(&mut queue).unwrap(), owners[&id]);
     queue.settle(&charge, Cost::default());
-    queue.pass(before, backends(&[1]), at(0));
+    queue.pass(before, room(&[1]), at(0));
     queue.signal(at(0));
     let next = owners[&holder(&mut queue).unwrap()];
     assert_eq!(next, owner, "a refused one costs nothing, so that its owner has the turn again");
@@ -222,18 +226,32 @@ fn full_queue_keeps_the_important() {
 }
 
 #[test]
+fn full_queue_has_room_for_owners_with_few_requests() {
+    let mut queue = ModelQueue::default();
+    let rules = QueueRules { size: 6, ..RULES };
+    let mut join = |one: Newcomer| queue.join(&one, rules, at(0)).map(|joined| joined.displaced);
+    let mut free = || join(newcomer(1)).is_ok_and(|displaced| displaced.is_none());
+    assert_eq!(std::iter::from_fn(|| free().then_some(())).count(), 6);
+    assert!(join(newcomer(1)).is_err(), "its own are no reason");
+    let mut places = |one: Newcomer| std::iter::from_fn(|| join(one).ok().flatten()).count();
+    assert_eq!(places(newcomer(2)), 3, "3 and 3");
+    assert_eq!(places(Newcomer { weight: 2, ..newcomer(3) }), 3, "1 and 2 are left of the others");
+    assert!(join(Newcomer { priority: -1, ..newcomer(4) }).is_err(), "less important");
+}
+
+#[test]
 fn request_without_backend_does_not_hold_up_those_of_others() {
     let mut queue = ModelQueue::default();
     let first = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     let other = Newcomer { backends: backends(&[2]), ..newcomer(1) };
     let second = queue.join(&other, RULES, at(0)).unwrap().id;
     assert_eq!(holder(&mut queue), Some(first));
-    queue.pass(first, backends(&[1]), at(0));
+    queue.pass(first, room(&[1]), at(0));
     assert_eq!(holder(&mut queue), Some(second), "its backends may have room");
     // It joined while the first had the turn: that signal is not lost.
     queue.serve(second, prompt(1), at(0));
     assert_eq!(holder(&mut queue), Some(first));
-    queue.pass(first, backends(&[1]), at(0));
+    queue.pass(first, room(&[1]), at(0));
     assert_eq!(holder(&mut queue), None);
 }
 
@@ -242,10 +260,48 @@ fn signal_during_a_turn_is_not_lost() {
     let mut queue = ModelQueue::default();
     let id = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     queue.signal(at(0));
-    queue.pass(id, backends(&[1]), at(0));
+    queue.pass(id, room(&[1]), at(0));
     assert_eq!(holder(&mut queue), Some(id), "tries for that signal");
-    queue.pass(id, backends(&[1]), at(0));
+    queue.pass(id, room(&[1]), at(0));
     assert_eq!(holder(&mut queue), None);
+}
+
+#[test]
+fn owner_that_is_held_back_lets_the_next_one_of_its_priority_try() {
+    let mut queue = ModelQueue::default();
+    let large = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
+    let again = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
+    let held = Passed { is_held_back: true, ..room(&[1]) };
+    queue.pass(large, held, at(0));
+    assert_eq!((queue.turn(), queue.held_back()), (Some(large), 1), "for the second one that came");
+    queue.pass(large, held, at(0));
+    assert_eq!((queue.turn(), queue.held_back()), (None, 1), "one request, counted once");
+    let small = queue.join(&newcomer(2), RULES, at(0)).unwrap().id;
+    let batch = Newcomer { priority: -1, ..newcomer(3) };
+    let batch = queue.join(&batch, RULES, at(0)).unwrap().id;
+    queue.pass(large, held, at(0));
+    assert_eq!(queue.turn(), Some(small));
+    queue.serve(small, prompt(1), at(0));
+    assert_eq!(queue.turn(), Some(large), "for the last one that came");
+    queue.pass(large, held, at(0));
+    assert_eq!(queue.turn(), None, "no lower priority overtakes");
+    let order: Vec<_> = std::iter::from_fn(|| serve(&mut queue, 1, at(0))).collect();
+    assert_eq!(order, [large, again, batch]);
+}
+
+#[test]
+fn owners_that_are_held_back_cost_few_decisions() {
+    let mut queue = ModelQueue::default();
+    for owner in 0..100 {
+        joined(&mut queue, newcomer(owner), at(0));
+    }
+    queue.signal(at(0));
+    let mut decisions = 0;
+    while let Some(id) = queue.turn() {
+        queue.pass(id, Passed { is_held_back: true, ..room(&[1]) }, at(0));
+        decisions += 1;
+    }
+    assert_eq!(decisions, 17);
 }
 
 #[test]
@@ -266,7 +322,7 @@ fn one_signal_wakes_one_request() {
     }
     queue.signal(at(1));
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-    queue.pass(ids[0], backends(&[1]), at(1));
+    queue.pass(ids[0], room(&[1]), at(1));
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "no room: the others are left in peace");
 }
 
@@ -275,7 +331,7 @@ enum Step {
     Join { owner: u64, priority: i32, set: u16, due: Option<u64> },
     Signal,
     Serve(u32),
-    Pass(u16),
+    Pass(u16, bool),
     Leave(usize),
 }
 
@@ -290,7 +346,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
         }),
         Just(Step::Signal),
         (0..5000_u32).prop_map(Step::Serve),
-        (0..20_u16).prop_map(Step::Pass),
+        (0..20_u16, any::<bool>()).prop_map(|(set, is_held)| Step::Pass(set, is_held)),
         any::<usize>().prop_map(Step::Leave),
     ]
 }
@@ -324,8 +380,8 @@ proptest! {
                     queue.serve(id, prompt(tokens), now);
                     inside.retain(|one| *one != id);
                 },
-                Step::Pass(set) => if let Some(id) = holder(&mut queue) {
-                    queue.pass(id, backends(&[set]), now);
+                Step::Pass(set, is_held_back) => if let Some(id) = holder(&mut queue) {
+                    queue.pass(id, Passed { is_held_back, ..room(&[set]) }, now);
                 },
                 Step::Leave(which) => if !inside.is_empty() {
                     let id = inside.remove(which % inside.len());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::syntax::collections::Maybe;
 use crate::config::syntax::setting::{choice, section};
-use crate::config::syntax::values::Positive;
+use crate::config::syntax::values::{Positive, Share};
 
 section! {
     /// Requests that wait in penstock while every backend that could take them is at its limit of requests in
@@ -22,6 +22,9 @@ section! {
         /// The most prefill work before a request on a backend, as predicted (`routing.predict`): while prompts there
         /// take longer, or another stream would slow others below their objectives, requests wait here instead.
         pub max_backlog: Option<Duration> ["max_backlog" as Maybe<Positive>] = None,
+        /// The part of the room on each backend that is kept for keys that hold less than their share of the requests in flight,
+        /// as far as they sent some in the last minute: of its limits, of the engine's slots and of `max_backlog`; 0: none.
+        pub reserve: f64 ["reserve" as Share] = 0.125,
         /// Which request of a client comes first among those without an objective.
         pub order: QueueOrder = QueueOrder::Fifo,
     }

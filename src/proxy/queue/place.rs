@@ -5,9 +5,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::shared::SharedQueue;
-use crate::admission::queue::{Charge, Cost, EntryId, QueueEnd, Turn};
+use crate::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
 use crate::clock::now;
-use crate::fleet::{BackendSet, Topology};
+use crate::fleet::Topology;
 
 /// A request's place in a queue.
 pub(super) struct Place {
@@ -28,9 +28,9 @@ impl Place {
         self.queue.poll(self.id, cx)
     }
 
-    /// It found no room with its turn. It waits on for `backends` of `fleet`.
-    pub(super) fn pass(&self, backends: BackendSet, fleet: &Topology) {
-        self.queue.pass(self.id, backends, fleet, now());
+    /// It found no room with its turn, as `passed` says, whose backends are of `fleet`. It waits on.
+    pub(super) fn pass(&self, passed: Passed, fleet: &Topology) {
+        self.queue.pass(self.id, passed, fleet, now());
     }
 
     /// How long a newcomer would wait.

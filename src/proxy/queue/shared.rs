@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::QueueFigures;
 use crate::admission::queue::{
-    Charge, Cost, EntryId, ModelQueue, Newcomer, QueueEnd, QueueFull, QueueRules, Turn,
+    Charge, Cost, EntryId, ModelQueue, Newcomer, Passed, QueueEnd, QueueFull, QueueRules, Turn,
 };
 use crate::clock::now;
 use crate::fleet::{BackendSet, SharedBackend, Topology};
@@ -48,7 +48,8 @@ impl SharedQueue {
     pub(super) fn figures(&self, model: Arc<str>) -> QueueFigures {
         let state = self.state.lock();
         let kept_alive = self.kept_alive.load(Ordering::Relaxed);
-        QueueFigures { model, waiting: state.queue.len(), ended: state.queue.ended(), kept_alive }
+        let (waiting, ended) = (state.queue.len(), state.queue.ended());
+        QueueFigures { model, waiting, ended, kept_alive, held_back: state.queue.held_back() }
     }
 
     pub(super) fn count_kept_alive(&self) {
@@ -90,13 +91,13 @@ impl SharedQueue {
     pub(super) fn pass(
         self: &Arc<Self>,
         id: EntryId,
-        backends: BackendSet,
+        passed: Passed,
         fleet: &Topology,
         now: Timestamp,
     ) {
         let mut state = self.state.lock();
-        self.watch(&mut state, backends, fleet);
-        state.queue.pass(id, backends, now);
+        self.watch(&mut state, passed.backends, fleet);
+        state.queue.pass(id, passed, now);
     }
 
     pub(super) fn serve(

@@ -9,17 +9,16 @@ use http::HeaderMap;
 use super::charges::charge_owner;
 use super::keep_alive::{KeepAlive, Unsent, Waiter};
 use super::place::Place;
-use crate::admission::queue::{Cost, Newcomer, QueueEnd, QueueRules, Turn};
-use crate::api::{ErrorCode, FAIRNESS_ID};
+use crate::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
+use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::config::{FairnessId, QueueConfig};
-use crate::fleet::{BackendSet, cooldown_time};
+use crate::fleet::cooldown_time;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
-use crate::routing::{RouteError, ServiceTime};
+use crate::routing::{AwaitedRoom, RouteError, ServiceTime};
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
@@ -118,12 +117,12 @@ pub(crate) fn has_others_waiting(
         && awaited(ctx, request).is_some_and(|(model, _)| proxy.queues.waiting(&model) > 0)
 }
 
-/// The model whose queue a request waits in, and the backends that can take it once they have room.
-fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, BackendSet)> {
+/// The model whose queue a request waits in, and what it waits for.
+fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, Passed)> {
     let router = &ctx.generation.router;
     let input = route_input(router, ctx, request, &request.tried, None);
-    let (model, backends) = router.awaited(&input)?;
-    Some((model.into(), backends))
+    let AwaitedRoom { model, backends, is_held_back } = router.awaited(&input)?;
+    Some((model.into(), Passed { backends, is_held_back }))
 }
 
 /// What a request that waits carries.
@@ -177,8 +176,8 @@ async fn decide_from_queue(
                 return Ok(decided);
             }
             Err(Undecided::NoRoute(error)) if keeps_waiting(proxy, &waiting, &error) => {
-                let backends = awaited(ctx, request).map(|(_, backends)| backends);
-                waiting.place.pass(backends.unwrap_or_default(), &request.fleet);
+                let passed = awaited(ctx, request).map(|(_, passed)| passed);
+                waiting.place.pass(passed.unwrap_or_default(), &request.fleet);
                 waiting.reason = Some(error);
             }
             Err(undecided) => {
@@ -228,7 +227,7 @@ fn join(
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
     let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
-    let Some((model, backends)) = awaited(ctx, request) else {
+    let Some((model, Passed { backends, .. })) = awaited(ctx, request) else {
         return Err(unroutable(reason.unwrap_or_else(saturated)));
     };
     if reason.as_ref().is_some_and(|reason| is_too_late(reason, until)) {
@@ -242,8 +241,8 @@ fn join(
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,
-        owner: owner_of(config, proxy, waiter.headers(), ctx),
-        weight: weight_of(ctx),
+        owner: ctx.requester.owner.id,
+        weight: ctx.requester.owner.weight,
         due,
         until,
     };
@@ -260,21 +259,6 @@ fn join(
     let place = Place::new(queue, id);
     let keep_alive = KeepAlive::of(config, waiter, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
-}
-
-/// Whose turn the request is: that of its client, or of the tenant that a trusted client names.
-fn owner_of(config: &QueueConfig, proxy: &Proxy, headers: &HeaderMap, ctx: &RequestContext) -> u64 {
-    let named = match config.fairness_id {
-        FairnessId::Off => None,
-        FairnessId::Header => headers.get(FAIRNESS_ID),
-    };
-    named.map_or(ctx.requester.client, |id| proxy.seeds.hash_tenant(id.as_bytes()))
-}
-
-/// The share of a request's key.
-fn weight_of(ctx: &RequestContext) -> u32 {
-    let keys = &ctx.generation.config.auth.keys;
-    ctx.key.and_then(|position| keys.get(position)).map_or(1, |key| key.weight)
 }
 
 /// What ended a wait.
@@ -340,7 +324,9 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
         Called::Displaced => (
             QueueEnd::Displaced,
             ErrorCode::QueueFull,
-            "A request of a higher priority took the place of this one in the full queue".into(),
+            "The queue is full, and another request took the place of this one: a more important \
+             one, or one of a key with fewer there"
+                .into(),
         ),
     };
     let wait = place.time_to_empty().unwrap_or(Duration::from_secs(1));

@@ -74,7 +74,9 @@ impl Capture {
         let of_model = || self.rejected.iter().filter(|one| one.model == self.model);
         let rejected = of_model().map(|one| {
             let reason = match (one.excluded.as_str(), one.cooldown_remaining_ms) {
-                ("full" | "model_full" | "backlog" | "batch", _) => RejectReason::Full { limit: 0 },
+                ("full" | "model_full" | "backlog" | "batch" | "kept", _) => {
+                    RejectReason::Full { limit: 0 }
+                }
                 ("cooldown", Some(remaining)) => {
                     let remaining = std::time::Duration::try_from_secs_f64(remaining / 1000.0);
                     let until = Timestamp(0).after(remaining.unwrap_or_default());

@@ -56,6 +56,8 @@ pub enum RejectReason {
         /// The time per token with it, in milliseconds.
         ms: u32,
     },
+    /// The room that is left there is kept for owners that hold less than their share.
+    Kept,
     /// It is in slow start and skips this request.
     SlowStart {
         /// The part of its share that it gets now, in percent.
@@ -86,6 +88,7 @@ impl RejectReason {
             Self::ModelFull { .. } => "model_full",
             Self::Backlog { .. } => "backlog",
             Self::Batch { .. } => "batch",
+            Self::Kept => "kept",
             Self::Telemetry => "telemetry",
         }
     }
@@ -99,7 +102,11 @@ impl RejectReason {
     pub(in crate::routing) fn is_full(self) -> bool {
         matches!(
             self,
-            Self::Full { .. } | Self::ModelFull { .. } | Self::Backlog { .. } | Self::Batch { .. }
+            Self::Full { .. }
+                | Self::ModelFull { .. }
+                | Self::Backlog { .. }
+                | Self::Batch { .. }
+                | Self::Kept
         )
     }
 
@@ -134,6 +141,9 @@ impl RejectReason {
                 format!(
                     "with another stream its tokens would take {ms} ms, more than objectives allow"
                 )
+            }
+            Self::Kept => {
+                "keeps the room that is left for keys that hold less than their share".to_owned()
             }
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
         }

@@ -34,8 +34,23 @@ impl Filters<'_> {
         let alone = estimate.tpot_alone;
         let most = (objective * estimate.batch_share * sheddable).max(alone);
         let tpot = estimate.tpot_among_all;
-        (tpot > most && objective >= ROOM * alone)
-            .then(|| RejectReason::Batch { ms: whole_ms(tpot) })
+        let is_tight = objective >= ROOM * alone;
+        if tpot > most && is_tight {
+            return Some(RejectReason::Batch { ms: whole_ms(tpot) });
+        }
+        let reserve = candidate.reserve;
+        let left = 1.0 - reserve;
+        let kept = (estimate.slots * reserve).round();
+        // What may be refused leaves room in the batch already.
+        let batch = if input.objectives.is_sheddable() { most } else { most * left };
+        let takes_kept = || {
+            tpot > batch.max(alone) && is_tight
+                || prediction.requests + 1.0 + kept > estimate.slots
+                || wait > candidate.max_backlog * left && !self.has_prompt(candidate)
+                || estimate.waited > candidate.max_backlog
+        };
+        (reserve > 0.0 && takes_kept() && self.is_held_back(candidate))
+            .then_some(RejectReason::Kept)
     }
 
     /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and here it adds little to

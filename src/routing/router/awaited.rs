@@ -21,6 +21,17 @@ pub struct Cooling {
     pub status: u16,
 }
 
+/// The room that a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwaitedRoom<'a> {
+    /// The model in whose queue it waits.
+    pub model: &'a str,
+    /// The backends that could take it if they had room.
+    pub backends: BackendSet,
+    /// Whether one of them has room that is kept for owners below their share.
+    pub is_held_back: bool,
+}
+
 /// How long the first token of a request takes once a backend takes it. A request that waits has to be sent so long before
 /// its objective ends: by the 90th percentile it still meets it most probably, by the mean it is as good as late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,20 +78,22 @@ impl Awaited {
 }
 
 impl Router {
-    /// The model that a request waits for where its backends are full, and those that could take the request if
-    /// they had room, backends of fallbacks among them where they may serve it then.
-    pub fn awaited<'a>(&'a self, input: &RouteInput<'a>) -> Option<(&'a str, BackendSet)> {
+    /// The room that a request waits for where the backends of its model are full; those of fallbacks count where they may
+    /// serve it then.
+    pub fn awaited<'a>(&'a self, input: &RouteInput<'a>) -> Option<AwaitedRoom<'a>> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut backends = BackendSet::default();
+        let mut is_held_back = false;
         for Considered { model, .. } in self.awaited_models(input, target) {
             for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
+                is_held_back |= verdict == Err(RejectReason::Kept);
                 if verdict.err().is_none_or(|reason| !reason.is_lasting()) {
                     backends.insert(row.id);
                 }
             }
         }
         let id = input.fleet.model_id(target)?;
-        Some((&input.fleet.model(id)?.name, backends))
+        Some(AwaitedRoom { model: &input.fleet.model(id)?.name, backends, is_held_back })
     }
 
     /// How long the first token of a request takes once a backend takes it, on the best one. Zero where that is not known.

@@ -8,14 +8,15 @@ use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
 use crate::scoring::Objectives;
 
-const SENT: Sent = Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
+pub(super) const SENT: Sent =
+    Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
 
 fn fleet(limit: &str) -> Fleet {
     trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
 }
 
 /// One backend that is known.
-fn trained(sections: &str) -> Fleet {
+pub(super) fn trained(sections: &str) -> Fleet {
     let fleet = Fleet::of(&format!("{sections}\n{}", alike(1, "m")));
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
@@ -35,7 +36,7 @@ fn trained(sections: &str) -> Fleet {
 }
 
 /// A request in flight.
-fn send(fleet: &Fleet, sent: Sent, tpot_micros: Option<f64>) -> PredictionTicket {
+pub(super) fn send(fleet: &Fleet, sent: Sent, tpot_micros: Option<f64>) -> PredictionTicket {
     let topology = fleet.live.topology();
     let row = &topology.models()[0].serving[0];
     row.model_state.set_in_flight(row.model_state.in_flight() + 1);

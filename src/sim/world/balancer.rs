@@ -8,18 +8,18 @@ use rand::rngs::SmallRng;
 use super::engines::SimEngine;
 use super::scrapes::Scrapes;
 use super::{START, WorldSpec};
-use crate::admission::queue::ModelQueue;
+use crate::admission::queue::{ModelQueue, Passed};
 use crate::api::Operation;
 use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::{
-    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, RequestTokens,
+    BackendSet, EngineDetails, InflightGuard, Owner, PermitLimits, PermitRequest, RequestTokens,
     Requester, Topology, dump,
 };
 use crate::mix::mix;
 use crate::prefix::Chain;
 use crate::routing::{
-    Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError, RouteInput,
-    RoutedSession, Router, RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
+    AwaitedRoom, Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError,
+    RouteInput, RoutedSession, Router, RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
 };
 use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
@@ -235,11 +235,12 @@ impl Balancer {
         Objectives { priority: request.priority.into(), ..self.objectives }
     }
 
-    /// The backends that could take a request if they had room.
-    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<BackendSet> {
+    /// The room that a request waits for where every backend is full.
+    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<Passed> {
         let profile = profile_of(arrived.request, arrived.now);
         let input = self.input(arrived, &profile, None);
-        self.generation.router.awaited(&input).map(|(_, backends)| backends)
+        let AwaitedRoom { backends, is_held_back, .. } = self.generation.router.awaited(&input)?;
+        Some(Passed { backends, is_held_back })
     }
 
     /// How long the first token of a request takes once a backend takes it.
@@ -270,6 +271,8 @@ impl Balancer {
             client: requester.client,
             now,
             limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+            owner: Some(requester.owner),
+            is_sheddable: self.objectives_of(arrived.request).is_sheddable(),
         };
         let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
         let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
@@ -303,5 +306,6 @@ fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
 
 /// Who sends a request.
 pub(super) fn requester_of(request: &Request) -> Requester {
-    Requester { client: mix(u64::from(request.client) + 1), credential: 1 }
+    let client = mix(u64::from(request.client) + 1);
+    Requester { client, credential: 1, owner: Owner { id: client, weight: 1 } }
 }

@@ -75,7 +75,7 @@ impl World<'_> {
         let request = workload.requests.get(id as usize)?;
         let one = self.balancers.get(balancer as usize)?;
         let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
-        let could = one.awaited(&arrived)?;
+        let could = one.awaited(&arrived)?.backends;
         let is_candidate = |index: &usize| {
             let engine = self.engines.all.get(*index);
             let backend = one.topology.backends.get(*index);

@@ -6,7 +6,7 @@ use super::balancer::{Arrived, requester_of};
 use super::events::Event;
 use super::result::ShedReason;
 use super::{World, timestamp};
-use crate::admission::queue::{Cost, EntryId, Newcomer, QueueEnd, QueueRules};
+use crate::admission::queue::{Cost, EntryId, Newcomer, Passed, QueueEnd, QueueRules};
 use crate::fleet::BackendSet;
 use crate::routing::ServiceTime;
 use crate::sim::workload::rounded;
@@ -25,8 +25,7 @@ pub(super) struct Place {
 
 /// What a request waits for.
 struct Awaited {
-    /// The backends that could take it if they had room.
-    backends: BackendSet,
+    room: Passed,
     /// How long its first token takes then.
     service: ServiceTime,
 }
@@ -50,7 +49,9 @@ impl World<'_> {
             self.judge(id, at);
         }
         let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let Some(Awaited { backends, service }) = self.awaited(id, balancer, at) else {
+        let Some(Awaited { room: Passed { backends, .. }, service }) =
+            self.awaited(id, balancer, at)
+        else {
             return self.shed(id, ShedReason::Unserved, at);
         };
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
@@ -63,8 +64,8 @@ impl World<'_> {
         let newcomer = Newcomer {
             backends,
             priority: objectives.priority,
-            owner: requester_of(request).client,
-            weight: 1,
+            owner: requester_of(request).owner.id,
+            weight: requester_of(request).owner.weight,
             due: due.map(timestamp),
             until: timestamp(until),
         };
@@ -114,8 +115,8 @@ impl World<'_> {
         let (now, queued_ms) = (timestamp(at), 0.0);
         let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;
-        let backends = balancer.awaited(&arrived)?;
-        Some(Awaited { backends, service: balancer.service_time(&arrived) })
+        let room = balancer.awaited(&arrived)?;
+        Some(Awaited { room, service: balancer.service_time(&arrived) })
     }
 
     /// Something happened that may have made room.
@@ -140,7 +141,7 @@ impl World<'_> {
                 debug_assert!(false, "every entry belongs to a request");
                 return;
             };
-            let backends = self.awaited(id, balancer, at).map(|one| one.backends);
+            let room = self.awaited(id, balancer, at).map(|one| one.room);
             let before = self.live.get(id as usize).is_some_and(Option::is_some);
             debug_assert!(!before, "a request that waits is not in flight");
             let error = self.try_attempt(id, balancer, Earlier::default(), at).err();
@@ -155,7 +156,7 @@ impl World<'_> {
             let Some(queue) = one.queues.get_mut(model) else { return };
             match error {
                 Some(error) if error.may_pass() => {
-                    queue.pass(entry, backends.unwrap_or_default(), timestamp(at));
+                    queue.pass(entry, room.unwrap_or_default(), timestamp(at));
                     continue;
                 }
                 Some(error) => {

@@ -29,7 +29,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_queue_ended_total",
         &["model", "reason"],
         ended,
-        "requests that no longer wait; `reason` is served, timed_out, late (refused below priority 0 because their objective was missed), displaced (by a more important one), full (they could not wait), client_left or refused (nothing to wait for any more)",
+        "requests that no longer wait; `reason` is served, timed_out, late (refused below priority 0 because their objective was missed), displaced (by a more important one, or one of a key with fewer there), full (they could not wait), client_left or refused (nothing to wait for any more)",
     ),
     counter(
         "penstock_queue_kept_alive_total",
@@ -40,6 +40,16 @@ pub(super) const ROWS: &[MetricRow] = &[
             all.iter().map(|(model, queues)| number(&[model], to_sample(counts(queues)))).collect()
         },
         "streams whose clients got their head and something to ignore while they waited (`queue.keep_alive`)",
+    ),
+    counter(
+        "penstock_queue_held_back_total",
+        &["model"],
+        |metrics, scrape| {
+            let all = by_label(metrics, scrape);
+            let counts = |queues: &[QueueFigures]| queues.iter().map(|one| one.held_back).sum();
+            all.iter().map(|(model, queues)| number(&[model], to_sample(counts(queues)))).collect()
+        },
+        "requests that waited although there was room, because that was kept for keys that hold less than their share (`queue.reserve`)",
     ),
     histogram(
         "penstock_queue_wait_seconds",

@@ -190,3 +190,41 @@ fn nothing_is_counted_after_cancels_errors_and_restarts() {
     assert!(left > 50 && failed > 5 && shed > 50 && done > 300, "{left} {failed} {shed} {done}");
     assert_eq!(left + failed + shed + done, 3000);
 }
+
+/// The 99th percentile of the waits of four clients in the queue, in microseconds, beside one that sends sixty times as
+/// much; and how many requests are done in time.
+fn waits_beside_a_large_client(reserve: f64) -> (u64, usize) {
+    let mut all: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, 0.4, 0)).into();
+    all.push(("z", 24.0, 0));
+    let workload = clients(6000, &all);
+    let mut spec = queued(&format!("size: 5000, timeout: 10m, reserve: {reserve}"));
+    spec.config.backends.iter_mut().for_each(|backend| backend.max_in_flight = Some(16));
+    let result = simulate(&spec, &workload).unwrap();
+    let last = workload.requests.last().map_or(0, |one| one.arrives_at) + START;
+    // The first requests find all slots taken by the only client until then.
+    let is_small = |sent: &Request| sent.client < 4 && sent.arrives_at > 20_000_000;
+    let all = result.requests.iter().zip(&workload.requests);
+    let mut waits: Vec<u64> =
+        all.filter(|(_, sent)| is_small(sent)).map(|(one, _)| one.decided - one.arrived).collect();
+    waits.sort_unstable();
+    let done = result.requests.iter().filter(|one| one.status == Status::Done && one.ended <= last);
+    (waits[waits.len() * 99 / 100], done.count())
+}
+
+/// One slot in eight is kept for those that hold less than their share.
+#[test]
+fn clients_below_their_share_wait_for_no_slot_beside_a_large_one() {
+    let (without, all) = waits_beside_a_large_client(0.0);
+    let (with, done) = waits_beside_a_large_client(0.125);
+    assert!(with * 4 < without && without > 100_000, "{without} {with} us");
+    assert!(done * 8 >= all * 7, "{done} and {all} responses in time");
+}
+
+#[test]
+fn client_that_is_alone_loses_nothing_to_a_reserve() {
+    let workload = clients(600, &[("a", 16.0, 0)]);
+    let [none, half] = ["reserve: 0", "reserve: 0.5"].map(|reserve| {
+        simulate(&queued(&format!("size: 1000, timeout: 10m, {reserve}")), &workload)
+    });
+    assert_eq!(none, half);
+}
