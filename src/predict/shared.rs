@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::backend::BackendPredictor;
+use super::backend::{BackendPredictor, Reported};
 use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::later;
@@ -195,13 +195,10 @@ impl Predictor {
         PredictionTicket { predictor, ticket, id, emitted, learned: emitted, now, has_ended: false }
     }
 
-    /// Learns from requests that wait for longer than was predicted, and from what the engine reports of its limits.
+    /// Learns from requests that wait for longer than was predicted, and from what the engine reports.
     /// Call it about once a second.
-    pub fn refresh(&self, slots: f64, kv_tokens: f64, now: f64) {
-        self.learn(|learned| {
-            learned.set_limits(slots, kv_tokens);
-            learned.refresh(&self.waits, now);
-        });
+    pub fn refresh(&self, reported: Reported, now: f64) {
+        self.learn(|learned| learned.refresh(&self.waits, reported, now));
     }
 
     /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.

@@ -2,6 +2,7 @@
 //! where the failure is safe to retry and the budget allows it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header;
 use pingora_proxy::Session;
@@ -11,8 +12,8 @@ use super::attempt::{AttemptEnd, Elsewhere};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
-use super::decision::Undecided;
-use super::failure::{OwnError, held_outcome};
+use super::decision::{Undecided, route_input};
+use super::failure::{OwnError, held_outcome, retry_wait};
 use super::forward::{Recipient, make_attempt};
 use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
@@ -289,11 +290,23 @@ async fn send_unserved(
             send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
         }
         (None, None) => {
-            let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let share = proxy.seeds.next_share();
+            let is_full = matches!(error, RouteError::Saturated { .. });
+            let error = route_error(ctx.dialect, &error, share);
+            let error = match is_full.then(|| time_until_room(ctx, request)).flatten() {
+                Some(wait) => error.after(retry_wait(wait, share)),
+                None => error,
+            };
             let error = with_similar_model(ctx, &request.model, error);
             send_error(proxy, session, ctx, error).await
         }
     }
+}
+
+/// In how long a backend is expected to have room, where all are full.
+fn time_until_room(ctx: &RequestContext, request: &ScannedRequest) -> Option<Duration> {
+    let router = &ctx.generation.router;
+    router.time_until_room(&route_input(router, ctx, request, &request.tried, None))
 }
 
 /// Responds to a request that has waited in the queue for nothing, or could not. A limit of its client's rate that it met

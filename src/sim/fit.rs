@@ -10,8 +10,9 @@ use super::workload::rounded;
 const SEARCHES: usize = 3;
 const ROUNDS: usize = 50;
 
-/// What a coefficient costs that is twice that of the row it began with: so little that what a run shows counts
-/// alone, and what it does not show stays where it was.
+/// What a coefficient costs that is twice, or nothing of, the one that its search began with: so little that what a run shows
+/// counts alone, and what it does not show stays where it was. A row may be off by far more, so that each search counts
+/// from where the last one ended.
 const PRIOR: f64 = 0.01;
 
 /// Where the search for what lies before the first step begins, in picoseconds.
@@ -141,8 +142,7 @@ pub fn fit_first(
     };
     let off = |factors: &[f64; 5]| {
         let (spec, front_end) = with(factors);
-        let off = errors(&spec, front_end).map_or(f64::INFINITY, |(learned, _)| learned.weighted());
-        off + PRIOR * factors.iter().map(|factor| (factor - 1.0).powi(2)).sum::<f64>()
+        errors(&spec, front_end).map_or(f64::INFINITY, |(learned, _)| learned.weighted())
     };
     let best = if run.is_at_penstock() {
         search(off)
@@ -161,9 +161,18 @@ pub fn fit_first(
 fn search<const N: usize>(value: impl Fn(&[f64; N]) -> f64) -> [f64; N] {
     let mut best = [1.0_f64; N];
     for _ in 0..SEARCHES {
-        (best, _) = minimize(best.map(|factor| factor.max(0.01)), ROUNDS, &value);
+        let start = best.map(|factor| factor.max(0.01));
+        (best, _) = minimize(start, ROUNDS, |factors| {
+            let moved = factors.iter().zip(&start).map(|(factor, start)| distance(factor / start));
+            value(factors) + PRIOR * moved.sum::<f64>()
+        });
     }
     best
+}
+
+/// How far a coefficient has moved, which is `ratio` times what it was: 1 for nothing of it, and by doublings above.
+fn distance(ratio: f64) -> f64 {
+    if ratio > 1.0 { ratio.log2().powi(2) } else { (ratio - 1.0).powi(2) }
 }
 
 fn scaled(time: &StepTime, factors: &[f64; 5], least: &StepTime) -> StepTime {

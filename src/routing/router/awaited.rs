@@ -83,6 +83,26 @@ impl Router {
         Some((&input.fleet.model(id)?.name, backends))
     }
 
+    /// In how long the first of a model's backends, all of which are at their limits, has one request less, if nothing else
+    /// arrives; `None` where that is not predicted.
+    pub fn time_until_room(&self, input: &RouteInput<'_>) -> Option<Duration> {
+        if !self.predicts {
+            return None;
+        }
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        let waits = self.awaited_models(input, target).flat_map(|Considered { model, .. }| {
+            let rows = filters::rejections(input, model).zip(&model.serving);
+            rows.filter_map(move |((_, verdict), row)| match verdict {
+                Err(RejectReason::Cooldown { until, .. }) => Some(until.since(input.now)),
+                Err(reason) if reason.is_lasting() => None,
+                Ok(()) | Err(_) => {
+                    Some(row.time_until_room(&prediction::sent_to(input, model, row), input.now))
+                }
+            })
+        });
+        waits.min()
+    }
+
     /// How long the first token of a request takes once a backend takes it, on the best one. Zero where that is not known.
     pub fn service_time(&self, input: &RouteInput<'_>) -> ServiceTime {
         if !self.predicts {
