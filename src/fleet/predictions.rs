@@ -63,6 +63,22 @@ impl Serving {
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
+    /// How many requests like this one would meet their objectives if they came together in `wait`, and nothing else does.
+    pub fn met_together(
+        &self,
+        sent: &Sent,
+        objectives: &Objectives,
+        wait: Duration,
+        now: Timestamp,
+    ) -> u32 {
+        let is_met = |estimate: &Estimate| {
+            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+            headroom.is_none_or(|headroom| headroom.is_met())
+        };
+        let predictor = self.model_state.predictor();
+        predictor.met_together(sent, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
+    }
+
     /// In how long it has nothing to do, if nothing else arrives; at most 120 s.
     pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
         self.time_until_fewer(0.5, sent, now)

@@ -69,6 +69,14 @@ pub struct Estimate {
     pub is_trusted: bool,
 }
 
+impl Estimate {
+    /// The same at another time, of which this is predicted.
+    fn later(&self, prediction: &Prediction) -> Self {
+        let tightest = if prediction.streams < 1.0 { f64::INFINITY } else { self.tightest };
+        Self { prediction: *prediction, tightest, ..*self }
+    }
+}
+
 /// What is shown of a predictor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictorReport {
@@ -155,11 +163,21 @@ impl Predictor {
     ) -> Option<f64> {
         let view = self.published.view(&self.waits, now);
         let now_there = self.estimate(sent, now);
-        later::time_until(&view, sent, now, |prediction| {
-            let is_empty = prediction.streams < 1.0;
-            let tightest = if is_empty { f64::INFINITY } else { now_there.tightest };
-            is_met(&Estimate { prediction: *prediction, tightest, ..now_there })
-        })
+        later::time_until(&view, sent, now, |prediction| is_met(&now_there.later(prediction)))
+    }
+
+    /// How many requests like this one would have latencies as `is_met` wants them, if they came together in `passed`
+    /// microseconds and nothing else does.
+    pub fn met_together(
+        &self,
+        sent: &Sent,
+        now: f64,
+        passed: f64,
+        is_met: impl Fn(&Estimate) -> bool,
+    ) -> u32 {
+        let view = self.published.view(&self.waits, now);
+        let now_there = self.estimate(sent, now);
+        later::met_together(&view, sent, now, passed, |one| is_met(&now_there.later(one)))
     }
 
     fn publish(&self, learned: &BackendPredictor) {

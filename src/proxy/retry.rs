@@ -13,7 +13,7 @@ use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
 use super::decision::{Undecided, route_input};
-use super::failure::{OwnError, held_outcome, retry_wait};
+use super::failure::{OwnError, held_outcome};
 use super::forward::{Recipient, make_attempt};
 use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
@@ -290,11 +290,10 @@ async fn send_unserved(
             send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
         }
         (None, None) => {
-            let share = proxy.seeds.next_share();
-            let is_full = matches!(error, RouteError::Saturated { .. });
-            let error = route_error(ctx.dialect, &error, share);
-            let error = match is_full.then(|| time_until_room(ctx, request)).flatten() {
-                Some(wait) => error.after(retry_wait(wait, share)),
+            let wait = return_time(proxy, ctx, request, &error);
+            let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let error = match wait {
+                Some(wait) => error.after(wait),
                 None => error,
             };
             let error = with_similar_model(ctx, &request.model, error);
@@ -303,10 +302,23 @@ async fn send_unserved(
     }
 }
 
-/// In how long a backend is expected to have room, where all are full.
-fn time_until_room(ctx: &RequestContext, request: &ScannedRequest) -> Option<Duration> {
-    let router = &ctx.generation.router;
-    router.time_until_room(&route_input(router, ctx, request, &request.tried, None))
+/// When a refused request is to come back, where that is predicted.
+fn return_time(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    error: &RouteError,
+) -> Option<Duration> {
+    let (model, wait, together) = match error {
+        RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
+        RouteError::Saturated { model } => {
+            let router = &ctx.generation.router;
+            let room = router.room(&route_input(router, ctx, request, &request.tried, None))?;
+            (model, room.wait, room.together)
+        }
+        _ => return None,
+    };
+    Some(proxy.returns.after(model, wait, together, now()))
 }
 
 /// Responds to a request that has waited in the queue for nothing, or could not. A limit of its client's rate that it met
