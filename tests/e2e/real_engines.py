@@ -2,7 +2,8 @@
 """Compare strategies on engines that run: the figures of docs/performance/real-engines.md.
 
     python real_engines.py --penstock [NAME=]PATH ... --work DIR --workload agents --llamacpp 4 --slow
-    python real_engines.py --penstock PATH --work DIR --workload chats --engine vllm --model m --backend e1=URL --backend e2=URL
+    python real_engines.py --penstock PATH --work DIR --workload chats --batching 1 --batching 2.5
+    python real_engines.py --penstock PATH --work DIR --model tiny --backend e1=URL --backend e2=URL --slow-pid PID
 
 Sessions arrive in bursts and grow turn by turn; a turn starts at its planned time, or when the one before has ended.
 Every strategy, of every program that is given, gets the same sessions with other words, so that none finds what another
@@ -18,6 +19,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -29,9 +31,10 @@ sys.dont_write_bytecode = True
 
 import configs
 import simulated
+import wire
 from cases.prefix import words
 from env import Env, RECIPES, Recipe
-from processes import Penstock
+from processes import HERE, START_LIMIT, Penstock, end
 
 STRATEGIES = {
     "auto": {},
@@ -42,7 +45,7 @@ STRATEGIES = {
     "smart": {"strategy": "smart"},
     "round_robin": {"strategy": "round_robin"},
 }
-SLOTS, CONTEXT = 4, 4096
+SLOTS, CONTEXT = 4, 8192
 RECIPES["live"] = Recipe(dim=256, layers=2, heads=4, ffn=768, ctx=CONTEXT, seed=3)
 # A slowed engine computes for a third of the time.
 STOPPED, RUNNING = 0.1, 0.05
@@ -66,7 +69,7 @@ class Workload(NamedTuple):
 WORKLOADS = {
     "chats": Workload(8, (100, 700), (1, 3), (20, 300), (800, 2000), 10, (20, 120), (1.0, 5.0)),
     # Of a tiny model a word is three to five tokens.
-    "agents": Workload(2, (60, 90), (4, 10), (8, 40), (80, 140), 8, (8, 32), (0.2, 1.0)),
+    "agents": Workload(3, (150, 250), (4, 10), (8, 40), (80, 140), 8, (8, 32), (0.2, 1.0)),
 }
 
 
@@ -107,7 +110,8 @@ def plan(work: Workload, seconds: float, rate: float, seed: str) -> list[list[Tu
         for number in range(source.randint(*work.turns)):
             length = work.long if source.randrange(work.long_one_in) == 0 else work.short
             added += (source.randint(*length),)
-            turns.append(Turn(moment, len(sessions), number, group, systems[group], added, source.randint(*work.output)))
+            output = source.randint(*work.output)
+            turns.append(Turn(moment, len(sessions), number, group, systems[group], added, output))
             moment += source.uniform(*work.pause)
         sessions.append(turns)
 
@@ -240,15 +244,35 @@ class Turns:
         cached = sum(one.cached for one in done) / max(1, sum(one.prompt for one in done))
         off = predicted(self._log, self._since)
         errors = f"{off.mean:.0%}, {off.weighted:.0%}; {off.within:.0%}" if off else "-"
-        return (f"| {name} | {len(rows)} ({len(rows) - len(done)} failed) | {statistics.mean(map(is_good, rows)):.1%} ({goods})"
-                f" | {statistics.mean(firsts):.0f}, {statistics.median(firsts):.0f}, {firsts[int(len(firsts) * 0.99)]:.0f} ms"
+        return (f"| {name} | {len(rows)} ({len(rows) - len(done)} failed)"
+                f" | {statistics.mean(map(is_good, rows)):.1%} ({goods})"
+                f" | {statistics.mean(firsts):.0f}, {statistics.median(firsts):.0f},"
+                f" {firsts[int(len(firsts) * 0.99)]:.0f} ms"
                 f" | {statistics.mean(one.further for one in done) * 1000:.1f} ms | {cached:.0%} | {errors} |")
+
+
+class Batching:
+    """A process of batching_engine.py."""
+
+    def __init__(self, slower: float) -> None:
+        port = wire.free_port()
+        command = [sys.executable, str(HERE / "batching_engine.py"), str(port), "--slower", str(slower)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self.url = f"http://127.0.0.1:{port}"
+        wire.wait_until("the engine", lambda: wire.fetch(self.url + "/health").status == 200, START_LIMIT)
+
+    def close(self) -> None:
+        """End it."""
+        end(self._process)
 
 
 def engines(env: Env, chosen: argparse.Namespace) -> tuple[list[dict[str, str]], list[int]]:
     """The backends, and the processes to slow down."""
     backends = [dict(zip(("name", "url"), one.split("=", 1)), engine=chosen.engine) for one in chosen.backend]
     slowed = chosen.slow_pid
+    for number, slower in enumerate(chosen.batching):
+        engine = env.keep(Batching(slower))
+        backends.append({"name": f"e{number + 1}", "url": engine.url, "engine": "vllm"})
     for number in range(chosen.llamacpp):
         options = {"parallel": SLOTS, "ctx": SLOTS * CONTEXT, "cache": 1, "http": 64}
         engine = env._spawn(f"llama-{number}", "live", chosen.model, options).await_ready()
@@ -285,6 +309,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="agents")
     parser.add_argument("--strategies", default="auto,slo,sticky,smart,round_robin")
     parser.add_argument("--llamacpp", type=int, default=0, help="start so many llama.cpp servers")
+    parser.add_argument("--batching", type=float, action="append", default=[], metavar="SLOWER",
+                        help="start a batching_engine.py that is so many times as slow; its model is m")
     parser.add_argument("--slow", action="store_true", help="slow the first of these down")
     parser.add_argument("--backend", action="append", default=[], help="NAME=URL of an engine that runs")
     parser.add_argument("--slow-pid", type=int, action="append", default=[], help="slow this process down")
@@ -293,11 +319,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--load", type=float, action="append", default=[])
-    parser.add_argument("--rate", type=float, action="append", default=[], help="requests per second, instead of --load")
+    parser.add_argument("--rate", type=float, action="append", default=[],
+                        help="requests per second, instead of --load")
     parser.add_argument("--ttft", type=float, default=2.0)
     parser.add_argument("--tpot", type=float, default=0.12)
-    parser.add_argument("--simulate", metavar="FLAGS", help="simulate the turns of the last strategy on the engines learned"
-                        " from them, with these flags of `penstock fit` and `simulate`")
+    parser.add_argument("--simulate", metavar="FLAGS", help="simulate the turns of the last strategy on engines"
+                        " learned from them, with these flags of `penstock fit` and `simulate`")
     parser.add_argument("--warm", type=int, default=50, help="requests whose predictions do not count")
     return parser.parse_args()
 
@@ -313,8 +340,8 @@ def at_rate(proxies: dict[str, Penstock], rate: float, chosen: argparse.Namespac
             answers = play(found[name].proxy.url, chosen.model, sessions, f"{name} {rate:.2f} {number}")
             found[name].rounds.append(answers)
             print(found[name].row(name, chosen), flush=True)
-    print(f"\n{rate:.2f} requests per second\n\n| strategy | requests | goodput (turns) | TTFT: mean, p50, p99 | per further token"
-          " | cached | TTFT predicted: error, weighted; within p90 |\n|---|---|---|---|---|---|---|")
+    print(f"\n{rate:.2f} requests per second\n\n| strategy | requests | goodput (turns) | TTFT: mean, p50, p99"
+          " | per further token | cached | TTFT predicted: error, weighted; within p90 |\n|---|---|---|---|---|---|---|")
     for name, turns in found.items():
         print(turns.row(name, chosen), flush=True)
 

@@ -84,7 +84,7 @@ def logged(path: Path) -> list[dict]:
 
 
 def compare(penstock: Path, work: Path, logs: dict[str, Path], flags: list[str]) -> None:
-    """Prints the access log of each strategy beside a simulation of the arrivals of the first one, on the engines that it shows."""
+    """Prints what each strategy's log has beside a simulation: the arrivals of the first log, on the engines that it shows."""
     def run(*words: str) -> str:
         return subprocess.run([str(penstock), *words], check=True, capture_output=True, text=True).stdout
 
