@@ -86,7 +86,7 @@ class Turn(NamedTuple):
     output: int
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What came of it, in seconds."""
 
     first: float
@@ -126,7 +126,7 @@ def messages(turn: Turn, seed: str) -> list[dict[str, str]]:
     return rows
 
 
-def ask(url: str, model: str, turn: Turn, seed: str) -> Answer:
+def ask(url: str, model: str, turn: Turn, seed: str) -> Response:
     """One stream."""
     body = {"model": model, "stream": True, "max_tokens": turn.output, "temperature": 0, "seed": 1, "ignore_eos": True,
             "stream_options": {"include_usage": True}, "messages": messages(turn, seed)}
@@ -145,14 +145,14 @@ def ask(url: str, model: str, turn: Turn, seed: str) -> Answer:
                 usage = json.loads(line[6:])["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     further = (times[-1] - times[0]) / max(1, len(times) - 1)
-    return Answer(times[0] - began, further, usage.get("prompt_tokens", 0), cached, backend)
+    return Response(times[0] - began, further, usage.get("prompt_tokens", 0), cached, backend)
 
 
-def play(url: str, model: str, sessions: list[list[Turn]], seed: str) -> list[Answer | None]:
+def play(url: str, model: str, sessions: list[list[Turn]], seed: str) -> list[Response | None]:
     """Every session at its time; `None` for a request that failed."""
     start = time.monotonic() + 0.3
 
-    def one(turns: list[Turn]) -> list[Answer | None]:
+    def one(turns: list[Turn]) -> list[Response | None]:
         found = []
         for turn in turns:
             time.sleep(max(0.0, start + turn.at - time.monotonic()))
@@ -163,7 +163,7 @@ def play(url: str, model: str, sessions: list[list[Turn]], seed: str) -> list[An
         return found
 
     with concurrent.futures.ThreadPoolExecutor(256) as pool:
-        return [answer for answers in pool.map(one, sessions) for answer in answers]
+        return [response for responses in pool.map(one, sessions) for response in responses]
 
 
 def measure(url: str, model: str, work: Workload, count: int) -> float:
@@ -227,19 +227,19 @@ class Turns:
     def __init__(self, proxy: Penstock, log: Path, warm: int) -> None:
         self.proxy, self._log = proxy, log
         self._since = max(warm, self._lines())
-        self.rounds: list[list[Answer | None]] = []
+        self.rounds: list[list[Response | None]] = []
 
     def _lines(self) -> int:
         return len(self._log.read_text().splitlines()) if self._log.exists() else 0
 
     def row(self, name: str, chosen: argparse.Namespace) -> str:
         """A line of the table."""
-        def is_good(one: Answer | None) -> bool:
+        def is_good(one: Response | None) -> bool:
             return one is not None and one.first <= chosen.ttft and one.further <= chosen.tpot
 
-        rows = [one for answers in self.rounds for one in answers]
+        rows = [one for responses in self.rounds for one in responses]
         done = [one for one in rows if one]
-        goods = ", ".join(f"{statistics.mean(map(is_good, answers)):.1%}" for answers in self.rounds)
+        goods = ", ".join(f"{statistics.mean(map(is_good, responses)):.1%}" for responses in self.rounds)
         firsts = sorted(one.first * 1000 for one in done)
         cached = sum(one.cached for one in done) / max(1, sum(one.prompt for one in done))
         off = predicted(self._log, self._since)
@@ -337,8 +337,8 @@ def at_rate(proxies: dict[str, Penstock], rate: float, chosen: argparse.Namespac
         sessions = plan(work, chosen.seconds, rate, f"round {number}")
         # No strategy always follows the same one.
         for name in names[number % len(names):] + names[:number % len(names)]:
-            answers = play(found[name].proxy.url, chosen.model, sessions, f"{name} {rate:.2f} {number}")
-            found[name].rounds.append(answers)
+            responses = play(found[name].proxy.url, chosen.model, sessions, f"{name} {rate:.2f} {number}")
+            found[name].rounds.append(responses)
             print(found[name].row(name, chosen), flush=True)
     print(f"\n{rate:.2f} requests per second\n\n| strategy | requests | goodput (turns) | TTFT: mean, p50, p99"
           " | per further token | cached | TTFT predicted: error, weighted; within p90 |\n|---|---|---|---|---|---|---|")
@@ -352,8 +352,8 @@ def run(env: Env, chosen: argparse.Namespace) -> None:
     env.prepare()
     backends, slowed = engines(env, chosen)
     proxies = {}
-    for name, binary in binaries.items():
-        for strategy in chosen.strategies.split(","):
+    for strategy in chosen.strategies.split(","):
+        for name, binary in binaries.items():
             full = f"{name} {strategy}".strip().replace(" ", "-")
             proxies[full] = start(env, full, Path(binary).resolve(), STRATEGIES[strategy], backends, chosen)
     env.keep(Slowed(slowed))
