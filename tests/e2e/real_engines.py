@@ -93,7 +93,6 @@ class Response(NamedTuple):
     further: float
     prompt: int
     cached: int
-    backend: str
 
 
 def plan(work: Workload, seconds: float, rate: float, seed: str) -> list[list[Turn]]:
@@ -134,7 +133,6 @@ def ask(url: str, model: str, turn: Turn, seed: str) -> Response:
         url + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
     began, times, usage = time.monotonic(), [], {}
     with urllib.request.urlopen(request, timeout=120) as response:
-        backend = response.headers.get("x-penstock-backend", "")
         for line in response:
             if not line.startswith(b"data: {"):
                 continue
@@ -145,7 +143,7 @@ def ask(url: str, model: str, turn: Turn, seed: str) -> Response:
                 usage = json.loads(line[6:])["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     further = (times[-1] - times[0]) / max(1, len(times) - 1)
-    return Response(times[0] - began, further, usage.get("prompt_tokens", 0), cached, backend)
+    return Response(times[0] - began, further, usage.get("prompt_tokens", 0), cached)
 
 
 def play(url: str, model: str, sessions: list[list[Turn]], seed: str) -> list[Response | None]:
@@ -337,7 +335,7 @@ def at_rate(proxies: dict[str, Penstock], rate: float, chosen: argparse.Namespac
         sessions = plan(work, chosen.seconds, rate, f"round {number}")
         # No strategy always follows the same one.
         for name in names[number % len(names):] + names[:number % len(names)]:
-            responses = play(found[name].proxy.url, chosen.model, sessions, f"{name} {rate:.2f} {number}")
+            responses = play(found[name].proxy.url, chosen.model, sessions, f"{name} {time.time_ns()}")
             found[name].rounds.append(responses)
             print(found[name].row(name, chosen), flush=True)
     print(f"\n{rate:.2f} requests per second\n\n| strategy | requests | goodput (turns) | TTFT: mean, p50, p99"
@@ -362,7 +360,7 @@ def run(env: Env, chosen: argparse.Namespace) -> None:
         gauge = start(env, "capacity", Path(binary).resolve(), STRATEGIES["balanced"], backends, chosen)
         capacity = measure(gauge.url, chosen.model, WORKLOADS[chosen.workload], 150)
         print(f"completed {capacity:.2f} requests/s of a burst", flush=True)
-        rates = [load * capacity for load in chosen.load]
+        rates = [load * capacity for load in chosen.load or [0.5]]
         gauge.close()
     for rate in rates:
         at_rate(proxies, rate, chosen)
