@@ -25,11 +25,10 @@ POLICIES = {
     "llm-d": "preset: llm-d",
     "sglang": "preset: sglang",
     "lmetric": "preset: lmetric",
-    "token-load": "scorers: { token-load: 1 }",
-    "prefill-cost": "scorers: { prefill-cost: 1 }",
+    "token-load": "scorers: [{ name: token-load, weight: 1 }]",
+    "prefill-cost": "scorers: [{ name: prefill-cost, weight: 1 }]",
     "sticky": "preset: sticky",
     "balanced": "preset: balanced",
-    "slo": "strategy: slo",
 }
 FULL_LOADS = [0.5, 0.7, 0.9, 1.1]
 PRESETS = ["chatbot", "contentgen", "summarization", "multidoc", "shared-prefix", "conversation"]
