@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::predict::{PredictionTicket, Predictor, Sent};
+use penstock::predict::{PredictionTicket, Predictor, Reported, Sent};
 
 const BACKENDS: usize = 64;
 const SENT: Sent =
@@ -15,7 +15,8 @@ const SENT: Sent =
 /// A backend with 20 streams and 2 prompts, of so many slots.
 fn busy(slots: f64) -> (Arc<Predictor>, Vec<PredictionTicket>) {
     let predictor = Arc::new(Predictor::default());
-    predictor.refresh(slots, f64::INFINITY, 0.0);
+    let reported = Reported { slots, ..Reported::default() };
+    predictor.refresh(reported, 0.0);
     let send = |now| {
         let prediction = predictor.estimate(&SENT, now).prediction;
         predictor.send(SENT, prediction, None, now)
@@ -24,7 +25,7 @@ fn busy(slots: f64) -> (Arc<Predictor>, Vec<PredictionTicket>) {
     for ticket in tickets.iter_mut().take(20) {
         (1..100_u32).for_each(|n| ticket.tokens(1, 1e5 + f64::from(n) * 2e4));
     }
-    predictor.refresh(slots, f64::INFINITY, 3e6);
+    predictor.refresh(reported, 3e6);
     (predictor, tickets)
 }
 

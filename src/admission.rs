@@ -3,3 +3,4 @@
 
 pub mod queue;
 pub mod rate_limits;
+pub mod returns;

@@ -36,7 +36,7 @@ mod streams;
 mod ticket;
 mod wait_curve;
 
-pub use backend::BackendPredictor;
+pub use backend::{BackendPredictor, Reported};
 pub use batch_ratios::BatchRatios;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
 pub use later::LONGEST_WAIT;

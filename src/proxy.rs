@@ -72,6 +72,7 @@ use arc_swap::ArcSwap;
 use once_cell::sync::OnceCell;
 
 use crate::admission::rate_limits::RateLimiter;
+use crate::admission::returns::ReturnTimes;
 use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::{BodyBudget, BodyClaim};
@@ -107,6 +108,8 @@ pub struct Proxy {
     /// Shares limits with other penstocks, where `shared_state` is set.
     shared: OnceCell<Arc<SharedState>>,
     retries: RetryCredit,
+    /// When refused requests are to come back.
+    returns: ReturnTimes,
     observers: Observers,
     captures: Lease,
     response_ids: ResponseIds,
@@ -142,6 +145,7 @@ impl Proxy {
             queues: Queues::default(),
             shared: OnceCell::new(),
             retries: RetryCredit::new(&config.routing.retry_budget),
+            returns: ReturnTimes::default(),
             observers: Observers::new(observers),
             captures: Lease::default(),
             response_ids: ResponseIds::default(),

@@ -54,7 +54,7 @@ pub use recorder::{NoRecord, Recorder};
 pub use requested_model::RequestedModel;
 pub use resolve::{Names, Split};
 pub use retry::{RetryCredit, RetrySafety};
-pub use router::{AwaitedRoom, Cooling, Router, ServiceTime};
+pub use router::{AwaitedRoom, Cooling, Room, Router, ServiceTime};
 pub use scratch::Scratch;
 pub use session::{RoutedSession, SessionField, SessionIds, SessionNames};
 pub use shadow_observer::ShadowObserver;

@@ -48,6 +48,11 @@ impl Timestamp {
     }
 }
 
+/// Returns a duration in whole seconds, rounded up: as `Retry-After` has it.
+pub fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
+}
+
 /// A duration in whole microseconds, saturating.
 pub fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

@@ -223,7 +223,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::ObjectiveMissed,
         "objective_missed",
         429,
-        "the request has a priority below 0, and its objectives are predicted to be missed on every backend (strategy `slo`), or were missed while it waited in a queue; see `Retry-After`, which is missing where an idle backend would be too slow as well",
+        "the request has a priority below 0, and its objectives are predicted to be missed on every backend (strategy `slo`), or were missed while it waited in a queue; see `Retry-After`",
     ),
     error(
         ErrorCode::BadUpstreamResponse,

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::serving::Serving;
 use super::{Fleet, Identity};
-use crate::predict::{Estimate, LONGEST_WAIT, Learned, Sent};
+use crate::predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
 use crate::scoring::{Objectives, PredictedLatency};
 use crate::units::Timestamp;
 
 /// The most models on backends whose predictions pass to another process: those with the most first tokens.
 const MOST_PASSED: usize = 1024;
+/// The share of an engine's KV cache above which its requests wait for blocks, not for slots.
+const NEARLY_FULL_KV: f32 = 0.9;
 
 /// What was learned of one model on one backend, as an upgrade passes it to the new process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,23 +63,59 @@ impl Serving {
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
+    /// How many requests like this one would meet their objectives if they came together in `wait`, and nothing else does.
+    pub fn met_together(
+        &self,
+        sent: &Sent,
+        objectives: &Objectives,
+        wait: Duration,
+        now: Timestamp,
+    ) -> u32 {
+        let is_met = |estimate: &Estimate| {
+            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+            headroom.is_none_or(|headroom| headroom.is_met())
+        };
+        let predictor = self.model_state.predictor();
+        predictor.met_together(sent, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
+    }
+
     /// In how long it has nothing to do, if nothing else arrives; at most 120 s.
     pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
-        let is_idle = |estimate: &Estimate| estimate.prediction.requests < 0.5;
-        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_idle);
+        self.time_until_fewer(0.5, sent, now)
+    }
+
+    /// In how long it has one request less, if nothing else arrives; at most 120 s.
+    pub fn time_until_room(&self, sent: &Sent, now: Timestamp) -> Duration {
+        let requests = self.estimate(sent, now).prediction.requests;
+        self.time_until_fewer((requests - 1.0).max(0.5), sent, now)
+    }
+
+    fn time_until_fewer(&self, most: f64, sent: &Sent, now: Timestamp) -> Duration {
+        let is_met = |estimate: &Estimate| estimate.prediction.requests <= most;
+        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met);
         micros.map_or(LONGEST_WAIT, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
-    /// Learns from requests that wait for longer than was predicted, and what the engine reports of its limits.
-    fn refresh_prediction(&self, now: Timestamp) {
+    /// Learns from requests that wait for longer than was predicted, and what the engine reports. `is_alone`: it serves no other
+    /// model there, whose requests it counts as well.
+    fn refresh_prediction(&self, is_alone: bool, now: Timestamp) {
         let Some(predictor) = self.model_state.used_predictor() else { return };
         let slots = Some(self.model_state.slots()).filter(|slots| *slots != u32::MAX);
         let capacity = self.state.telemetry.details().and_then(|one| one.capacity_tokens());
-        predictor.refresh(
-            slots.map_or(f64::INFINITY, f64::from),
-            capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
-            now.0 as f64,
-        );
+        let reported = Reported {
+            slots: slots.map_or(f64::INFINITY, f64::from),
+            kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
+            running_full: self.running_full(now).filter(|_| is_alone),
+        };
+        predictor.refresh(reported, now.0 as f64);
+    }
+
+    /// The requests that run there, as it reports, while others wait in it although its KV cache has room.
+    fn running_full(&self, now: Timestamp) -> Option<f64> {
+        let read = self.state.telemetry.read(&self.state.load, now);
+        let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
+        let is_full = has_room && read.waiting.is_some_and(|waiting| waiting >= 1.0);
+        read.running.filter(|_| is_full).map(f64::from)
     }
 }
 
@@ -85,10 +123,18 @@ impl Fleet {
     /// Keeps predictions current. Call it about once a second.
     pub fn refresh_predictions(&self, now: Timestamp) {
         let topology = &self.topology();
-        for model in topology.models() {
-            model.serving.iter().for_each(|row| row.refresh_prediction(now));
-            adopt_known(&model.serving);
+        let rows = || topology.models().iter().flat_map(|model| &model.serving);
+        let mut models = vec![0_u32; topology.backends.len()];
+        for row in rows() {
+            if let Some(count) = models.get_mut(usize::from(row.backend)) {
+                *count += 1;
+            }
         }
+        for row in rows() {
+            let count = models.get(usize::from(row.backend));
+            row.refresh_prediction(count == Some(&1), now);
+        }
+        topology.models().iter().for_each(|model| adopt_known(&model.serving));
     }
 
     /// What was learned of every model on every backend.

@@ -6,7 +6,7 @@ use super::bursts::{Bursts, SAME};
 use super::coefficients::{Coefficients, StepLearner};
 use super::front_end::FrontEnd;
 use super::lengths::Lengths;
-use super::limit_learner::LimitLearner;
+use super::limit_learner::{LimitLearner, is_too_long};
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
@@ -41,6 +41,23 @@ const MAX_FIRST_STEPS: f64 = 4.0;
 const SLACK_TOKENS: f64 = 64.0;
 /// The share of the room for streams above which it is computed when they end.
 const NEARLY_FULL: f64 = 0.5;
+
+/// What an engine reports of itself; the limits are infinite where it does not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reported {
+    /// How many requests it runs at a time.
+    pub slots: f64,
+    /// The size of its KV cache in tokens.
+    pub kv_tokens: f64,
+    /// The requests that run there while others wait in it although its KV cache has room; `None` where none do.
+    pub running_full: Option<f64>,
+}
+
+impl Default for Reported {
+    fn default() -> Self {
+        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, running_full: None }
+    }
+}
 
 /// The predictor of one model on one backend.
 #[derive(Debug)]
@@ -316,21 +333,27 @@ impl BackendPredictor {
         (self.step(), self.step_ended)
     }
 
-    /// Learns from requests that wait for longer than was predicted, and computes what changes slowly. Call it about
-    /// once a second.
-    pub fn refresh(&mut self, waits: &WaitCurve, now: f64) {
+    /// Learns from requests that wait for longer than was predicted, with what the engine reports, and computes what changes
+    /// slowly. Call it about once a second.
+    pub fn refresh(&mut self, waits: &WaitCurve, reported: Reported, now: f64) {
+        self.set_limits(reported.slots, reported.kv_tokens);
         self.prompts.forget_done(now);
         self.stall.expire(now);
         if self.learned_limits.expire(now) {
             self.use_learned_limits();
         }
+        let (step, mut has_overdue) = (self.step(), false);
         let is_behind = |one: &&mut Prompt| matches!(one.regime, Regime::Prefill | Regime::Slot);
         for one in self.prompts.iter_mut().filter(is_behind) {
             let elapsed = now - one.sent_at;
+            has_overdue |= is_too_long(elapsed, one.raw, step);
             if elapsed > OVERRUN * one.learned.max(one.raw) {
                 one.learned = elapsed;
                 self.residual.learn_overrun(one.regime, one.raw, elapsed);
             }
+        }
+        if self.learned_limits.reported(reported.running_full, has_overdue, now) {
+            self.use_learned_limits();
         }
         let limits = self.limits;
         let (count, context) = (self.all_streams(), self.all_context());

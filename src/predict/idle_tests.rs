@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{PredictionTicket, Predictor, Sent};
+use super::{PredictionTicket, Predictor, Reported, Sent};
 
 /// An engine with chunked prefill of 512 tokens and 16 slots: a step takes 20 ms, 0.1 ms per prompt token and 1 ms per stream,
 /// times `slow`.
@@ -65,7 +65,7 @@ impl Engine {
             self.running.retain(|(_, tokens)| *tokens < output);
             while refreshed + 1e6 < self.now {
                 refreshed += 1e6;
-                predictor.refresh(f64::INFINITY, f64::INFINITY, self.now);
+                predictor.refresh(Reported::default(), self.now);
             }
         }
         first
@@ -74,7 +74,7 @@ impl Engine {
     fn rest(&mut self, predictor: &Arc<Predictor>, seconds: u32) {
         for _ in 0..seconds {
             self.now += 1e6;
-            predictor.refresh(f64::INFINITY, f64::INFINITY, self.now);
+            predictor.refresh(Reported::default(), self.now);
         }
     }
 }

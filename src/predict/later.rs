@@ -14,6 +14,8 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(120);
 const FIRST: f64 = 50e3;
 /// How often the time between the last two is halved.
 const HALVINGS: u32 = 6;
+/// The most requests that are looked at together, as a power of 2.
+const MOST_TOGETHER: u32 = 8;
 
 impl EngineView<'_> {
     /// What is left after `passed` microseconds of all that is there `now`: prompts are computed, streams end.
@@ -90,6 +92,32 @@ pub(super) fn time_until(
         if met_after(middle) { met = middle } else { late = middle }
     }
     Some(met)
+}
+
+/// How many requests like one would be as `is_met` wants them if they came together in `passed` microseconds, and nothing
+/// else does: the last of them waits for the prompts of all.
+pub(super) fn met_together(
+    view: &EngineView<'_>,
+    request: &Sent,
+    now: f64,
+    passed: f64,
+    is_met: impl Fn(&Prediction) -> bool,
+) -> u32 {
+    let (then, at) = (view.after(passed, now), now + passed);
+    let all_met = |count: u32| {
+        let count = f64::from(count);
+        let streams = then.streams + count - 1.0;
+        let [prompt, cached] = [request.prompt, request.cached].map(|own| own * count);
+        let sent = Sent { prompt, cached, ..*request };
+        streams < then.limits.slots && is_met(&predict(&EngineView { streams, ..then }, &sent, at))
+    };
+    let most =
+        (0..=MOST_TOGETHER).map(|power| 1 << power).take_while(|count| all_met(*count)).last();
+    let Some(least) = most else { return 0 };
+    (0..least.ilog2()).rev().fold(least, |found, power| {
+        let count = found + (1 << power);
+        if all_met(count) { count } else { found }
+    })
 }
 
 #[cfg(test)]

@@ -27,6 +27,11 @@ fn is_near(one: f64, other: f64) -> bool {
     difference(one, other) <= SPREAD || (one - other).abs() <= 1.0
 }
 
+/// Whether a wait of `elapsed` shows that there was no room, where `raw` was predicted and a step takes `step`.
+pub(super) fn is_too_long(elapsed: f64, raw: f64, step: f64) -> bool {
+    elapsed >= (TOO_LONG * raw + 4.0 * step).max(LEAST_WAIT)
+}
+
 /// A first token, and the streams beside it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Wait {
@@ -45,9 +50,14 @@ pub(super) struct Wait {
 }
 
 impl Wait {
+    /// Whether it is longer than networks, threads and single steps take.
+    fn is_long(&self) -> bool {
+        self.now - self.sent_at >= (4.0 * self.step).max(LEAST_WAIT)
+    }
+
     /// Whether it shows that there was no room.
     fn is_too_long(&self) -> bool {
-        self.now - self.sent_at >= (TOO_LONG * self.raw + 4.0 * self.step).max(LEAST_WAIT)
+        is_too_long(self.now - self.sent_at, self.raw, self.step)
     }
 }
 
@@ -88,6 +98,8 @@ pub(super) struct LimitLearner {
     in_row: usize,
     /// When the last wait ended that counted: those that began before are of the same overload.
     counted_at: f64,
+    /// The requests that ran when the engine last reported that others wait.
+    running: Option<f64>,
 }
 
 impl Default for LimitLearner {
@@ -99,6 +111,7 @@ impl Default for LimitLearner {
             count: 0,
             in_row: 0,
             counted_at: f64::NEG_INFINITY,
+            running: None,
         }
     }
 }
@@ -107,6 +120,10 @@ impl LimitLearner {
     /// A first token has come. Returns whether a limit is news. `knows_kv_tokens`: the engine reports its cache, so that
     /// what it does not explain are its slots.
     pub(super) fn learn(&mut self, wait: &Wait, knows_kv_tokens: bool) -> bool {
+        if wait.regime == Regime::Slot && self.slots.found <= wait.streams + 1.0 && wait.is_long() {
+            // Waits for a slot are predicted once the slots are known, and show that they still are.
+            self.counted_at = wait.now;
+        }
         if wait.regime != Regime::Prefill || wait.streams < 1.0 {
             return false;
         }
@@ -154,6 +171,20 @@ impl LimitLearner {
         }
         (self.count, self.in_row) = (0, 0);
         true
+    }
+
+    /// Takes the number of requests that the engine reports to run while others wait in it, if it does: about once a second.
+    /// The same number twice in a row is its batch, if a request here waits for too long. Returns whether that is news.
+    pub(super) fn reported(&mut self, running: Option<f64>, has_overdue: bool, now: f64) -> bool {
+        let before = std::mem::replace(&mut self.running, running);
+        let Some(running) = running.filter(|_| running == before) else { return false };
+        let is_known = running == self.slots.found;
+        if !is_known && !has_overdue {
+            // A long prompt may keep others waiting, too.
+            return false;
+        }
+        (self.slots, self.counted_at) = (Limit::of(running), now);
+        !is_known
     }
 
     /// So many streams run beside each other. Returns whether that is more than it had found.
@@ -268,6 +299,31 @@ mod tests {
         limits.found_before(Some(8.0), None);
         assert!(!limits.expire(5000e6) && !limits.expire(5500e6) && limits.slots() == 8.0);
         assert!(limits.expire(5700e6));
+    }
+
+    #[test]
+    fn engine_that_reports_waiting_requests_twice_shows_its_slots() {
+        let mut limits = LimitLearner::default();
+        let full = Some(16.0);
+        assert!(!limits.reported(full, true, 1e6) && !limits.reported(Some(14.0), true, 2e6));
+        assert!(!limits.reported(full, true, 3e6) && !limits.reported(None, true, 4e6));
+        assert!(!limits.reported(full, true, 5e6) && !limits.reported(full, false, 6e6));
+        assert!(limits.reported(full, true, 7e6) && limits.slots() == 16.0);
+        assert!(!limits.reported(full, false, 500e6), "no news");
+        assert!(!limits.expire(900e6) && limits.slots() == 16.0, "but a confirmation");
+    }
+
+    #[test]
+    fn waits_for_a_slot_confirm_the_slots() {
+        let mut limits = LimitLearner::default();
+        limits.found_before(Some(32.0), None);
+        let slot = |at| Wait { regime: Regime::Slot, ..wait(at, at + 1e6) };
+        for n in 1..4 {
+            assert!(!learn(&mut limits, slot(f64::from(n) * 500e6)));
+            assert!(!limits.expire(f64::from(n) * 500e6 + 400e6));
+        }
+        assert!(!learn(&mut limits, Wait { streams: 20.0, ..slot(2000e6) }), "there was room");
+        assert!(limits.expire(2200e6));
     }
 
     #[test]

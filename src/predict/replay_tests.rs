@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PredictionTicket, Predictor, Sent};
+use super::{PredictionTicket, Predictor, Reported, Sent};
 
 /// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some long ones in bursts, sent by
 /// the strategy `balanced` of `tests/e2e/objectives.py`.
@@ -85,7 +85,7 @@ fn replay(requests: &[Request], slots: f64) -> Replayed {
             Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now),
             Event::Ended(index) => tickets[index].take().unwrap().complete(None, now),
             Event::Second => {
-                predictor.refresh(slots, f64::INFINITY, now);
+                predictor.refresh(Reported { slots, ..Reported::default() }, now);
                 front_end = front_end.max(predictor.report(now).front_end);
             }
         }

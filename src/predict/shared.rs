@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::backend::BackendPredictor;
+use super::backend::{BackendPredictor, Reported};
 use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::later;
@@ -71,6 +71,14 @@ pub struct Estimate {
     pub waited: f64,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
+}
+
+impl Estimate {
+    /// The same at another time, of which this is predicted.
+    fn later(&self, prediction: &Prediction) -> Self {
+        let tightest = if prediction.streams < 1.0 { f64::INFINITY } else { self.tightest };
+        Self { prediction: *prediction, tightest, ..*self }
+    }
 }
 
 /// What is shown of a predictor.
@@ -161,11 +169,21 @@ impl Predictor {
     ) -> Option<f64> {
         let view = self.published.view(&self.waits, now);
         let now_there = self.estimate(sent, now);
-        later::time_until(&view, sent, now, |prediction| {
-            let is_empty = prediction.streams < 1.0;
-            let tightest = if is_empty { f64::INFINITY } else { now_there.tightest };
-            is_met(&Estimate { prediction: *prediction, tightest, ..now_there })
-        })
+        later::time_until(&view, sent, now, |prediction| is_met(&now_there.later(prediction)))
+    }
+
+    /// How many requests like this one would have latencies as `is_met` wants them, if they came together in `passed`
+    /// microseconds and nothing else does.
+    pub fn met_together(
+        &self,
+        sent: &Sent,
+        now: f64,
+        passed: f64,
+        is_met: impl Fn(&Estimate) -> bool,
+    ) -> u32 {
+        let view = self.published.view(&self.waits, now);
+        let now_there = self.estimate(sent, now);
+        later::met_together(&view, sent, now, passed, |one| is_met(&now_there.later(one)))
     }
 
     fn publish(&self, learned: &BackendPredictor) {
@@ -202,13 +220,10 @@ impl Predictor {
         PredictionTicket { predictor, ticket, id, emitted, learned: emitted, now, has_ended: false }
     }
 
-    /// Learns from requests that wait for longer than was predicted, and from what the engine reports of its limits.
+    /// Learns from requests that wait for longer than was predicted, and from what the engine reports.
     /// Call it about once a second.
-    pub fn refresh(&self, slots: f64, kv_tokens: f64, now: f64) {
-        self.learn(|learned| {
-            learned.set_limits(slots, kv_tokens);
-            learned.refresh(&self.waits, now);
-        });
+    pub fn refresh(&self, reported: Reported, now: f64) {
+        self.learn(|learned| learned.refresh(&self.waits, reported, now));
     }
 
     /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.

@@ -129,7 +129,7 @@ fn long_prompt_waits_for_room_in_the_kv_cache() {
     let mut streams: Vec<PredictionTicket> = (0..20).map(|_| send()).collect();
     streams.iter_mut().for_each(|stream| stream.tokens(1, 1e5));
     let kv = 25.0 * (SENT.prompt + 1.0);
-    predictor.refresh(f64::INFINITY, kv, 1e5);
+    predictor.refresh(Reported { kv_tokens: kv, ..Reported::default() }, 1e5);
     let wait = |prompt| predictor.estimate(&Sent { prompt, ..SENT }, 1e5).prediction.slot_wait;
     assert_eq!(wait(SENT.prompt), 0.0);
     assert!(wait(10.0 * SENT.prompt) > 0.0);

@@ -258,6 +258,7 @@ mod tests {
                 predicted_ms: 1,
                 per_token_ms: 1,
                 wait: Duration::from_millis(wait_ms),
+                together: 1,
                 can_be_met: true,
             };
             OwnError::from_route(&error, Timestamp(0), share).retry_after.unwrap().as_secs_f64()

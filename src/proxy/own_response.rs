@@ -18,6 +18,7 @@ use crate::config::Cors;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
+use crate::units::whole_seconds;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 use crate::wire::content_coding::ACCEPTED;
@@ -237,6 +238,5 @@ pub(crate) fn keep_upstream_id(
 
 /// Whole seconds, rounded up: a client that retries too early is rejected again.
 pub(crate) fn to_retry_after(wait: Duration) -> HeaderValue {
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    HeaderValue::from(seconds.max(1))
+    HeaderValue::from(whole_seconds(wait).as_secs().max(1))
 }

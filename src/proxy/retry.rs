@@ -2,6 +2,7 @@
 //! where the failure is safe to retry and the budget allows it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header;
 use pingora_proxy::Session;
@@ -11,7 +12,7 @@ use super::attempt::{AttemptEnd, Elsewhere};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
-use super::decision::Undecided;
+use super::decision::{Undecided, route_input};
 use super::failure::{OwnError, held_outcome};
 use super::forward::{Recipient, make_attempt};
 use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
@@ -289,11 +290,35 @@ async fn send_unserved(
             send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
         }
         (None, None) => {
+            let wait = return_time(proxy, ctx, request, &error);
             let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let error = match wait {
+                Some(wait) => error.after(wait),
+                None => error,
+            };
             let error = with_similar_model(ctx, &request.model, error);
             send_error(proxy, session, ctx, error).await
         }
     }
+}
+
+/// When a refused request is to come back, where that is predicted.
+fn return_time(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    error: &RouteError,
+) -> Option<Duration> {
+    let (model, wait, together) = match error {
+        RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
+        RouteError::Saturated { model } => {
+            let router = &ctx.generation.router;
+            let room = router.room(&route_input(router, ctx, request, &request.tried, None))?;
+            (model, room.wait, room.together)
+        }
+        _ => return None,
+    };
+    Some(proxy.returns.after(model, wait, together, now()))
 }
 
 /// Responds to a request that has waited in the queue for nothing, or could not. A limit of its client's rate that it met

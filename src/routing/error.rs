@@ -115,6 +115,8 @@ pub enum RouteError {
         per_token_ms: u64,
         /// When it would be sent, if nothing else arrives: once a backend would meet them, or is idle.
         wait: Duration,
+        /// How many like it could be served together then.
+        together: u32,
         /// Whether an idle backend would meet them.
         can_be_met: bool,
     },

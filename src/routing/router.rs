@@ -3,7 +3,7 @@
 mod awaited;
 mod passes;
 
-pub use awaited::{AwaitedRoom, Cooling, ServiceTime};
+pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
 
 use awaited::Awaited;
 
@@ -216,7 +216,8 @@ impl Router {
             model: model.to_owned(),
             predicted_ms: whole_ms(prediction.ttft_p90.into()),
             per_token_ms: whole_ms(prediction.tpot.into()),
-            wait: awaited.until_met.unwrap_or(awaited.until_idle),
+            wait: awaited.wait(),
+            together: awaited.together,
             can_be_met: awaited.until_met.is_some(),
         })
     }

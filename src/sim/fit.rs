@@ -10,9 +10,16 @@ use super::workload::rounded;
 const SEARCHES: usize = 3;
 const ROUNDS: usize = 50;
 
-/// What a coefficient costs that is twice that of the row it began with: so little that what a run shows counts
-/// alone, and what it does not show stays where it was.
+/// What a coefficient costs that is twice, or nothing of, the one that its search began with: so little that what a run shows
+/// counts alone, and what it does not show stays where it was. A row may be off by far more, so that each search counts
+/// from where the last one ended.
 const PRIOR: f64 = 0.01;
+
+/// A second search begins with streams of which so many cost as much as the rest of a step: from a row in which they cost next
+/// to nothing, no small change shows that they do.
+const STREAMS_OF_A_BASE: u64 = 20;
+/// By how much its result has to describe the run better, to be taken.
+const SURELY_BETTER: f64 = 0.9;
 
 /// Where the search for what lies before the first step begins, in picoseconds.
 const FRONT_END: f64 = 4e9;
@@ -125,11 +132,26 @@ pub fn fit_first(
     least: &StepTime,
 ) -> Result<Fit, SpecError> {
     start.validate()?;
-    let first = start.step_time.linear().ok_or(SpecError::Table)?;
+    let row = start.step_time.linear().ok_or(SpecError::Table)?;
+    let from_row = fit_from(&row, learned, run, start, least)?;
+    let other = StepTime { per_decode: row.base / STREAMS_OF_A_BASE, ..row };
+    let from_other = fit_from(&other, learned, run, start, least)?;
+    let is_better = from_other.learned.weighted() < SURELY_BETTER * from_row.learned.weighted();
+    Ok(if is_better { from_other } else { from_row })
+}
+
+/// The same with a search that begins with `first`.
+fn fit_from(
+    first: &StepTime,
+    learned: usize,
+    run: &Run,
+    start: &EngineSpec,
+    least: &StepTime,
+) -> Result<Fit, SpecError> {
     let measured = run.measured();
     let half = learned.min(measured.len());
     let with = |factors: &[f64; 5]| {
-        let step_time = scaled(&first, factors, least).into();
+        let step_time = scaled(first, factors, least).into();
         let front_end = if run.is_at_penstock() { rounded(FRONT_END * factors[4]) } else { 0 };
         (EngineSpec { step_time, ..start.clone() }, front_end)
     };
@@ -141,8 +163,7 @@ pub fn fit_first(
     };
     let off = |factors: &[f64; 5]| {
         let (spec, front_end) = with(factors);
-        let off = errors(&spec, front_end).map_or(f64::INFINITY, |(learned, _)| learned.weighted());
-        off + PRIOR * factors.iter().map(|factor| (factor - 1.0).powi(2)).sum::<f64>()
+        errors(&spec, front_end).map_or(f64::INFINITY, |(learned, _)| learned.weighted())
     };
     let best = if run.is_at_penstock() {
         search(off)
@@ -153,7 +174,7 @@ pub fn fit_first(
     };
     let (spec, front_end) = with(&best);
     let (learned, other) = errors(&spec, front_end)?;
-    let step_time = scaled(&first, &best, least);
+    let step_time = scaled(first, &best, least);
     Ok(Fit { step_time, front_end, learned, other })
 }
 
@@ -161,9 +182,18 @@ pub fn fit_first(
 fn search<const N: usize>(value: impl Fn(&[f64; N]) -> f64) -> [f64; N] {
     let mut best = [1.0_f64; N];
     for _ in 0..SEARCHES {
-        (best, _) = minimize(best.map(|factor| factor.max(0.01)), ROUNDS, &value);
+        let start = best.map(|factor| factor.max(0.01));
+        (best, _) = minimize(start, ROUNDS, |factors| {
+            let moved = factors.iter().zip(&start).map(|(factor, start)| distance(factor / start));
+            value(factors) + PRIOR * moved.sum::<f64>()
+        });
     }
     best
+}
+
+/// How far a coefficient has moved, which is `ratio` times what it was: 1 for nothing of it, and by doublings above.
+fn distance(ratio: f64) -> f64 {
+    if ratio > 1.0 { ratio.log2().powi(2) } else { (ratio - 1.0).powi(2) }
 }
 
 fn scaled(time: &StepTime, factors: &[f64; 5], least: &StepTime) -> StepTime {

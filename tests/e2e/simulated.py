@@ -4,9 +4,9 @@
     python simulated.py --penstock PATH --work DIR [--seconds 60] [--rate 6]
 
 Four llama.cpp servers get the same arrivals under every strategy: conversations that share a system prompt and grow
-turn by turn, at planned times. `penstock fit` learns an engine from the access log of the first strategy; `penstock
-simulate` replays the arrivals of that log under every strategy. Prints the mean time to the first token and the part
-of the prompts found cached, live and simulated.
+turn by turn, at planned times. `penstock fit` learns the engine of every backend from the access log of the first
+strategy; `penstock simulate` replays the arrivals of that log under every strategy. Prints the mean time to the first
+token and the part of the prompts found cached, live and simulated.
 """
 import argparse
 import concurrent.futures
@@ -77,12 +77,36 @@ def play(env: Env, proxy: str, arrivals: list[tuple[float, int, int]]) -> None:
             job.result()
 
 
-def logged(path: Path) -> tuple[float, float]:
-    """The mean time to the first token in seconds, and the cached part of the prompts, of an access log."""
+def logged(path: Path) -> list[dict]:
+    """The lines of an access log that have a first token."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [line for line in lines if line["ttft_ms"] is not None]
-    cached = sum(line["tokens_cached"] or 0 for line in lines) / sum(line["tokens_in"] for line in lines)
-    return statistics.mean(line["ttft_ms"] for line in lines) / 1000, cached
+    return [line for line in lines if line["ttft_ms"] is not None]
+
+
+def compare(penstock: Path, work: Path, logs: dict[str, Path], flags: list[str]) -> None:
+    """Prints what each strategy's log has beside a simulation: the arrivals of the first log, on the engines that it shows."""
+    def run(*words: str) -> str:
+        return subprocess.run([str(penstock), *words], check=True, capture_output=True, text=True).stdout
+
+    base = next(iter(logs.values()))
+    engines = []
+    for name in sorted({line["backend"] for line in logged(base)}):
+        file = work / f"engine-{name}.json"
+        file.write_text(run("fit", str(base), "--backend", name, "--engine", "unknown", *flags, "--json"))
+        engines += ["--engine", f"{name}={file}"]
+    print("| strategy | TTFT, live | simulated | error | cached, live | simulated |")
+    print("|---|---|---|---|---|---|")
+    for name, log in logs.items():
+        result = json.loads(run("simulate", str(base), "--config", str(work / f"penstock-{name}.yaml"), *engines,
+                                "--speed", "1", *flags, "--seeds", "3", "--json"))
+        seeds = result["configurations"][0]["seeds"]
+        simulated = statistics.mean(one["ttft_seconds"]["mean"] for one in seeds)
+        hits = statistics.mean(one["hit_rate"] for one in seeds)
+        lines = logged(log)
+        live = statistics.mean(line["ttft_ms"] for line in lines) / 1000
+        cached = sum(line["tokens_cached"] or 0 for line in lines) / sum(line["tokens_in"] for line in lines)
+        print(f"| {name} | {live * 1000:.0f} ms | {simulated * 1000:.0f} ms | {simulated / live - 1:+.0%}"
+              f" | {cached:.0%} | {hits:.0%} |", flush=True)
 
 
 def main() -> int:
@@ -113,26 +137,8 @@ def main() -> int:
     finally:
         env.close()
 
-    def penstock(*words: str) -> str:
-        command = [str(chosen.penstock), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    base = str(logs["round_robin"])
-    fitted = chosen.work / "engine.json"
-    fitted.write_text(penstock("fit", base, "--engine", "unknown", *ENGINE, "--json"))
-    print(f"{len(arrivals)} requests; engine: {fitted.read_text().strip()}")
-    print("| strategy | TTFT, live | simulated | error | cached, live | simulated |")
-    print("|---|---|---|---|---|---|")
-    for name in STRATEGIES:
-        config = str(chosen.work / f"penstock-{name}.yaml")
-        result = json.loads(penstock(
-            "simulate", base, "--config", config, "--engine", str(fitted), *ENGINE, "--seeds", "3", "--json"))
-        seeds = result["configurations"][0]["seeds"]
-        simulated = statistics.mean(one["ttft_seconds"]["mean"] for one in seeds)
-        hits = statistics.mean(one["hit_rate"] for one in seeds)
-        live, cached = logged(logs[name])
-        print(f"| {name} | {live * 1000:.0f} ms | {simulated * 1000:.0f} ms | {simulated / live - 1:+.0%}"
-              f" | {cached:.0%} | {hits:.0%} |")
+    print(f"{len(arrivals)} requests")
+    compare(chosen.penstock, chosen.work, logs, ENGINE)
     return 0
 
 

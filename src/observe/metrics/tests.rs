@@ -12,7 +12,7 @@ use crate::discovery::ScrapeBudget;
 use crate::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
-use crate::predict::Sent;
+use crate::predict::{Reported, Sent};
 use crate::routing::audit::ShadowHost;
 use crate::routing::{About, RoutingDecision};
 use crate::scan::Usage;
@@ -138,7 +138,7 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let sent = Sent { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
     let prediction = model.predictor().estimate(&sent, 5.0).prediction;
     model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
-    model.predictor().refresh(4.0, 1e6, 9.0);
+    model.predictor().refresh(Reported { slots: 4.0, kv_tokens: 1e6, ..Reported::default() }, 9.0);
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

@@ -72,7 +72,7 @@ impl BackendPredictor {
     }
 
     /// What the engine reports of its limits; infinite where it does not.
-    pub fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
+    pub(super) fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
         if slots.is_finite() {
             (self.limits.slots, self.knows_slots) = (slots, true);
         }

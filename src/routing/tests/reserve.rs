@@ -3,6 +3,7 @@
 use super::work_limit::{SENT, send, trained};
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::fleet::{InflightGuard, Owner, PermitRequest};
+use crate::predict::Reported;
 use crate::routing::RouteError;
 use crate::scoring::Objectives;
 
@@ -118,7 +119,7 @@ fn learned_slots_and_prefill_work_are_kept_as_well() {
     assert!(!waits(&mut fleet, LARGE), "slots are not known");
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
-    predictor.refresh(8.0, f64::INFINITY, NOW.0 as f64);
+    predictor.refresh(Reported { slots: 8.0, ..Reported::default() }, NOW.0 as f64);
     assert!(waits(&mut fleet, LARGE) && !waits(&mut fleet, SMALL), "the last slot of 8");
 }
 

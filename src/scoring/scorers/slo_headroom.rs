@@ -18,15 +18,26 @@ const RESERVE: f64 = 0.2;
 /// delay of the requests there, of which there are many. Found in simulation: from 1 to 3 goodput is the same within its
 /// noise; with 10 up to 3 % fewer requests meet their objectives where the fleet is nearly full.
 const TTFT: f64 = 2.0;
+/// How much the time that its prompt takes counts for each request there: those that arrive meanwhile wait as well. Found in
+/// simulation: with 1, up to 15 points fewer requests are in time on fleets that are nearly full.
+const DELAY: f64 = 4.0;
 /// How much a missed objective counts, for the first token and per token, in times that a response takes which just meets
-/// the objective for its time per token. Found in simulation: with half as much up to 2 points fewer requests are in time on
-/// unequal engines, with 4 up to 2 points fewer where long prompts come.
-const MISS_TTFT: f64 = 2.0;
+/// the objective for its time per token. Found in simulation: with half as much, up to 2 points fewer requests are in time
+/// on unequal engines.
+const MISS_TTFT: f64 = 6.0;
 /// See [`MISS_TTFT`].
-const MISS_TPOT: f64 = 3.0;
-/// Over which part of an objective the chance of missing it grows: predictions are 10 to 20 % off.
-const UNSURE: f64 = 0.2;
-/// By how many of these parts a prediction has to be below an objective for no chance of a miss.
+const MISS_TPOT: f64 = 5.0;
+/// The least chance of missing the time per token on any backend, from which on misses count for nothing: who avoids them
+/// then only moves them to others.
+const LOST: f64 = 0.5;
+/// How much the wait for a slot counts, beside being part of the time to the first token: in a full batch, those that come
+/// later wait for longer as well.
+const SLOT: f64 = 5.0;
+/// The scale of a logistic distribution as a share of the distance from its mean to its 90th percentile.
+const SCALE: f64 = 1.0 / 2.197_224_577_336_219_5; // 1 / ln 9
+/// The least scale as a share of an objective: no prediction is surer.
+const LEAST_SCALE: f64 = 0.05;
+/// By how many scales a prediction has to be below an objective for no chance of a miss.
 const SURE: f64 = 20.0;
 /// The least score of a backend of which something is predicted.
 const LEAST: f64 = 1e-3;
@@ -38,7 +49,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream) + a response that just meets its time per token x (2 x chance of a late first token + 3 x (chance of a late time per token + requests there x how much that chance grows by it)). A chance is 1 / (1 + exp((objective - prediction) / 20 % of it)); the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
+    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 4 x its own, and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (6 x chance of a late first token + 5 x (chance of a late time per token + requests there x how much that chance grows by it)). Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -74,7 +85,7 @@ impl Scorer for SloHeadroom {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let objectives = &features.objectives;
         let predicted = || candidates.iter().filter_map(|one| one.prediction);
-        let usual = Usual::of(predicted());
+        let usual = Usual::of(predicted(), objectives);
         let headroom = |one: &PredictedLatency| {
             // By the 90th percentile, backends that are alike would take turns in meeting a tight objective. One that may be
             // refused is refused by it.
@@ -124,12 +135,15 @@ struct Usual {
     slowdown: f64,
     /// Milliseconds per output token.
     tpot: f64,
+    /// How much misses count: 1 while some backend surely meets the time per token, 0 where all are likely to miss it.
+    hope: f64,
 }
 
 impl Usual {
-    fn of(all: impl Iterator<Item = PredictedLatency>) -> Self {
-        let mut sums = [0.0; 5];
+    fn of(all: impl Iterator<Item = PredictedLatency>, objectives: &Objectives) -> Self {
+        let (mut sums, mut least) = ([0.0; 5], LOST);
         for one in all {
+            least = least.min(own_chance(&one, objectives).missed);
             let own = [1.0, one.work, one.uncached, one.slowdown, one.tpot].map(f64::from);
             sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
         }
@@ -139,6 +153,7 @@ impl Usual {
             token: ratio(work, uncached),
             slowdown: ratio(slowdown, count),
             tpot: ratio(tpot, count),
+            hope: 1.0 - least / LOST,
         }
     }
 
@@ -147,18 +162,21 @@ impl Usual {
         let requests = f64::from(one.requests);
         // LMetric (arXiv 2603.15202): prompt tokens x requests. Prompts that wait become streams beside this one. Not times
         // how slow the backend is: fast ones got too many requests by that.
-        let each = f64::from(one.before + one.uncached) * self.token + self.slowdown;
-        let time = TTFT * f64::from(one.ttft) + f64::from(one.further) + requests * each;
+        let prompts = f64::from(one.before) + DELAY * f64::from(one.uncached);
+        let each = prompts * self.token + self.slowdown;
+        let own = TTFT * f64::from(one.ttft) + SLOT * f64::from(one.slot_wait);
+        let time = own + f64::from(one.further) + requests * each;
         if !objectives.has_latency() && !one.tightest_tpot.is_finite() {
             return time;
         }
-        let first = Chance::of(objectives.ttft_ms.unwrap_or(f64::INFINITY), one.ttft);
+        let first = objectives.ttft_ms.unwrap_or(f64::INFINITY);
+        let first = Chance::of(first, one.ttft, one.ttft_p90);
         let limit = objectives.tpot_ms.unwrap_or(f64::INFINITY);
-        let own = Chance::of(limit, one.tpot);
-        let others = Chance::of(limit.min(one.tightest_tpot.into()), one.tpot);
+        let own = own_chance(one, objectives);
+        let others = Chance::of(limit.min(one.tightest_tpot.into()), one.tpot, one.tpot_p90);
         let missed = own.missed + requests * others.growth * f64::from(one.added);
         let each = if limit.is_finite() { limit } else { self.tpot };
-        let whole = each * f64::from(one.output);
+        let whole = self.hope * each * f64::from(one.output);
         time + whole * (MISS_TTFT * first.missed + MISS_TPOT * missed)
     }
 }
@@ -171,16 +189,21 @@ struct Chance {
 }
 
 impl Chance {
-    /// Of an objective that may be infinite.
-    fn of(limit: f64, predicted: f32) -> Self {
-        let width = UNSURE * limit.max(1e-3);
-        let below = (limit - f64::from(predicted)) / width;
+    /// Of an objective that may be infinite, by a predicted mean and 90th percentile.
+    fn of(limit: f64, mean: f32, p90: f32) -> Self {
+        let scale = (SCALE * f64::from(p90 - mean)).max(LEAST_SCALE * limit.max(1e-3));
+        let below = (limit - f64::from(mean)) / scale;
         if !limit.is_finite() || below >= SURE {
             return Self::default();
         }
         let missed = 1.0 / (1.0 + below.exp());
-        Self { missed, growth: missed * (1.0 - missed) / width }
+        Self { missed, growth: missed * (1.0 - missed) / scale }
     }
+}
+
+/// The chance that its own tokens come too slowly.
+fn own_chance(one: &PredictedLatency, objectives: &Objectives) -> Chance {
+    Chance::of(objectives.tpot_ms.unwrap_or(f64::INFINITY), one.tpot, one.tpot_p90)
 }
 
 /// Whether backends with the prompt come first: while they are not much slower, and unless a request would be in time on

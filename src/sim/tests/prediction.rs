@@ -1,7 +1,9 @@
 //! The predictor on the recorded runs: each request is predicted when it arrives, by what a balancer knows then.
 
 use super::{RUNS, row, spec};
-use crate::predict::{BackendPredictor, Coefficients, EngineLimits, Sent, Ticket, WaitCurve};
+use crate::predict::{
+    BackendPredictor, Coefficients, EngineLimits, Reported, Sent, Ticket, WaitCurve,
+};
 use crate::sim::engine::StepTime;
 use crate::sim::fit::fit_first;
 use crate::sim::run::Run;
@@ -81,7 +83,7 @@ fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Fou
         }
         if now > refreshed + 1.0 {
             refreshed = now;
-            predictor.refresh(&waits, now * MICROS);
+            predictor.refresh(&waits, Reported::default(), now * MICROS);
         }
         let request = Sent {
             prompt: f64::from(one.input_tokens),

@@ -35,7 +35,6 @@ pub(super) const TABLES: &[(&str, Render)] = &[
     ("policies", simulation::policies),
     ("goodput", simulation::goodput),
     ("sheds", simulation::sheds),
-    ("policies-wrong", simulation::policies_of_the_wrong_engine),
     ("errors", errors),
     ("metrics", metrics),
     ("ollama-routes", ollama_routes),

@@ -66,20 +66,10 @@ const POLICIES: &[&str] = &[
     "balanced",
 ];
 
-pub(super) fn policies() -> String {
-    compared("measured")
-}
-
-pub(super) fn policies_of_the_wrong_engine() -> String {
-    compared("wrong")
-}
-
 /// How much longer the mean time to the end is than with the best policy.
-fn compared(engine: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs/performance/policies.json")).unwrap();
-    let cells: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let cells = cells.iter().filter(|cell| cell["engine"] == engine);
-    let rows = cells.map(|cell| {
+pub(super) fn policies() -> String {
+    let cells = cells_of("policies.json");
+    let rows = cells.iter().map(|cell| {
         let of = |policy: &str| cell["policies"][policy]["e2e"].as_f64().unwrap();
         let best = POLICIES.iter().map(|policy| of(policy)).fold(f64::MAX, f64::min);
         let is_saturated =
