@@ -165,8 +165,10 @@ def overload(binary, seeds):
             runs = by_name[name]["seeds"]
             strategies[name] = figures(by_name[name])
             if runs[0]["sheds"]:
-                keys = runs[0]["sheds"]
-                strategies[name]["sheds"] = {key: round(mean([run["sheds"][key] for run in runs]), 2) for key in keys}
+                strategies[name]["sheds"] = {
+                    key.removeprefix("sheddable_"): round(mean([run["sheds"][key] for run in runs]), 2)
+                    for key in runs[0]["sheds"]
+                }
             strategies[name]["priorities"] = [
                 {
                     "priority": priority,
