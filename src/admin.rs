@@ -1,6 +1,6 @@
-//! The admin port: metrics, health, the fleet, decisions and dry runs. It has a dedicated listener and
-//! thread, so that it responds while the data port is overloaded. `ENDPOINTS` is the table of its
-//! endpoints; each group of endpoints has a file; `access_control` checks each request.
+//! The admin port: metrics, health, the fleet, decisions and dry runs. It has a dedicated listener
+//! and thread, so that it responds while the data port is overloaded. `ENDPOINTS` is the table of
+//! its endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
 mod connection_limit;
@@ -44,19 +44,19 @@ use connection_limit::ConnectionLimit;
 use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage};
 use response::{AdminResponse, Refusal};
 
-/// How long a client may stall while it reads a response.
+/// The time that a client may stall while it reads a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether a connection is kept; for how many seconds is up to `connection_limit`.
+/// Seconds that Pingora keeps an idle connection; `connection_limit` applies the actual timeout.
 const KEEP_ALIVE: u64 = 60;
 
-/// What the admin port reports and controls.
+/// The state that the admin port reports and controls.
 pub struct Admin {
     /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// Its metrics.
+    /// The metrics of the data plane.
     pub metrics: Arc<Metrics>,
-    /// Its latest decisions.
+    /// The latest decisions of the data plane.
     pub decisions: Arc<DecisionLog>,
     /// The access log, if configured.
     pub access_log: Option<Arc<AccessLog>>,
@@ -81,7 +81,8 @@ struct Call<'a> {
     /// The path segment that matched `{name}`.
     name: &'a str,
     body: &'a [u8],
-    /// Whether the client may see more than a probe: no web page of another site can have sent the request.
+    /// True if the client may see more than a probe: no web page of another site can have sent the
+    /// request.
     is_trusted: bool,
 }
 
@@ -214,7 +215,7 @@ impl Admin {
     }
 }
 
-/// What a request gets.
+/// The reply to a request.
 enum Reply {
     Whole(AdminResponse),
     Stream(UsageStream),
@@ -235,7 +236,7 @@ impl HttpServerApp for Admin {
                 return None;
             }
         }
-        // How long an idle connection is kept is up to `connection_limit`.
+        // `connection_limit` decides how long an idle connection is kept.
         let keep_alive = if *shutdown.borrow() { None } else { Some(KEEP_ALIVE) };
         session.set_keepalive(keep_alive);
         session.set_write_timeout(Some(WRITE_TIMEOUT));

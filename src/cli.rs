@@ -1,5 +1,5 @@
-//! The command line: one file per command. Parses arguments, calls the rest of the crate, prints, and
-//! maps every error to an exit code. Top layer.
+//! The command line: one file per command. Parses arguments, calls the rest of the crate, prints,
+//! and maps every error to an exit code. Top layer.
 
 mod admin;
 mod check;
@@ -109,7 +109,7 @@ pub fn run() -> ExitCode {
     }
     match Cli::try_parse() {
         Ok(cli) => run_command(&cli.command, &mut Output::of_process()).into(),
-        // Also `--help` and `--version`: clap knows which go to standard output.
+        // Includes `--help` and `--version`: clap knows which messages go to standard output.
         Err(error) => match error.print() {
             Ok(()) if error.use_stderr() => error::USAGE.into(),
             Ok(()) | Err(_) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! The only file that reads the system's clocks. Decisions take a [`Timestamp`] as an argument, so that
-//! tests and replays can set the time; only I/O code calls [`now`]. Bottom layer.
+//! The only file that reads the system's clocks. Decisions take a [`Timestamp`] as an argument, so
+//! that tests and replays can set the time. Only I/O code calls [`now`]. Bottom layer.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,17 +22,17 @@ pub fn now() -> Timestamp {
     Timestamp(to_micros(PROCESS_START.elapsed()))
 }
 
-/// Measures how long something takes.
+/// Measures an elapsed time.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts to measure.
+    /// Starts the measurement.
     pub fn start() -> Self {
         Self(monotonic())
     }
 
-    /// The time since.
+    /// Returns the time since the start.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }

@@ -1,6 +1,6 @@
-//! The configuration: YAML in, checked and resolved types out. One file per section; each option
-//! is declared once, by `section!`, and everything else about it follows from there. Reads nothing
-//! but the file, the secrets it names and the environment it is given.
+//! The configuration: YAML in, checked and resolved types out. One file per section; `section!`
+//! declares each option once, and everything else about it is derived from there. Reads nothing but
+//! the file, the secrets it names and the environment it is given.
 
 mod changes;
 mod checks;
@@ -83,8 +83,8 @@ use syntax::setting::Setting;
 use syntax::variables::expand_variables;
 
 impl Config {
-    /// Loads the file at `path`; `environment` fills its variables and overrides its settings, and
-    /// `overrides` (`routing.strategy`, `random`) beat both.
+    /// Loads the file at `path`. `environment` fills its variables and overrides its settings;
+    /// `overrides` (`routing.strategy`, `random`) take precedence over both.
     ///
     /// # Errors
     /// [`ConfigError`] with every error found.
@@ -114,7 +114,8 @@ impl Config {
         Self::parse_with(text, name, base_dir, environment, &[])
     }
 
-    /// The same with settings that override the text's, as flags do.
+    /// Parses `text` as [`Config::parse`] does, with settings that override those of the text, as
+    /// flags do.
     ///
     /// # Errors
     /// [`ConfigError`] with every error found.
@@ -168,8 +169,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The effective configuration as YAML, every key shown and secrets masked. Loads back, except
-    /// for the secrets.
+    /// Returns the effective configuration as YAML, with every key shown and secrets masked. It can
+    /// be loaded again, except for the secrets.
     pub fn to_masked_yaml(&self) -> String {
         <Self as Setting>::dump(self).to_yaml()
     }
@@ -185,8 +186,8 @@ pub fn json_schema() -> serde_json::Value {
     })
 }
 
-/// Fills in what follows from several settings, and checks the rules across them. An invalid value has its default here,
-/// so that what depends on it is left out.
+/// Fills in values that depend on several settings, and checks the rules across them. An invalid
+/// setting has its default here, so everything that depends on it is skipped.
 fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     let sound = Soundness::after(&reader.faults);
     let items = root.entry("backends").map_or(&[][..], |entry| entry.node.items());
@@ -199,7 +200,8 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     checks::check(config, root, &sound, reader);
 }
 
-/// Reads the files of each backend's `tls`: whatever uses the configuration later does no I/O for it.
+/// Reads the files of each backend's `tls`, so that users of the configuration need no I/O for
+/// them.
 fn load_backend_tls(config: &mut Config, items: &[Node], sound: &Soundness, reader: &mut Reader) {
     for (index, (backend, item)) in config.backends.iter_mut().zip(items).enumerate() {
         if backend.url.https
@@ -220,7 +222,7 @@ fn load_redis_tls(config: &mut Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Reads each backend's `health` once more, on top of the global one.
+/// Reads each backend's `health` again, on top of the global one.
 fn inherit_health(config: &mut Config, items: &[Node], sound: &Soundness, reader: &mut Reader) {
     for (backend, item) in config.backends.iter_mut().zip(items) {
         backend.health = config.health.clone();
@@ -232,7 +234,7 @@ fn inherit_health(config: &mut Config, items: &[Node], sound: &Soundness, reader
     }
 }
 
-/// A file that is only a list is the list of its backends.
+/// Turns a file that is only a list into a configuration with these backends.
 fn wrap_list(root: &mut Node) {
     if let Content::List(_) = root.content {
         let node = root.clone();

@@ -1,7 +1,8 @@
-//! Conversion between the dialects: a request of one API becomes a request of another, and the response
-//! goes back event by event. Readers and writers meet in one typed request and one set of response
-//! events, so a new API is a reader and a writer, not a pair with every other one. Pure: given bytes and
-//! times, it returns bytes. Sits above `api` and `config`, below `proxy`.
+//! Conversion between the dialects: a request of one API becomes a request of another, and the
+//! response is converted back event by event. Readers and writers share one typed request and one
+//! set of response events, so a new API needs one reader and one writer, not a pair with every
+//! other API. Pure: given bytes and times, it returns bytes. Sits above `api` and `config`, below
+//! `proxy`.
 
 mod context_shift;
 mod conversation;
@@ -52,28 +53,28 @@ use crate::config::Engine;
 pub struct RequestTerms<'a> {
     /// The backend's name for the model.
     pub model: &'a str,
-    /// Its engine: which extension fields it understands.
+    /// The backend's engine, which determines the extension fields.
     pub engine: Engine,
-    /// The context that Ollama is to load the model with, where the client sets none.
+    /// The context with which Ollama is to load the model, if the client sets none.
     pub num_ctx: Option<u32>,
 }
 
 /// A converted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
-    /// The operation it became: Ollama's raw prompts become completions even where chat was wanted.
+    /// The operation it became: Ollama's raw prompts become completions even if chat was wanted.
     pub operation: Operation,
     /// The body.
     pub body: Vec<u8>,
-    /// What the conversion of the response must know.
+    /// The terms for converting the response.
     pub reply: ReplyTerms,
 }
 
 /// Converts a request of `from` to one of `to`.
 ///
 /// # Errors
-/// If the body is not what the API of `from` describes, or holds what `to` has no form for. The error
-/// names the field.
+/// If the body is not what the API of `from` describes, or contains something that `to` has no form
+/// for. The error names the field.
 pub fn convert_request(
     from: Operation,
     to: Operation,
@@ -81,7 +82,7 @@ pub fn convert_request(
     terms: &RequestTerms<'_>,
 ) -> Result<Converted, ConvertError> {
     let none = ConvertError::NoConversion { from: from.name(), to: to.name() };
-    // What the backend's dialect adds is little more than names.
+    // The backend's dialect adds little more than names.
     let mut out = Vec::with_capacity(body.len() + body.len() / 8 + 256);
     if embeddings::is_embedding(from) {
         let converted = embeddings::convert_request((from, to), body, terms, &mut out);
@@ -102,7 +103,7 @@ pub fn convert_request(
     Ok(Converted { operation, body: out, reply })
 }
 
-/// The form of a tool whose calls the client knows in another form than the backend.
+/// Returns the backend's name of a tool and its form for the client, if the two forms differ.
 fn tool_form(tool: &Tool<'_>) -> Option<(String, ToolForm)> {
     let namespace = tool.namespace.as_ref();
     let namespace = namespace.map(|(space, name)| (space.to_string(), name.to_string()));

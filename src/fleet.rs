@@ -1,6 +1,6 @@
 //! The state of all backends as decisions see it: an immutable topology (which backend serves which
-//! model) over atomics (load, health, latency, engine telemetry). Nothing here does I/O: health checks,
-//! scrapes and attempts report their results.
+//! model) over atomics (load, health, latency, engine telemetry). Nothing here does I/O: health
+//! checks, scrapes and attempts report their results.
 
 mod addresses;
 mod attempt_end;
@@ -91,7 +91,7 @@ use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::MemoryBudget;
 use crate::units::Timestamp;
 
-/// What makes a backend the same backend after a reload; anything else is a new one.
+/// The identity of a backend across reloads. A backend with another identity is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     name: String,
@@ -104,7 +104,7 @@ impl Identity {
         Self { name: config.name.clone(), url: config.url.to_string(), engine: config.engine }
     }
 
-    /// Whether a name, a URL and an engine of another process are this backend's.
+    /// Returns whether a name, a URL and an engine from another process are this backend's.
     fn is_of(&self, name: &str, url: &str, engine: &str) -> bool {
         name == self.name && url == self.url && engine == self.engine.name()
     }
@@ -113,13 +113,13 @@ impl Identity {
 /// Every backend that is still referenced, by identity.
 type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
 
-/// The backends of one configuration: publishes an immutable topology whenever the configuration or a
-/// discovery changes it.
+/// The backends of one configuration. Publishes an immutable topology whenever the configuration or
+/// a discovery changes it.
 #[derive(Debug)]
 pub struct Fleet {
     current: ArcSwap<Topology>,
-    /// Writers only: one topology is built at a time. Shared with the fleets of the
-    /// configurations before and after this one.
+    /// Held by writers only: one topology is built at a time. Shared with the fleets of the
+    /// previous and next configurations.
     known: Known,
     rules: TopologyRules,
 }
@@ -131,20 +131,21 @@ impl Fleet {
         Self::with_groups(config, Groups::default())
     }
 
-    /// The same with what the groups of the configuration resolve to.
+    /// Returns the fleet of a configuration whose groups are already resolved.
     pub fn with_groups(config: &Config, groups: Groups) -> Self {
         Self::build(config, groups, Arc::default(), Arc::default(), Arc::default())
     }
 
     /// The fleet of the configuration that replaces this one. A backend with the same name, URL and
-    /// engine keeps everything learned about it: health, breaker, load, latencies, discovered models.
+    /// engine keeps everything learned about it: health, breaker, load, latencies, discovered
+    /// models.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config, groups: Groups) -> Self {
         let memory = Arc::clone(&self.rules.prefix_memory);
         Self::build(config, groups, Arc::clone(&self.known), self.topology(), memory)
     }
 
-    /// What the groups of the configuration resolve to.
+    /// The groups of the configuration with their resolved addresses.
     pub fn groups(&self) -> &Groups {
         &self.rules.groups
     }
@@ -205,7 +206,7 @@ impl Fleet {
         &self.rules.prefix_memory
     }
 
-    /// Records what an engine reports that changes rarely. Returns whether it shows a restart.
+    /// Records the engine details that change rarely. Returns whether they show a restart.
     pub fn learn_details(&self, state: &BackendState, details: &EngineDetails) -> bool {
         let block_size = || state.telemetry.details().and_then(|details| details.block_size);
         let before = block_size();
@@ -223,8 +224,8 @@ impl Fleet {
         self.current.load_full()
     }
 
-    /// Records the models that discovery found on a backend; returns whether they differ from what was
-    /// known. Declared entries win over discovered facts, field by field.
+    /// Records the models that discovery found on a backend. Returns whether they differ from the
+    /// last ones. Declared entries win over discovered facts, field by field.
     pub fn learn_models(&self, id: BackendId, models: &[ModelEntry]) -> bool {
         let _one_writer = self.known.lock();
         let topology = self.topology();
@@ -251,8 +252,8 @@ impl Fleet {
         changed
     }
 
-    /// Records that a backend does not know the path of an operation: its requests are converted, or go elsewhere.
-    /// Returns whether that is new.
+    /// Records that a backend does not know the path of an operation. Its requests are then
+    /// converted or sent elsewhere. Returns whether that is new.
     pub fn learn_lacking(
         &self,
         state: &BackendState,
@@ -266,14 +267,14 @@ impl Fleet {
         is_new
     }
 
-    /// Tries operations again that a backend was believed to lack for long enough.
+    /// Expires lessons about missing operations that are old enough to try again.
     pub fn expire_lessons(&self, state: &BackendState, now: Timestamp) {
         if state.lessons.expire(now) {
             self.republish();
         }
     }
 
-    /// Builds the topology again, of the same backends with what was learned of them.
+    /// Rebuilds the topology from the same backends and everything learned about them.
     fn republish(&self) {
         let _one_writer = self.known.lock();
         self.publish(self.topology().backends.clone());
@@ -304,7 +305,8 @@ impl Fleet {
     }
 }
 
-/// Completes declared models with discovered facts; without a declaration the discovered models count.
+/// Completes declared models with discovered facts; without a declaration the discovered models
+/// count.
 fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<ModelEntry> {
     let Some(declared) = declared else { return discovered.to_vec() };
     declared

@@ -1,5 +1,5 @@
-//! SplitMix64's mixing function (Steele, Lea and Flood, 2014): spreads every bit of a number over all
-//! bits of the result, so that consecutive or similar inputs give unrelated numbers.
+//! SplitMix64's mixing function (Steele, Lea and Flood, 2014): spreads every bit of a number over
+//! all bits of the result, so that consecutive or similar inputs give unrelated numbers.
 
 /// Added before mixing, or from one number of a sequence to the next: 2^64 / golden ratio.
 pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,5 +1,5 @@
-//! Mock engines: real sockets, invented responses. They serve `penstock demo` and the tests
-//! that need an engine to fail in an exact way. Above `api`; nothing below imports it.
+//! Mock engines: real sockets, invented responses. They serve `penstock demo` and the tests that
+//! need an engine to fail in an exact way. The module is above `api`; no lower module imports it.
 
 mod connection;
 mod deliver;

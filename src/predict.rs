@@ -1,12 +1,15 @@
-//! The engine model: when will a backend give the first token of a request, and how fast the next ones?
+//! The engine model: predicts when the first token of a request comes on a backend, and how fast
+//! the further ones.
 //!
-//! It does not learn times to the first token from requests that have ended: in an overload these labels come after
-//! the queue. It learns how long the engine's *steps* take ([`Coefficients`]), keeps which prompts were sent to
-//! it ([`Prompts`]), how old its streams are ([`Streams`]) and how long outputs get ([`Lengths`]), and computes the wait
-//! from them ([`predict`]). What is left is a factor that [`Residual`] follows.
+//! It does not learn from the times to the first token of requests that have ended: in an overload
+//! these labels come after the queue. Instead it learns how long the *steps* of the engine take
+//! ([`Coefficients`]). It tracks the prompts that were sent ([`Prompts`]), the ages of streams
+//! ([`Streams`]) and the lengths of outputs ([`Lengths`]), and computes the wait from them
+//! ([`predict`]). [`Residual`] corrects the remaining error by a factor. The equations are in
+//! `docs/routing/predictor.md`.
 //!
-//! [`BackendPredictor`] is all of it for one model on one backend; [`Predictor`] is what decisions and attempts share
-//! of it, and [`PredictionTicket`] a request there.
+//! [`BackendPredictor`] combines all of this for one model on one backend. [`Predictor`] shares it
+//! between decisions and attempts, and [`PredictionTicket`] follows one request.
 //!
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
 

@@ -1,16 +1,19 @@
-//! The data plane: what all its requests share, and the order in which a request passes its files.
+//! The data plane: the state that all its requests share, and the order in which a request passes
+//! its files.
 //!
-//! Life of a request: `phases` receives it from Pingora once `downstream` has a whole, checked head.
-//! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415);
-//! `local_response` serves what needs no backend, `direct` what is for one backend rather than a model,
-//! `broadcast` what is for all Ollama backends.
-//! `request_body` reads and scans the body. `rate_limits` refuses what the client's limits have no room
-//! for. `ensemble` makes the calls that an ensemble's final request is
-//! made of; that one goes on as any other. `retry` runs the attempts: `queue` has it wait where
-//! all backends are full, `decision` picks a backend and takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
-//! `forward` connects, sends and reads the response's head, `response` relays it, `context_shift` shortens
-//! a conversation that no backend has room for, `outcome` reports to the backend's health, circuit breaker and latency. A request that fails ends
-//! in `own_response`, with its status from `failure`. `observers` reports all of it.
+//! Life of a request: `phases` receives it from Pingora once `downstream` has a whole, checked
+//! head. `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413,
+//! 415); `local_response` serves what needs no backend, `direct` what is for one backend rather
+//! than a model, `broadcast` what is for all Ollama backends. `request_body` reads and scans the
+//! body. `rate_limits` refuses a request that exceeds the client's limits. `ensemble` makes the
+//! calls that an ensemble's final request is made of; that one goes on as any other. `retry` runs
+//! the attempts: `queue` makes it wait while all backends are full, `decision` picks a backend and
+//! takes its in-flight permit, `forward` makes the attempt. In it, `conversion` converts the
+//! request if the backend does not serve its API, `exchange` connects, sends and reads the
+//! response's head, `response` relays it, and `outcome` reports to the backend's health, circuit
+//! breaker and latency. `context_shift` shortens a conversation that no backend has room for. A
+//! request that fails ends in `own_response`, with its status from `failure`. `observers` reports
+//! all of it.
 
 mod allowed_models;
 mod attempt;
@@ -97,7 +100,7 @@ pub struct Proxy {
     started_with: Config,
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
-    /// Responses that are held rather than relayed.
+    /// The memory for responses that are held rather than relayed.
     responses: Arc<BodyBudget>,
     encoded: EncodedBodies,
     pool: ConnectionPool,
@@ -105,10 +108,10 @@ pub struct Proxy {
     ensembles: Ensembles,
     rates: RateLimiter,
     queues: Queues,
-    /// Shares limits with other penstocks, where `shared_state` is set.
+    /// Shares limits with other replicas, if `shared_state` is set.
     shared: OnceCell<Arc<SharedState>>,
     retries: RetryCredit,
-    /// When refused requests are to come back.
+    /// The times at which refused requests are to return.
     returns: ReturnTimes,
     observers: Observers,
     captures: Lease,
@@ -116,9 +119,10 @@ pub struct Proxy {
     homes: SessionHomes,
     seeds: Seeds,
     stopping: Arc<AtomicBool>,
-    /// Serves live usage, where `server.compat` asks for it.
+    /// Serves live usage, if `server.compat` enables it.
     usage: OnceCell<Box<dyn UsageApi>>,
-    /// In seconds since 1970: what models were `created` at, since no engine reports it.
+    /// The start in seconds since 1970: the `created` time of every model, since no engine reports
+    /// it.
     started_at: u64,
 }
 
@@ -171,7 +175,7 @@ impl Proxy {
         debug_assert!(is_first, "a process has one of it");
     }
 
-    /// What is shared with other penstocks, where something is.
+    /// The state shared with other replicas, if there is any.
     pub fn shared_state(&self) -> Option<&SharedState> {
         self.shared.get().map(|shared| &**shared)
     }
@@ -181,7 +185,7 @@ impl Proxy {
         self.generation.load_full()
     }
 
-    /// New requests use this configuration; those in flight keep theirs.
+    /// Uses this configuration for new requests; those in flight keep theirs.
     pub fn adopt(&self, generation: Arc<Generation>) {
         self.pool.set_limits(&generation.config.limits);
         self.rates.adopt(&generation.config);
@@ -189,7 +193,8 @@ impl Proxy {
         self.queues.signal();
     }
 
-    /// What this process started with: addresses, threads and other things no reload changes.
+    /// The configuration that this process started with: addresses, threads and other things no
+    /// reload changes.
     pub fn config(&self) -> &Config {
         &self.started_with
     }
@@ -199,22 +204,22 @@ impl Proxy {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Whether the process is shutting down.
+    /// Returns whether the process is shutting down.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The same, shared.
+    /// The flag of [`Self::is_stopping`], shared.
     pub fn stopping(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopping)
     }
 
-    /// Until when decisions are captured.
+    /// The time during which decisions are captured.
     pub fn captures(&self) -> &Lease {
         &self.captures
     }
 
-    /// Requests in flight, local responses included.
+    /// The number of requests in flight, local responses included.
     pub fn in_flight(&self) -> usize {
         self.clients.in_flight()
     }
@@ -224,12 +229,12 @@ impl Proxy {
         &self.clients
     }
 
-    /// Ids of stored responses whose backend is known.
+    /// The number of ids of stored responses whose backend is known.
     pub fn response_ids(&self) -> usize {
         self.response_ids.len()
     }
 
-    /// Ids of stored responses that made room for others.
+    /// The number of ids of stored responses that were evicted.
     pub fn evicted_response_ids(&self) -> u64 {
         self.response_ids.evicted()
     }
@@ -239,32 +244,32 @@ impl Proxy {
         &self.homes
     }
 
-    /// What ensembles have come to.
+    /// The counts of ensembles.
     pub fn ensembles(&self) -> &EnsembleFigures {
         &self.ensembles.figures
     }
 
-    /// What clients have used of their limits.
+    /// The clients' use of their limits.
     pub fn rates(&self) -> &RateLimiter {
         &self.rates
     }
 
-    /// The requests that wait.
+    /// The queues of requests that wait for a backend.
     pub fn queues(&self) -> &Queues {
         &self.queues
     }
 
-    /// Commands and uploads of Ollama clients that run now.
+    /// The number of commands and uploads of Ollama clients in flight.
     pub fn commands(&self) -> usize {
         self.broadcasts.in_flight()
     }
 
-    /// Bytes of request bodies held now.
+    /// The number of bytes of request bodies held now.
     pub fn held_bytes(&self) -> usize {
         self.bodies.held()
     }
 
-    /// Bytes of responses held now.
+    /// The number of bytes of responses held now.
     pub fn held_response_bytes(&self) -> usize {
         self.responses.held()
     }
@@ -280,17 +285,17 @@ impl Proxy {
         &self.encoded
     }
 
-    /// Idle connections kept to a backend.
+    /// The number of idle connections kept to a backend.
     pub fn idle_connections(&self, id: BackendId) -> usize {
         self.pool.idle_count(id)
     }
 
-    /// Closes idle connections that timed out or whose backend is gone, and reloads certificates whose
-    /// files have changed. To be called about once a second.
+    /// Closes idle connections that timed out or whose backend is gone, and reloads certificates
+    /// whose files have changed. To be called about once a second.
     pub fn sweep(&self) {
         let generation = self.generation.load();
         generation.fleet.refresh_predictions(now());
-        // What only time changes: cooldowns, circuit breakers.
+        // Cooldowns and circuit breakers change by time alone.
         self.queues.signal();
         let fleet = generation.fleet.topology();
         self.pool.sweep(&fleet.backends);

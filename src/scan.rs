@@ -62,13 +62,13 @@ pub const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 /// The input of a scan besides the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScanOptions {
-    /// How the prompt's length is estimated.
+    /// The method that estimates the prompt's length.
     pub estimate: TokenEstimate,
-    /// When the request arrived.
+    /// The time at which the request arrived.
     pub arrived_at: Timestamp,
 }
 
-/// Why a body is rejected.
+/// The reason why a body is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
     /// The body is not JSON, or not a JSON object.
@@ -79,7 +79,7 @@ pub enum ScanError {
         /// The syntax expected at that offset.
         expected: Syntax,
     },
-    /// The JSON has a comma that nothing follows.
+    /// The JSON has a trailing comma.
     #[error(
         "the body is not valid JSON: a comma before byte {offset} has nothing behind it (trailing comma)"
     )]
@@ -99,7 +99,7 @@ pub enum ScanError {
         /// The offset of the error in the body, in bytes.
         offset: usize,
     },
-    /// The `content-type` is that of another kind of body.
+    /// The `content-type` names another kind of body.
     #[error("the operation takes a body of {expected}: check the content-type")]
     MediaType {
         /// The media type the operation takes.
@@ -121,7 +121,8 @@ pub enum ScanError {
         /// The type it must have.
         expected: &'static str,
     },
-    /// A field that penstock decides by is there in a second spelling, which engines may read instead.
+    /// A field that penstock decides by occurs in a second spelling, which engines may read
+    /// instead.
     #[error(
         "the body has '{field}' in another spelling or a second time, which engines read differently"
     )]
@@ -163,7 +164,7 @@ impl ScanError {
         }
     }
 
-    /// The field that caused the error, if it was a single one.
+    /// Returns the field that caused the error, if it was a single one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
             Self::WrongType { field, .. } | Self::Twin { field } => Some(field),
@@ -181,8 +182,8 @@ impl ScanError {
 /// Scans the body of a request. `content_type` is the value of that header.
 ///
 /// # Errors
-/// [`ScanError`] if the body is malformed, its model is empty, or a field that the scan reads has the
-/// wrong type. A body without a model is fine here: see [`RequestProfile::names_model`].
+/// [`ScanError`] if the body is malformed, its model is empty, or a field that the scan reads has
+/// the wrong type. A body without a model is fine here: see [`RequestProfile::names_model`].
 pub fn scan(
     operation: Operation,
     content_type: Option<&str>,
@@ -190,7 +191,8 @@ pub fn scan(
     options: ScanOptions,
 ) -> Result<RequestProfile, ScanError> {
     match operation.row().body {
-        // Many clients send JSON under no name or another; only a form is surely not meant to be JSON.
+        // Many clients send JSON with a wrong or missing content-type; only a form cannot be meant
+        // as JSON.
         BodyFormat::Json if is_form(content_type) => {
             Err(ScanError::MediaType { expected: "application/json" })
         }
@@ -205,7 +207,7 @@ pub fn scan(
 /// Scans a body that may be a form or JSON, whatever the operation takes.
 ///
 /// # Errors
-/// As those of [`scan`].
+/// The same as those of [`scan`].
 pub fn scan_any(
     operation: Operation,
     content_type: Option<&str>,
@@ -218,13 +220,13 @@ pub fn scan_any(
     json::scan(operation, body, options)
 }
 
-/// Whether a `content-type` is that of a form with parts.
+/// Returns whether a `content-type` names a form with parts.
 fn is_form(content_type: Option<&str>) -> bool {
     let kind = content_type.and_then(|text| text.split(';').next());
     kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("multipart/form-data"))
 }
 
-/// Whether a model's name consists of white space only.
+/// Returns whether a model's name consists of white space only.
 fn is_blank(raw: &[u8], escaped: bool) -> bool {
     let starts_visibly = raw.first().is_some_and(u8::is_ascii_graphic);
     (escaped || !starts_visibly) && unescape::Unescape::new(raw).all(char::is_whitespace)
@@ -234,7 +236,7 @@ fn to_tokens(text: u64) -> TokenCount {
     TokenCount(u32::try_from(text / TEXT_PER_TOKEN).unwrap_or(u32::MAX))
 }
 
-/// An offset in a body. A body too large for it is rejected before the scan.
+/// Converts an offset in a body. Larger bodies are rejected before the scan.
 fn to_offset(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }

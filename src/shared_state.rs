@@ -1,10 +1,10 @@
-//! What several penstocks share through a Redis or Valkey server: limits per client, and what is in flight on
-//! backends ([`load`]). A request is admitted by one script in one round trip; its end is reported by a background task.
-//! Whatever happens to the server, no request fails or waits longer than the timeout: then only the limits of this
-//! process hold.
+//! State that several replicas share through a Redis or Valkey server: limits per client, and the
+//! requests in flight on backends ([`load`]). One script admits a request in one round trip; a
+//! background task reports its end. If the server fails, no request fails or waits longer than the
+//! timeout: only the limits of this process then hold.
 //!
-//! Slots in flight are leases that expire, renewed while requests run, so that those of a killed penstock
-//! are free again. The server's clock counts for all.
+//! Slots in flight are leases that expire, renewed while requests run, so that the slots of a
+//! killed replica become free again. The server's clock counts for all.
 
 mod link;
 mod load;
@@ -28,59 +28,60 @@ use crate::config::{RateLimits, SharedStateConfig};
 use link::{Link, LinkError};
 use permit::Settlement;
 
-/// Ends of requests that wait for the server; further ones are dropped, and their leases expire.
+/// The most ends of requests that wait for the server; further ones are dropped, and their leases
+/// expire.
 const QUEUE: usize = 8192;
-/// Ends of requests that are sent together.
+/// The most ends of requests that are sent together.
 const BATCH: usize = 64;
-/// Timeouts in a row after which the server counts as gone.
+/// The number of timeouts in a row after which the server counts as gone.
 const MOST_TIMEOUTS: u32 = 3;
-/// The wait between two attempts to reach the server.
+/// The first and the longest wait between two attempts to reach the server.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Between two lines of the log that say the same of the server: one that accepts connections and refuses what is written
-/// would be reached and not reached several times per second.
+/// The least time between two log lines with the same state of the server. A server that accepts
+/// connections but refuses writes would otherwise change its state several times per second.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// One client whose use is shared, with its limits.
+/// One client with shared limits.
 #[derive(Debug, Clone)]
 pub struct SharedAccount {
-    /// Its name: the same in every penstock.
+    /// The client's name, the same in every replica.
     pub name: String,
     /// Its limits.
     pub limits: RateLimits,
 }
 
-/// What the server says about a request.
+/// The result of a request's admission by the server.
 #[derive(Debug)]
 pub enum SharedEnd {
     /// It may go on.
     Admitted(SharedPermit, RateStatus),
     /// A limit is used up.
     Refused {
-        /// The position of the account.
+        /// The position of the refusing account.
         account: usize,
         /// The limit.
         kind: LimitKind,
-        /// When the request would fit.
+        /// The time until the request would fit.
         wait: Duration,
-        /// What is left.
+        /// The remaining limits.
         status: RateStatus,
     },
-    /// Nothing: the server is not reached.
+    /// No result: the server is unreachable.
     Unknown,
 }
 
-/// What the log said last of the server.
+/// The state of the server that was logged last.
 #[derive(Debug, Default)]
 struct Logged {
     is_up: Option<bool>,
-    /// When it was last said that the server is not reached, and that it is.
+    /// The times of the last line that the server is unreachable, and that it is connected.
     said_at: [Option<Instant>; 2],
 }
 
 impl Logged {
-    /// Whether a line is due: it says something new, and was not said a moment ago. What is left out is said later, if it is
-    /// still so.
+    /// Returns whether a line is due: its state is new, and was not logged a moment ago. A
+    /// suppressed line is logged later if it still holds.
     fn is_due(&mut self, is_up: bool, now: Instant) -> bool {
         let [down_at, up_at] = &mut self.said_at;
         let said_at = if is_up { up_at } else { down_at };
@@ -94,7 +95,7 @@ impl Logged {
     }
 }
 
-/// The state shared with other penstocks.
+/// The state shared with other replicas.
 #[derive(Debug)]
 pub struct SharedState {
     config: SharedStateConfig,
@@ -104,7 +105,7 @@ pub struct SharedState {
     link: ArcSwapOption<Link>,
     timeouts: AtomicU32,
     errors: AtomicU64,
-    /// Other penstocks whose requests in flight count.
+    /// The number of other replicas whose requests in flight count.
     penstocks: AtomicUsize,
     logged: Mutex<Logged>,
     lost: Notify,
@@ -114,7 +115,8 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// The state for a configuration; `None` where nothing is shared. `seed` distinguishes processes.
+    /// Returns the state for a configuration; `None` if nothing is shared. `seed` distinguishes
+    /// processes.
     pub fn new(config: &SharedStateConfig, seed: u64) -> Option<Arc<Self>> {
         config.redis.as_ref()?;
         let (settlements, receiver) = channel(QUEUE);
@@ -134,17 +136,17 @@ impl SharedState {
         }))
     }
 
-    /// Whether the server is reached.
+    /// Returns whether the server is connected.
     pub fn is_up(&self) -> bool {
         self.link.load().is_some()
     }
 
-    /// Commands that failed or took too long.
+    /// The number of commands that failed or took too long.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// Takes what a request needs from the limits of all its accounts, in all penstocks together.
+    /// Reserves a request's share of the limits of all its accounts, over all replicas.
     pub async fn admit(self: &Arc<Self>, accounts: &[SharedAccount], tokens: u64) -> SharedEnd {
         let Some(link) = self.link.load_full() else { return SharedEnd::Unknown };
         let lease = self.next_lease.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +155,7 @@ impl SharedState {
         let call = link.admit(&keys, accounts, (tokens, &member), self.config.lease);
         let numbers = match timeout(self.config.timeout, call).await {
             Ok(Ok(numbers)) => numbers,
-            // Tokens that it took all the same sink away, and its lease expires.
+            // Tokens that the server reserved nevertheless drain over time, and the lease expires.
             Err(_too_slow) => {
                 self.note_timeout(&link);
                 return SharedEnd::Unknown;
@@ -188,7 +190,7 @@ impl SharedState {
         SharedEnd::Admitted(SharedPermit::new(Arc::clone(self), reserved), status)
     }
 
-    /// The names of each account's use and leases.
+    /// The key names of each account's use and leases.
     fn keys(&self, accounts: &[SharedAccount]) -> Vec<String> {
         let prefix = &self.config.prefix;
         let names = accounts.iter().map(|account| format!("{prefix}:limits:{}", account.name));
@@ -208,7 +210,7 @@ impl SharedState {
 
     fn note_timeout(&self, link: &Arc<Link>) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        // One slow response is not the end of the server.
+        // One slow response does not mean that the server is gone.
         if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_TIMEOUTS {
             self.lose(link, &format!("no response within {:?}", self.config.timeout));
         }
@@ -253,7 +255,8 @@ impl SharedState {
                     let link = Arc::new(link);
                     self.link.store(Some(Arc::clone(&link)));
                     self.serve(&link, &mut receiver).await;
-                    // A connection that was of no use is not made again at once.
+                    // Only a connection that lasted resets the wait: a useless one is not made
+                    // again at once.
                     if reached_at.elapsed() >= LONGEST_WAIT {
                         wait = FIRST_WAIT;
                     }
@@ -263,16 +266,16 @@ impl SharedState {
                     self.report_down(&error.to_string());
                 }
             }
-            // Their leases expire, or the server has lost them.
+            // The leases of these requests expire, or the server has lost them.
             while receiver.try_recv().is_ok() {}
             sleep(wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 
-    /// Works with one connection until it is lost.
+    /// Uses one connection until it is lost.
     async fn serve(&self, link: &Arc<Link>, receiver: &mut Receiver<Settlement>) {
-        // The first tick is at once: a server that was restarted has no leases.
+        // The first tick is immediate: a restarted server has no leases.
         let mut renewal = interval(self.config.lease / 3);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -317,7 +320,7 @@ impl SharedState {
             each.collect()
         };
         link.renew(&held, self.config.lease).await?;
-        // A request may have ended meanwhile: its lease must not have been renewed for nothing.
+        // A request may have ended meanwhile, and its lease must not stay renewed.
         let ended: Vec<(String, String)> = {
             let leases = self.leases.lock();
             let running: ahash::HashSet<String> =
@@ -329,7 +332,7 @@ impl SharedState {
     }
 }
 
-/// What is left of the limits of all accounts, where the least is.
+/// The remaining limits, each of the account with the least.
 fn status_of(accounts: &[SharedAccount], numbers: &[i64]) -> RateStatus {
     let mut status = RateStatus::default();
     let quota = |limit: Option<u32>, remaining: i64, reset: i64| {

@@ -1,7 +1,7 @@
-//! Engines, clients and balancers in virtual time: what a fleet would have done, computed instead of measured.
-//! The router, the fleet and the prefix index are those of the proxy; engines are simulated. Time and randomness
-//! come in as arguments, time is a whole number, and nothing here reads a clock or a file, so that two runs give
-//! the same bytes.
+//! Engines, clients and balancers in virtual time: computes how a fleet would have behaved, instead
+//! of measuring it. The router, the fleet and the prefix index are those of the proxy; engines are
+//! simulated. Time and randomness are arguments, time is an integer, and nothing here reads a clock
+//! or a file, so two runs give the same bytes.
 
 pub mod capacity;
 pub mod compare;

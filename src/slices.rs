@@ -1,6 +1,6 @@
-//! Parts of slices that the caller knows to exist. Indexing would panic where that is wrong; these assert
-//! it in debug builds and give nothing in release builds, so that a broken invariant is found by a test and
-//! costs a user no process.
+//! Parts of slices that the caller knows to exist. Indexing would panic if that is wrong. These
+//! functions assert it in debug builds and return an empty or default value in release builds: a
+//! test finds a broken invariant, and no user's process crashes.
 
 use std::fmt::Debug;
 use std::slice::SliceIndex;

@@ -13,13 +13,12 @@ pub struct TokenCount(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub u64);
 
-/// A length of time in microseconds, where making a [`Duration`] of it would cost more than what it is
-/// read for.
+/// Microseconds as an integer, for paths where [`Duration`] arithmetic is measurable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// The same as a duration.
+    /// Converts it to a duration.
     pub fn to_duration(self) -> Duration {
         Duration::from_micros(self.0)
     }
@@ -48,7 +47,7 @@ impl Timestamp {
     }
 }
 
-/// Returns a duration in whole seconds, rounded up: as `Retry-After` has it.
+/// Returns a duration in whole seconds, rounded up, as in `Retry-After`.
 pub fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
 }
@@ -64,7 +63,7 @@ pub fn narrow(value: f64) -> f32 {
     value as f32
 }
 
-/// The whole part of a number as an index; 0 for what is less.
+/// The whole part of a number as an index; 0 for a negative one.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -74,7 +73,7 @@ pub fn floor_index(value: f64) -> usize {
     value as usize
 }
 
-/// The same number with only the digits an `f32` has: 0.6 and not 0.6000000238418579.
+/// Widens a number to only the digits an `f32` has: 0.6 and not 0.6000000238418579.
 pub fn widen(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
@@ -89,12 +88,12 @@ pub fn to_millis(duration: Duration) -> f64 {
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// So many KiB.
+    /// Returns `count` KiB.
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
 
-    /// So many MiB.
+    /// Returns `count` MiB.
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
@@ -118,19 +117,19 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// A value in YAML that does not carry a unit, or one that is not known.
+/// A value in YAML without a unit, or with an unknown one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// Not a size.
+    /// A value that is not a size.
     #[error("'{given}' is not a size: write a whole number with B, KiB, MiB or GiB, as in 32MiB")]
     Size {
-        /// What was written.
+        /// The given text.
         given: String,
     },
-    /// Not a duration.
+    /// A value that is not a duration.
     #[error("'{given}' is not a duration: write a number with ms, s, m or h, as in 250ms or 5s")]
     Duration {
-        /// What was written.
+        /// The given text.
         given: String,
     },
 }

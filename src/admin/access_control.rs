@@ -1,6 +1,6 @@
 //! Access control of the admin port. It trusts its network, but not the browsers on it: a web page
-//! from another site must neither read responses (DNS rebinding: a foreign name that resolves to this
-//! address) nor post (CSRF).
+//! from another site must neither read responses (DNS rebinding: a foreign name that resolves to
+//! this address) nor post (CSRF).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,12 +12,13 @@ use super::response::Refusal;
 use crate::api::bearer_token;
 use crate::config::Secret;
 
-/// Whether an endpoint requires the token, if one is configured.
+/// The access that an endpoint grants, and whether it requires the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// No token: probes of orchestrators cannot send one.
     Open,
-    /// The same under any host name: the response says nothing but whether the process is well.
+    /// No token, and the same under any host name: the response contains only whether the process
+    /// is well.
     Probe,
     /// The token, if one is configured.
     Token,
@@ -40,7 +41,8 @@ pub(super) fn check(
     let has_token = token.is_some_and(|token| is_sent(headers, token));
     // No web page knows the token, so a request with the token may use any host name.
     let is_local = headers.get_all(header::HOST).iter().all(|host| is_local_host(host.as_bytes()));
-    // With a token configured, the page may be opened under any host name: its data needs the token.
+    // With a token configured, the page may be opened under any host name: its data needs the
+    // token.
     let is_harmless = match access {
         Access::Page => token.is_some(),
         Access::Probe => true,
@@ -59,7 +61,7 @@ fn is_sent(headers: &HeaderMap, token: &Secret) -> bool {
     bearer_token(headers).is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
 }
 
-/// Whether a Host header names an IP address or localhost, which DNS rebinding cannot use.
+/// Returns whether a Host header names an IP address or localhost, which DNS rebinding cannot use.
 fn is_local_host(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     if let Some(rest) = host.strip_prefix('[') {

@@ -1,7 +1,8 @@
-//! Limits the number of connections to the admin port and their idle time. Over the limit a new connection takes the
-//! place of the one that has waited longest for a request, so that clients that send nothing do not lock out probes.
-//! Where all serve requests it is refused at once: the port has one thread, which must stay available to the others.
-//! Request heads are read by the data port's guard, with the same strict checks and a deadline.
+//! Limits the number of connections to the admin port and their idle time. Over the limit a new
+//! connection replaces the one that has waited longest for a request, so that idle clients do not
+//! lock out probes. If all connections serve requests, the new one is refused at once: the port has
+//! one thread, which must stay available to the others. The data port's guard reads the request
+//! heads, with the same strict checks and a deadline.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -27,12 +28,13 @@ use crate::downstream::response_writer::RawResponse;
 use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
 
-/// How many refused connections get an error response at a time; further ones are just closed.
+/// The number of refused connections that get an error response at a time; further ones are closed
+/// without one.
 const REFUSED_AT_ONCE: usize = 64;
 /// The idle timeout between two requests of a connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The connections that wait for a request, in the order in which they began to.
+/// The connections that wait for a request, in the order in which they started to wait.
 #[derive(Default)]
 struct Waiting {
     next: AtomicU64,
@@ -48,7 +50,7 @@ impl Waiting {
         Place { line: self, number, leave }
     }
 
-    /// Ends the connection that has waited longest; returns whether there is one.
+    /// Ends the connection that has waited longest. Returns whether there was one.
     fn evict(&self) -> bool {
         let first = self.connections.lock().pop_first();
         first.map(|(_, leave)| leave.notify_one()).is_some()
@@ -123,7 +125,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
     }
 }
 
-/// The message for a client; only the deadline is another option than the data port's.
+/// Returns the message for a client. It differs from the data port's only in the option for the
+/// deadline.
 fn message(error: HeadError) -> String {
     if error == HeadError::TimedOut {
         return "The request head did not arrive in time (admin.header_timeout)".to_owned();

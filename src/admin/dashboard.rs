@@ -1,6 +1,7 @@
-//! The dashboard: a live view of the fleet, its history, decisions and usage for browsers. One response
-//! holds the whole page and no data: the page follows the usage stream of this port and reads its other
-//! pages, with the token if one is configured. `page.html` is the frame of the style and the scripts.
+//! The dashboard: a live view of the fleet, its history, decisions and usage for browsers. One
+//! response holds the whole page and no data: the page follows the usage stream of this port and
+//! reads its other pages, with the token if one is configured. `page.html` is the frame of the
+//! style and the scripts.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -10,7 +11,7 @@ use super::{Admin, Call};
 
 const PAGE: &str = include_str!("dashboard/page.html");
 const STYLE: &str = include_str!("dashboard/style.css");
-/// In the order in which they use each other.
+/// The scripts, in the order in which they use each other.
 const SCRIPT: &str = concat!(
     include_str!("dashboard/data.js"),
     include_str!("dashboard/show.js"),

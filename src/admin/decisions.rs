@@ -14,12 +14,12 @@ use crate::proxy::explain_with_shift;
 use crate::routing::Peek;
 use crate::routing::audit::{DryRun, DryRunRequest};
 
-/// How long decisions are captured after the last request for them.
+/// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
 
-/// `/decisions`: the latest decisions, newest first; `n` limits their number. `capture=true` starts or
-/// extends the capture of whole decisions and returns the captured ones; `capture=false` ends the
-/// capture and deletes them.
+/// `/decisions`: the latest decisions, newest first; `n` limits their number. `capture=true` starts
+/// or extends the capture of whole decisions and returns the captured ones; `capture=false` ends
+/// the capture and deletes them.
 pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
     let count = match given("n=") {
@@ -56,7 +56,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
     AdminResponse::of("application/json", format!("{head}{end}{}{end}]}}\n", lines.join(",\n")))
 }
 
-/// `POST /explain`: decides about the request in the body and moves nothing.
+/// `POST /explain`: decides about the request in the body without side effects.
 pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
@@ -69,8 +69,8 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
         records_prompts: false,
         homes: Some(admin.proxy.session_homes()),
     };
-    // A dry run must not change later decisions: the rotation does not advance, and random picks draw
-    // from a separate generator.
+    // A dry run must not change later decisions: the rotation does not advance, and random picks
+    // draw from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
     Ok(AdminResponse::json(&explain_with_shift(&dry_run, &sample, &mut random)))
 }

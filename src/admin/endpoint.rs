@@ -1,4 +1,4 @@
-//! The rows of the table of endpoints: what an endpoint is, and how one is written.
+//! The rows of the table of endpoints: their type, and the functions that build them.
 
 use http::Method;
 
@@ -35,7 +35,7 @@ impl Verb {
 /// One row of the table of endpoints.
 pub(super) struct Endpoint {
     pub(super) verb: Verb,
-    /// Its path, and aliases of it.
+    /// The path of the endpoint, and its aliases.
     pub(super) paths: &'static [&'static str],
     pub(super) access: Access,
     pub(super) about: &'static str,

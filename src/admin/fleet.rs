@@ -8,7 +8,8 @@ use crate::clock::now;
 use crate::fleet::Model;
 use crate::routing::ChosenStrategy;
 
-/// `/fleet`: the full state of every backend, and the strategy of each model that `auto` has chosen one for.
+/// `/fleet`: the full state of every backend, and the strategy that `auto` has chosen for each
+/// model.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut dump = crate::fleet::dump::dump(&call.generation.fleet, now());
     let strategies = strategies(call);
@@ -36,7 +37,7 @@ pub(super) fn config(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     ))
 }
 
-/// `/backends/{name}/drain`: it receives no new requests; those in flight continue.
+/// `/backends/{name}/drain`: the backend receives no new requests; those in flight continue.
 pub(super) fn drain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     set_draining(call, true)
 }

@@ -15,8 +15,8 @@ pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Re
 }
 
 /// `/health/ready`: 503 until the first health check of every backend has finished, and during
-/// shutdown. An unhealthy fleet does not make this process unready: clients get its errors. Under a name that a web page
-/// could have made up it says the status alone.
+/// shutdown. An unhealthy fleet does not make this process unready: clients get its errors. If a
+/// web page could have made up the host name, the response contains only the status.
 pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
@@ -45,7 +45,7 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Ref
     Ok(AdminResponse::json(&body).with_status(code))
 }
 
-/// `/health`: how many backends are healthy; always 200.
+/// `/health`: the number of healthy backends; always 200.
 pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let total = fleet.backends.len();

@@ -1,4 +1,4 @@
-//! `/usage`: what the token ledger counted, summed up by key, model, backend or day.
+//! `/usage`: the counts of the token ledger, summed up by key, model, backend or day.
 
 use std::sync::Arc;
 
@@ -10,12 +10,13 @@ use crate::api::query_value;
 use crate::observe::ledger::{Dimension, ReportQuery, ReportRow, parse_day};
 use crate::observe::usage::UsageError;
 
-/// The rows of a response without `n`.
+/// The number of rows in a response without `n`.
 const DEFAULT_ROWS: usize = 100;
-/// The most rows of a response.
+/// The maximum number of rows in a response.
 const MAX_ROWS: usize = 1000;
 
-/// `/usage`: the sums of `by`, the largest first. `since` and `until` are days; `n` limits the rows.
+/// `/usage`: the sums of `by`, the largest first. `since` and `until` are days; `n` limits the
+/// rows.
 pub(super) fn report(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     let request = read(call.query);
     let usage = Arc::clone(&admin.usage);

@@ -8,8 +8,8 @@ use crate::units::parse_duration;
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
 
-/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused. With `?simulate=15m` it
-/// simulates the recent traffic first.
+/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused. With
+/// `?simulate=15m` it simulates the recent traffic first.
 pub(super) fn reload(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     let commands = admin.commands.clone();
     let given = query_value(call.query, "simulate");

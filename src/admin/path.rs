@@ -1,7 +1,7 @@
 //! Path patterns of endpoints, in which `{name}` matches one segment.
 
-/// Matches `path` against the pattern `known`; returns the segment that matches `{name}`, or an empty
-/// text if the pattern has none.
+/// Matches `path` against the pattern `known`; returns the segment that matches `{name}`, or an
+/// empty text if the pattern has none.
 pub(super) fn capture(known: &str, path: &str) -> Option<String> {
     let mut captured = String::new();
     let (mut wanted, mut given) = (known.split('/'), path.split('/'));

@@ -1,4 +1,4 @@
-//! `POST /quote`: where a request would meet its objectives, before it is sent.
+//! `POST /quote`: the backends that would meet the objectives of a request, before it is sent.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,15 +10,15 @@ use crate::predict::Sent;
 use crate::routing::{QuotedBackend, quote};
 use crate::scoring::Objectives;
 
-/// A request as far as its latencies depend on it.
+/// The part of a request that its latencies depend on.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Quoted {
-    /// May be left out where there is only one.
+    /// Optional if there is only one model.
     model: Option<String>,
-    /// Tokens of its prompt.
+    /// The tokens of its prompt.
     tokens: u32,
-    /// Those of them that are cached.
+    /// The tokens of its prompt that are cached.
     #[serde(default)]
     cached: u32,
     max_tokens: Option<u32>,
@@ -88,7 +88,7 @@ fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value
     })
 }
 
-/// To tenths.
+/// Rounds to tenths.
 fn rounded(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }

@@ -45,7 +45,7 @@ impl AdminResponse {
         Self::of_bytes(kind, body.into_bytes())
     }
 
-    /// The same, already encoded.
+    /// A body of another content type, already encoded.
     pub(super) fn of_bytes(kind: &'static str, body: Vec<u8>) -> Self {
         Self { status: StatusCode::OK, kind, body, field: None }
     }
@@ -57,13 +57,13 @@ impl AdminResponse {
         Self::of("application/json", text)
     }
 
-    /// The same response with another status than 200.
+    /// Returns the same response with another status than 200.
     #[must_use]
     pub(super) fn with_status(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
 
-    /// Sends it; without its body as a response to HEAD.
+    /// Sends the response; without its body if the request was HEAD.
     pub(super) async fn send(
         self,
         session: &mut ServerSession,
@@ -85,7 +85,7 @@ impl AdminResponse {
     }
 }
 
-/// Why the admin port refuses a request.
+/// The reason why the admin port refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("requests from web pages are refused: there is an Origin header")]

@@ -1,5 +1,5 @@
-//! `penstock check`: loads a configuration and builds everything that a start builds, without opening
-//! a port or connecting to a backend.
+//! `penstock check`: loads a configuration and builds everything that a start builds, without
+//! opening a port or connecting to a backend.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ Exit codes: 0 valid (with or without warnings), 2 invalid.";
 
 /// The longest line of the summary, in bytes.
 const MAX_LINE: usize = 8192;
-/// The most models in a line.
+/// The maximum number of models in a line.
 const SHOWN_MODELS: usize = 20;
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(super) struct CheckArgs {
 pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
     let config = args.config.load_and_warn(output)?;
     if let Err(error) = Ledger::check(&config.ledger) {
-        // Only a warning: a start counts in memory until the file can be used.
+        // Only a warning: after a start, counts stay in memory until the file can be used.
         output.complain("warning", format_args!("ledger.path: {error}"));
     }
     AccessLog::check(&config.access_log)
@@ -85,7 +85,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
     lines
 }
 
-/// The models that an alias leads to, with their weights where there are several.
+/// Returns the models that an alias leads to, with their weights if there are several.
 fn shares(split: Split<'_>) -> String {
     let branches: Vec<(&str, u32)> = split.branches().collect();
     if let [(model, _)] = branches.as_slice() {
@@ -116,12 +116,13 @@ fn strategy(routing: &RoutingConfig) -> String {
                 scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
             format!("{name} ({}; {})", scorers.join(", "), routing.picker.name())
         }
-        // The others have no parameters.
+        // The other pickers have no parameters.
         _ => name.to_owned(),
     }
 }
 
-/// The strategies that `auto` comes to, as far as the configuration says: discovery shows more.
+/// Returns the strategies that `auto` selects, as far as the configuration determines them:
+/// discovery finds more models.
 fn chosen_strategies(generation: &Generation) -> Vec<String> {
     let topology = generation.fleet.topology();
     let of = |model: &Model| {
@@ -145,7 +146,7 @@ fn models(config: &Config, backend: &BackendConfig) -> String {
     }
 }
 
-/// What becomes of a backend with several addresses; check looks none up.
+/// Returns the backends that the addresses of a name become; check resolves no names.
 fn members(backend: &BackendConfig) -> String {
     match &backend.srv {
         _ if !backend.is_group() => String::new(),

@@ -1,4 +1,5 @@
-//! The HTTP client of commands: sends one request to a running penstock and reads the whole response.
+//! The HTTP client of commands: sends one request to a running penstock and reads the whole
+//! response.
 
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ const MAX_RESPONSE: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Client {
     agent: Agent,
-    /// Scheme, host and port, and a base path if there is one.
+    /// Scheme, host and port, and the base path, if any.
     base: String,
     token: Option<String>,
-    /// A field that every POST has.
+    /// A field sent with every POST.
     header: Option<(&'static str, &'static str)>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Response {
     pub(super) body: Vec<u8>,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error("cannot connect to {base}: {source}")]
@@ -42,13 +43,13 @@ pub(super) enum ClientError {
 }
 
 impl Client {
-    /// A client for `base`; it sends `token` as bearer token.
+    /// Creates a client for `base` that sends `token` as bearer token.
     pub(super) fn new(base: &str, token: Option<&str>) -> Self {
         let agent = new_client(base.starts_with("https:"), TIMEOUTS);
         Self { agent, base: base.to_owned(), token: token.map(str::to_owned), header: None }
     }
 
-    /// The same client with a field in every POST.
+    /// Returns the same client with a field in every POST.
     pub(super) fn with_header(self, name: &'static str, value: &'static str) -> Self {
         Self { header: Some((name, value)), ..self }
     }
@@ -96,7 +97,7 @@ impl Client {
             | Error::HostNotFound
             | Error::Timeout(Timeout::Connect | Timeout::Resolve)
             | Error::Rustls(_) => ClientError::Connect { base, source },
-            // A failed TLS handshake is invalid data.
+            // The HTTP library reports a failed TLS handshake as invalid data.
             Error::Io(error)
                 if matches!(
                     error.kind(),
@@ -112,7 +113,7 @@ impl Client {
 }
 
 impl Response {
-    /// The value of a header, if it is text.
+    /// Returns the value of a header, if it is text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -125,7 +126,8 @@ mod tests {
 
     use super::*;
 
-    /// Serves one connection with `response`, and returns what the client made of it.
+    /// Serves one connection with `response`. Returns the client's result and the request that it
+    /// sent.
     fn exchange(response: &str) -> (Result<Response, ClientError>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());

@@ -67,7 +67,7 @@ pub(super) struct DemoArgs {
     traffic: bool,
 }
 
-/// Why the demo failed.
+/// The reason why the demo failed.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     #[error("cannot start the mock engines: {0}")]
@@ -119,7 +119,7 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
     };
     let served = server::serve(config, options);
     drop(scene);
-    // Clients of the load may wait for a response that does not come.
+    // Clients of the load may wait for a response that never comes.
     runtime.shutdown_background();
     Ok(served?)
 }
@@ -132,14 +132,14 @@ async fn start_engines(specs: Vec<EngineSpec>) -> std::io::Result<Vec<MockEngine
     Ok(engines)
 }
 
-/// `wanted`, or a free port of the same address when that is taken.
+/// Returns `wanted`, or a free port of the same address if that one is in use.
 fn free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(wanted)
         .or_else(|_taken| TcpListener::bind(SocketAddr::new(wanted.ip(), 0)))?;
     listener.local_addr()
 }
 
-/// Everything that runs.
+/// The running parts of a demo.
 #[derive(Debug, Clone)]
 struct Scene {
     addresses: Addresses,
@@ -151,7 +151,7 @@ impl Scene {
     /// The configuration, as a user would write it.
     fn to_yaml(&self) -> String {
         let Addresses { data, admin } = self.addresses;
-        // Faults are part of the show, not for this terminal.
+        // Faults are part of the demo, so their log messages stay out of this terminal.
         let mut yaml = format!(
             "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
              admin: {{ listen: \"{admin}\" }}\n\
@@ -163,7 +163,8 @@ impl Scene {
             yaml.push_str("  strategy: weighted\n  shadow: { strategy: round_robin }\n");
             yaml.push_str(&traffic.yaml());
         } else {
-            // A session has a home; everything else goes to the engine with the fewest requests.
+            // Requests of a session prefer its last backend; all others go to the engine with the
+            // fewest requests.
             yaml.push_str(
                 "  strategy: weighted\n  retry_unanswered: true\n  scorers:\n\
                  \x20   - { name: session-affinity, weight: 2 }\n\
@@ -184,7 +185,8 @@ impl Scene {
     }
 }
 
-/// Waits on another thread until the server is ready, then shows it. The server has the main thread.
+/// Waits on another thread until the server is ready, then runs the demo. The server has the main
+/// thread.
 fn visit(runtime: &Runtime, scene: Scene, once: bool) {
     runtime.spawn_blocking(move || {
         let addresses = scene.addresses;
@@ -222,7 +224,7 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
     Err(CliError::failure(DemoError::NotReady(READY_WITHIN.as_secs())))
 }
 
-/// Shows everything once; returns whether all went as it should.
+/// Runs everything once. Returns whether all went as it should.
 fn show_all(scene: &Scene) -> Result<bool, CliError> {
     let mut output = Output::of_process();
     let mut is_good = true;

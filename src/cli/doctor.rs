@@ -63,7 +63,7 @@ pub(super) struct DoctorArgs {
     config: ConfigArgs,
 }
 
-/// Why doctor fails.
+/// The reason why doctor fails.
 #[derive(Debug, thiserror::Error)]
 enum DoctorError {
     #[error("cannot examine the backends: {0}")]

@@ -1,4 +1,4 @@
-//! Engines of simulations: which row or file, and the flags that change its limits.
+//! The engines of simulations: a row or a file, and the flags that change its limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sim::engine::{
 };
 use crate::units::parse_duration;
 
-/// The engines whose schedulers differ.
+/// The engines with different schedulers.
 const SCHEDULERS: [Engine; 5] =
     [Engine::Vllm, Engine::Sglang, Engine::TrtLlm, Engine::LlamaCpp, Engine::Ollama];
 
@@ -37,13 +37,14 @@ pub(super) struct EngineFlags {
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
 
-    /// How engines schedule requests: vllm, sglang (longest cached prefix first), trtllm (nothing is preempted),
-    /// llamacpp (slots) or ollama (slots, and models loaded on demand) [default: the backend's `engine`]
+    /// The scheduler of engines: vllm, sglang (longest cached prefix first), trtllm (nothing is
+    /// preempted), llamacpp (slots) or ollama (slots, and models loaded on demand) [default: the
+    /// backend's `engine`]
     #[arg(long, value_name = "ENGINE", value_parser = scheduler)]
     scheduler: Option<Engine>,
 
-    /// Engines with so many slots, each with its own cache, as llama.cpp and Ollama have them [default: the
-    /// backend's num_parallel, 4 for llama.cpp, 1 for Ollama]
+    /// The number of slots of an engine, each with its own cache, as llama.cpp and Ollama have them
+    /// [default: the backend's num_parallel, 4 for llama.cpp, 1 for Ollama]
     #[arg(long, value_name = "N", conflicts_with_all = ["max_requests", "kv_blocks"])]
     slots: Option<u32>,
 
@@ -51,7 +52,7 @@ pub(super) struct EngineFlags {
     #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
     slot_context: u32,
 
-    /// How long Ollama takes to load a model
+    /// The time that Ollama takes to load a model
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     load_time: Duration,
 
@@ -67,7 +68,8 @@ fn scheduler(given: &str) -> Result<Engine, String> {
 }
 
 impl EngineFlags {
-    /// An engine with the limits of the flags; `engine` and `slots` are what a backend is configured with.
+    /// Returns an engine with the limits of the flags. `engine` and `slots` are the settings of the
+    /// backend.
     pub(super) fn applied(
         &self,
         spec: EngineSpec,
@@ -91,7 +93,7 @@ impl EngineFlags {
     }
 }
 
-/// Why there is no such engine.
+/// The reason why an engine cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EngineError {
     #[error("--engine: no row '{given}', and no file of that name (rows: {known})")]
@@ -108,13 +110,13 @@ pub(super) enum EngineError {
     Rows(#[from] RowError),
 }
 
-/// What `penstock fit --json` prints.
+/// The output of `penstock fit --json`.
 #[derive(Debug, Deserialize)]
 struct Fitted {
     step_time: Option<FittedTime>,
     step_table: Option<StepGrid>,
     limits: Limits,
-    /// What lies before the first step, where it was learned.
+    /// The time before the first step, if it was learned.
     #[serde(default)]
     front_end_ms: Option<f64>,
 }
@@ -156,17 +158,17 @@ struct Limits {
     has_slots: bool,
 }
 
-/// An engine, and the step time that its hardware cannot beat.
+/// An engine, and the lower bound of the step time on its hardware.
 #[derive(Clone)]
 pub(super) struct ChosenEngine {
     pub(super) spec: EngineSpec,
     pub(super) least: StepTime,
 }
 
-/// Where a fit begins for hardware that no row describes: nothing is too fast for it.
+/// The start of a fit for hardware that no row describes: without a lower bound of the step time.
 const UNKNOWN: &str = "unknown";
 
-/// The engine of a row, or of a file that a fit wrote.
+/// Returns the engine of a row, or of a file that a fit wrote.
 pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     let rows = engine_rows()?;
     if let Some(row) = rows.iter().find(|row| row.name() == given) {
@@ -203,7 +205,7 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     Ok(ChosenEngine { spec, least: StepTime::default() })
 }
 
-/// A step time as people read it: the name, the value and its unit.
+/// Formats a step time for people: the name, the value and its unit of each part.
 pub(super) fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5] {
     [
         ("base_ms", time.base as f64 / 1e9, "ms per step"),
@@ -214,7 +216,7 @@ pub(super) fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5
     ]
 }
 
-/// An engine as [`engine_of`] reads it.
+/// Returns an engine in the format that [`engine_of`] reads.
 pub(super) fn engine_json(time: &StepTime, spec: &EngineSpec, front_end: Option<u64>) -> Value {
     let time = readable(time).into_iter();
     let time: serde_json::Map<String, Value> =

@@ -16,7 +16,7 @@ pub(super) const FAILED: u8 = 1;
 /// Invalid arguments, or an invalid file that they name.
 pub(super) const USAGE: u8 = 2;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error(
@@ -73,7 +73,7 @@ pub(super) enum CliError {
     /// An error of one command, declared in its own file.
     #[error("{error}")]
     Command {
-        /// [`FAILED`] or [`USAGE`].
+        /// The exit code: [`FAILED`] or [`USAGE`].
         code: u8,
         error: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -115,7 +115,7 @@ impl CliError {
         }
     }
 
-    /// Whether the reader of standard output closed it.
+    /// Returns whether the reader of standard output closed it.
     pub(super) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
     }

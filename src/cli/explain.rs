@@ -1,6 +1,6 @@
-//! `penstock explain`: where a request would go, and why. Offline it decides by a configuration and
-//! a described fleet; with `--admin` it queries a running penstock; with `--decision` it replays captured
-//! decisions.
+//! `penstock explain`: the backend that a request would go to, and why. Offline it decides by a
+//! configuration and a described fleet; with `--admin` it queries a running penstock; with
+//! `--decision` it replays captured decisions.
 
 mod decision;
 
@@ -67,8 +67,8 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["request", "path", "headers"])]
     requests: Option<PathBuf>,
 
-    /// Replay captured decisions: the response of /decisions?capture=true or lines of it, with a decision
-    /// each; - is standard input
+    /// Replay captured decisions: the response of /decisions?capture=true or lines of it, with a
+    /// decision each; - is standard input
     #[arg(
         long,
         value_name = "FILE",
@@ -99,7 +99,8 @@ pub(super) struct ExplainArgs {
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// Query a running penstock, which decides by its own configuration: the address of its admin port
+    /// Query a running penstock, which decides by its own configuration: the address of its admin
+    /// port
     #[arg(
         long,
         value_name = "URL",
@@ -171,7 +172,7 @@ fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Resul
     Ok(())
 }
 
-/// What explains the requests: a router in this process, or a running penstock.
+/// The source of explanations: a router in this process, or a running penstock.
 enum Source {
     Local(Box<Local>),
     Remote(AdminPort),
@@ -186,9 +187,9 @@ impl Source {
     }
 }
 
-/// The most backends that a note names.
+/// The maximum number of backends that a note names.
 const MAX_NAMED: usize = 5;
-/// The greatest age of an event in a dump.
+/// The maximum age of an event in a dump.
 const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
 
 /// A router in this process, over the described fleet.
@@ -196,7 +197,7 @@ struct Local {
     generation: Generation,
     fleet: Arc<Topology>,
     rng: SmallRng,
-    /// Time stands still, so that a cooldown in a saved fleet does not end between lines.
+    /// The time is constant, so that a cooldown in a saved fleet does not end between lines.
     now: Timestamp,
 }
 
@@ -235,7 +236,7 @@ impl Local {
     }
 }
 
-/// Says how to get the models of backends that list none: nothing is discovered here.
+/// Notes how to get the models of backends that list none: nothing is discovered here.
 fn note_unknown_models(config: &Config, output: &mut Output) {
     let unknown = config.backends.iter().filter(|backend| backend.models.is_none());
     let names: Vec<&str> = unknown.map(|backend| backend.name.as_str()).collect();

@@ -40,8 +40,8 @@ pub(super) struct FitArgs {
     #[arg(required_unless_present = "list")]
     run: Option<PathBuf>,
 
-    /// Where the search begins: the row whose GPU and model are the most alike, a file of an earlier fit, or `unknown`
-    /// for hardware that no row is like
+    /// The start of the search: the row whose GPU and model are the most alike, a file of an
+    /// earlier fit, or `unknown` for hardware that no row is like
     #[arg(long, value_name = "ROW", required_unless_present = "list")]
     engine: Option<String>,
 
@@ -100,7 +100,7 @@ pub(super) fn run(args: &FitArgs, output: &mut Output) -> Result<(), CliError> {
 }
 
 impl FitArgs {
-    /// The requests of a run, or those of one backend in an access log.
+    /// Reads the requests of a run, or those of one backend in an access log.
     fn recorded(&self, path: &Path, text: &str, is_log: bool) -> Result<Run, FitError> {
         let wrong = |source| FitError::Run { path: path.to_owned(), source };
         if !is_log {

@@ -5,12 +5,12 @@ use std::io::{self, BufRead, Read};
 /// The UTF-8 byte order mark, which Windows tools write.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A text without a byte order mark.
+/// Returns a text without a byte order mark.
 pub(super) fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(MARK).unwrap_or(text)
 }
 
-/// The lines of an input, as bytes: a line that is not UTF-8 must not end the input.
+/// Reads the lines of an input as bytes: a line that is not UTF-8 must not end the input.
 pub(super) struct Lines<R> {
     input: R,
     /// The maximum number of bytes read of a line.
@@ -24,7 +24,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, limit, line: Vec::new(), has_started: false }
     }
 
-    /// The next line that is not blank; `None` at the end of the input.
+    /// Returns the next line that is not blank; `None` at the end of the input.
     pub(super) fn read(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             self.line.clear();

@@ -41,7 +41,8 @@ pub(super) fn start(config: &LogConfig) -> Result<ApplyLog, TryInitError> {
     }))
 }
 
-/// Pingora's messages at `info` are of no use to an operator, and its health messages repeat ours.
+/// Builds the filter. Pingora's messages at `info` are of no use to an operator, and its health
+/// messages duplicate ours.
 fn filter(config: &LogConfig) -> String {
     let level = config.level.name();
     match config.level {

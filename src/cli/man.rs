@@ -1,4 +1,4 @@
-//! `penstock man`: the manual page, made from the same table as `--help`.
+//! `penstock man`: the manual page, generated from the same table as `--help`.
 
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -106,7 +106,7 @@ fn commands(command: &Command) -> Roff {
     page
 }
 
-/// The commands without subcommands, with their full names.
+/// Returns the commands without subcommands, with their full names.
 fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
     let mut found = Vec::new();
     for one in command.get_subcommands() {

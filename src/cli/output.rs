@@ -22,12 +22,13 @@ impl Output {
         self.text(format_args!("{text}\n"))
     }
 
-    /// Writes a result as it is.
+    /// Writes a result without a newline.
     pub(super) fn text(&mut self, text: impl Display) -> Result<(), CliError> {
         write!(self.results, "{text}").and_then(|()| self.results.flush()).map_err(CliError::Output)
     }
 
-    /// Shows on standard error, which is a terminal, how much of some work is done; the line is gone at the end.
+    /// Shows the progress of some work on standard error, if that is a terminal; removes the line
+    /// at the end.
     pub(super) fn progress(&mut self, done: usize, all: usize) {
         const WIDTH: usize = 40;
         let filled = WIDTH * done / all.max(1);
@@ -37,7 +38,7 @@ impl Output {
         } else {
             "\r\x1b[K".to_owned()
         };
-        // As above.
+        // A closed standard error leaves no place to report to.
         _ = write!(self.complaints, "{line}").and_then(|()| self.complaints.flush());
     }
 
@@ -62,7 +63,7 @@ pub(super) mod testing {
 
     use super::*;
 
-    /// What was written to one stream.
+    /// The text written to one stream.
     #[derive(Debug, Clone, Default)]
     pub(in crate::cli) struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -20,8 +20,8 @@ pub(super) struct RoutingArgs {
     #[arg(long, value_name = "NAME")]
     routing_policy: Option<String>,
 
-    /// Scorers and weights, such as "prefix-affinity:3,queue-depth:2"; selects the strategy weighted
-    /// unless a policy or strategy is given
+    /// Scorers and weights, such as "prefix-affinity:3,queue-depth:2"; selects the strategy
+    /// weighted unless a policy or strategy is given
     #[arg(long, value_name = "NAME:WEIGHT,…")]
     routing_scorers: Option<String>,
 
@@ -55,26 +55,26 @@ pub(super) struct RoutingChoice {
 }
 
 impl RoutingChoice {
-    /// Whether no flag is given.
+    /// Returns whether no flag is given.
     pub(super) fn is_empty(&self) -> bool {
         self.strategy.is_none() && self.scorers.is_none()
     }
 
-    /// `routing` with the strategy and scorers of the flags.
+    /// Returns `routing` with the strategy and scorers of the flags.
     pub(super) fn apply(&self, routing: RoutingConfig) -> RoutingConfig {
         let strategy = self.strategy.unwrap_or(routing.strategy);
         let scorers = self.scorers.clone().unwrap_or(routing.scorers);
         RoutingConfig { strategy, scorers, ..routing }
     }
 
-    /// A warning about scorers whose strategy does not use them.
+    /// Returns a warning if the strategy does not use the scorers.
     pub(super) fn warning(&self) -> Option<Warning> {
         let routing = self.apply(RoutingConfig::default());
         routing.unused("routing").next().map(|(_key, warning)| warning)
     }
 }
 
-/// How backends are chosen.
+/// The strategy or preset that chooses backends.
 #[derive(Debug, Clone)]
 enum Policy {
     Strategy(Strategy),
@@ -84,12 +84,12 @@ enum Policy {
 /// The flags, merged with the policy file.
 #[derive(Debug, Default)]
 struct Selection {
-    /// With the flag or file that sets it.
+    /// The policy, and the flag or file that sets it.
     policy: Option<(Policy, String)>,
     scorers: Option<SelectedScorers>,
 }
 
-/// Scorers of the flag, as text, or of the file, validated.
+/// The scorers: those of the flag as text, or those of the file, validated.
 #[derive(Debug)]
 enum SelectedScorers {
     Text(String),
@@ -97,7 +97,7 @@ enum SelectedScorers {
 }
 
 impl RoutingArgs {
-    /// The settings the flags stand for, by their paths.
+    /// Returns the settings that the flags set, by their paths.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, CliError> {
         let Selection { policy, scorers } = self.read()?;
         let mut settings = Vec::new();
@@ -116,7 +116,7 @@ impl RoutingArgs {
         Ok(settings)
     }
 
-    /// The strategy and scorers of the flags.
+    /// Returns the strategy and scorers of the flags.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let Selection { policy, scorers } = self.read()?;
         let mut choice = match policy {
@@ -134,7 +134,7 @@ impl RoutingArgs {
         Ok(choice)
     }
 
-    /// The scorers of the flags, if any.
+    /// Returns the scorers of the flags, if any.
     pub(super) fn scorers(&self) -> Result<Option<Vec<ScorerSpec>>, CliError> {
         let Selection { policy, scorers } = self.read()?;
         match policy {
@@ -163,7 +163,8 @@ impl RoutingArgs {
 }
 
 impl Selection {
-    /// Flags override the file: scorers its policy, and a policy without scorers its scorers.
+    /// Merges the flags with the file. Flags take precedence: scorers of a flag replace the file's
+    /// policy, and a policy without scorers replaces its scorers.
     fn or(self, file: Self) -> Self {
         let keeps_list = match &self.policy {
             None | Some((Policy::Strategy(Strategy::Weighted), _)) => self.scorers.is_none(),
@@ -187,7 +188,7 @@ impl SelectedScorers {
         }
     }
 
-    /// The scorers, checked.
+    /// Validates the scorers and returns them.
     fn into_specs(self) -> Result<Vec<ScorerSpec>, CliError> {
         let text = match self {
             Self::List(list) => return Ok(list),

@@ -1,5 +1,5 @@
-//! `penstock score`: runs the scorers on given readings. One JSON object per line in, one per line out:
-//! for research, for tests, and to see what a weight does.
+//! `penstock score`: runs the scorers on given readings. One JSON object per line in, one per line
+//! out: for research, for tests, and to see the effect of a weight.
 
 mod book;
 mod choice;
@@ -35,10 +35,10 @@ Exit codes: 0 every line has a result, 1 standard input or output failed, 2 the 
 
 /// The JSON Schema of a line and its result; the readings are filled in from their table.
 const SCHEMA: &str = include_str!("score/schema.json");
-/// Where [`SCHEMA`] has the readings.
+/// The text in [`SCHEMA`] that the readings replace.
 const READINGS_MARK: &str = "\"readings\": {}";
 
-/// The longest line that is read.
+/// The maximum length of a line, in bytes.
 const LINE_LIMIT: u64 = 64 << 20;
 
 #[derive(Debug, Args)]

@@ -1,5 +1,5 @@
-//! `penstock simulate`: what a configuration would have done to a workload, by the router of the proxy over
-//! simulated engines.
+//! `penstock simulate`: the effect of a configuration on a workload, computed by the router of the
+//! proxy over simulated engines.
 
 mod arguments;
 mod assertion;
@@ -28,7 +28,7 @@ use formats::{difference_json, summary_json};
 use parallel::run_all;
 use setup::Plan;
 
-/// What came of one configuration.
+/// The results of one configuration.
 struct Arm<'a> {
     variant: &'a Variant,
     summaries: Vec<Summary>,

@@ -1,4 +1,4 @@
-//! Where a command's configuration comes from, and the flags that override it.
+//! The source of a command's configuration, and the flags that override it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigError, ConfigSource, Environment, Strategy};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 
-/// The flags every command with a configuration has.
+/// The flags of every command that has a configuration.
 #[derive(Debug, Default, Args)]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
@@ -32,7 +32,7 @@ struct FileFlag {
     config: Option<PathBuf>,
 }
 
-/// The configuration file, and whether the command line names it.
+/// The configuration file, if the command line names it.
 #[derive(Debug, Default)]
 struct FileArg {
     path: Option<PathBuf>,
@@ -91,7 +91,7 @@ impl ConfigArgs {
         Ok(self.source()?.load()?)
     }
 
-    /// Where it comes from.
+    /// Returns the source of the configuration.
     pub(super) fn source(&self) -> Result<ConfigSource, CliError> {
         let mut overrides = self.overrides.settings();
         overrides.extend(self.routing.settings()?);
@@ -102,7 +102,7 @@ impl ConfigArgs {
         })
     }
 
-    /// Loads the configuration and prints its warnings on standard error, those beside errors, too.
+    /// Loads the configuration. Prints its warnings on standard error, even if there are errors.
     pub(super) fn load_and_warn(&self, output: &mut Output) -> Result<Config, CliError> {
         let loaded = self.load();
         let warnings = match &loaded {
@@ -116,13 +116,14 @@ impl ConfigArgs {
         loaded
     }
 
-    /// Whether the command line names a file; PENSTOCK_CONFIG does not count, as it is meant for
-    /// commands that require a configuration.
+    /// Returns whether the command line names a file. PENSTOCK_CONFIG does not count, as it is
+    /// meant for commands that require a configuration.
     pub(super) fn is_explicit(&self) -> bool {
         self.file.is_explicit
     }
 
-    /// The routing flags. Scorers without a strategy select the weighted one, as in a configuration.
+    /// Returns the routing flags. Scorers without a strategy select the weighted one, as in a
+    /// configuration.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let mut choice = self.routing.choice()?;
         if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {
@@ -135,7 +136,7 @@ impl ConfigArgs {
         Ok(choice)
     }
 
-    /// The file it comes from.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> Result<&Path, CliError> {
         let default = Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
         self.file.path.as_deref().or(default).ok_or(CliError::NoConfig)

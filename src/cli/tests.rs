@@ -27,7 +27,7 @@ pub(super) fn call(arguments: &[&str]) -> Done {
     Done { code, results: results.text(), complaints: complaints.text() }
 }
 
-/// A file that is gone with the test.
+/// A file that is removed on drop.
 struct TempFile(PathBuf);
 
 impl TempFile {

@@ -1,5 +1,5 @@
-//! `penstock top`: a live view of the fleet and its traffic in a terminal. Polls `/metrics` and `/fleet`
-//! of the admin port; rates are those between two polls.
+//! `penstock top`: a live view of the fleet and its traffic in a terminal. Polls `/metrics` and
+//! `/fleet` of the admin port; rates are computed between two polls.
 
 mod figures;
 mod frame;
@@ -88,7 +88,7 @@ pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
     let mut view = View { last: Reading::take(&admin)?, admin };
     let interval = args.interval.unwrap_or(INTERVAL);
     if args.once || !io::stdout().is_terminal() {
-        // A program that reads the frames says how often it wants one; others want one.
+        // A program that reads frames sets the interval if it wants several; others get one.
         let is_once = args.once || args.interval.is_none();
         return print_frames(interval, is_once, &mut view, output);
     }

@@ -1,5 +1,5 @@
-//! `penstock usage`: prints and exports what the token ledger counted. Reads the database, not a running
-//! process, so it works while penstock runs, after it has ended, and on a copy of the file.
+//! `penstock usage`: prints and exports the counts of the token ledger. Reads the database, not a
+//! running process, so it works while penstock runs, after it has ended, and on a copy of the file.
 
 mod export;
 
@@ -34,7 +34,7 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// What rows are grouped by, separated by commas
+    /// The columns that rows are grouped by, separated by commas
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "day,model")]
     by: Vec<GroupBy>,
 
@@ -80,7 +80,7 @@ enum Format {
     Json,
 }
 
-/// Why there is nothing to print.
+/// The reason why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
     #[error("the ledger has no file: set ledger.path, or pass --file FILE")]

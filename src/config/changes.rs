@@ -1,4 +1,4 @@
-//! What differs between two configurations, named as an operator would: `routing.strategy`,
+//! The differences between two configurations, named as an operator would: `routing.strategy`,
 //! `backends[gpu-a].priority`. Secrets are masked.
 
 use serde::Serialize;
@@ -25,10 +25,10 @@ const READ_AT_START: [&str; 10] = [
 /// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A setting that differs.
+/// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// The path to it.
+    /// The path of the setting.
     pub setting: String,
     /// The old value.
     pub from: Value,
@@ -36,14 +36,14 @@ pub struct Change {
     pub to: Value,
 }
 
-/// What differs between two configurations.
+/// The differences between two configurations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
-    /// Settings, those of backends in both among them.
+    /// Changed settings, including those of backends that exist in both configurations.
     pub settings: Vec<Change>,
-    /// Names of backends that are new.
+    /// The names of new backends.
     pub added: Vec<String>,
-    /// Names of backends that are gone.
+    /// The names of removed backends.
     pub removed: Vec<String>,
 }
 
@@ -76,12 +76,12 @@ impl Changes {
         names.filter(|name| READ_AT_START.iter().any(|start| is_below(name, start))).collect()
     }
 
-    /// Whether nothing differs.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() && self.added.is_empty() && self.removed.is_empty()
     }
 
-    /// A prompt's file may have another text under the same name.
+    /// Compares the texts of prompts: a file may have a different text under the same name.
     fn compare_prompts(&mut self, old: &Config, new: &Config) {
         let (old, new) = (&old.ensembles, &new.ensembles);
         for (name, before, after) in [
@@ -105,7 +105,7 @@ impl Changes {
             let global = self.settings.len();
             self.compare(&path, &BackendConfig::dump(before), &BackendConfig::dump(after));
             self.drop_inherited(&path, global);
-            // A change of the key that the dumps show, such as from none to some, is listed already.
+            // The dumps show a key that was set or removed, so that change is already listed.
             let is_listed = ["api_key", "api_key_file"]
                 .iter()
                 .any(|key| self.has_below(&format!("{path}.{key}")));
@@ -117,7 +117,8 @@ impl Changes {
         self.added.extend(added.map(|one| one.name.clone()));
     }
 
-    /// A change of the global `health` is not reported again for each backend that inherits it.
+    /// Drops changes of the global `health` that a backend inherits, so that they are not reported
+    /// twice.
     fn drop_inherited(&mut self, path: &str, from: usize) {
         let (known, mine) = self.settings.split_at(from);
         let is_inherited = |change: &Change| {
@@ -169,7 +170,7 @@ fn is_below(name: &str, path: &str) -> bool {
 }
 
 fn to_value(dump: &Dump) -> Value {
-    // Only maps with other keys than texts could fail, and there are none.
+    // Serializing fails only for maps whose keys are not texts; there are none.
     serde_json::to_value(dump).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! Rules across several settings. Each one runs where the settings that it reads are valid; the document
-//! tree provides positions.
+//! Rules across several settings. Each rule runs only if the settings that it reads are valid; the
+//! document tree provides positions.
 
 mod groups;
 pub(super) mod models;
@@ -27,12 +27,12 @@ use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
 use crate::units::{ByteSize, show_duration};
 
-/// The most backends a configuration may name: sets of backends are bit masks of this size.
+/// The maximum number of backends in a configuration: sets of backends are bit masks of this size.
 pub const MAX_BACKENDS: usize = 1024;
-/// Memory in a prefix index of one prompt of 1,024 blocks that shares none of them.
+/// The memory in a prefix index of one prompt of 1,024 blocks that shares no block with others.
 const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 
-/// Checks `config`, which was read from `root`, as far as that was without errors.
+/// Checks `config`, which was read from `root`, as far as the settings are valid.
 pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
     let holds = |keys: &[&str]| keys.iter().all(|key| sound.holds_at(root, key));
     check_addresses(config, root, sound, reader);
@@ -67,7 +67,7 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     }
 }
 
-/// Refuses an address that is listened on twice, and an admin port that is open to all.
+/// Refuses an address with two listeners, and an admin port that is open to all.
 fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
     let mut seen = Vec::new();
     if sound.holds_at(root, "server") {
@@ -140,7 +140,7 @@ fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Refuses a limit of work that nothing predicts, or that nothing waits for.
+/// Refuses `queue.max_backlog` without predictions or without a queue.
 fn check_queue(config: &Config, root: &Node, reader: &mut Reader) {
     let is_limited = config.queue.max_backlog.is_some();
     if is_limited && (config.queue.size == 0 || !config.routing.predicts()) {
@@ -345,7 +345,7 @@ fn check_backends(config: &Config, root: &Node, sound: &Soundness, reader: &mut 
         reader.fault(root.key_place("backends"), problem);
         return;
     }
-    // What the checks of other backends compare with.
+    // The other backends are compared with these.
     let sound_items: Vec<(&BackendConfig, &Node)> = config
         .backends
         .iter()
@@ -362,7 +362,7 @@ fn check_backends(config: &Config, root: &Node, sound: &Soundness, reader: &mut 
     }
 }
 
-/// Checks a backend's name and address against those before it, and those of this process.
+/// Checks a backend's name and address against earlier backends and against this process.
 fn check_identity_of(
     config: &Config,
     backend: &BackendConfig,
@@ -384,7 +384,7 @@ fn check_identity_of(
     }
 }
 
-/// Checks what a backend says about itself.
+/// Checks the settings of a backend.
 fn check_backend(
     config: &Config,
     backend: &BackendConfig,
@@ -411,7 +411,7 @@ fn check_backend(
     }
 }
 
-/// The listen address of this process that a URL leads to, and its port's name.
+/// Returns the listen address of this process that a URL leads to, and the name of its port.
 fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, String)> {
     let hosts: Vec<IpAddr> = match url.host.parse() {
         Ok(address) => vec![address],
@@ -450,7 +450,7 @@ fn check_redis_tls(config: &SharedStateConfig, item: &Node, reader: &mut Reader)
     check_identity(&config.tls, item.at("tls"), "shared_state.tls".to_owned(), reader);
 }
 
-/// A certificate needs its key.
+/// Refuses a certificate without a key, and a key without a certificate.
 fn check_identity(tls: &ConnectionTls, item: &Node, section: String, reader: &mut Reader) {
     if tls.cert.is_some() != tls.key.is_some() {
         let key = if tls.cert.is_some() { "key" } else { "cert" };

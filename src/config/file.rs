@@ -1,5 +1,5 @@
-//! How a configuration file is read: never for longer than a few seconds, whatever the path leads to. A reload that
-//! waits for a pipe would keep all later ones waiting, too.
+//! Reads a configuration file within a few seconds, whatever the path leads to: a reload that waits
+//! for a pipe would block all later reloads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -11,9 +11,9 @@ use rustix::fs::OFlags;
 
 use crate::clock::now;
 
-/// No configuration is this large.
+/// The maximum size of a configuration file.
 const MAX_SIZE: usize = 64 << 20;
-/// How long the program at the other end of a pipe may take.
+/// The time that the program at the other end of a pipe may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const CHUNK: usize = 64 << 10;
@@ -21,9 +21,9 @@ const CHUNK: usize = 64 << 10;
 /// Reads a file, or a pipe that another program writes to (`--config <(envsubst < template)`).
 ///
 /// # Errors
-/// The error of the system; a pipe without a writer; more than anyone can mean.
+/// The error of the system; a pipe without a writer; a file larger than the maximum.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Otherwise opening a pipe waits for its writer.
+    // Without this flag, opening a pipe waits for its writer.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let is_pipe = !file.metadata()?.is_file();

@@ -1,13 +1,13 @@
-//! Where an unknown key belongs: the sections that have a key of that name, and the settings that go by another
-//! name elsewhere.
+//! Suggests where an unknown key belongs: the sections that have a key of that name, and the
+//! settings known by another name elsewhere.
 
 use super::syntax::errors::{Fault, Problem};
 use super::syntax::shape::Shape;
 
-/// The most places that a message names.
+/// The maximum number of places that a message names.
 const MAX_PLACES: usize = 3;
 
-/// Words by which people look for a setting, with its path.
+/// Other words for a setting, each with the path of the setting.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("smart", "routing.weights"),
     ("weighted", "routing.scorers"),
@@ -37,8 +37,8 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("tpm", "auth.limits.tokens_per_minute"),
 ];
 
-/// Adds to each unknown key that is like no key of its section the places of the schema where it belongs. A word
-/// that is known to stand for a setting there is no misspelled one.
+/// Adds to each unknown key the places of the schema where it belongs, if no key of its section
+/// resembles it. A word known to stand for a setting of the section is not a misspelling.
 pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
     for fault in faults {
         if let Problem::UnknownKey { key, section, suggestions } = &mut fault.problem {
@@ -53,7 +53,7 @@ pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
     }
 }
 
-/// The settings below a section that a word stands for.
+/// Returns the settings below a section that a word stands for.
 fn other_words(key: &str, section: &str) -> Vec<String> {
     let is_below = |place: &str| {
         place.strip_prefix(section).is_some_and(|rest| section.is_empty() || rest.starts_with('.'))
@@ -65,7 +65,7 @@ fn other_words(key: &str, section: &str) -> Vec<String> {
 fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
     let mut places = Vec::new();
     collect_places(schema, key, "", &mut places);
-    // Below the section that was meant, then the nearest to the top.
+    // Places below the section in question come first, then those nearest to the top.
     let below = format!("{section}.");
     places.sort_by_key(|place| (!place.starts_with(&below), place.matches('.').count()));
     places.dedup();
@@ -76,7 +76,7 @@ fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
     places
 }
 
-/// A path as the schema has it: `backends[2].tls` is `backends[].tls`.
+/// Returns a path as the schema has it: `backends[2].tls` is `backends[].tls`.
 fn without_indexes(path: &str) -> String {
     let mut rest = path;
     let mut written = String::with_capacity(path.len());

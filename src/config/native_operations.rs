@@ -1,10 +1,11 @@
-//! The operations that each engine serves itself. Requests for others are converted where the table of
-//! operations has a way (`api::OperationRow::converts_to`), and rejected elsewhere.
+//! The operations that each engine serves itself. Requests for other operations are converted if
+//! the table of operations has a conversion (`api::OperationRow::converts_to`), and rejected
+//! otherwise.
 
 use super::sections::backends::Engine;
 use crate::api::{Operation, Operations};
 
-/// What only llama.cpp and its kin serve.
+/// The operations that only llama.cpp and its derivatives serve.
 const LLAMACPP_ONLY: Operations = Operations::of(&[
     Operation::NativeCompletion,
     Operation::NativeEmbedding,
@@ -12,16 +13,16 @@ const LLAMACPP_ONLY: Operations = Operations::of(&[
     Operation::ApplyTemplate,
     Operation::InputTokens,
 ]);
-/// OpenAI's own API has it, too.
+/// An operation that OpenAI's own API has, too.
 const INPUT_TOKENS: Operations = Operations::of(&[Operation::InputTokens]);
-/// What only Ollama serves.
+/// The operations that only Ollama serves.
 const OLLAMA_ONLY: Operations = Operations::of(&[
     Operation::OllamaChat,
     Operation::OllamaGenerate,
     Operation::OllamaEmbed,
     Operation::OllamaEmbeddings,
 ]);
-/// What vLLM and SGLang serve beyond OpenAI's operations.
+/// The operations of vLLM and SGLang beyond those of OpenAI.
 const POOLING: Operations =
     Operations::of(&[Operation::Score, Operation::Classify, Operation::Pooling]);
 const TOKENIZERS: Operations = Operations::of(&[Operation::Tokenize, Operation::Detokenize]);
@@ -30,7 +31,7 @@ const IMAGES: Operations = Operations::of(&[
     Operation::ImageEdits,
     Operation::ImageVariations,
 ]);
-/// What only hosted services and gateways serve.
+/// The operations that only hosted services and gateways serve.
 const HOSTED: Operations = Operations::of(&[Operation::Moderations, Operation::FillInTheMiddle]);
 const LLAMACPP_LACKS: Operations = POOLING
     .union(IMAGES)
@@ -54,7 +55,7 @@ const TEXT_ONLY_LACKS: Operations =
             Operation::Speech,
         ]),
     );
-/// LM Studio's API is that of OpenAI and Anthropic for text and embeddings.
+/// The operations of LM Studio: those of OpenAI and Anthropic for text and embeddings.
 const LM_STUDIO: Operations = Operations::of(&[
     Operation::Chat,
     Operation::Completions,
@@ -66,8 +67,8 @@ const LM_STUDIO: Operations = Operations::of(&[
 const ANTHROPIC: Operations =
     Operations::of(&[Operation::Messages, Operation::CountTokens, Operation::Passthrough]);
 
-/// What each engine may serve in some version: all but the operations that it is known to lack.
-/// Engines without a row may serve everything but Ollama's own API.
+/// The operations that each engine may serve in some version: all but those that it is known to
+/// lack. Engines without a row may serve everything except Ollama's own API.
 const NATIVE: &[(Engine, Operations)] = &[
     (Engine::Vllm, all_but(LLAMACPP_ONLY.union(HOSTED).union(IMAGES))),
     (
@@ -88,7 +89,7 @@ const fn all_but(lacks: Operations) -> Operations {
 }
 
 impl Engine {
-    /// The operations that the engine may serve itself.
+    /// Returns the operations that the engine may serve itself.
     pub fn operations(self) -> Operations {
         let row = NATIVE.iter().find(|(engine, _)| *engine == self);
         row.map_or(all_but(Operations::of(&[])), |(_, operations)| *operations)

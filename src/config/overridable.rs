@@ -1,28 +1,28 @@
-//! The settings by the names that environment variables and flags give them.
+//! The settings by the names of their environment variables and flags.
 
 use super::sections::Config;
 use super::syntax::setting::Setting;
 use super::syntax::shape::Shape;
 use super::syntax::suggest::nearest;
 
-/// How the variables of this program start.
+/// The prefix of the variables of this program.
 pub(super) const PREFIX: &str = "PENSTOCK_";
 
 /// A setting that a variable or a flag can override.
 pub(super) struct Override {
-    /// The path to it, as in `["routing", "max_retries"]`.
+    /// The path of the setting, as in `["routing", "max_retries"]`.
     pub(super) path: Vec<&'static str>,
-    /// Whether a single value can express it; lists and tables are set in the file only.
+    /// True if a single value can express it; lists and tables are set in the file only.
     is_plain: bool,
 }
 
 impl Override {
-    /// Its name in the environment.
+    /// Returns the name of its environment variable.
     pub(super) fn variable(&self) -> String {
         format!("{PREFIX}{}", self.path.join("_").to_uppercase())
     }
 
-    /// Its name as a path.
+    /// Returns its path as text.
     pub(super) fn dotted(&self) -> String {
         self.path.join(".")
     }
@@ -68,7 +68,7 @@ fn collect_settings(shape: &Shape, path: &mut Vec<&'static str>, found: &mut Vec
     }
 }
 
-/// The name in `known` that is nearest to a misspelled one.
+/// Returns the name in `known` that is nearest to a misspelled one.
 pub(super) fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let known: Vec<String> = known.collect();
     nearest(given, known.iter().map(String::as_str)).map(str::to_owned)

@@ -1,5 +1,6 @@
 //! Overrides by environment variables (`PENSTOCK_ROUTING_MAX_RETRIES=3`) and flags
-//! (`routing.max_retries` = `3`). Both are inserted into the document tree, as if the file had them.
+//! (`routing.max_retries` = `3`). Both are inserted into the document tree, as if the file
+//! contained them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -12,8 +13,9 @@ use super::syntax::errors::{Fault, Place, Problem, Warning};
 use super::syntax::reader::Reader;
 use super::unknown_variable::unknown_variable;
 
-/// Inserts the overrides of `environment`, then of `flags`. A variable with the prefix that is neither a
-/// setting nor `mentioned` in the file is an error: it would be ignored, and with it a key or a limit.
+/// Inserts the overrides of `environment`, then of `flags`. A variable with the prefix that is
+/// neither a setting nor `mentioned` in the file is an error: otherwise a key or a limit would be
+/// ignored.
 pub(super) fn apply_overrides(
     root: &mut Node,
     environment: &Environment,
@@ -73,9 +75,9 @@ impl Level {
     }
 }
 
-/// Resolves conflicts between `scorers`, `preset` and `strategy` from different sources: the list and
-/// the preset replace each other, and a list on the command line selects the strategy weighted, unless
-/// the command line names a strategy.
+/// Resolves conflicts between `scorers`, `preset` and `strategy` from different sources: the list
+/// and the preset replace each other, and a list on the command line selects the strategy weighted,
+/// unless the command line names a strategy.
 pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
     let setting = |key| routing.entry(key).map(|entry| &entry.node);
@@ -106,7 +108,7 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     }
 }
 
-/// Names the strategy that settings of one strategy mean where none is named.
+/// Sets the strategy to the one whose settings are present, if none is named.
 fn name_strategy(root: &mut Node) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
     if routing.entry("strategy").is_some() {

@@ -89,11 +89,11 @@ section! {
         pub ensembles: EnsemblesConfig = EnsemblesConfig::default(),
         /// API keys of clients.
         pub auth: AuthConfig = AuthConfig::default(),
-        /// What several penstocks share.
+        /// State that several penstocks share.
         pub shared_state: SharedStateConfig = SharedStateConfig::default(),
         /// Requests that wait for a backend with room.
         pub queue: QueueConfig = QueueConfig::default(),
-        /// How a backend is chosen, and what happens when it fails.
+        /// The choice of a backend, and the reaction to its failures.
         pub routing: RoutingConfig = RoutingConfig::default(),
         /// Health checks, slow start and circuit breaker.
         pub health: HealthConfig = HealthConfig::default(),
@@ -103,7 +103,7 @@ section! {
         pub discovery: DiscoveryConfig = DiscoveryConfig::default(),
         /// Engine telemetry.
         pub telemetry: TelemetryConfig = TelemetryConfig::default(),
-        /// What requests are to reach, by name.
+        /// Objectives of requests, by name.
         pub objectives: BTreeMap<String, ObjectiveConfig> ["objectives" as Table<ObjectiveConfig>] =
             BTreeMap::new(),
         /// Settings per model.
@@ -117,20 +117,21 @@ section! {
 }
 
 impl Config {
-    /// Whether engines are scraped.
+    /// Returns whether engines are scraped.
     pub fn wants_telemetry(&self) -> bool {
         let is_auto = self.routing.strategy == Strategy::Auto;
         self.needs_telemetry() || (is_auto && self.telemetry.enabled == TelemetryUse::Auto)
     }
 
-    /// Whether engines are scraped that are the worse for it: where the operator has configured what reads their metrics.
+    /// Returns whether engines that suffer from scrapes are scraped as well: only if the operator
+    /// has configured something that reads their metrics.
     pub fn needs_telemetry(&self) -> bool {
         match self.telemetry.enabled {
             TelemetryUse::Always => true,
             TelemetryUse::Never => false,
             TelemetryUse::Auto => {
                 let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
-                // Predictions read how large an engine's KV cache is.
+                // Predictions read the size of an engine's KV cache.
                 self.routing.predicts()
                     || self.routing.strategy == Strategy::Weighted
                     || tried_out.is_some_and(reads_telemetry)
@@ -140,6 +141,6 @@ impl Config {
 }
 
 fn reads_telemetry(strategy: Strategy) -> bool {
-    // The others use only what penstock counts itself.
+    // The other strategies use only counts of penstock itself.
     matches!(strategy, Strategy::Auto | Strategy::Weighted)
 }

@@ -1,5 +1,5 @@
-//! How a configuration file is read: YAML with positions, how single values are written, how an
-//! option is declared, and what can be wrong. Knows nothing of any section.
+//! The syntax of a configuration file: YAML with positions, the format of single values, the
+//! declaration of an option, and the possible errors. Knows nothing of any section.
 
 pub(super) mod collections;
 pub(super) mod document;

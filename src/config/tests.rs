@@ -31,12 +31,12 @@ fn load_more(text: &str) -> Result<Config, String> {
     load(&format!("backends: [http://a:1]\n{text}"))
 }
 
-/// The errors of `text`, after a line with one backend.
+/// Returns the errors of `text`, after a line with one backend.
 fn refusal(text: &str) -> String {
     load_more(text).unwrap_err()
 }
 
-/// The warnings for `text`.
+/// Returns the warnings for `text`.
 fn warnings(text: &str) -> Vec<String> {
     load(text).unwrap().warnings.iter().map(ToString::to_string).collect()
 }

@@ -1,18 +1,18 @@
-//! Environment variables with the prefix of this program that set nothing. Ignoring one is dangerous: a
-//! `PENSTOCK_AUTH_KEYS` that is not read leaves the data port open.
+//! Environment variables with the prefix of this program that set nothing. To ignore one is
+//! dangerous: a `PENSTOCK_AUTH_KEYS` that is not read leaves the data port open.
 
 use super::overridable::{Override, PREFIX, file_only_settings, near};
 use super::syntax::errors::Problem;
 
-/// Names the configuration file; read by the command line.
+/// The variable that names the configuration file; the command line reads it.
 const CONFIG: &str = "PENSTOCK_CONFIG";
 
 /// Variables of the project's own tests: a shell that runs the tests may run the program as well.
 const OF_TESTS: [&str; 5] =
     ["PENSTOCK_BINARY", "PENSTOCK_BLESS", "PENSTOCK_E2E", "PENSTOCK_FUZZ_SECONDS", "PENSTOCK_LONG"];
 
-/// Why a variable that is none of the `known` overrides is an error; `None` for one that somebody else
-/// sets.
+/// Returns why a variable that is none of the `known` overrides is an error; `None` if another
+/// program sets it.
 pub(super) fn unknown_variable(name: &str, value: &str, known: &[Override]) -> Option<Problem> {
     if name == CONFIG || OF_TESTS.contains(&name) || is_service_link(name, value) {
         return None;
@@ -28,8 +28,8 @@ pub(super) fn unknown_variable(name: &str, value: &str, known: &[Override]) -> O
     Some(Problem::UnknownVariable { suggestion: near(name, names) })
 }
 
-/// Whether Kubernetes set the variable for a service whose name starts with `penstock`: its names and
-/// values have fixed forms.
+/// Returns whether Kubernetes set the variable for a service whose name starts with `penstock`: its
+/// names and values have fixed forms.
 fn is_service_link(name: &str, value: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let rest = format!("_{rest}");

@@ -1,7 +1,7 @@
-//! Context shift: which of the oldest messages a conversation can lose, so that the rest fits a context
-//! that is too short for it. `refusal` reads how many tokens an engine counted and how many it has room
-//! for, `items` and `messages` read the conversation, and [`Conversation::shift`] chooses what is cut. The cuts are
-//! ranges of the body: what stays keeps its bytes.
+//! Context shift: selects the oldest messages of a conversation to drop, so that the remainder fits
+//! a shorter context. `refusal` reads the tokens that an engine counted and its limit, `items` and
+//! `messages` read the conversation, and [`Conversation::shift`] chooses the cuts. The cuts are
+//! ranges of the body: everything else keeps its bytes.
 
 mod items;
 mod messages;
@@ -14,37 +14,37 @@ pub use refusal::{ContextRefusal, read_refusal};
 
 use std::ops::Range;
 
-/// A shift leaves a quarter of the context free, for the response and for the messages to come: a shift
-/// to the last token would have to be repeated with every message.
+/// The divisor of the context that a shift leaves free, for the response and later messages: a
+/// quarter. A shift to the last token would have to be repeated with every message.
 const FREE_SHARE: u32 = 4;
 
-/// The tokens that a shifted prompt may have in a context of `limit` tokens of which the response is to
-/// get `output`; 0 where there is no room for a prompt.
+/// Returns the tokens that a shifted prompt may have in a context of `limit` tokens, with `output`
+/// tokens reserved for the response; 0 if there is no room for a prompt.
 pub fn room_in(limit: u32, output: u32) -> u32 {
     limit.saturating_sub(output.max(limit / FREE_SHARE))
 }
 
-/// What is cut out of a body.
+/// The cuts of a shift.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shift {
-    /// The ranges that are cut: in order, apart from each other, and within the body.
+    /// The ranges to cut: ascending, disjoint, and within the body.
     cuts: Vec<Range<usize>>,
-    /// How many messages are dropped.
+    /// The number of dropped messages.
     dropped: u32,
 }
 
 impl Shift {
-    /// How many messages are dropped.
+    /// Returns the number of dropped messages.
     pub fn dropped(&self) -> u32 {
         self.dropped
     }
 
-    /// The ranges of the body that are cut.
+    /// Returns the ranges of the body to cut.
     pub fn cuts(&self) -> &[Range<usize>] {
         &self.cuts
     }
 
-    /// The body without what is cut.
+    /// Returns the body without the cut ranges.
     pub fn apply(&self, body: &[u8]) -> Vec<u8> {
         let cut: usize = self.cuts.iter().map(Range::len).sum();
         let mut out = Vec::with_capacity(body.len().saturating_sub(cut));
@@ -58,8 +58,8 @@ impl Shift {
     }
 }
 
-/// The ranges that remove items from a list or an object, separators included. `items` are in order,
-/// `is_dropped` says which of them go.
+/// Returns the ranges that remove items from a list or an object, including separators. `items` are
+/// in order; `is_dropped` selects the items to remove.
 pub(super) fn cut_items(
     items: &[Range<usize>],
     is_dropped: impl Fn(usize) -> bool,
@@ -73,11 +73,11 @@ pub(super) fn cut_items(
             run = Some(start..item.end);
             continue;
         }
-        // The separator after the run goes with it.
+        // The separator after the run is removed with it.
         cuts.extend(run.take().map(|run| run.start..item.start));
         last_kept = Some(item);
     }
-    // At the end it is the separator before the run.
+    // At the end of the list, the separator before the run is removed.
     cuts.extend(run.map(|run| last_kept.map_or(run.start, |kept| kept.end)..run.end));
     cuts
 }

@@ -1,5 +1,5 @@
-//! The request between two dialects: what any of them can say, as borrowed text. Readers fill it,
-//! writers print it; neither knows the other.
+//! The request between two dialects, with everything that any of them can express, as borrowed
+//! text. Readers fill it, writers print it; neither knows the other.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,33 +12,33 @@ use super::json::{Fields, Text};
 /// A request to generate text.
 #[derive(Debug, Default)]
 pub(super) struct Conversation<'a> {
-    /// The messages, system messages among them.
+    /// The messages, including system messages.
     pub(super) messages: Vec<Message<'a>>,
-    /// A prompt that is continued as it is, without a chat template; then there are no messages.
+    /// A prompt that is continued as it is, without a chat template; there are no messages then.
     pub(super) raw: Option<RawPrompt<'a>>,
-    /// The tools.
     pub(super) tools: Tools<'a>,
     /// The form of the output.
     pub(super) format: Option<Format<'a>>,
-    /// How the model thinks before it responds.
+    /// The settings for thinking before the response.
     pub(super) thinking: Thinking,
-    /// How tokens are drawn.
+    /// The sampling options.
     pub(super) sampling: Sampling<'a>,
-    /// The most tokens to generate.
+    /// The maximum number of tokens to generate.
     pub(super) max_tokens: Option<u64>,
-    /// Texts that end the generation.
+    /// The texts that end the generation.
     pub(super) stop: Vec<Text<'a>>,
-    /// The probabilities of tokens.
+    /// The requested token probabilities.
     pub(super) logprobs: Logprobs,
-    /// Whether the response is a stream.
+    /// True if the response is a stream.
     pub(super) stream: bool,
-    /// Whether the client wants a usage event in the stream.
+    /// True if the client wants a usage event in the stream.
     pub(super) include_usage: bool,
-    /// How long the model stays loaded.
+    /// The time that the model stays loaded.
     pub(super) keep_alive: Option<KeepAlive>,
-    /// What the response echoes of the request: members of a JSON object, with a comma at their end.
+    /// The parts of the request that the response echoes: members of a JSON object, with a trailing
+    /// comma.
     pub(super) echo: String,
-    /// Fields that no reader knows.
+    /// The fields that no reader knows.
     pub(super) extra: Fields<'a>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct RawPrompt<'a> {
 /// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Instructions.
+    /// The author of instructions.
     System,
     /// The user, or the application.
     User,
@@ -64,22 +64,20 @@ pub(super) enum Role {
     Tool,
 }
 
-/// One message.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
-    /// Its author.
     pub(super) role: Role,
     /// Its content, in order.
     pub(super) parts: Vec<Part<'a>>,
 }
 
 impl<'a> Message<'a> {
-    /// Its texts as one.
+    /// Returns its texts as one.
     pub(super) fn text(&self) -> Cow<'_, str> {
         joined_text(&self.parts)
     }
 
-    /// What the model thought before it, as one text.
+    /// Returns the model's thinking before the message, as one text.
     pub(super) fn thinking(&self) -> Option<Cow<'_, str>> {
         join(self.parts.iter().filter_map(|part| match part {
             Part::Thinking { text, .. } => Some(&**text),
@@ -87,7 +85,7 @@ impl<'a> Message<'a> {
         }))
     }
 
-    /// Its tool calls.
+    /// Returns its tool calls.
     pub(super) fn calls(&self) -> impl Iterator<Item = &Call<'a>> {
         self.parts.iter().filter_map(|part| match part {
             Part::Call(call) => Some(call),
@@ -95,7 +93,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The results of tool calls in it.
+    /// Returns its results of tool calls.
     pub(super) fn results(&self) -> impl Iterator<Item = &CallResult<'a>> {
         self.parts.iter().filter_map(|part| match part {
             Part::Result(result) => Some(result),
@@ -103,8 +101,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// What a user message has beside results of tool calls: the images of these results, then its own
-    /// parts. For dialects whose results are text.
+    /// Returns the parts of a user message other than results of tool calls: the images of these
+    /// results, then the user's own parts. For dialects whose results are text.
     pub(super) fn beside_results(&self) -> Vec<&Part<'a>> {
         let is_image = |part: &&Part<'_>| matches!(part, Part::Image(_));
         let images = self.results().flat_map(|result| &result.parts).filter(is_image);
@@ -113,7 +111,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The texts among parts as one.
+/// Joins the texts among parts.
 pub(super) fn joined_text<'m>(parts: &'m [Part<'_>]) -> Cow<'m, str> {
     let texts = parts.iter().filter_map(|part| match part {
         Part::Text(text) => Some(&**text),
@@ -131,15 +129,13 @@ pub(super) fn join<'t>(mut texts: impl Iterator<Item = &'t str>) -> Option<Cow<'
 /// A part of a message.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
-    /// Text.
     Text(Text<'a>),
-    /// An image.
     Image(Image<'a>),
-    /// What the model thought.
+    /// The model's thinking.
     Thinking {
         /// The text.
         text: Text<'a>,
-        /// Anthropic's proof that the text is its own.
+        /// Anthropic's proof that its model wrote the text.
         signature: Option<Text<'a>>,
     },
     /// A call of a tool.
@@ -158,7 +154,7 @@ pub(super) enum Image<'a> {
         /// The bytes in base64.
         base64: Text<'a>,
     },
-    /// An address that the backend would have to fetch. penstock never does.
+    /// A URL that the backend would have to fetch. penstock never fetches it.
     Address(Text<'a>),
 }
 
@@ -167,7 +163,7 @@ pub(super) enum Image<'a> {
 pub(super) struct Call<'a> {
     /// Its id; empty until [`link`](super::link::link_calls) gives it one.
     pub(super) id: Text<'a>,
-    /// The tool.
+    /// The name of the tool.
     pub(super) name: Text<'a>,
     /// The arguments: the text of a JSON object.
     pub(super) arguments: Text<'a>,
@@ -178,57 +174,55 @@ pub(super) struct Call<'a> {
 pub(super) struct CallResult<'a> {
     /// The id of the call; empty until [`link`](super::link::link_calls) finds it.
     pub(super) call: Text<'a>,
-    /// The tool, as far as known.
+    /// The name of the tool, if known.
     pub(super) name: Text<'a>,
-    /// Texts and images.
+    /// The texts and images of the result.
     pub(super) parts: Vec<Part<'a>>,
-    /// Whether the tool failed.
+    /// True if the tool failed.
     pub(super) is_error: bool,
 }
 
 /// The tools that the model may call.
 #[derive(Debug, Default)]
 pub(super) struct Tools<'a> {
-    /// The tools.
     pub(super) list: Vec<Tool<'a>>,
-    /// Which of them it must call.
+    /// The tools that the model must call.
     pub(super) choice: Option<ToolChoice<'a>>,
-    /// Whether it may call several at once.
+    /// If set, the model may call several tools at once.
     pub(super) parallel: Option<bool>,
 }
 
 /// A tool that the model may call.
 #[derive(Debug)]
 pub(super) struct Tool<'a> {
-    /// Its name.
     pub(super) name: Text<'a>,
-    /// What it does.
+    /// The description of its purpose.
     pub(super) description: Option<Text<'a>>,
     /// The JSON schema of its arguments.
     pub(super) schema: Option<&'a RawValue>,
-    /// Whether the arguments must match the schema exactly.
+    /// If set, the arguments must match the schema exactly.
     pub(super) strict: Option<&'a RawValue>,
-    /// Whether it takes any text: its schema then has that text as `input`.
+    /// True if it takes any text; its schema then has that text as `input`.
     pub(super) is_free_form: bool,
-    /// The namespace that it is of, and its name there.
+    /// The namespace of the tool, and its name there.
     pub(super) namespace: Option<(Text<'a>, Text<'a>)>,
 }
 
-/// The name of a tool of a namespace in the APIs that have none.
+/// Returns the name of a namespaced tool in APIs without namespaces.
 pub(super) fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// Which tools the model must call.
+/// The tools that the model must call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ToolChoice<'a> {
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// None.
+    /// No tool may be called.
     None,
-    /// At least one.
+    /// At least one tool.
     Required,
-    /// This one.
+    /// This tool.
     Named(Text<'a>),
 }
 
@@ -241,47 +235,47 @@ pub(super) enum Format<'a> {
     Schema {
         /// The schema.
         schema: &'a RawValue,
-        /// Its name, where the dialect has one.
+        /// The name of the schema, if the dialect has one.
         name: Option<Text<'a>>,
-        /// Whether the output must match exactly.
+        /// If set, the output must match exactly.
         strict: Option<&'a RawValue>,
     },
 }
 
-/// How the model thinks before it responds.
+/// The settings for thinking before the response.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thinking {
-    /// Whether it thinks at all.
+    /// If set, turns thinking on or off.
     pub(super) enabled: Option<bool>,
-    /// How much.
+    /// The amount of thinking.
     pub(super) effort: Option<Effort>,
-    /// The most tokens it may think.
+    /// The maximum number of thinking tokens.
     pub(super) budget: Option<u64>,
 }
 
-/// How much the model thinks.
+/// The amount of thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Effort {
-    /// Not at all.
+    /// No thinking.
     None,
-    /// As little as it can.
+    /// The minimum.
     Minimal,
-    /// A little.
+    /// A small amount.
     Low,
     /// The usual amount.
     Medium,
-    /// Much.
+    /// A large amount.
     High,
-    /// More than that.
+    /// More than `High`.
     #[serde(alias = "ultra")]
     XHigh,
-    /// As much as it can.
+    /// The maximum.
     Max,
 }
 
 impl Effort {
-    /// The value of `reasoning_effort`.
+    /// Returns the value of `reasoning_effort`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -295,20 +289,20 @@ impl Effort {
     }
 }
 
-/// How tokens are drawn. The values pass as they were written; the engine checks them.
+/// The sampling options. Values pass through as written; the engine checks them.
 #[derive(Debug, Default)]
 pub(super) struct Sampling<'a> {
-    /// Every option with its name in llama.cpp's API: the widest set of all.
+    /// Each option under its name in llama.cpp's API: the largest set of all.
     options: Vec<(Text<'a>, &'a RawValue)>,
 }
 
 impl<'a> Sampling<'a> {
-    /// Whether an option is set. For many names, [`names`](Self::names) is the faster way.
+    /// Returns whether an option is set. For many names, [`names`](Self::names) is faster.
     pub(super) fn has(&self, name: &str) -> bool {
         self.options.iter().any(|(own, _)| &**own == name)
     }
 
-    /// The names of the options that are set.
+    /// Returns the names of the options that are set.
     pub(super) fn names(&self) -> HashSet<&str> {
         self.options.iter().map(|(name, _)| &**name).collect()
     }
@@ -318,25 +312,25 @@ impl<'a> Sampling<'a> {
         self.options.push((name.into(), value));
     }
 
-    /// The options, with their names in llama.cpp's API.
+    /// Returns the options, under their names in llama.cpp's API.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.options.iter().map(|(name, value)| (&**name, *value))
     }
 }
 
-/// Which probabilities of tokens the client wants.
+/// The token probabilities that the client wants.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Logprobs {
-    /// Those of the generated tokens.
+    /// If set, the probabilities of the generated tokens.
     pub(super) enabled: bool,
-    /// Of how many alternatives, too.
+    /// The number of alternatives whose probabilities are wanted too.
     pub(super) top: Option<u64>,
 }
 
-/// How long the model stays loaded after the request.
+/// The time that the model stays loaded after the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeepAlive {
-    /// This many seconds; 0 unloads it.
+    /// This number of seconds; 0 unloads the model.
     Seconds(u64),
     /// Forever.
     Forever,

@@ -1,4 +1,4 @@
-//! Converts one response, whole or as a stream: bytes of the backend's dialect in, bytes of the
+//! Converts one response, complete or as a stream: bytes of the backend's dialect in, bytes of the
 //! client's dialect out. Chunks may end anywhere.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::response_writers::{Failure, Moment, ResponseWriter, writer_of};
 use super::{embeddings, engine_error};
 use crate::api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
 
-/// Converts one response. Every call appends to `out` what the client is to receive.
+/// Converts one response. Every call appends the bytes for the client to `out`.
 #[derive(Debug)]
 pub struct ResponseConverter {
     client: Operation,
@@ -21,19 +21,19 @@ pub struct ResponseConverter {
     conversion: Conversion,
 }
 
-/// What becomes of the events.
+/// The writing side of the conversion.
 #[derive(Debug)]
 struct Conversion {
     client: Operation,
     writer: Option<Box<dyn ResponseWriter>>,
     reply: Reply,
     totals: Totals,
-    /// Whether the client has received the end of the response, or an error.
+    /// True if the client has received the end of the response, or an error.
     has_ended: bool,
 }
 
 impl ResponseConverter {
-    /// A converter from the responses of `backend` to those of `client`.
+    /// Creates a converter from the responses of `backend` to those of `client`.
     pub fn new(
         client: Operation,
         backend: Operation,
@@ -54,7 +54,7 @@ impl ResponseConverter {
         Self { client, splitter: EventSplitter::new(framing, limit), reader, conversion }
     }
 
-    /// The `content-type` that the client receives.
+    /// Returns the `content-type` for the client.
     pub fn content_type(&self) -> &'static str {
         let framing = self.client.row().dialect.row().framing;
         match (self.conversion.reply.terms.stream, framing) {
@@ -67,8 +67,8 @@ impl ResponseConverter {
     /// Converts the next bytes, which arrived `elapsed` after the request.
     ///
     /// # Errors
-    /// If the response is not what the backend's API describes, or too large. What was appended
-    /// before stays valid; [`cut`](Self::cut) is to end it.
+    /// If the response is not what the backend's API describes, or too large. Bytes appended before
+    /// stay valid; the caller ends them with [`cut`](Self::cut).
     pub fn feed(
         &mut self,
         payload: &[u8],
@@ -80,12 +80,12 @@ impl ResponseConverter {
             .feed(payload, &mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))
     }
 
-    /// The bytes that wait for the end of an event, or of a whole response.
+    /// Returns the number of bytes that wait for the end of an event or of a complete response.
     pub fn unread(&self) -> usize {
         self.splitter.held()
     }
 
-    /// The bytes that are kept in all, with those that the end of a stream writes again.
+    /// Returns the number of all held bytes, including those that the end of a stream writes again.
     pub fn held(&self) -> usize {
         let writer = self.conversion.writer.as_ref();
         self.unread() + writer.map_or(0, |writer| writer.held())
@@ -94,7 +94,7 @@ impl ResponseConverter {
     /// Converts the end of the response: the backend has sent everything.
     ///
     /// # Errors
-    /// If the response ended before its last event, and as [`feed`](Self::feed).
+    /// If the response ended before its last event, or as for [`feed`](Self::feed).
     pub fn finish(&mut self, elapsed: Duration, out: &mut Vec<u8>) -> Result<(), BadResponse> {
         let Self { splitter, reader, conversion, .. } = self;
         splitter.finish(&mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))?;
@@ -112,7 +112,7 @@ impl ResponseConverter {
         Err(BadResponse::EndedEarly)
     }
 
-    /// Ends the response visibly as failed, unless the client has received its end already.
+    /// Ends the response visibly as failed, unless the client has already received its end.
     pub fn cut(&mut self, code: ErrorCode, message: &str, out: &mut Vec<u8>) {
         let Self { client, conversion, .. } = self;
         if conversion.has_ended {
@@ -154,7 +154,7 @@ impl Conversion {
         reader.read(data, &mut |event| self.take(&event, elapsed, out))
     }
 
-    /// Ends the response as failed, and returns whether its writer has said so to the client.
+    /// Ends the response as failed. Returns whether its writer has reported that to the client.
     fn fail(&mut self, failure: Failure<'_>, elapsed: Duration, out: &mut Vec<u8>) -> bool {
         self.has_ended = true;
         let moment = Moment { reply: &self.reply, elapsed };

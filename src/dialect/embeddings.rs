@@ -1,5 +1,5 @@
-//! Embeddings: `/v1/embeddings`, `/api/embed` and its older form `/api/embeddings`. Vectors are read as
-//! numbers or base64 and written as the client wants them.
+//! Embeddings: `/v1/embeddings`, `/api/embed` and its older form `/api/embeddings`. Vectors are
+//! read as numbers or base64, and written as the client wants them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::response_readers::{Count, OpenAiUsage};
 use super::{engine_error, error_body};
 use crate::api::Operation;
 
-/// Whether an operation is one of embeddings.
+/// Returns whether an operation creates embeddings.
 pub(super) fn is_embedding(operation: Operation) -> bool {
     matches!(
         operation,
@@ -27,7 +27,7 @@ pub(super) fn is_embedding(operation: Operation) -> bool {
     )
 }
 
-/// Converts a request; `None` if there is no such conversion.
+/// Converts a request; returns `None` if there is no such conversion.
 pub(super) fn convert_request(
     (from, to): (Operation, Operation),
     body: &[u8],
@@ -48,7 +48,7 @@ pub(super) fn convert_request(
 
 const INPUT: &str = "a string or a list of strings";
 
-/// The texts to embed: one, or several.
+/// Reads the texts to embed: one, or several.
 fn read_inputs<'a>(
     fields: &mut Fields<'a>,
     field: &'static str,
@@ -211,7 +211,7 @@ fn read_openai(body: &[u8]) -> Result<Read, BadResponse> {
     Ok(Ok(Vectors { list: list.ok_or(malformed)?, prompt_tokens, load: Duration::ZERO }))
 }
 
-/// A vector: numbers, or little-endian 32-bit floats in base64.
+/// Reads a vector: numbers, or little-endian 32-bit floats in base64.
 fn read_vector(raw: &RawValue) -> Option<Vec<f32>> {
     if !is_string(raw) {
         return serde_json::from_str(raw.get()).ok();
@@ -276,7 +276,7 @@ fn write_openai(vectors: &Vectors, reply: &Reply, out: &mut Vec<u8>) {
     usage.number("total_tokens", tokens);
 }
 
-/// Scales a vector to the length 1, as `/api/embed` does; a zero stays one.
+/// Scales a vector to length 1, as `/api/embed` does; a zero vector stays zero.
 fn normalise(vector: &mut [f32]) {
     let square: f64 = vector.iter().map(|float| f64::from(*float).powi(2)).sum();
     if square > 0.0 && square.is_finite() {

@@ -1,5 +1,5 @@
-//! Requests of Ollama's API with nothing to generate: they load or unload a model, or embed nothing, and
-//! are never converted.
+//! Requests of Ollama's API with nothing to generate: they load or unload a model, or embed
+//! nothing, and are never converted.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,15 +12,15 @@ use crate::api::Operation;
 /// The response to a request with nothing to generate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyReply {
-    /// The body: one JSON object, whether or not the client wants a stream.
+    /// The body: one JSON object, even if the client wants a stream.
     pub body: Vec<u8>,
-    /// Whether the client wants the model unloaded (`keep_alive: 0`).
+    /// True if the client wants the model unloaded (`keep_alive: 0`).
     pub unloads: bool,
 }
 
-/// Responds to a request that [`ConvertError::Empty`](super::ConvertError::Empty) refuses, as Ollama does:
-/// `done_reason` is `load` or `unload`, and no texts have no embeddings. `None` for the clients of other
-/// APIs, where an empty request is an error.
+/// Responds as Ollama does to a request that [`ConvertError::Empty`](super::ConvertError::Empty)
+/// refuses: `done_reason` is `load` or `unload`, and no texts have no embeddings. Returns `None`
+/// for clients of other APIs, where an empty request is an error.
 pub fn empty_reply(
     client: Operation,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! Errors of engines: their text survives in whatever dialect the client speaks.
+//! Errors of engines: their text is kept in the client's dialect.
 
 use serde_json::value::RawValue;
 
@@ -10,7 +10,7 @@ use crate::api::{Dialect, ErrorCode, Operation, StreamFraming};
 /// An engine's error, for a client of another API.
 struct Reported<'a> {
     error: EngineError<'a>,
-    /// Whether the prompt was too long; the message says so in words that the client recognizes.
+    /// True if the prompt was too long; the message then has the phrase that the client recognizes.
     is_too_long: bool,
 }
 
@@ -34,16 +34,16 @@ impl<'a> Reported<'a> {
     }
 }
 
-/// Converts the body of an engine's error to the client's dialect. The text survives whatever form it
-/// had, and whether or not it was JSON.
+/// Converts the body of an engine's error to the client's dialect. The text is kept whatever its
+/// form, even if it was not JSON.
 pub fn convert_error(client: Operation, status: u16, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write_error(client.row().dialect, status, &Reported::of_body(body, status), &mut out);
     out
 }
 
-/// The event by which a client that has the head of its stream, and no event, sees an engine's error. `code`: what it is
-/// called in streams whose errors have no room for an engine's own names.
+/// Returns the event that reports an engine's error to a client that has the head of its stream,
+/// and no event. `code` is its name in streams whose errors have no room for an engine's own names.
 pub fn convert_error_event(
     client: Operation,
     code: ErrorCode,
@@ -59,7 +59,7 @@ pub fn convert_error_event(
     out
 }
 
-/// The event by which a client whose stream has started sees that the engine failed with `message`.
+/// Writes the event that reports an engine's failure with `message` within a started stream.
 pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
     write_error_event(client.row().dialect, 500, &Reported::of_message(message), out);
 }
@@ -76,7 +76,7 @@ fn write_error_event(dialect: Dialect, status: u16, reported: &Reported<'_>, out
     out.extend_from_slice(framing.event_end());
 }
 
-/// The body by which a client sees that the engine failed with `message`.
+/// Writes the body that reports an engine's failure with `message`.
 pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
     write_error(client.row().dialect, 500, &Reported::of_message(message), out);
 }
@@ -97,7 +97,7 @@ fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut
         object.text("type", error.kind.as_deref().unwrap_or(openai_kind(status)));
         object.raw("param", error.param.map_or("null", RawValue::get));
         match error.code.map_or("null", RawValue::get) {
-            // opencode goes by the code.
+            // opencode reads the code.
             "null" if reported.is_too_long => {
                 object.text("code", ErrorCode::ContextLengthExceeded.row().name);
             }

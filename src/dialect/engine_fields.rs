@@ -1,26 +1,26 @@
-//! Which fields beside OpenAI's own an engine understands in a chat or completion request. A new
+//! The fields beyond OpenAI's own that an engine understands in a chat or completion request. A new
 //! engine with extensions is a row here.
 
 use crate::config::Engine;
 
-/// What an engine's `/v1/chat/completions` understands beside OpenAI's own fields.
+/// The fields beyond OpenAI's own that an engine's `/v1/chat/completions` understands.
 #[derive(Debug)]
 pub(super) struct EngineFields {
-    /// Sampling options: llama.cpp's name, and the engine's.
+    /// The sampling options: llama.cpp's name and the engine's.
     sampling: &'static [(&'static str, &'static str)],
-    /// Whether it takes any further sampling option, and ignores those it does not know.
+    /// If set, the engine takes any further sampling option and ignores unknown ones.
     takes_unknown_options: bool,
-    /// The member of an assistant message that carries what the model thought.
+    /// The member of an assistant message that carries the model's thinking.
     pub(super) thinking_member: Option<&'static str>,
-    /// Whether `chat_template_kwargs.enable_thinking` turns thinking on and off.
+    /// If set, `chat_template_kwargs.enable_thinking` turns thinking on and off.
     pub(super) takes_template_arguments: bool,
-    /// Whether `ttl` says how many seconds the model stays loaded.
+    /// If set, `ttl` is the number of seconds that the model stays loaded.
     pub(super) takes_ttl: bool,
-    /// Whether reasoning models want `max_completion_tokens` in place of `max_tokens`.
+    /// If set, reasoning models need `max_completion_tokens` in place of `max_tokens`.
     pub(super) has_completion_limit: bool,
 }
 
-/// Sampling options of OpenAI's own API.
+/// The sampling options of OpenAI's API.
 const OPENAI_SAMPLING: &[&str] =
     &["temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias"];
 
@@ -53,7 +53,7 @@ const LM_STUDIO: EngineFields = EngineFields {
     ..STRICT
 };
 
-/// The engines that understand more than the fields that all do.
+/// The engines that understand more than the common fields.
 const KNOWN: &[(Engine, EngineFields)] = &[
     (Engine::LlamaCpp, LLAMA_CPP),
     (Engine::Vllm, VLLM),
@@ -64,13 +64,14 @@ const KNOWN: &[(Engine, EngineFields)] = &[
 ];
 
 impl EngineFields {
-    /// The fields that `engine` understands.
+    /// Returns the fields that `engine` understands.
     pub(super) fn of(engine: Engine) -> &'static Self {
         let known = KNOWN.iter().find(|(known, _)| *known == engine);
         known.map_or(&STRICT, |(_, fields)| fields)
     }
 
-    /// The engine's name for a sampling option; `None` if it has none and the option is dropped.
+    /// Returns the engine's name for a sampling option; `None` if it has none, so that the option
+    /// is dropped.
     pub(super) fn sampling_name<'n>(&self, option: &'n str) -> Option<&'n str> {
         if OPENAI_SAMPLING.contains(&option) || self.takes_unknown_options {
             return Some(option);

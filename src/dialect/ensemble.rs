@@ -1,6 +1,6 @@
-//! The bodies of an ensemble's calls, made of the client's own: a draft is the client's request without its
-//! stream, a critique is one message, and the final call is the client's request with a longer query. All
-//! other members keep their bytes. `query` finds the query and replaces it; `text` reads drafts.
+//! The bodies of an ensemble's calls, derived from the client's request. A draft is that request
+//! without its stream, a critique is one message, and the final call has a longer query. All other
+//! members keep their bytes. `query` finds and replaces the query; `text` reads drafts.
 
 mod query;
 mod text;
@@ -11,8 +11,8 @@ use super::json::{Fields, Object};
 use crate::api::{Dialect, Operation};
 use query::{Query, find_query};
 
-/// What a draft does not take from the client: it is held, not streamed, there is one of each, none is stored,
-/// and three of one seed would be the same.
+/// The members that drafts do not take from the client. A draft is held, not streamed; there is one
+/// of each, none is stored, and drafts with the same seed would be equal.
 const NOT_IN_DRAFTS: &[&str] = &[
     "model",
     "stream",
@@ -25,30 +25,30 @@ const NOT_IN_DRAFTS: &[&str] = &[
     "background",
 ];
 
-/// Why a request cannot be an ensemble.
+/// The reason why a request cannot be an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EnsembleError {
-    /// Another operation.
+    /// The operation cannot be an ensemble.
     #[error(
         "an ensemble takes /v1/chat/completions, /v1/messages, /v1/responses, /api/chat and /api/generate"
     )]
     Operation,
-    /// The body is no JSON object.
+    /// The body is not a JSON object.
     #[error("the body is not a JSON object")]
     NotJson,
     /// There is nothing to criticize.
     #[error("an ensemble needs a message of the user with text")]
     NoQuery,
-    /// A field whose meaning an ensemble would change.
+    /// An ensemble would change the meaning of a field.
     #[error("an ensemble takes no '{field}'")]
     Field {
-        /// Its name.
+        /// The name of the field.
         field: &'static str,
     },
 }
 
 impl EnsembleError {
-    /// The field it is about.
+    /// Returns the field at fault.
     pub fn field(self) -> Option<&'static str> {
         match self {
             Self::Field { field } => Some(field),
@@ -70,7 +70,7 @@ impl<'a> EnsembleRequest<'a> {
     /// Reads a body.
     ///
     /// # Errors
-    /// [`EnsembleError`] if it cannot be an ensemble.
+    /// [`EnsembleError`] if the request cannot be an ensemble.
     pub fn read(operation: Operation, body: &'a [u8]) -> Result<Self, EnsembleError> {
         let place = query_place(operation).ok_or(EnsembleError::Operation)?;
         let fields = Fields::of_body(body).map_err(|_error| EnsembleError::NotJson)?;
@@ -85,12 +85,13 @@ impl<'a> EnsembleRequest<'a> {
         Ok(Self { operation, fields, query })
     }
 
-    /// The text of the user's last message.
+    /// Returns the text of the user's last message.
     pub fn query(&self) -> &str {
         &self.query.text
     }
 
-    /// The body of a draft by `model`: a whole response at temperature 1, so that drafts differ.
+    /// Returns the body of a draft by `model`: a complete response at temperature 1, so that drafts
+    /// differ.
     pub fn draft(&self, model: &str) -> Vec<u8> {
         let mut out = Vec::new();
         let mut object = Object::new(&mut out);
@@ -122,7 +123,7 @@ impl<'a> EnsembleRequest<'a> {
         out
     }
 
-    /// The body of the final call: the client's, with `prompt` in the place of the query.
+    /// Returns the body of the final call: the client's, with `prompt` in place of the query.
     pub fn with_prompt(&self, model: &str, prompt: &str) -> Vec<u8> {
         let place = query_place(self.operation).unwrap_or_default();
         let mut out = Vec::new();
@@ -138,7 +139,8 @@ impl<'a> EnsembleRequest<'a> {
     }
 }
 
-/// The body of a critique of at most `max_tokens`, a chat request: one message of the user.
+/// Returns the body of a critique of at most `max_tokens`, a chat request with one message of the
+/// user.
 pub fn critique_body(model: &str, prompt: &str, max_tokens: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
@@ -155,7 +157,7 @@ pub fn critique_body(model: &str, prompt: &str, max_tokens: u32) -> Vec<u8> {
     out
 }
 
-/// The member that holds the query.
+/// Returns the name of the member that contains the query.
 fn query_place(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Chat | Operation::Messages | Operation::OllamaChat => Some("messages"),
@@ -165,7 +167,8 @@ fn query_place(operation: Operation) -> Option<&'static str> {
     }
 }
 
-/// Fields that continue something: seven calls cannot all do that, and a prompt without a template has no query.
+/// Returns the fields that continue something. Seven calls cannot all continue it, and a prompt
+/// without a template has no query.
 fn continuations(operation: Operation) -> &'static [&'static str] {
     match operation {
         Operation::Responses => &["previous_response_id", "conversation", "background"],

@@ -1,6 +1,6 @@
-//! Why a request cannot be converted, and why a response cannot.
+//! The errors of converting a request and of converting a response.
 
-/// Why a request cannot be said in the backend's API. The client gets a 400.
+/// The reason why a request cannot be expressed in the backend's API. The client gets a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
     /// The body is not a JSON object.
@@ -11,17 +11,17 @@ pub enum ConvertError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
     /// An item of a list has the wrong type or an unknown value.
     #[error("{field}[{index}] must be {expected}")]
     InvalidItem {
-        /// The list.
+        /// The name of the list.
         field: &'static str,
-        /// Which item.
+        /// The index of the item.
         index: usize,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
     /// The backend that serves the model has no form for a field.
@@ -29,7 +29,7 @@ pub enum ConvertError {
     Unsupported {
         /// The field.
         field: &'static str,
-        /// What the backend's API lacks.
+        /// The feature that the backend's API lacks.
         reason: &'static str,
     },
     /// There is nothing to generate: in Ollama's API such a request loads or unloads a model.
@@ -41,15 +41,15 @@ pub enum ConvertError {
     /// No conversion exists between the two operations.
     #[error("no conversion from {from} to {to} exists")]
     NoConversion {
-        /// What the client called.
+        /// The operation that the client called.
         from: &'static str,
-        /// What the backend serves.
+        /// The operation that the backend serves.
         to: &'static str,
     },
 }
 
 impl ConvertError {
-    /// The field at fault, for `param`.
+    /// Returns the field at fault, for `param`.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::NotJson | Self::NoConversion { .. } => None,
@@ -61,20 +61,20 @@ impl ConvertError {
     }
 }
 
-/// Why a backend's response cannot be converted. What the client has received so far stays valid;
-/// [`cut`](super::ResponseConverter::cut) ends it visibly.
+/// The reason why a backend's response cannot be converted. Bytes that the client has received stay
+/// valid; [`cut`](super::ResponseConverter::cut) ends them visibly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadResponse {
-    /// An event, or the whole response, is not what the API describes.
+    /// An event, or the complete response, is not what the API describes.
     #[error("the backend's response is not a valid {expected}")]
     Malformed {
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
-    /// Something that has to be held is longer than its limit.
+    /// Something that must be held exceeds its limit.
     #[error("{held} of the backend's response is larger than {limit} bytes")]
     TooLarge {
-        /// What is held.
+        /// The thing that is held.
         held: &'static str,
         /// The limit, in bytes.
         limit: usize,
@@ -82,7 +82,7 @@ pub enum BadResponse {
     /// The stream ended before its last event.
     #[error("the backend's response ended before its last event")]
     EndedEarly,
-    /// More of a tool call came after its arguments were whole and the next block had started.
+    /// More of a tool call came after its arguments were complete and the next block had started.
     #[error("the backend sent more of a tool call whose arguments were complete")]
     MixedCalls,
     /// The arguments of a tool call are not a JSON object.

@@ -1,4 +1,4 @@
-//! The body of an engine's error, in whatever form it has.
+//! The body of an engine's error, in any of its forms.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use super::json::{Fields, Text, is_string};
 
-/// The most characters of an error that is not JSON.
+/// The maximum number of characters of an error that is not JSON.
 const MAX_PLAIN: usize = 2048;
 
-/// What an engine's error says.
+/// The content of an engine's error.
 #[derive(Debug, Default)]
 pub(super) struct EngineError<'a> {
     pub(super) message: Cow<'a, str>,
@@ -31,12 +31,12 @@ struct ErrorObject<'a> {
     code: Option<&'a RawValue>,
 }
 
-/// The text of an `error` member: a string, or an object with `message`.
+/// Returns the text of an `error` member: a string, or an object with `message`.
 pub(super) fn message_of(error: &RawValue) -> Cow<'_, str> {
     of_member(error).message
 }
 
-/// All words of an engine's error: message, type and code, in whatever form it has.
+/// Returns all words of an engine's error: message, type and code, in any form.
 pub(super) fn text_of(body: &[u8]) -> String {
     let error = read_error(body, 0);
     let kind = error.kind.as_deref().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! The meaning of an engine's error, whatever status it came with.
+//! The meaning of an engine's error, regardless of its status.
 
 use serde_json::value::RawValue;
 
 use super::error_body::read_error;
 
-/// What an engine's error means for the backend.
+/// The meaning of an engine's error for the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorMeaning {
     /// The backend limits the rate of its client.
@@ -13,9 +13,9 @@ pub enum ErrorMeaning {
     Overloaded,
     /// The backend does not have the model.
     ModelMissing,
-    /// The prompt was rejected by a policy on content.
+    /// A content policy rejected the prompt.
     Moderated,
-    /// Something else.
+    /// Another error.
     Other,
 }
 
@@ -30,10 +30,12 @@ const MODERATION: &[&str] =
     &["moderat", "flagged", "content_policy", "content policy", "content_filter", "safety"];
 
 impl ErrorMeaning {
-    /// Reads an engine's error. `model`: the backend's name for the model. `request`: what the backend was sent.
+    /// Reads an engine's error. `model` is the backend's name for the model, `request` the body
+    /// sent to the backend.
     ///
-    /// Names of types and codes are the engine's own. A message may quote the request, so a phrase in it counts only
-    /// where the request does not have it: no client can make a backend look busy by its prompt.
+    /// Names of types and codes are the engine's own. A message may quote the request, so a phrase
+    /// in it counts only if the request does not contain it: no client can make a backend look busy
+    /// through its prompt.
     pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
         let error = read_error(error, 0);
         let code = error.code.map_or("", RawValue::get);
@@ -65,7 +67,7 @@ impl ErrorMeaning {
         }
     }
 
-    /// The status that a response with this error should have had.
+    /// Returns the status that a response with this error should have had.
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimited => 429,
@@ -77,7 +79,7 @@ impl ErrorMeaning {
     }
 }
 
-/// Whether `text` has `phrase`, which is in lower case.
+/// Returns whether `text` contains `phrase`, which is in lower case.
 fn contains_ignoring_case(text: &[u8], phrase: &[u8]) -> bool {
     let Some(first) = phrase.first() else { return true };
     let starts = memchr::memchr2_iter(*first, first.to_ascii_uppercase(), text);

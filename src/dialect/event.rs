@@ -1,5 +1,5 @@
-//! The response between two dialects: what its events say, and what is known at its end. Readers of
-//! responses report events, writers print them. A whole response is the same events at once.
+//! The response between two dialects: its events, and the totals at its end. Readers of responses
+//! report events, writers print them. A complete response is the same events at once.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ pub(super) enum Event<'a> {
     Text {
         /// The piece.
         text: &'a str,
-        /// Its tokens' probabilities: the text of a JSON list in the form of OpenAI's chat.
+        /// The probabilities of its tokens: the text of a JSON list in the form of OpenAI's chat.
         logprobs: Option<&'a str>,
     },
-    /// A piece of what the model thinks.
+    /// A piece of the model's thinking.
     Thinking(&'a str),
-    /// Anthropic's proof that the thinking is the model's own.
+    /// Anthropic's proof that its model wrote the thinking.
     Signature(&'a str),
     /// A tool call starts.
     Call {
-        /// Its place among the calls of the response, from 0.
+        /// The index of the call within the response, from 0.
         place: usize,
         /// Its id; empty if the backend gave none.
         id: &'a str,
-        /// The tool.
+        /// The name of the tool.
         name: &'a str,
     },
     /// A further piece of the name of a call, before its arguments.
     CallName {
-        /// The place of the call.
+        /// The index of the call.
         place: usize,
         /// The piece.
         piece: &'a str,
     },
     /// A piece of the arguments of a call.
     Arguments {
-        /// The place of the call.
+        /// The index of the call.
         place: usize,
         /// The piece.
         piece: &'a str,
     },
-    /// Why the generation ended.
+    /// The reason why the generation ended.
     Finish(FinishReason),
     /// The stop text that ended the generation.
     StopText(&'a str),
-    /// Token counts. A later report replaces what it has.
+    /// The token counts. A later report replaces the values it has.
     Usage(TokenUsage),
-    /// How long the engine worked. A later report replaces what it has.
+    /// The engine's working times. A later report replaces the values it has.
     Timings(Timings),
     /// The engine failed.
     Error(&'a str),
@@ -54,34 +54,34 @@ pub(super) enum Event<'a> {
     Done,
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinishReason {
     /// The model stopped by itself, or at a stop text.
     Stop,
-    /// It reached the limit of tokens.
+    /// The token limit was reached.
     Length,
-    /// It calls tools.
+    /// The model calls tools.
     ToolCalls,
-    /// Its output was withheld.
+    /// The output was withheld.
     ContentFilter,
 }
 
-/// Token counts of a response, as far as they are known.
+/// The token counts of a response, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct TokenUsage {
-    /// Of the prompt, cached ones included.
+    /// The tokens of the prompt, including cached ones.
     pub(super) prompt: Option<u64>,
-    /// Of the prompt, read from the cache.
+    /// The prompt tokens read from the cache.
     pub(super) cached: Option<u64>,
-    /// Of the output.
+    /// The tokens of the output.
     pub(super) output: Option<u64>,
-    /// Of the output, spent on thinking.
+    /// The output tokens spent on thinking.
     pub(super) thinking: Option<u64>,
 }
 
 impl TokenUsage {
-    /// These counts, and those of `earlier` where these have none.
+    /// Returns these counts, with missing ones taken from `earlier`.
     pub(super) fn or(self, earlier: Self) -> Self {
         Self {
             prompt: self.prompt.or(earlier.prompt),
@@ -92,38 +92,38 @@ impl TokenUsage {
     }
 }
 
-/// How long an engine worked on a response, as far as it reports it.
+/// The engine's working times for a response, as far as it reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Timings {
-    /// On loading the model.
+    /// The time to load the model.
     pub(super) load: Option<Duration>,
-    /// On the prompt.
+    /// The time to process the prompt.
     pub(super) prompt: Option<Duration>,
-    /// On the output.
+    /// The time to generate the output.
     pub(super) output: Option<Duration>,
 }
 
-/// What is known of a response at its end.
+/// The totals of a response at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// Why it ended.
+    /// The reason why it ended.
     pub(super) finish: Option<FinishReason>,
     /// The stop text that ended it.
     pub(super) stop_text: Option<String>,
-    /// Its counts, as reported.
+    /// The reported token counts.
     pub(super) usage: TokenUsage,
-    /// The engine's times, as reported.
+    /// The reported working times.
     pub(super) timings: Timings,
-    /// Events with text, thinking or arguments.
+    /// The number of events with text, thinking or arguments.
     pub(super) pieces: u64,
-    /// Tool calls.
+    /// The number of tool calls.
     pub(super) calls: usize,
-    /// When the first of these pieces arrived.
+    /// The arrival of the first of these events.
     pub(super) first_piece: Option<Duration>,
 }
 
 impl Totals {
-    /// Takes in an event that arrived `elapsed` after the request.
+    /// Records an event that arrived `elapsed` after the request.
     pub(super) fn record(&mut self, event: &Event<'_>, elapsed: Duration) {
         match *event {
             Event::Text { .. } | Event::Thinking(_) | Event::Arguments { .. } => {
@@ -146,7 +146,7 @@ impl Totals {
         }
     }
 
-    /// The tokens of the output: as reported, else one per piece.
+    /// Returns the output tokens: as reported, else one per piece.
     pub(super) fn output_tokens(&self) -> u64 {
         self.usage.output.unwrap_or(self.pieces)
     }

@@ -1,5 +1,5 @@
 //! Splits the bytes of a response stream into events: server-sent events or JSON lines. Chunks may
-//! end anywhere; the events do not depend on them.
+//! end anywhere without any effect on the events.
 
 use memchr::memchr2;
 
@@ -7,7 +7,7 @@ use super::error::BadResponse;
 use super::json::BYTE_ORDER_MARK;
 use crate::wire::split_at;
 
-/// How the events of a stream are separated.
+/// The separation of events in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// Server-sent events.
@@ -22,7 +22,7 @@ pub(super) enum Framing {
 #[derive(Debug)]
 pub(super) struct EventSplitter {
     framing: Framing,
-    /// The start of a line whose end has not arrived, or of the whole response.
+    /// The start of a line whose end has not arrived, or of the complete response.
     line: Vec<u8>,
     /// The data of the event whose lines have arrived so far.
     data: Vec<u8>,
@@ -31,13 +31,13 @@ pub(super) struct EventSplitter {
 }
 
 impl EventSplitter {
-    /// A splitter of events of at most `limit` bytes.
+    /// Creates a splitter of events of at most `limit` bytes.
     pub(super) fn new(framing: Framing, limit: usize) -> Self {
         let (line, data) = (Vec::new(), Vec::new());
         Self { framing, line, data, after_carriage_return: false, limit }
     }
 
-    /// The bytes that wait for the end of an event, or of the whole response.
+    /// Returns the number of bytes that wait for the end of an event, or of the complete response.
     pub(super) fn held(&self) -> usize {
         self.line.len() + self.data.len()
     }
@@ -80,7 +80,7 @@ impl EventSplitter {
         self.hold(rest)
     }
 
-    /// The stream has ended: an event without its last line break still counts.
+    /// Ends the stream: an event without its last line break still counts.
     pub(super) fn finish(
         &mut self,
         on_event: &mut impl FnMut(&[u8]) -> Result<(), BadResponse>,
@@ -134,7 +134,8 @@ impl EventSplitter {
         let data = data.strip_prefix(b" ").unwrap_or(data);
         self.check(self.data.len() + data.len() + 1)?;
         if !self.data.is_empty() {
-            // Between two lines of one JSON text any blank is the same, and this one ends no line.
+            // Between two lines of one JSON text any whitespace is equivalent, and a space ends no
+            // line.
             self.data.push(b' ');
         }
         self.data.extend_from_slice(data);

@@ -1,5 +1,5 @@
-//! A response gathered from its events: for responses that are no stream, and for tool calls where a
-//! dialect sends them whole. Bounded.
+//! A response gathered from its events, for complete responses, and for tool calls in dialects that
+//! send them in one piece. Bounded.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use super::limits::ResponseLimits;
 /// A tool call whose arguments are complete at the end.
 #[derive(Debug, Default)]
 pub(super) struct GatheredCall {
-    /// The id that the backend gave; may be empty.
+    /// The id from the backend; may be empty.
     pub(super) id: String,
-    /// The tool.
+    /// The name of the tool.
     pub(super) name: String,
     /// The arguments as they came.
     arguments: String,
 }
 
 impl GatheredCall {
-    /// The arguments as they came.
+    /// Returns the arguments as they came.
     pub(super) fn text(&self) -> &str {
         if self.arguments.is_empty() { "{}" } else { &self.arguments }
     }
@@ -31,25 +31,25 @@ impl GatheredCall {
 pub(super) struct Gathered {
     /// The text.
     pub(super) text: String,
-    /// What the model thought.
+    /// The model's thinking.
     pub(super) thinking: String,
-    /// Anthropic's proof of it.
+    /// Anthropic's proof of the thinking.
     pub(super) signature: String,
     /// The tool calls.
     pub(super) calls: Vec<GatheredCall>,
-    /// The inside of the JSON list of the tokens' probabilities.
+    /// The token probabilities: the inside of a JSON list.
     logprobs: String,
     arguments_size: usize,
 }
 
 impl Gathered {
-    /// The bytes in it.
+    /// Returns the number of bytes held.
     pub(super) fn size(&self) -> usize {
         let texts = [&self.text, &self.thinking, &self.signature, &self.logprobs];
         texts.map(String::len).iter().sum::<usize>() + self.arguments_size
     }
 
-    /// Takes in an event.
+    /// Adds an event.
     pub(super) fn add(
         &mut self,
         event: &Event<'_>,
@@ -101,8 +101,8 @@ impl Gathered {
         }
     }
 
-    /// The calls with their places and their arguments as a JSON object on one line. A call that the
-    /// limit of tokens cut is left out: no client could run it.
+    /// Returns the calls with their indexes, and their arguments as a JSON object on one line. A
+    /// call that the token limit cut is left out: no client could run it.
     pub(super) fn whole_calls(
         &self,
         totals: &Totals,
@@ -119,13 +119,13 @@ impl Gathered {
         Ok(whole)
     }
 
-    /// The probabilities of the tokens, as the inside of a JSON list.
+    /// Returns the token probabilities, as the inside of a JSON list.
     pub(super) fn logprobs(&self) -> Option<&str> {
         (!self.logprobs.is_empty()).then_some(&self.logprobs)
     }
 }
 
-/// Arguments as a JSON object on one line; empty ones are an empty object.
+/// Returns arguments as a JSON object on one line; empty ones become an empty object.
 fn object_of(arguments: &str) -> Result<String, BadResponse> {
     let text = arguments.trim();
     if text.is_empty() {
@@ -150,12 +150,12 @@ pub(super) fn add_inside(inside: &mut String, list: Option<&str>) {
     }
 }
 
-/// The id of a tool call: the backend's, else one made of the request's.
+/// Returns the id of a tool call: the backend's, else one derived from the request's.
 pub(super) fn call_id<'i>(id: &'i str, place: usize, request_id: &str) -> Cow<'i, str> {
     if id.is_empty() { format!("call_{request_id}_{place}").into() } else { id.into() }
 }
 
-/// Refuses what is larger than its limit, in bytes.
+/// Refuses sizes above their limit, in bytes.
 pub(super) fn check_size(held: &'static str, size: usize, limit: usize) -> Result<(), BadResponse> {
     if size > limit { Err(BadResponse::TooLarge { held, limit }) } else { Ok(()) }
 }

@@ -1,5 +1,5 @@
-//! Images in requests: data URLs, and the media type that the first bytes show. Nothing is decoded
-//! beyond these bytes, and no address is ever fetched.
+//! Images in requests: data URLs, and detection of the media type from the first bytes. Nothing
+//! beyond these bytes is decoded, and no address is ever fetched.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +8,10 @@ use super::conversation::Image;
 use super::error::ConvertError;
 use super::json::Text;
 
-/// Characters of base64 that hold the bytes which show the media type.
+/// The number of base64 characters that contain the bytes for detection of the media type.
 const START: usize = 16;
 
-/// An image that the request carries as bare base64.
+/// Returns an image that the request carries as bare base64.
 pub(super) fn of_base64(base64: Text<'_>) -> Result<Image<'_>, ConvertError> {
     let media = media_type(&base64).ok_or(ConvertError::Invalid {
         field: "images",
@@ -20,7 +20,7 @@ pub(super) fn of_base64(base64: Text<'_>) -> Result<Image<'_>, ConvertError> {
     Ok(Image::Inline { media: media.into(), base64 })
 }
 
-/// The image of an `image_url`.
+/// Returns the image of an `image_url`.
 pub(super) fn of_url(url: Text<'_>) -> Image<'_> {
     match split_data_url(&url) {
         None => Image::Address(url),
@@ -32,14 +32,14 @@ pub(super) fn of_url(url: Text<'_>) -> Image<'_> {
     }
 }
 
-/// The media type and the data of `data:<media>;base64,<data>`.
+/// Splits `data:<media>;base64,<data>` into the media type and the data.
 fn split_data_url(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     let media = head.strip_suffix(";base64")?;
     Some((media.split(';').next().unwrap_or(media), data))
 }
 
-/// The media type that the first bytes show.
+/// Detects the media type from the first bytes.
 fn media_type(base64: &str) -> Option<&'static str> {
     let start = base64.get(..base64.len().min(START))?;
     let whole_groups = start.get(..start.len() / 4 * 4)?;

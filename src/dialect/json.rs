@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 
 use super::error::ConvertError;
 
-/// What some programs write before JSON.
+/// The byte order mark that some programs write before JSON.
 pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The text of a response without its byte order mark. Bytes that are no text become U+FFFD, as
-/// they do for clients of the engine itself.
+/// Returns the text of a response without its byte order mark. Invalid bytes become U+FFFD, as they
+/// do for clients of the engine itself.
 pub(super) fn text_of(response: &[u8]) -> Cow<'_, str> {
     let bytes = response.strip_prefix(BYTE_ORDER_MARK).unwrap_or(response);
     simdutf8::basic::from_utf8(bytes)
@@ -109,14 +109,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The members of a request body.
+    /// Reads the members of a request body.
     pub(super) fn of_body(body: &'a [u8]) -> Result<Self, ConvertError> {
         let text = simdutf8::basic::from_utf8(body).map_err(|_error| ConvertError::NotJson)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         serde_json::from_str(text).map_err(|_error| ConvertError::NotJson)
     }
 
-    /// Removes a member and returns its value. Of two with one name the last counts; null counts as absent.
+    /// Removes a member and returns its value. The last of two with one name counts; null counts as
+    /// absent.
     pub(super) fn take(&mut self, name: &str) -> Option<&'a RawValue> {
         let mut found = None;
         self.0.retain(|(own, value)| {
@@ -161,7 +162,7 @@ impl<'a> Fields<'a> {
         self.0.retain(|(own, _)| !names.contains(&&**own));
     }
 
-    /// The members that are left.
+    /// Returns the remaining members.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.0.iter().map(|(name, value)| (&**name, *value))
     }
@@ -176,12 +177,12 @@ pub(super) fn read_value<'a, T: Deserialize<'a>>(
     serde_json::from_str(raw.get()).map_err(|_error| ConvertError::Invalid { field, expected })
 }
 
-/// Whether a value is a string, as opposed to a list or an object.
+/// Returns whether a value is a string, as opposed to a list or an object.
 pub(super) fn is_string(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
 
-/// Whether a text is a JSON object.
+/// Returns whether a text is a JSON object.
 pub(super) fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }
@@ -208,7 +209,7 @@ fn push_escaped(out: &mut Vec<u8>, text: &str) {
 pub(super) struct Object<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
-    /// What it is closed with: a comma for members that are to stand before others.
+    /// The closing bytes: a comma for members that precede others.
     end: &'static [u8],
 }
 
@@ -219,12 +220,12 @@ impl<'o> Object<'o> {
         Self { out, is_empty: true, end: b"}" }
     }
 
-    /// Members without braces, to be put before those of [`after_members`](Self::after_members).
+    /// Opens members without braces, to precede those of [`after_members`](Self::after_members).
     pub(super) fn inside(out: &'o mut Vec<u8>) -> Self {
         Self { out, is_empty: true, end: b"," }
     }
 
-    /// The rest of an object whose first members are written; the caller closes it.
+    /// Opens the remainder of an object whose first members are written; the caller closes it.
     pub(super) fn after_members(out: &'o mut Vec<u8>) -> Self {
         Self { out, is_empty: true, end: b"" }
     }
@@ -298,7 +299,7 @@ impl<'o> Object<'o> {
         out.push(b']');
     }
 
-    /// Appends members that [`inside`](Self::inside) wrote: with a comma at their end.
+    /// Appends members that [`inside`](Self::inside) wrote, with their trailing comma.
     pub(super) fn members(&mut self, members: &str) {
         let Some(members) = members.strip_suffix(',') else { return };
         if !std::mem::take(&mut self.is_empty) {
@@ -366,7 +367,7 @@ impl<'o> List<'o> {
         }
     }
 
-    /// Appends a number; one that JSON cannot hold is null.
+    /// Appends a number; null if JSON cannot represent it.
     pub(super) fn float(&mut self, float: f32) {
         // Writing to a vector cannot fail.
         let written = serde_json::to_writer(self.item(), &float);

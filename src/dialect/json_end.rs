@@ -1,6 +1,6 @@
 //! Finds the end of a JSON object that arrives in pieces.
 
-/// How far an object has arrived.
+/// The state of an object that arrives in pieces.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct JsonEnd {
     depth: u32,
@@ -10,7 +10,7 @@ pub(super) struct JsonEnd {
 }
 
 impl JsonEnd {
-    /// Takes in the next piece.
+    /// Processes the next piece.
     pub(super) fn feed(&mut self, piece: &str) {
         for byte in piece.bytes() {
             self.has_started |= !byte.is_ascii_whitespace();
@@ -32,12 +32,12 @@ impl JsonEnd {
         }
     }
 
-    /// Whether anything of it has arrived.
+    /// Returns whether any part of it has arrived.
     pub(super) fn has_started(&self) -> bool {
         self.has_started
     }
 
-    /// Whether all of it has arrived.
+    /// Returns whether all of it has arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.has_started && self.depth == 0 && !self.is_in_string
     }

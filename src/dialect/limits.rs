@@ -1,18 +1,18 @@
-//! How much of a response a conversion holds at most.
+//! The limits on the parts of a response that a conversion holds.
 
-/// The most tool calls of one response.
+/// The maximum number of tool calls in a response.
 pub(super) const MAX_CALLS: usize = 1024;
-/// The most bytes of a tool's name that arrives in pieces.
+/// The maximum bytes of a tool's name that arrives in pieces.
 pub(super) const MAX_NAME: usize = 4096;
 
-/// How much of a response a conversion holds at most, in bytes.
+/// The limits on the parts of a response that a conversion holds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseLimits {
-    /// Of one event of a stream.
+    /// The limit of one event of a stream.
     pub event: usize,
-    /// Of the arguments of all tool calls of a response.
+    /// The limit of the arguments of all tool calls of a response.
     pub arguments: usize,
-    /// Of a response that is no stream.
+    /// The limit of a response that is not a stream.
     pub whole: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Joins the results of tool calls with their calls. OpenAI and Anthropic name the call by its id,
-//! Ollama may name the tool only; afterwards every call and result has both. Linear in the calls: a
+//! Links the results of tool calls to their calls. OpenAI and Anthropic name the call by its id,
+//! Ollama may name only the tool; afterwards every call and result has both. Linear in the calls: a
 //! conversation may have tens of thousands.
 
 use std::collections::HashMap;
@@ -20,14 +20,14 @@ struct Calls {
     list: Vec<Seen>,
     /// The last call of each id.
     by_id: HashMap<String, usize>,
-    /// The calls of each tool, the last at the end; without those at the end that have a result.
+    /// The calls of each tool, the last at the end; without trailing calls that have a result.
     by_name: HashMap<String, Vec<usize>>,
-    /// No call before this one is without a result.
+    /// The index before which every call has a result.
     oldest: usize,
 }
 
-/// Gives every call an id, and every result the id and the tool of its call: the one it names, else
-/// the last call of that tool without a result, else the oldest call without one.
+/// Gives every call an id, and every result the id and the tool of its call. That is the call it
+/// names, else the last call of that tool without a result, else the oldest call without one.
 pub(super) fn link_calls(conversation: &mut Conversation<'_>) {
     let mut calls = Calls::default();
     for part in conversation.messages.iter_mut().flat_map(|message| &mut message.parts) {

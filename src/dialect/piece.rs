@@ -1,30 +1,29 @@
-//! Strings of responses, piece by piece. JSON writes a character beyond the basic plane as two
-//! halves of a surrogate pair, and programs that cut strings by UTF-16 units put the halves into
-//! two deltas. So a [`Piece`] keeps a half at either end, and [`Halves`] joins the pieces of each
-//! text.
+//! Strings of responses, piece by piece. JSON writes a character beyond the basic plane as a
+//! surrogate pair, and programs that cut strings by UTF-16 units split the pair into two deltas. So
+//! a [`Piece`] keeps a half at either end, and [`Halves`] joins the pieces of each text.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// What stands for a half whose partner never comes.
+/// The replacement of a half whose partner never comes.
 pub(super) const REPLACEMENT: &str = "\u{fffd}";
 
 /// The bytes of a surrogate in WTF-8.
 const SURROGATE_BYTES: usize = 3;
 
-/// A JSON string as WTF-8: UTF-8 in which halves of surrogate pairs may stand.
+/// A JSON string as WTF-8: UTF-8 that may contain halves of surrogate pairs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Piece<'a>(Cow<'a, [u8]>);
 
 impl Piece<'_> {
-    /// Whether it is the empty string.
+    /// Returns whether it is the empty string.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The text, where it is complete by itself: halves become [`REPLACEMENT`].
+    /// Returns the text if it is complete by itself: halves become [`REPLACEMENT`].
     pub(super) fn text(&self) -> Cow<'_, str> {
         match simdutf8::basic::from_utf8(&self.0) {
             Ok(text) => Cow::Borrowed(text),
@@ -75,7 +74,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
             }
         }
 
-        // As bytes: `serde_json` refuses halves in what is read as a string.
+        // Read as bytes: `serde_json` refuses halves in strings.
         deserializer.deserialize_bytes(PieceVisitor)
     }
 }
@@ -85,11 +84,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
 pub(super) enum Channel {
     /// The text of the response.
     Text,
-    /// Why the model refuses, which is a text apart.
+    /// The reason of the model for a refusal, which is a separate text.
     Refusal,
-    /// What the model thinks.
+    /// The model's thinking.
     Thinking,
-    /// The arguments of the call at this place.
+    /// The arguments of the call with this index.
     Arguments(usize),
 }
 
@@ -98,8 +97,7 @@ pub(super) enum Channel {
 pub(super) struct Halves(Vec<(Channel, u16)>);
 
 impl Halves {
-    /// The text of a piece together with the half before it. A half at its end waits for the next
-    /// piece.
+    /// Joins a piece with the half before it. A half at its end waits for the next piece.
     pub(super) fn join<'p>(&mut self, channel: Channel, piece: &'p Piece<'_>) -> Cow<'p, str> {
         if self.0.is_empty()
             && let Ok(text) = simdutf8::basic::from_utf8(&piece.0)
@@ -143,13 +141,13 @@ impl Halves {
         out
     }
 
-    /// The texts that end with a half: no piece of them will follow.
+    /// Returns the texts that end with a half: no further piece of them will follow.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Channel> {
         std::mem::take(&mut self.0).into_iter().map(|(channel, _)| channel)
     }
 }
 
-/// The surrogate that three bytes of WTF-8 are.
+/// Returns the surrogate that three bytes of WTF-8 encode.
 fn surrogate(bytes: &[u8]) -> Option<u16> {
     match *bytes {
         [0xED, second @ 0xA0..=0xBF, third] => {
@@ -159,11 +157,11 @@ fn surrogate(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Appends WTF-8; each half that is left becomes [`REPLACEMENT`].
+/// Appends WTF-8; each remaining half becomes [`REPLACEMENT`].
 fn push_lossy(out: &mut String, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         out.push_str(chunk.valid());
-        // A surrogate is three chunks to the standard library: the first byte counts.
+        // The standard library sees a surrogate as three chunks: only the first byte counts.
         if chunk.invalid().first().is_some_and(|first| *first >= 0xC0) {
             out.push_str(REPLACEMENT);
         }

@@ -1,5 +1,5 @@
-//! What the conversion of a response needs to know besides the response: of the request, and of the
-//! client that waits for it.
+//! The terms for converting a response: facts about the request, and about the client that waits
+//! for it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,49 +8,50 @@ use super::limits::ResponseLimits;
 use crate::api::Operation;
 use crate::config::ReasoningField;
 
-/// What the response's conversion must know of the request.
+/// The facts about the request that the conversion of its response needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplyTerms {
-    /// Whether the response is a stream.
+    /// True if the response is a stream.
     pub(super) stream: bool,
-    /// Whether the client wants the usage event of OpenAI's streams.
+    /// True if the client wants the usage event of OpenAI's streams.
     pub(super) include_usage: bool,
-    /// What the response echoes of the request: members of a JSON object, with a comma at their end.
+    /// The parts of the request that the response echoes: members of a JSON object, with a trailing
+    /// comma.
     pub(super) echo: String,
-    /// The tools whose calls have another form for the client, by the name that the backend knows.
+    /// The tools whose calls have another form for the client, by their names at the backend.
     pub(super) tools: HashMap<String, ToolForm>,
-    /// How it wants embeddings.
+    /// The form of the embeddings that the client wants.
     pub(super) embedding: EmbeddingTerms,
 }
 
-/// How a client knows a tool.
+/// The client's form of a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ToolForm {
-    /// Whether it takes any text.
+    /// True if it takes any text.
     pub(super) is_free_form: bool,
-    /// The namespace that it is of, and its name there.
+    /// The namespace of the tool, and its name there.
     pub(super) namespace: Option<(String, String)>,
 }
 
 impl ReplyTerms {
-    /// The same terms for a whole response.
+    /// Returns the same terms for a complete response.
     #[must_use]
     pub fn without_stream(self) -> Self {
         Self { stream: false, ..self }
     }
 
-    /// Whether the client receives a stream.
+    /// Returns whether the client receives a stream.
     pub fn is_stream(&self) -> bool {
         self.stream
     }
 }
 
-/// What the response's conversion must know of a request for embeddings.
+/// The facts about a request for embeddings that the conversion of its response needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct EmbeddingTerms {
-    /// Whether the client wants the vectors in base64.
+    /// True if the client wants the vectors in base64.
     pub(super) base64: bool,
-    /// How many texts it sent.
+    /// The number of texts in the request.
     pub(super) inputs: usize,
 }
 
@@ -59,23 +60,23 @@ pub(super) struct EmbeddingTerms {
 pub struct ReplyContext {
     /// The model's name as the client sent it.
     pub model: String,
-    /// The request's id: ids in the response are made of it.
+    /// The id of the request, from which ids in the response are derived.
     pub request_id: String,
-    /// When the request arrived, since the Unix epoch.
+    /// The arrival of the request, since the Unix epoch.
     pub arrived_at: Duration,
-    /// The field of OpenAI's chat that has what the model thinks.
+    /// The field of OpenAI's chat that contains the model's thinking.
     pub reasoning: ReasoningField,
-    /// How much of the response may be held.
+    /// The limits on the held parts of the response.
     pub limits: ResponseLimits,
 }
 
-/// What a writer of responses knows.
+/// The knowledge of a writer of responses.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// Of the request.
+    /// The facts about the request.
     pub(super) terms: ReplyTerms,
-    /// Of the client.
+    /// The facts about the client.
     pub(super) context: ReplyContext,
-    /// What the backend serves.
+    /// The operation that the backend serves.
     pub(super) backend: Operation,
 }

@@ -1,5 +1,5 @@
-//! Readers of requests: one per operation that clients call. Each fills a [`Conversation`] and takes
-//! every field it knows; what is left are fields that pass as they are.
+//! Readers of requests: one per operation that clients call. Each fills a [`Conversation`] and
+//! takes every field it knows; the remaining fields pass through.
 
 mod chat;
 mod completions;
@@ -16,7 +16,8 @@ use super::conversation::{Conversation, Part, Role};
 use super::error::ConvertError;
 use crate::api::{Operation, without_billing_line};
 
-/// Reads the body of a request that generates text; `None` if no reader for the operation exists.
+/// Reads the body of a request that generates text; returns `None` if no reader for the operation
+/// exists.
 pub(super) fn read_request(
     operation: Operation,
     body: &[u8],
@@ -33,7 +34,7 @@ pub(super) fn read_request(
     Some(read?.map(drop_billing_line))
 }
 
-/// Drops the line of Claude Code's instructions that differs in every request: behind it, no engine
+/// Drops the line of Claude Code's instructions that differs in every request: after it, no engine
 /// would find a prompt in its prefix cache.
 fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversation<'_> {
     conversation.messages.retain_mut(|message| {

@@ -10,8 +10,9 @@ use super::conversation::Conversation;
 use super::error::ConvertError;
 use crate::api::Operation;
 
-/// Writes the body of a request to a backend, and returns what it became: a raw prompt is a completion
-/// wherever chat was wanted. `None` if no writer for the operation exists.
+/// Writes the body of a request to a backend, and returns the resulting operation: a raw prompt
+/// becomes a completion wherever chat was wanted. Returns `None` if no writer for the operation
+/// exists.
 pub(super) fn write_request(
     operation: Operation,
     conversation: &Conversation<'_>,
@@ -24,7 +25,7 @@ pub(super) fn write_request(
         }
         Operation::Chat => (Operation::Chat, chat::write),
         Operation::Completions => (Operation::Completions, completions::write),
-        // Both take the messages of a chat, and what else a template reads.
+        // Both take the messages of a chat, and the other inputs of a template.
         Operation::ApplyTemplate | Operation::Tokenize => (operation, chat::write),
         Operation::Messages => (Operation::Messages, messages::write),
         Operation::OllamaChat => (Operation::OllamaChat, ollama::write_chat),

@@ -1,5 +1,5 @@
-//! Readers of responses: one per operation that backends serve. Each turns the data of an event, or a
-//! whole response, into [`Event`](super::event::Event)s.
+//! Readers of responses: one per operation that backends serve. Each turns the data of an event, or
+//! a complete response, into [`Event`](super::event::Event)s.
 
 mod chat;
 mod completions;
@@ -21,10 +21,10 @@ pub(super) type Sink<'s> = dyn FnMut(Event<'_>) -> Result<(), BadResponse> + 's;
 
 /// Reads one response.
 pub(super) trait ResponseReader: Send + std::fmt::Debug {
-    /// Reads the data of one event, or a whole response.
+    /// Reads the data of one event, or a complete response.
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse>;
 
-    /// Reports what waited for a piece that has not come: no further one will.
+    /// Reports data that waited for a further piece: no such piece will come.
     fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse>;
 }
 
@@ -40,7 +40,8 @@ fn report_halves(halves: &mut Halves, sink: &mut Sink<'_>) -> Result<(), BadResp
     Ok(())
 }
 
-/// The reader of `operation`'s responses, and how their stream is framed; `None` if there is none.
+/// Returns the reader of `operation`'s responses and the framing of their stream; `None` if there
+/// is none.
 pub(super) fn reader_of(operation: Operation) -> Option<(Box<dyn ResponseReader>, Framing)> {
     let (reader, framing): (Box<dyn ResponseReader>, _) = match operation {
         Operation::Chat => (Box::<chat::ChatReader>::default(), Framing::Events),

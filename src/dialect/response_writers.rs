@@ -19,12 +19,12 @@ use super::gathered::Gathered;
 use super::reply::Reply;
 use crate::api::Operation;
 
-/// The moment at which an event is written, and for which client.
+/// The time at which an event is written, and the client it is written for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment<'r> {
-    /// What is known of request and client.
+    /// The facts about the request and the client.
     pub(super) reply: &'r Reply,
-    /// Since the request arrived.
+    /// The time since the request arrived.
     pub(super) elapsed: Duration,
 }
 
@@ -46,28 +46,28 @@ pub(super) trait ResponseWriter: Send + std::fmt::Debug {
         out: &mut Vec<u8>,
     ) -> Result<(), BadResponse>;
 
-    /// The bytes of the response that it keeps for what follows.
+    /// Returns the number of bytes of the response held for later events.
     fn held(&self) -> usize {
         0
     }
 
-    /// Writes that the response failed. Returns whether it did: the events of most dialects say so in a
-    /// form that needs no writer.
+    /// Writes that the response failed. Returns whether it did; for most dialects the failure event
+    /// has a form that needs no writer.
     fn fail(&mut self, _error: Failure<'_>, _moment: Moment<'_>, _out: &mut Vec<u8>) -> bool {
         false
     }
 }
 
-/// Why a response failed.
+/// The reason why a response failed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failure<'f> {
-    /// A name for programs.
+    /// The code of the failure, for programs.
     pub(super) code: &'f str,
     /// The text for people.
     pub(super) message: &'f str,
 }
 
-/// Writes a whole response.
+/// Writes a complete response.
 type WriteWhole = fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Result<(), BadResponse>;
 
 /// Gathers a response and writes it at its end.
@@ -102,7 +102,7 @@ impl ResponseWriter for WholeWriter {
     }
 }
 
-/// The writer of `operation`'s responses; `None` if there is none.
+/// Returns the writer of `operation`'s responses; `None` if there is none.
 pub(super) fn writer_of(operation: Operation, is_stream: bool) -> Option<Box<dyn ResponseWriter>> {
     let (stream, write): (Box<dyn ResponseWriter>, WriteWhole) = match operation {
         Operation::Chat => (Box::<chat::ChatChunks>::default(), chat::write_whole),

@@ -1,4 +1,4 @@
-//! Conversions as clients and backends see them: recorded shapes in, expected shapes out.
+//! Conversions from the view of clients and backends: recorded shapes in, expected shapes out.
 
 mod chat_responses_to_ollama;
 mod chat_to_ollama;
@@ -38,12 +38,12 @@ fn convert_for(
     Ok((body, converted))
 }
 
-/// The converted body alone, for llama.cpp.
+/// Returns the converted body alone, for llama.cpp.
 fn convert(from: Operation, to: Operation, body: &Value) -> Value {
     convert_for(Engine::LlamaCpp, from, to, body).unwrap().0
 }
 
-/// The field that a refusal names.
+/// Returns the field that a refusal names.
 fn refused(from: Operation, to: Operation, body: &Value) -> &'static str {
     let error = convert_for(Engine::LlamaCpp, from, to, body).unwrap_err();
     error.field().unwrap_or_else(|| panic!("{error} names no field"))
@@ -63,7 +63,7 @@ fn stream_terms() -> ReplyTerms {
     ReplyTerms { stream: true, ..ReplyTerms::default() }
 }
 
-/// What a client receives for `payload`, and how the conversion ends.
+/// Returns the client's output for `payload`, and the end of the conversion.
 fn try_respond(
     (client, backend): (Operation, Operation),
     terms: &ReplyTerms,
@@ -77,26 +77,26 @@ fn try_respond(
     (String::from_utf8(out).unwrap(), result)
 }
 
-/// Everything that a client receives for `payload`.
+/// Returns everything that a client receives for `payload`.
 fn respond(pair: (Operation, Operation), terms: &ReplyTerms, payload: &str) -> String {
     let (out, result) = try_respond(pair, terms, payload);
     assert_eq!(result, Ok(()), "{out}");
     out
 }
 
-/// The whole response that a client receives for a whole response.
+/// Returns the complete response that a client receives for a complete response.
 fn respond_whole(pair: (Operation, Operation), payload: &Value) -> Value {
     let text = respond(pair, &ReplyTerms::default(), &payload.to_string());
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The lines of a stream of JSON lines.
+/// Returns the lines of a stream of JSON lines.
 fn lines(text: &str) -> Vec<Value> {
     assert!(text.ends_with('\n'), "a stream ends with a complete line: {text}");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The data of server-sent events; `[DONE]` is the string of that name.
+/// Returns the data of server-sent events; `[DONE]` is the string of that name.
 fn events(text: &str) -> Vec<Value> {
     assert!(text.ends_with("\n\n"), "a stream ends with a complete event: {text}");
     let data = |event: &str| {
@@ -106,12 +106,12 @@ fn events(text: &str) -> Vec<Value> {
     text.split_terminator("\n\n").map(data).collect()
 }
 
-/// A stream of server-sent events.
+/// Returns a stream of server-sent events.
 fn sse(events: &[Value]) -> String {
     events.iter().map(|event| format!("data: {event}\n\n")).collect()
 }
 
-/// A stream of JSON lines.
+/// Returns a stream of JSON lines.
 fn ndjson(lines: &[Value]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -123,7 +123,7 @@ fn every_conversion_of_the_operation_table_exists() {
     });
     for row in crate::api::OPERATIONS {
         for target in row.converts_to {
-            // For responses, a prompt is one that the platform stores.
+            // In the Responses API, `prompt` is one that the platform stores.
             let prompt =
                 if row.operation == Operation::Responses { Value::Null } else { "x".into() };
             body["prompt"] = prompt;
@@ -131,7 +131,7 @@ fn every_conversion_of_the_operation_table_exists() {
             let (_, converted) = converted.unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(converted.operation, *target, "{}", row.name);
             if matches!(target, Operation::ApplyTemplate | Operation::Tokenize) {
-                // A step on the way to a count; its response is not converted.
+                // This is an intermediate step of a count; its response is not converted.
                 continue;
             }
             let terms = converted.reply;

@@ -1,5 +1,5 @@
-//! Requests for what a model cannot do: how engines say so, and the request without its tools or its images.
-//! What stays keeps its bytes.
+//! Requests that a model cannot serve: the errors of engines, and the request without its tools or
+//! its images. Everything else keeps its bytes.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::error_body::text_of;
 use super::json::{Fields, Text};
 use crate::api::{Capabilities, Operation};
 
-/// The words by which engines refuse what their model cannot do, in lower case.
+/// The phrases by which engines refuse requests beyond their model's abilities, in lower case.
 const MARKS: &[(&str, Capabilities)] = &[
     // Ollama
     ("does not support tools", Capabilities::TOOLS),
@@ -24,15 +24,16 @@ const MARKS: &[(&str, Capabilities)] = &[
     ("is not a multimodal model", Capabilities::VISION),
 ];
 
-/// What an engine's error says that its model cannot do; empty where it is about something else.
+/// Returns the capabilities that an engine's error reports as missing; empty if it is about
+/// something else.
 pub fn read_unsupported(body: &[u8]) -> Capabilities {
     let text = text_of(body).to_lowercase();
     let found = MARKS.iter().find(|(mark, _)| text.contains(mark));
     found.map_or(Capabilities::NONE, |(_, capability)| *capability)
 }
 
-/// A request without tools or without images (`what`). `None` where it has none, or is not what its API
-/// describes.
+/// Returns a request without the tools or images in `what`. Returns `None` if it has none, or is
+/// not what its API describes.
 pub fn without(operation: Operation, body: &[u8], what: Capabilities) -> Option<Vec<u8>> {
     let mut edits = Vec::new();
     if what.contains(Capabilities::TOOLS) {
@@ -45,7 +46,7 @@ pub fn without(operation: Operation, body: &[u8], what: Capabilities) -> Option<
     (!edits.is_empty()).then(|| apply(body, edits))
 }
 
-/// Whether an image of a request is an SVG, which no vision model reads.
+/// Returns whether an image of a request is an SVG, which no vision model reads.
 pub fn has_svg(operation: Operation, body: &[u8]) -> bool {
     if !may_name_svg(body) {
         return false;
@@ -60,17 +61,17 @@ pub fn has_svg(operation: Operation, body: &[u8]) -> bool {
     is_read && edits.iter().any(is_svg)
 }
 
-/// Whether a body has one of the marks of `has_svg`. Each is found by a byte that base64 does not have, so
-/// that a large image costs one pass: the letters alone occur in every megabyte of base64.
+/// Returns whether a body has one of the marks of `has_svg`. The search looks for a byte that
+/// base64 does not contain, so a large image costs one pass: the letters alone occur in every
+/// megabyte of base64.
 fn may_name_svg(body: &[u8]) -> bool {
     memchr2_iter(b':', b'.', body)
         .filter_map(|at| body.get(at..))
         .any(|rest| rest.starts_with(b":image/svg") || rest.starts_with(b".svg\""))
 }
 
-/// A change of the body.
 struct Edit {
-    /// What is replaced.
+    /// The replaced range.
     range: Range<usize>,
     by: &'static str,
     /// The images that the change removes.
@@ -90,7 +91,7 @@ fn apply(body: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
     out
 }
 
-/// Cuts the members that have a meaning beside tools only.
+/// Cuts the members that only have a meaning with tools.
 fn drop_tools(body: &[u8], edits: &mut Vec<Edit>) -> Option<()> {
     let fields = Fields::of_body(body).ok()?;
     let mut members = Vec::new();
@@ -108,7 +109,7 @@ fn drop_tools(body: &[u8], edits: &mut Vec<Edit>) -> Option<()> {
     Some(())
 }
 
-/// A part of a message, as far as it matters here.
+/// The relevant members of a part of a message.
 #[derive(Deserialize)]
 struct Part<'a> {
     #[serde(default, borrow, rename = "type")]
@@ -128,7 +129,6 @@ struct Message<'a> {
     images: Option<&'a RawValue>,
 }
 
-/// Finds the images of a request.
 struct Images<'a, 'e> {
     body: &'a [u8],
     edits: &'e mut Vec<Edit>,
@@ -160,7 +160,7 @@ impl Images<'_, '_> {
         Some(())
     }
 
-    /// Ollama's list of images.
+    /// Empties Ollama's list of images.
     fn empty(&mut self, list: &RawValue) -> Option<()> {
         let range = range_in(self.body, list)?;
         if list.get().contains('"') {
@@ -184,7 +184,7 @@ impl Images<'_, '_> {
         }
         let is_image = |index: usize| are_images.get(index) == Some(&true);
         if are_images.iter().all(|is_image| *is_image) && !are_images.is_empty() {
-            // A message has some content, if only none to read.
+            // A message must have some content, even if there is none to read.
             let range = range_in(self.body, list)?;
             self.edits.push(Edit { range: range.clone(), by: "\"\"", seen: range });
             return Some(());

@@ -1,5 +1,5 @@
-//! The addresses of a backend. A name may resolve to several, and some may be unreachable: those that
-//! failed since the last resolution are tried last.
+//! The addresses of a backend. A name may resolve to several, and some may be unreachable.
+//! Addresses that failed since the last resolution are tried last.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Addresses {
 #[derive(Debug)]
 struct Known {
     all: Box<[SocketAddr]>,
-    /// One bit for each of the first 64: connecting failed since they were resolved.
+    /// One bit for each of the first 64 addresses: set if connecting failed since the resolution.
     failed: AtomicU64,
 }
 
@@ -30,8 +30,8 @@ impl Known {
 }
 
 impl Addresses {
-    /// Replaces the addresses with what the name resolves to now, and forgets which failed. Returns whether
-    /// others were known before.
+    /// Replaces the addresses with the latest resolution and clears the failures. Returns whether
+    /// other addresses were known before.
     pub fn publish(&self, all: Vec<SocketAddr>) -> bool {
         let before = self.known.load();
         if let Some(known) = before.as_ref().filter(|known| *known.all == *all) {
@@ -44,7 +44,7 @@ impl Addresses {
         before.is_some()
     }
 
-    /// Counts the changes: a connection of another epoch may lead to an address that is gone.
+    /// The number of changes. A connection of an older epoch may lead to an address that is gone.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -54,7 +54,7 @@ impl Addresses {
         self.known.load().as_ref()?.all.first().copied()
     }
 
-    /// All addresses in the order to try them: round robin, those that failed last.
+    /// Returns all addresses in the order to try them: round robin, with failed ones last.
     pub fn in_turn(&self) -> SmallVec<[SocketAddr; 2]> {
         let known = self.known.load();
         let Some(known) = &*known else { return SmallVec::new() };

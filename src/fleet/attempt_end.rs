@@ -1,4 +1,4 @@
-//! What a candidate's state learns from the end of an attempt: breaker, cooldown, slow start, latencies.
+//! The end of an attempt and its effect on a candidate: breaker, cooldown, slow start, latencies.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use super::serving::Serving;
 use crate::config::{BreakerConfig, CooldownConfig, HealthConfig};
 use crate::units::Timestamp;
 
-/// So many more requests at once are taken to make each whole response as much slower again.
+/// The number of further requests in flight that add one more expected duration to a whole
+/// response.
 const SLOWING_BATCH: u32 = 32;
-/// The share by which a cooldown may be longer than requested.
+/// The largest relative extension of a cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
 
-/// What a successful attempt shows of the model's latency.
+/// The latency information in a successful attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatencySample {
-    /// A stream, and when its first token passed, if one did.
+    /// A stream, with the time of its first token if there was one.
     Stream(Option<Timestamp>),
     /// A response that is not streamed.
     Whole,
@@ -30,8 +31,8 @@ pub enum LatencySample {
 }
 
 impl Serving {
-    /// Records how an attempt ended. Returns the transition of the backend's breaker or of the model's, if one
-    /// opened or closed.
+    /// Records how an attempt ended. Returns the transition of the backend's breaker or of the
+    /// model's, if one opened or closed.
     pub fn learn_attempt(
         &self,
         outcome: Outcome,
@@ -46,8 +47,8 @@ impl Serving {
         }
         let transition = transition.or_else(|| self.model_transition(learned, source.at));
         if outcome == Outcome::Ok {
-            // Only the probe starts during a cooldown: a response to an older request says nothing
-            // about it.
+            // Only the probe starts during a cooldown. A response to an older request proves
+            // nothing about it.
             if source.probe == Probe::Cooldown {
                 self.state.cooldowns.clear(source.scope);
             }
@@ -66,7 +67,7 @@ impl Serving {
         transition
     }
 
-    /// Records whether the model works here, for the client and for all.
+    /// Records whether the model works on this backend, for the client and for all clients.
     fn learn_evidence(
         &self,
         outcome: Outcome,
@@ -75,7 +76,7 @@ impl Serving {
         config: &BreakerConfig,
     ) -> Learned {
         let is_fault = outcome == Outcome::Fault;
-        // A response without the model proves nothing about it, and a 4xx may be sent without.
+        // A response that did not run the model proves nothing about it, and a 4xx may be one.
         if !is_fault && (outcome != Outcome::Ok || sample == LatencySample::None) {
             return Learned::default();
         }
@@ -105,7 +106,7 @@ impl Serving {
             .then(|| BreakerTransition::Model(ModelTransition { model: model(), paused, released }))
     }
 
-    /// What a request is expected to wait for its first byte; `None` where that is not known.
+    /// Returns the expected wait for the first byte of a request; `None` if unknown.
     pub fn expected_wait(
         &self,
         uncached_tokens: u64,
@@ -113,9 +114,9 @@ impl Serving {
         now: Timestamp,
     ) -> Option<ExpectedWait> {
         let generation = match is_streaming {
-            // A model may think before its first token.
+            // A model may think before its first token, so prefill alone underestimates the wait.
             true => self.latency.first_token().unwrap_or_default(),
-            // A batch that grows makes all of it slower.
+            // A larger batch slows every token of a whole response.
             false => {
                 let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
                 self.evidence.longest.value(now)?.mul_f64(batch)
@@ -124,8 +125,8 @@ impl Serving {
         Some(ExpectedWait { uncached_tokens, generation })
     }
 
-    /// What the sender of a request meets because of recent faults: `Open` where other backends are
-    /// preferred, `HalfOpen` where the request would probe.
+    /// Returns the breaker state that recent faults impose on a request of `requester`: `Open` if
+    /// other backends are preferred, `HalfOpen` if the request would probe.
     pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
         if !self.state.has_recent_faults(now) {
             return BreakerState::Closed;
@@ -137,9 +138,10 @@ impl Serving {
     }
 }
 
-/// How long a refusal pauses a backend: what its `Retry-After` requests, within the configured bounds. Up
-/// to a tenth is added by `jitter` in 0..1, so that backends that refused together, or one backend that refused
-/// several balancers, do not get all requests back at the same moment (thundering herd).
+/// Returns the duration of a cooldown: the requested `Retry-After` within the configured bounds.
+/// `jitter` in 0..1 adds up to a tenth. Otherwise backends that refused together, or one backend
+/// that refused several balancers, would get all requests back at the same moment (thundering
+/// herd).
 pub fn cooldown_time(
     config: &CooldownConfig,
     requested: Option<Duration>,

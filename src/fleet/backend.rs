@@ -1,5 +1,5 @@
-//! A backend at run time: its identity and everything learned about it. All of it is atomics, read by
-//! decisions and written by attempts and checks.
+//! A backend at run time: its identity and everything learned about it. All state is atomics, read
+//! by decisions and written by attempts and checks.
 
 mod learning;
 mod liveness;
@@ -33,9 +33,9 @@ use crate::units::{Timestamp, to_micros};
 
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 
-/// What is learned about one backend. Shared by every generation that names the same backend.
-// What each decision reads of each candidate comes first and shares one cache line; the assertion below
-// fails when a new field pushes the breaker's state out of it.
+/// The state learned about one backend. Shared by every generation that names the same backend.
+// Fields that each decision reads of each candidate come first and share one cache line. The
+// assertion below fails when a new field pushes the breaker's state out of it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct BackendState {
@@ -44,9 +44,9 @@ pub struct BackendState {
     /// The verdict of the health checks.
     pub health: HealthTracker,
     check_micros: AtomicU32,
-    /// The pauses it requested with a 429 or 503.
+    /// Its cooldowns after a 429, a 503 or a refusal.
     pub cooldowns: Cooldowns,
-    /// Until when faults may matter to decisions; spares them a look at the evidence.
+    /// The time after which no fault affects decisions; spares them a look at the evidence.
     faults_until: AtomicU64,
     /// The circuit breaker, fed by traffic.
     pub breaker: CircuitBreaker,
@@ -58,53 +58,53 @@ pub struct BackendState {
     pub serial: u64,
     /// Its name in configuration, metrics and messages.
     pub name: Box<str>,
-    /// Where it listens, resolved in the background.
+    /// Its network addresses, resolved in the background.
     pub addresses: Addresses,
     /// Tokens of the requests in flight.
     pub work: TokensInFlight,
     dispatched: AtomicU64,
-    /// Who waits for capacity here.
+    /// The queues that wait for capacity here.
     pub capacity: CapacityWatch,
-    /// When the requests in flight will have ended.
+    /// The estimated end of the requests in flight.
     pub drain_estimate: DrainEstimate,
-    /// What its engine reports.
+    /// The metrics that its engine reports.
     pub telemetry: Telemetry,
-    /// What its models are believed to hold of its engine's prefix cache.
+    /// The predicted contents of its engine's prefix cache, over all models.
     pub cache: Arc<EngineCache>,
-    /// What its information pages contain.
+    /// The contents of its information pages.
     pub pages: EnginePages,
-    /// What its last model list contained that is not used.
+    /// The entries of its last model list that were dropped.
     pub listing: ModelListing,
-    /// Which operations it has served, and lacks.
+    /// The operations it has served, and those it lacks.
     pub lessons: OperationLessons,
-    /// What it has in memory.
+    /// The models in its memory.
     pub memory: BackendMemory,
     catalogue_request: CatalogueRequest,
     slow_start: SlowStart,
-    /// Whether its first passed check begins a slow start.
+    /// If set, its first passed check starts a slow start.
     starts_slowly: AtomicBool,
     checked_at: AtomicU64,
     check_request: CheckRequest,
-    /// 0 is unknown.
+    /// The number of requests its engine runs at a time; 0 if unknown.
     slots: AtomicU32,
     /// The progress of its responses.
     pub(super) progress: Progress,
     /// The status of its last check that passed without a 2xx, or 0.
     check_status: AtomicU16,
-    /// The position in [`Engine::ALL`] of the engine that was detected; zero before that.
+    /// The position of the detected engine in [`Engine::ALL`]; zero before detection.
     detected_engine: AtomicU8,
-    /// Whether it is llama.cpp's router, which loads and unloads models on request.
+    /// True if it is llama.cpp's router, which loads and unloads models on request.
     is_router: AtomicBool,
-    /// Since when its models are waited for, in microseconds; zero before discovery has started.
+    /// The start of the wait for its models, in microseconds; zero before discovery has started.
     awaited_since: AtomicU64,
 }
 
-// Before it detects an engine, a backend's is unknown.
+// A backend's engine is unknown until it is detected.
 const _: () = assert!(matches!(Engine::ALL.first(), Some(Engine::Auto)));
 const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
 
 impl BackendState {
-    /// A backend that nothing is known about yet.
+    /// Returns a backend about which nothing is known yet.
     pub fn new(id: BackendId, config: &BackendConfig) -> Self {
         Self::named(id, SERIALS.fetch_add(1, Ordering::Relaxed), &config.name)
     }
@@ -146,12 +146,12 @@ impl BackendState {
         }
     }
 
-    /// The state to show: draining wins over the verdict of the health checks.
+    /// Returns the state to show. Draining takes precedence over the verdict of the health checks.
     pub fn status(&self) -> Health {
         if self.is_draining() { Health::Draining } else { self.health.status() }
     }
 
-    /// Whether it receives no new requests, by the admin API or the configuration.
+    /// Returns whether it receives no new requests, by the admin API or the configuration.
     pub fn is_draining(&self) -> bool {
         self.health.is_draining()
     }
@@ -163,8 +163,8 @@ impl BackendState {
         was_draining
     }
 
-    /// Whether nothing but its load may keep a request away: of most backends in most decisions. Where
-    /// it is false, each of the states below has its own test.
+    /// Returns whether its load alone decides if it takes a request, as for most backends in most
+    /// decisions. If false, each of the states below has a separate test.
     #[inline(always)]
     pub fn is_unimpaired(&self, now: Timestamp) -> bool {
         self.health.is_unimpaired()
@@ -173,7 +173,7 @@ impl BackendState {
             && !self.has_recent_faults(now)
     }
 
-    /// Begins a slow start: the backend's share of the requests grows for `duration`.
+    /// Starts a slow start: the backend's share of the requests grows for `duration`.
     pub fn begin_slow_start(&self, now: Timestamp, duration: Duration) {
         if !duration.is_zero() {
             self.slow_start.start(now, duration);
@@ -181,22 +181,22 @@ impl BackendState {
         }
     }
 
-    /// Has its first passed check begin a slow start, because it joined a running fleet.
+    /// Requests a slow start at its first passed check, because it joined a running fleet.
     pub fn expect_slow_start(&self) {
         self.starts_slowly.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its first passed check begins a slow start; no later one does.
+    /// Returns whether the first passed check starts a slow start, and clears that request.
     pub fn takes_slow_start(&self) -> bool {
         self.starts_slowly.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a slow start may be going on; [`BackendState::share`] knows.
+    /// Returns whether a slow start may be in progress; [`BackendState::share`] is exact.
     pub fn is_in_slow_start(&self) -> bool {
         self.health.is_in_slow_start()
     }
 
-    /// The part of its usual share that it may receive now: 1 outside a slow start.
+    /// The fraction of its usual share that it may receive now: 1 outside a slow start.
     pub fn share(&self, now: Timestamp) -> f32 {
         if !self.health.is_in_slow_start() {
             return 1.0;
@@ -208,23 +208,23 @@ impl BackendState {
         share
     }
 
-    /// How long the last successful health check took; zero before the first.
+    /// The duration of the last successful health check; zero before the first.
     pub fn check_latency(&self) -> Duration {
         Duration::from_micros(self.check_micros.load(Ordering::Relaxed).into())
     }
 
-    /// Sets a latency: for `explain` on a saved fleet and for tests.
+    /// Sets the duration of a check: for `explain` on a saved fleet and for tests.
     pub fn set_check_latency(&self, took: Duration) {
         let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
         self.check_micros.store(micros, Ordering::Relaxed);
     }
 
-    /// The same in microseconds.
+    /// The duration of the last successful health check in microseconds.
     pub fn check_micros(&self) -> u32 {
         self.check_micros.load(Ordering::Relaxed)
     }
 
-    /// When the last health check ended; `None` before the first.
+    /// The end of the last health check; `None` before the first.
     pub fn checked_at(&self) -> Option<Timestamp> {
         match self.checked_at.load(Ordering::Relaxed) {
             0 => None,
@@ -232,7 +232,7 @@ impl BackendState {
         }
     }
 
-    /// Attempts dispatched since the backend was first seen.
+    /// The number of attempts dispatched since the backend was first seen.
     pub fn dispatched(&self) -> u64 {
         self.dispatched.load(Ordering::Relaxed)
     }
@@ -241,13 +241,14 @@ impl BackendState {
         self.dispatched.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets how many requests an engine with slots runs at a time.
+    /// Sets the number of requests that an engine with slots runs at a time.
     pub fn set_slots(&self, slots: u32) {
         self.slots.store(slots, Ordering::Relaxed);
     }
 
-    /// How many idle connections its engine can afford. One with slots (llama.cpp) has few threads, and
-    /// every connection occupies one, idle or not: what idle connections take, requests wait for.
+    /// The number of idle connections its engine can afford. An engine with slots (llama.cpp) has
+    /// few threads, and every connection occupies one, idle or not. Idle connections thus make
+    /// requests wait.
     pub fn affordable_connections(&self) -> Option<u32> {
         match self.slots.load(Ordering::Relaxed) {
             0 => None,
@@ -255,71 +256,72 @@ impl BackendState {
         }
     }
 
-    /// Requests a health check as soon as `health.fast_interval` has passed since the last one: a
+    /// Requests a health check as soon as `health.fast_interval` has passed since the last one. A
     /// request met a failure that a check can confirm or disprove.
     pub fn request_check(&self) {
         self.check_request.set();
     }
 
-    /// Ready once a check has been requested, which takes the request. Only the backend's health
-    /// checks poll it.
+    /// Returns ready once a check has been requested, and consumes the request. Only the backend's
+    /// health checks poll it.
     pub fn poll_check_requested(&self, cx: &Context<'_>) -> Poll<()> {
         self.check_request.poll_take(cx)
     }
 
-    /// How many requests an engine with slots runs at a time; `None` where it has not reported that.
+    /// The number of requests an engine with slots runs at a time; `None` until reported.
     pub fn slots(&self) -> Option<u32> {
         Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
     }
 
-    /// What is known of its models is outdated: its list and what it has in memory are read again at once.
-    /// Until then, what was known stays in use.
+    /// Marks the model list and the loaded models as outdated, so that both are read again at once.
+    /// The old information stays in use until then.
     pub fn invalidate_models(&self) {
         self.catalogue_request.set_all();
     }
 
-    /// The same for what it has in memory alone: a response showed that it changed.
+    /// Marks only the loaded models as outdated, after a response showed a change.
     pub fn invalidate_loaded(&self) {
         self.catalogue_request.set_loaded();
     }
 
-    /// Ready once something is outdated, which takes the request. Only the backend's discovery polls it.
+    /// Returns ready once something is outdated, and consumes the request. Only the backend's
+    /// discovery polls it.
     pub fn poll_outdated(&self, cx: &Context<'_>) -> Poll<OutdatedCatalogue> {
         self.catalogue_request.poll_take(cx)
     }
 
-    /// Records which engine its responses come from.
+    /// Records the engine that its responses come from.
     pub fn detect_engine(&self, engine: Engine) {
         let position = Engine::ALL.iter().position(|one| *one == engine);
         let position = position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0);
         self.detected_engine.store(position, Ordering::Relaxed);
     }
 
-    /// Whether it is llama.cpp's router, which loads and unloads models on request.
+    /// Returns whether it is llama.cpp's router, which loads and unloads models on request.
     pub fn is_router(&self) -> bool {
         self.is_router.load(Ordering::Relaxed)
     }
 
-    /// Sets what its list of models shows.
+    /// Records whether its model list is that of a router.
     pub fn set_router(&self, is_router: bool) {
         self.is_router.store(is_router, Ordering::Relaxed);
     }
 
-    /// Its engine: the configured one, else the one that was detected.
+    /// Its engine: the configured one, or else the detected one.
     pub fn engine(&self, configured: Engine) -> Engine {
         let position = usize::from(self.detected_engine.load(Ordering::Relaxed));
         let detected = Engine::ALL.get(position).copied().unwrap_or(Engine::Auto);
         if configured == Engine::Auto { detected } else { configured }
     }
 
-    /// Starts the wait for its models, unless it has started before.
+    /// Starts the wait for its models, unless it has already started.
     pub fn await_models(&self, now: Timestamp) {
         if self.awaited_since.load(Ordering::Relaxed) == 0 {
             self.awaited_since.store(now.0.max(1), Ordering::Relaxed);
         }
     }
 
-    /// Whether its models, none of which are known, may still be reported within `give_up`.
+    /// Returns whether its models, none of which are known, may still be reported within `give_up`.
     pub fn awaits_models(&self, now: Timestamp, give_up: Duration) -> bool {
         match self.awaited_since.load(Ordering::Relaxed) {
             0 => true,
@@ -328,12 +330,12 @@ impl BackendState {
     }
 }
 
-/// What a health check changed.
+/// The changes that a health check caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckVerdict {
     /// The new verdict of the health checks.
     pub health: Option<Health>,
-    /// The breaker opened.
+    /// The transition of the breaker, if it opened.
     pub breaker: Option<BreakerTransition>,
 }
 

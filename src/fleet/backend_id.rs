@@ -2,8 +2,8 @@
 
 use crate::config::MAX_BACKENDS;
 
-/// A process-stable number of a backend: given at first sight of (name, URL, engine) and reused
-/// only after the last reference to that backend is gone.
+/// A number of a backend, stable within the process. It is assigned at first sight of (name, URL,
+/// engine) and reused only after the last reference to that backend is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub u16);
 
@@ -33,12 +33,12 @@ impl BackendSet {
         }
     }
 
-    /// Whether no backend is in the set.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Whether a backend is in the set.
+    /// Returns whether a backend is in the set.
     pub fn contains(&self, id: BackendId) -> bool {
         self.0.get(usize::from(id.0) / 64).is_some_and(|word| word & (1 << (id.0 % 64)) != 0)
     }

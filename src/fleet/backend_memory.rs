@@ -1,30 +1,30 @@
-//! What a backend has in memory, as its last probe showed it: whether another model fits beside it.
+//! The contents of a backend's memory at its last probe, and whether another model fits.
 //!
-//! Between two probes penstock's own requests change it: each one for a model that is not there begins a load,
-//! which pushes out what is there, unless it is known that both fit. From then on only that model is taken to
-//! be there, until a later probe shows more: else two models that came to one backend in the same moment would
-//! push each other out with every request.
+//! Between two probes penstock's own requests change the contents. A request for an absent model
+//! starts a load; assume it evicts the resident models unless both are known to fit. From then on
+//! only the loading model counts as resident until a later probe shows more. Otherwise two models
+//! that arrive at one backend at the same moment would evict each other with every request.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::units::{ByteSize, Timestamp};
 
-/// Stands for a number of models that is not known.
+/// A number of models that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The memory of one backend.
 #[derive(Debug)]
 pub struct BackendMemory {
     models: AtomicU32,
-    /// The most that a probe ever showed at once.
+    /// The largest number of models that a probe ever showed at once.
     most_models: AtomicU32,
-    /// Loads that began since the last probe.
+    /// The number of loads that started since the last probe.
     loads: AtomicU32,
-    /// When a load last began that may push out what was there; 0 before the first.
+    /// The start of the last load that may evict other models; 0 before the first.
     disputed_at: AtomicU64,
-    /// In bytes.
+    /// The VRAM in use, in bytes.
     used: AtomicU64,
-    /// In bytes; 0 is unknown.
+    /// The configured VRAM in bytes; 0 if unknown.
     capacity: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl BackendMemory {
         self.capacity.store(capacity.unwrap_or_default().0, Ordering::Relaxed);
     }
 
-    /// Records how many models a probe showed in memory, and the VRAM they occupy.
+    /// Records the number of models that a probe showed in memory, and the VRAM they occupy.
     pub(super) fn learn(&self, models: u32, used: ByteSize) {
         self.used.store(used.0, Ordering::Relaxed);
         self.models.store(models.min(UNKNOWN - 1), Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl BackendMemory {
         self.loads.store(0, Ordering::Relaxed);
     }
 
-    /// A request begins to load a model of that size at `now`.
+    /// Records that a request starts to load a model of `size` at `now`.
     pub(super) fn begin_load(&self, size: Option<ByteSize>, now: Timestamp) {
         let before = self.models().map(|models| models + self.loads.load(Ordering::Relaxed));
         let most = self.most_models.load(Ordering::Relaxed);
@@ -66,13 +66,13 @@ impl BackendMemory {
         self.loads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When a load last began that may have pushed out what was there.
+    /// The start of the last load that may have evicted other models.
     #[inline(always)]
     pub(super) fn disputed_at(&self) -> Timestamp {
         Timestamp(self.disputed_at.load(Ordering::Relaxed))
     }
 
-    /// All its models stand alike: none pushes out another.
+    /// Clears the dispute: all resident models stay, and none evicts another.
     pub(super) fn settle(&self) {
         self.disputed_at.store(0, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl BackendMemory {
         self.settle();
     }
 
-    /// How many models it has in memory; `None` before the first probe.
+    /// The number of models in memory; `None` before the first probe.
     pub fn models(&self) -> Option<u32> {
         Some(self.models.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
     }
@@ -95,12 +95,12 @@ impl BackendMemory {
         self.models().map(|_| ByteSize(self.used.load(Ordering::Relaxed)))
     }
 
-    /// Whether it has nothing in memory, and loads nothing.
+    /// Returns whether it has nothing in memory and loads nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.models() == Some(0) && self.loads.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether `vram` is configured, and holds a model of that size beside those in memory.
+    /// Returns whether `vram` is configured and holds a model of `size` beside those in memory.
     pub(super) fn fits(&self, size: Option<ByteSize>) -> bool {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let Some(size) = size.filter(|_| capacity > 0 && self.models().is_some()) else {

@@ -1,5 +1,6 @@
-//! Keeps what is believed of engine caches true and within bounds, off the hot path: forgets it when an
-//! engine restarts or is away, and shares an engine's cache and the index memory between models.
+//! Keeps the predicted contents of engine caches current and bounded, off the hot path. Clears the
+//! prediction when an engine restarts or is away, and shares an engine's cache and the index memory
+//! between models.
 
 use std::iter;
 
@@ -9,10 +10,10 @@ use super::{BackendId, BackendState, Fleet};
 use crate::prefix::{MemoryBudget, fair_shares};
 
 impl Fleet {
-    /// Forgets what was learned about an engine process that is gone: its latencies and its cache.
+    /// Forgets the latencies and the cache of an engine process that is gone.
     pub fn forget_process(&self, id: BackendId) {
         for (model, row) in serving(&self.topology(), id) {
-            // It may have other models, slots, or another version.
+            // The new process may have other models, slots, or another version.
             row.state.invalidate_models();
             row.latency.forget();
             if let Some(predictor) = row.model_state.used_predictor() {
@@ -22,8 +23,8 @@ impl Fleet {
         }
     }
 
-    /// Records the version of an engine. Where it is another one than before, what was learned of its step times is a first
-    /// guess again. Returns whether it is.
+    /// Records the version of an engine. A changed version resets the learned step times to the
+    /// prior. Returns whether it changed.
     pub fn learn_version(&self, state: &BackendState, version: &str) -> bool {
         let is_other = state.pages.learn_version(version);
         if is_other {
@@ -39,7 +40,8 @@ impl Fleet {
         is_other
     }
 
-    /// Forgets the cache of a backend whose health checks fail: it may return as another process.
+    /// Clears the cache prediction of a backend whose health checks fail: it may return as another
+    /// process.
     pub fn record_outage(&self, id: BackendId) {
         let topology = &self.topology();
         if let Some((_, row)) = serving(topology, id).next() {
@@ -50,8 +52,8 @@ impl Fleet {
         }
     }
 
-    /// Enforces the bounds of prefix indexes that recording a prompt cannot enforce: the models of a
-    /// backend share its engine's cache, and all models share the memory.
+    /// Enforces two bounds that recording a prompt cannot enforce: the models of a backend share
+    /// its engine's cache, and all models share the memory.
     pub fn limit_caches(&self, id: BackendId) {
         let topology = &self.topology();
         share_cache(topology, id);
@@ -67,8 +69,8 @@ fn serving(topology: &Topology, id: BackendId) -> impl Iterator<Item = (&Model, 
         .filter_map(move |model| Some((model, model.serving.get(rows(model)?)?)))
 }
 
-/// Evens out what the models of a backend hold of its cache, so that the reserve for those that start late
-/// is free again; and evicts what is too much where its engine reports less than before.
+/// Evens out the parts of a backend's cache that its models hold, which frees the reserve for late
+/// starters. Evicts the excess if the engine reports less capacity than before.
 fn share_cache(topology: &Topology, id: BackendId) {
     let Some((_, row)) = serving(topology, id).next() else { return };
     let cache = &row.state.cache;
@@ -121,7 +123,7 @@ mod tests {
         Fleet::new(&config.unwrap())
     }
 
-    /// Has the backend sent prompts of 50 blocks that have nothing in common.
+    /// Records prompts of 50 blocks each without common blocks.
     fn record(fleet: &Fleet, model: usize, prompts: std::ops::Range<u64>) {
         record_within(fleet, model, prompts, KEPT);
     }

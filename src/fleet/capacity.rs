@@ -1,8 +1,8 @@
-//! Wakes those who wait for capacity on a backend: when a permit is given back, when the backend recovers, when a
-//! drain ends.
+//! Wakes the queues that wait for capacity on a backend: when a permit is released, when the
+//! backend recovers, when a drain ends.
 //!
-//! A permit is given back before the watchers are looked at, and a watcher is entered before it looks at the
-//! load, both in one total order (`SeqCst`): whichever comes second sees the other. So either the
+//! A permit is released before the watchers are read, and a watcher is registered before it reads
+//! the load, both in one total order (`SeqCst`). Whichever comes second sees the other: either the
 //! watcher finds the free permit, or the permit finds the watcher.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 
-/// Who waits for capacity on a backend.
+/// The queues that wait for capacity on a backend.
 #[derive(Debug, Default)]
 pub struct CapacityWatch {
     is_watched: AtomicBool,
@@ -19,7 +19,7 @@ pub struct CapacityWatch {
 }
 
 impl CapacityWatch {
-    /// Has `waker` woken from now on.
+    /// Registers `waker` to be woken.
     pub fn watch(&self, waker: &Waker) {
         let mut watchers = self.watchers.lock();
         if !watchers.iter().any(|known| known.will_wake(waker)) {
@@ -29,14 +29,14 @@ impl CapacityWatch {
         fence(Ordering::SeqCst);
     }
 
-    /// No longer has it woken.
+    /// Removes `waker`.
     pub fn unwatch(&self, waker: &Waker) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|known| !known.will_wake(waker));
         self.is_watched.store(!watchers.is_empty(), Ordering::SeqCst);
     }
 
-    /// There may be capacity. Costs one load where none waits.
+    /// Wakes the watchers, because there may be capacity. Costs one load if none waits.
     #[inline]
     pub fn wake(&self) {
         if self.is_watched.load(Ordering::SeqCst) {
@@ -47,7 +47,7 @@ impl CapacityWatch {
     #[cold]
     #[inline(never)]
     fn wake_all(&self) {
-        // Woken without the lock: a watcher may look at its backends at once.
+        // Woken without the lock: a watcher may read its backends at once.
         let watchers = self.watchers.lock().clone();
         watchers.iter().for_each(Waker::wake_by_ref);
     }

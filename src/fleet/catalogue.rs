@@ -1,4 +1,4 @@
-//! Records what probes and responses show of the models that backends have in memory.
+//! Records the models in the memory of backends, from probes and responses.
 
 use ahash::HashMap;
 
@@ -12,8 +12,8 @@ use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp};
 
 impl Fleet {
-    /// Records which models a backend has in memory, by a probe that began at `asked_at`; all others are on
-    /// disk.
+    /// Records the models in a backend's memory by a probe that started at `asked_at`; all others
+    /// are on disk.
     pub fn learn_loaded(&self, id: BackendId, loaded: &[LoadedModel], asked_at: Timestamp) {
         let topology = &self.topology();
         let by_name: HashMap<_, _> =
@@ -30,7 +30,7 @@ impl Fleet {
         backend.state.memory.learn(count, ByteSize(used));
     }
 
-    /// Records that the same holds for every model of a backend.
+    /// Records the same residency for every model of a backend.
     pub fn learn_residency(&self, id: BackendId, residency: Residency) {
         for row in rows(&self.topology(), id) {
             row.model_state.set_residency(residency);
@@ -38,7 +38,7 @@ impl Fleet {
         }
     }
 
-    /// Forgets what a backend has in memory: its process ended, or it has not reported for long.
+    /// Forgets the loaded models of a backend: its process ended, or it has not reported for long.
     pub fn forget_loaded(&self, id: BackendId) {
         let topology = &self.topology();
         let Some(backend) = topology.backends.iter().find(|one| one.state.id == id) else { return };
@@ -47,7 +47,7 @@ impl Fleet {
         rows(topology, id).for_each(|row| row.model_state.forget_process(residency));
     }
 
-    /// Records the sizes of a backend's models, by the names it lists them under.
+    /// Records the sizes of a backend's models by their listed names.
     pub fn learn_sizes(&self, id: BackendId, sizes: &[(String, ByteSize)]) {
         let by_name: HashMap<_, _> =
             sizes.iter().map(|(name, size)| (canonical_name(name), *size)).collect();

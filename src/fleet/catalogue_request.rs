@@ -1,7 +1,7 @@
-//! Requests to read a backend's model list, or what it has in memory, ahead of the schedule: something
-//! showed that what is known is outdated.
+//! Requests to read a backend's model list or its loaded models ahead of the schedule, because
+//! something showed that the known state is outdated.
 //!
-//! Any number of requests before the next probe are one; the order of flag and waker is that of
+//! Requests before the next probe are merged into one. The order of flag and waker is that of
 //! [`super::check_request`].
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,16 +12,16 @@ use atomic_waker::AtomicWaker;
 const MODELS: u8 = 1;
 const LOADED: u8 = 1 << 1;
 
-/// What is to be read again.
+/// The parts of the catalogue to read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutdatedCatalogue {
     /// The list of models.
     pub models: bool,
-    /// What is in memory.
+    /// The models in memory.
     pub loaded: bool,
 }
 
-/// What was requested and not read yet.
+/// The requested parts that are not read yet.
 #[derive(Debug, Default)]
 pub(super) struct CatalogueRequest {
     pending: AtomicU8,
@@ -29,12 +29,12 @@ pub(super) struct CatalogueRequest {
 }
 
 impl CatalogueRequest {
-    /// Requests the list and what is in memory.
+    /// Requests the list and the loaded models.
     pub(super) fn set_all(&self) {
         self.set(MODELS | LOADED);
     }
 
-    /// Requests what is in memory.
+    /// Requests the loaded models.
     pub(super) fn set_loaded(&self) {
         self.set(LOADED);
     }
@@ -45,7 +45,7 @@ impl CatalogueRequest {
         }
     }
 
-    /// Ready once something is requested, which takes the request.
+    /// Returns ready once something is requested, and consumes the request.
     pub(super) fn poll_take(&self, cx: &Context<'_>) -> Poll<OutdatedCatalogue> {
         self.waker.register(cx.waker());
         match self.pending.swap(0, Ordering::AcqRel) {

@@ -1,15 +1,16 @@
-//! A request for a health check ahead of its schedule: an attempt that met a suspicious failure makes it,
-//! the health checks of that backend wait for it.
+//! A request for a health check ahead of its schedule. An attempt with a suspicious failure makes
+//! it; the backend's health checks wait for it.
 //!
-//! Any number of requests before the next check are one. The flag is set before the waker is woken, and
-//! the waker is registered before the flag is read: a request between the two is seen either way.
+//! Requests before the next check are merged into one. The flag is set before the waker is woken,
+//! and the waker is registered before the flag is read: a request between the two is seen either
+//! way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
-/// Whether a health check is due at once.
+/// A flag and its waker: a health check is due at once.
 #[derive(Debug, Default)]
 pub(super) struct CheckRequest {
     is_pending: AtomicBool,
@@ -25,7 +26,7 @@ impl CheckRequest {
         }
     }
 
-    /// Ready once a check has been requested, which takes the request.
+    /// Returns ready once a check has been requested, and consumes the request.
     pub(super) fn poll_take(&self, cx: &Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
         match self.is_pending.swap(false, Ordering::AcqRel) {

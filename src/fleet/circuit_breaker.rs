@@ -1,31 +1,34 @@
-//! The circuit breaker: takes a backend out of rotation that cannot be reached.
+//! The circuit breaker: takes an unreachable backend out of rotation.
 //!
-//! **Why health checks are not enough.** A check runs every few seconds. The breaker learns from the first
-//! failed requests, and has a check confirm what they suggest.
+//! **Why health checks are not enough.** A check runs every few seconds. The breaker learns from
+//! the first failed requests, and requests a check to confirm what they suggest.
 //!
-//! **When it opens.** On `breaker.connect_failures` failures in a row to connect, and when a health check
-//! confirms a failure. Faults alone never open it: they may be the prompts' and are compared with those of
-//! other backends ([`super::ModelEvidence`]), so that traffic alone never takes away the last backend of a model.
+//! **When it opens.** On `breaker.connect_failures` failures in a row to connect, and when a health
+//! check confirms a failure. Faults alone never open it: the prompts may cause them, so they are
+//! compared with those of other backends ([`super::ModelEvidence`]). Traffic alone thus never takes
+//! away the last backend of a model.
 //!
-//! **What a failed check confirms.** One that failed because nothing accepts connections confirms any
-//! failure. So does any failed check after a failure to connect, which no prompt can cause, or after
-//! faults of two clients. Faults of one client need [`CHECKS`] failed checks in a row: an engine that is
-//! only busy misses the timeout of one, and that client's prompts may be what keeps it busy.
+//! **What a failed check confirms.** A check that failed because nothing accepts connections
+//! confirms any failure. So does any failed check after a failure to connect, which no prompt can
+//! cause, or after faults of two clients. Faults of one client need [`CHECKS`] failed checks in a
+//! row: a busy engine misses the timeout of one check, and that client's prompts may be what keeps
+//! it busy.
 //!
-//! **How it recovers.** Open lasts `breaker.open`, doubled each time it opens without having closed, up
-//! to `breaker.max_open` (exponential backoff). Then it is half-open: one request at a time may probe,
-//! holding the probe slot until the first token of its stream or its end. A complete response closes the
-//! breaker; a failure opens it again, for longer. Once that is decided, other probes count as any request
-//! does. A passed health check shortens the wait to nothing.
+//! **How it recovers.** It stays open for `breaker.open`, doubled each time it opens without having
+//! closed, up to `breaker.max_open` (exponential backoff). Then it is half-open: one request at a
+//! time may probe and holds the probe slot until the first token of its stream or its end. A
+//! complete response closes the breaker; a failure opens it again, for longer. After that decision,
+//! other probes count as ordinary requests. A passed health check makes an open breaker half-open
+//! at once.
 //!
-//! **What it never learns from.** A cancelled request, and one for which this machine lacked resources. A
-//! 429 or 503 proves that the backend is reachable and starts a separate [`super::Cooldowns`]. A 4xx counts
-//! as a good response.
+//! **What it never learns from.** A cancelled request, and a request for which this machine lacked
+//! resources. A 429 or 503 proves that the backend is reachable and starts a separate
+//! [`super::Cooldowns`]. A 4xx counts as a good response.
 //!
-//! **What would break it.** `open_until` alone decides what a request meets; the other fields only
+//! **What would break it.** `open_until` alone decides about a request. The other fields only
 //! decide its next value, so relaxed ordering and lost increments cost a late or early trip and no
-//! more. The probe slot is the exception: it is taken by one swap and must be freed by the request that
-//! took it ([`super::InflightGuard`] does so when it drops), or the breaker stays open for good.
+//! more. The probe slot is the exception: one swap takes it, and the request that took it must free
+//! it ([`super::InflightGuard`] does so when it drops), or the breaker stays open for good.
 
 mod streak;
 mod transition;
@@ -41,12 +44,13 @@ use crate::config::BreakerConfig;
 use crate::units::Timestamp;
 pub use transition::{BreakerTransition, ModelTransition, OpenReason};
 
-/// Doublings of the open state beyond which it grows no further; `max_open` is reached long before.
+/// The number of doublings of the open time after which it stops growing; `max_open` is reached
+/// long before.
 const MAX_DOUBLINGS: u32 = 16;
-/// Failed checks in a row that confirm faults of one client.
+/// The number of failed checks in a row that confirms faults of one client.
 const CHECKS: u32 = 2;
 
-/// What a new request meets.
+/// The state of a breaker as a new request finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
     /// Requests pass.
@@ -61,23 +65,23 @@ pub enum BreakerState {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct CircuitBreaker {
-    /// 0 while closed. First, because most decisions read nothing else.
+    /// The end of the open state; 0 while closed. First, because most decisions read nothing else.
     open_until: AtomicU64,
-    /// Times it opened since it was last closed by a probe.
+    /// The number of times it opened since a probe last closed it.
     times_opened: AtomicU32,
-    /// Failures in a row to reach the backend.
+    /// The number of consecutive failures to reach the backend.
     unreachable: AtomicU32,
-    /// Failed checks in a row.
+    /// The number of consecutive failed checks.
     failed_checks: AtomicU32,
     probing: AtomicBool,
     streak: Streak,
-    /// Openings so far, in the order of [`OpenReason::ALL`].
+    /// The number of openings so far, in the order of [`OpenReason::ALL`].
     opened: [AtomicU64; OpenReason::ALL.len()],
     closed: AtomicU64,
 }
 
 impl CircuitBreaker {
-    /// What a request meets at `now`.
+    /// The state at `now`.
     pub fn state(&self, now: Timestamp) -> BreakerState {
         match self.open_until.load(Ordering::Relaxed) {
             0 => BreakerState::Closed,
@@ -88,19 +92,19 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether requests pass whatever the time.
+    /// Returns whether it is closed, which does not depend on the time.
     pub fn is_closed(&self) -> bool {
         self.open_until.load(Ordering::Relaxed) == 0
     }
 
-    /// How often it opened for that reason.
+    /// The number of times it opened for `reason`.
     pub fn times_opened(&self, reason: OpenReason) -> u64 {
         let counts = OpenReason::ALL.iter().zip(&self.opened);
         let found = counts.into_iter().find(|(one, _)| **one == reason);
         found.map_or(0, |(_, count)| count.load(Ordering::Relaxed))
     }
 
-    /// How often a probe closed it.
+    /// The number of times a probe closed it.
     pub fn times_closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
@@ -115,8 +119,8 @@ impl CircuitBreaker {
         self.open_until.store(until, Ordering::Relaxed);
     }
 
-    /// Records a health check. One that passed makes an open breaker half-open; one that confirms a failure
-    /// seen since the last good response opens it.
+    /// Records a health check. A passed check makes an open breaker half-open. A check that
+    /// confirms a failure seen since the last good response opens it.
     pub(super) fn learn_check(
         &self,
         check: CheckResult,
@@ -137,12 +141,12 @@ impl CircuitBreaker {
         is_confirmed.then(|| self.open(OpenReason::HealthCheck, check.at, config)).flatten()
     }
 
-    /// A check that failed does not count: requests prove that the backend works.
+    /// Ignores a failed check, because requests prove that the backend works.
     pub(super) fn veto_check(&self) {
         self.failed_checks.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a probe decides what becomes of it: not where another one already has.
+    /// Returns whether the open time is over, so that the next probe decides the state.
     fn awaits_probe(&self, now: Timestamp) -> bool {
         let until = self.open_until.load(Ordering::Relaxed);
         until != 0 && until <= now.0
@@ -191,7 +195,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Counts that a model there is paused for all clients, because it fails more than elsewhere.
+    /// Counts that a model there is paused for all clients, because it fails more often than
+    /// elsewhere.
     pub(super) fn count_faulty_model(&self) {
         self.count_opening(OpenReason::Faults);
     }
@@ -221,7 +226,7 @@ impl CircuitBreaker {
         now: Timestamp,
         config: &BreakerConfig,
     ) -> Option<BreakerTransition> {
-        // Requests that were in flight when it opened fail one after another: they must not double
+        // Requests that were in flight when it opened fail one after another. They must not double
         // the pause each time.
         if self.open_until.load(Ordering::Relaxed) > now.0 {
             return None;
@@ -240,7 +245,7 @@ impl CircuitBreaker {
     }
 }
 
-/// The pause after a failure that follows `times` others: exponential backoff.
+/// The pause after a failure that follows `times` earlier ones: exponential backoff.
 pub(super) fn pause(config: &BreakerConfig, times: u32) -> Duration {
     config.open.saturating_mul(1 << times.min(MAX_DOUBLINGS)).min(config.max_open)
 }

@@ -1,30 +1,32 @@
-//! Cooldowns: pauses that a backend itself requested with a 429 or 503.
+//! Cooldowns: pauses that a backend requested with a 429 or 503, and longer pauses after a refused
+//! key or a missing model.
 //!
-//! **Why beside the circuit breaker.** An overloaded engine is not a broken one. It says how long to
-//! stay away (`Retry-After`, bounded and spread by `routing.cooldown`), and counting its 503s as faults
-//! would open the breaker of a whole fleet exactly when every backend is needed.
+//! **Why beside the circuit breaker.** An overloaded engine is not broken. It requests a pause
+//! (`Retry-After`, bounded and spread by `routing.cooldown`). Counting its 503s as faults would
+//! open the breakers of a whole fleet exactly when every backend is needed.
 //!
-//! **What one covers.** Hosted APIs limit each model, and often each key. A cooldown therefore covers
-//! the model that was refused and, where the backend receives the clients' own credentials, only that
-//! credential. Only when two models are in cooldown at once, the backend itself is taken for the cause:
-//! all its models pause.
+//! **What one covers.** Hosted APIs limit each model, and often each key. A cooldown therefore
+//! covers the refused model and, if the backend receives the clients' own credentials, only that
+//! credential. If two models are in cooldown at once, the backend itself is assumed to be the
+//! cause: all its models pause.
 //!
-//! **When it starts and ends.** Each 429 or 503 sets its end again. It ends when that time has come, or
-//! early with a complete response to the probe described below. Responses to requests that were sent
+//! **When it starts and ends.** Each 429 or 503 sets its end again. It ends at that time, or early
+//! with a complete response to the probe described below. Responses to requests that were sent
 //! before the cooldown do not end it: they prove nothing about new ones.
 //!
-//! **How many there are.** At most [`MAX_COOLDOWNS`] of one backend. A client that sends ever new
-//! credentials gets ever new cooldowns: beyond the limit, the client with the most of them makes room
-//! for the new one, so that it cannot push out those of others.
+//! **How many there are.** At most [`MAX_COOLDOWNS`] per backend. A client that keeps sending new
+//! credentials gets new cooldowns. Beyond the limit, a cooldown of the client with the most is
+//! evicted, so that one client cannot evict the cooldowns of others.
 //!
-//! **When everything is in cooldown** one request at a time probes the backend whose cooldown expires
-//! first, holding its probe slot; all others are refused at once with the remaining time. Without the
-//! slot every waiting request would hit the same backend in the same moment (thundering herd).
+//! **When everything is in cooldown** one request at a time probes the backend whose cooldown
+//! expires first, holding its probe slot. All others are refused at once with the remaining time.
+//! Without the slot every waiting request would hit the same backend at the same moment (thundering
+//! herd).
 //!
-//! **What would break it.** `latest` may only err on the late side: it spares decisions the look at the
-//! list, so a cooldown that ends after it would be missed. The list is replaced as a whole by the rare
-//! refusal and read without a lock. As with the breaker, a probe slot that is not freed would end all
-//! probing: [`super::InflightGuard`] frees it when it drops.
+//! **What would break it.** `latest` may only err on the late side. It lets decisions skip the
+//! list, so a cooldown that ends after it would be missed. The rare refusal replaces the list as a
+//! whole, and readers need no lock. As with the breaker, a probe slot that is not freed would end
+//! all probing: [`super::InflightGuard`] frees it when it drops.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -35,7 +37,8 @@ use arc_swap::ArcSwap;
 
 use crate::units::Timestamp;
 
-/// The most cooldowns of one backend; beyond, the client with the most loses the one that ends first.
+/// The most cooldowns of one backend. Beyond it, the client with the most cooldowns loses the one
+/// that ends first.
 const MAX_COOLDOWNS: usize = 64;
 
 /// The requests that a cooldown covers.
@@ -62,12 +65,12 @@ impl CooldownScope {
     }
 }
 
-/// What started a cooldown.
+/// The cause of a cooldown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CooldownCause {
-    /// 429 or 503.
+    /// The status of the refusal, such as 429, 503 or 404.
     pub status: u16,
-    /// The client of [`super::Requester`] whose request was refused; 0 where it is not known.
+    /// The client of [`super::Requester`] whose request was refused; 0 if unknown.
     pub client: u64,
 }
 
@@ -86,23 +89,23 @@ pub struct Cooldown {
     client: u64,
     until: AtomicU64,
     status: AtomicU32,
-    /// How often the time of a pause was doubled.
+    /// The number of times the duration of a pause was doubled.
     doublings: AtomicU32,
     probing: AtomicBool,
 }
 
 impl Cooldown {
-    /// When it ends.
+    /// The end of the cooldown.
     pub fn ends_at(&self) -> Timestamp {
         Timestamp(self.until.load(Ordering::Relaxed))
     }
 
-    /// The status that started it: 429 or 503.
+    /// The status that started it, such as 429, 503 or 404.
     pub fn status(&self) -> u16 {
         u16::try_from(self.status.load(Ordering::Relaxed)).unwrap_or(503)
     }
 
-    /// Whether a request in flight already probes if it may end early.
+    /// Returns whether a request in flight already probes for an early end.
     pub fn is_probed(&self) -> bool {
         self.probing.load(Ordering::Relaxed)
     }
@@ -115,8 +118,8 @@ impl Cooldown {
         self.probing.store(false, Ordering::Release);
     }
 
-    /// How often the time of a pause that starts now is doubled. One that ended longer ago than it lasted counts no
-    /// more.
+    /// The number of doublings of a pause that starts now. Zero if the last pause ended longer ago
+    /// than it lasted.
     fn doublings(&self, now: Timestamp) -> u32 {
         let doublings = self.doublings.load(Ordering::Relaxed);
         let is_over = now.since(self.ends_at()) > pause_time(doublings);
@@ -133,18 +136,18 @@ impl Cooldown {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Cooldowns {
-    /// When the last of them ends; 0 before the first.
+    /// The end of the last cooldown to expire; 0 before the first.
     latest: AtomicU64,
     list: ArcSwap<Vec<Arc<Cooldown>>>,
 }
 
 impl Cooldowns {
-    /// Whether any request may be covered.
+    /// Returns whether any request may be covered.
     pub fn is_active(&self, now: Timestamp) -> bool {
         self.latest.load(Ordering::Relaxed) > now.0
     }
 
-    /// The cooldown that covers a request, of several the one that ends last.
+    /// The cooldown that covers a request. If several do, the one that ends last.
     pub fn covering(&self, request: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
         if !self.is_active(now) {
             return None;
@@ -154,8 +157,8 @@ impl Cooldowns {
         covering.max_by_key(|one| one.ends_at()).cloned()
     }
 
-    /// The cooldown to show for a model, or for all models: the one of exactly these models that ends
-    /// last, whichever credential it covers.
+    /// The cooldown to show for a model, or for all models. If several cover exactly these models,
+    /// the one that ends last, with any credential.
     pub fn shown(&self, models: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
         let list = self.list.load();
         let shown =
@@ -163,14 +166,14 @@ impl Cooldowns {
         shown.max_by_key(|one| one.ends_at()).cloned()
     }
 
-    /// How many are in force that cover a single credential.
+    /// The number of active cooldowns that cover a single credential.
     pub fn count_of_credentials(&self, now: Timestamp) -> usize {
         let list = self.list.load();
         list.iter().filter(|one| one.ends_at() > now && one.scope.credential != 0).count()
     }
 
-    /// Starts a cooldown that lasts until then; one of all models where another model is already in
-    /// cooldown.
+    /// Starts a cooldown until `until`. If another model is already in cooldown, it covers all
+    /// models.
     pub fn start(
         &self,
         scope: CooldownScope,
@@ -185,7 +188,7 @@ impl Cooldowns {
                 && one.scope.credential == scope.credential
                 && one.scope.model != 0
                 && one.scope.model != scope.model
-                // A model that is not there says nothing about the load of the others.
+                // A missing model says nothing about the load of the others.
                 && one.status() != 404
         };
         if scope.model != 0 && list.iter().any(|one| is_other(&one)) {
@@ -193,8 +196,8 @@ impl Cooldowns {
         }
     }
 
-    /// Pauses what does not change by itself within seconds: a key that is refused, a model that is not there. Each
-    /// repetition doubles the time.
+    /// Pauses a scope after an error that lasts longer than seconds: a refused key or a missing
+    /// model. Each repetition doubles the duration.
     pub fn pause(&self, scope: CooldownScope, cause: CooldownCause, now: Timestamp) {
         let known = self.list.load().iter().find(|one| one.scope == scope).cloned();
         let doublings = known.map_or(0, |known| known.doublings(now));
@@ -244,12 +247,12 @@ impl Cooldowns {
 const PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// How long a pause lasts whose time was doubled this often.
+/// The duration of a pause after `doublings` doublings, at most [`MAX_PAUSE`].
 fn pause_time(doublings: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(MAX_PAUSE)
 }
 
-/// Removes one of the client that started the most: of those, the one that ends first.
+/// Removes a cooldown of the client with the most: the one that ends first.
 fn remove_one(list: &mut Vec<Arc<Cooldown>>) {
     let started_by = |client| list.iter().filter(|one| one.client == client).count();
     let order = |one: &Cooldown| (Reverse(started_by(one.client)), one.ends_at());

@@ -1,14 +1,14 @@
-//! How long a draining backend still needs, shown to operators as `empty_in_s`.
+//! The remaining time of a draining backend, shown to operators as `empty_in_s`.
 //!
-//! Every request in flight holds a slot that records when it was sent, how long its response is
-//! expected to be and how many tokens have passed. The estimate is the longest time left of any slot:
-//! tokens left at the stream's own speed so far, or for a plain response what is left of the usual
+//! Every request in flight holds a slot that records its start, the expected length of its response
+//! and the tokens that have passed. The estimate is the longest remaining time of any slot: the
+//! remaining tokens at the stream's speed so far, or for a plain response the rest of the usual
 //! duration. A response that takes longer than expected counts as half done.
 //!
-//! The slots cost the hot path a compare-and-swap per request, one `fetch_add` per token event and one
-//! store at the end; only a reader walks them. A slot is owned through its id by the request's
-//! [`super::InflightGuard`], which frees it exactly once; freeing it twice would let two requests share
-//! a slot. A reader may see a slot half filled: the estimate is then wrong once, and harmless.
+//! The slots cost the hot path a compare-and-swap per request, one `fetch_add` per token event and
+//! one store at the end; only a reader walks them. The request's [`super::InflightGuard`] owns its
+//! slot by id and frees it exactly once. Freeing it twice would let two requests share a slot. A
+//! reader may see a slot half filled: the estimate is then wrong once, and harmless.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,25 +17,26 @@ use once_cell::sync::OnceCell;
 
 use crate::units::{Timestamp, TokenCount, to_micros};
 
-/// Requests per backend that are tracked; further ones do not enter the estimate.
+/// The number of tracked requests per backend; further ones do not enter the estimate.
 const SLOTS: usize = 256;
 
-/// What is expected of a response when its request is sent; zero where nothing is known.
+/// The expected size of a response when its request is sent; zero if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExpectedResponse {
-    /// The length of a stream: the usual length here, `max_tokens` if that is less or the only one known.
+    /// The length of a stream: the usual length here, or `max_tokens` if lower or the only known
+    /// value.
     pub tokens: TokenCount,
-    /// How long a response that is not streamed usually takes.
+    /// The usual duration of a response that is not streamed.
     pub duration: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// When its request was sent; 0 while it is free.
+    /// The start of its request; 0 while it is free.
     sent_at: AtomicU64,
     expected_tokens: AtomicU32,
     passed_tokens: AtomicU32,
-    /// 0 for a stream.
+    /// The expected duration of a whole response; 0 for a stream.
     expected_micros: AtomicU64,
 }
 
@@ -43,7 +44,7 @@ struct Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotId(u16);
 
-/// The requests in flight on one backend, as far as an estimate needs them.
+/// The requests in flight on one backend, with the data for an estimate.
 #[derive(Debug, Default)]
 pub struct DrainEstimate {
     /// Allocated for the first request: most backends of a large configuration may never see one.
@@ -52,7 +53,7 @@ pub struct DrainEstimate {
 }
 
 impl DrainEstimate {
-    /// Takes a slot; `None` when all are taken.
+    /// Takes a slot; `None` if all are taken.
     pub fn take(&self, expected: ExpectedResponse, now: Timestamp) -> Option<SlotId> {
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         let first = self.next.fetch_add(1, Ordering::Relaxed) as usize;
@@ -76,7 +77,7 @@ impl DrainEstimate {
         self.slots.get()?.get(usize::from(id.0))
     }
 
-    /// Records that tokens of the response have passed.
+    /// Adds tokens of the response that have passed.
     pub fn add_tokens(&self, id: SlotId, tokens: u32) {
         if let Some(slot) = self.slot(id) {
             slot.passed_tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl DrainEstimate {
         }
     }
 
-    /// The time until the last request is likely to end; `None` when nothing is known of any request
+    /// The time until the last request is likely to end; `None` if nothing is known of any request
     /// in flight.
     pub fn time_left(&self, now: Timestamp) -> Option<Duration> {
         self.slots.get()?.iter().filter_map(|slot| slot.time_left(now)).max()

@@ -1,5 +1,5 @@
-//! The fleet as JSON: what `/fleet` shows, and the way back from such a dump into a fleet, so that
-//! `explain` works for a fleet that runs elsewhere.
+//! The fleet as JSON for `/fleet`, and the reverse: `explain` applies such a dump to a fleet, to
+//! decide for one that runs elsewhere.
 
 mod rows;
 mod telemetry;
@@ -21,7 +21,7 @@ use crate::units::{ByteSize, Timestamp, TokenCount};
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, GroupRow, HealthName, ModelRow};
 
-/// Why a dump cannot be applied to a fleet.
+/// The reason for which a dump cannot be applied to a fleet.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum FleetError {
@@ -44,7 +44,7 @@ pub enum FleetError {
     BackendTwice { name: String },
 }
 
-/// What `/fleet` shows: every backend with its state and models. Holds no credentials.
+/// Returns the content of `/fleet`: every backend with its state and models. Holds no credentials.
 pub fn dump(fleet: &Fleet, now: Timestamp) -> Value {
     let topology = &*fleet.topology();
     let rows: Vec<BackendRow> =
@@ -56,8 +56,8 @@ pub fn dump(fleet: &Fleet, now: Timestamp) -> Value {
     json!({ "backends": rows, "groups": groups })
 }
 
-/// What the groups of `config` resolved to in the fleet that `dump` describes: its backends say it by their
-/// names.
+/// Returns the resolved groups of `config` in the fleet that `dump` describes, by the names of its
+/// backends.
 pub fn groups_of(dump: &Value, config: &Config) -> Groups {
     let rows = dump.get("backends").and_then(Value::as_array).into_iter().flatten();
     let names = rows.filter_map(|row| row.get("name")?.as_str());
@@ -68,7 +68,7 @@ pub fn groups_of(dump: &Value, config: &Config) -> Groups {
     })
 }
 
-/// Assumes that every backend is healthy and idle. Models that are not declared stay unknown.
+/// Marks every backend as healthy and idle. Models that are not declared stay unknown.
 pub fn assume_healthy(fleet: &Fleet) {
     for backend in &fleet.topology().backends {
         backend.state.health.set(Health::Healthy);
@@ -76,8 +76,8 @@ pub fn assume_healthy(fleet: &Fleet) {
     }
 }
 
-/// Applies a dump to a fleet that nothing else uses, by backend name. What a dump leaves out stays as it
-/// is; models in it count as discovered.
+/// Applies a dump to a fleet that nothing else uses, by backend name. State that the dump omits
+/// stays unchanged; models in the dump count as discovered.
 ///
 /// # Errors
 /// [`FleetError`] when the dump is malformed or names a backend that is not configured; the

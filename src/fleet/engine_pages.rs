@@ -1,6 +1,6 @@
-//! What a backend's information pages contain beyond what decisions read, for clients that list and show
-//! models: Ollama's own items whole, llama.cpp's properties. Kept as they were read last; a page is at most
-//! 8 MiB, the limit of what discovery reads.
+//! The contents of a backend's information pages beyond the data of decisions, for clients that
+//! list and show models: Ollama's own items whole, llama.cpp's properties. Kept as last read; a
+//! page is at most 8 MiB, the limit of discovery.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct EnginePages {
 }
 
 impl EnginePages {
-    /// Records the version that the engine reports; returns whether it was known to be another one.
+    /// Records the version that the engine reports. Returns whether another version was known.
     pub fn learn_version(&self, version: &str) -> bool {
         let before = self.version.swap(Some(Arc::new(version.to_owned())));
         before.is_some_and(|before| *before != version)
@@ -52,7 +52,7 @@ impl EnginePages {
         self.listed.load_full()
     }
 
-    /// The items of its list of what is in memory.
+    /// The items of its list of loaded models.
     pub fn loaded(&self) -> Arc<ModelPages> {
         self.loaded.load_full()
     }

@@ -1,22 +1,22 @@
-//! Whether a backend fails more than its peers: the rule behind the evidence that keeps requests away.
+//! The test that decides if a backend fails more than its peers; its evidence keeps requests away.
 //!
-//! **The question.** A 500 speaks against the backend or against the prompt. Prompts fail on every backend
-//! of their model alike, a backend fails alone. So the share of faults on one backend is compared with
-//! the share on the others, for requests of the same sender and model; what is the same everywhere speaks
-//! against the prompts.
+//! **The question.** A 500 speaks against the backend or against the prompt. Bad prompts fail on
+//! every backend of their model alike, but a bad backend fails alone. So the share of faults on one
+//! backend is compared with the share on its peers, for requests of the same sender and model. A
+//! share that is the same everywhere speaks against the prompts.
 //!
-//! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are under
-//! the peers' share than under the backend's own. It is taken of the faults in a row since the last good
-//! response, which finds a backend that broke within [`MIN_RUN`] or four faults, and of all responses of
-//! the last `breaker.window` or so, which finds one that fails now and then. The peers' share is that of
-//! the best peer, because a second broken backend must not hide the first.
+//! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
+//! under the peers' share than under the backend's own. It is computed in two ways. The faults in a
+//! row since the last good response reveal a broken backend within [`MIN_RUN`] or four faults. All
+//! responses of the last `breaker.window` or so reveal a backend that fails now and then. The
+//! peers' share is that of the best peer, because a second broken backend must not hide the first.
 //!
-//! **What follows.** The backend is paused as a breaker is (`breaker.open`, doubled up to `max_open`), and
-//! then one request at a time probes. It is let in again by a good response to a request sent after the pause
-//! began, and at once when the evidence no longer holds: a good response was still on its way, or the peers
-//! turned out to fail as often. Up to a third of the backends of a model can be paused on [`FEW_PAUSED`], more
-//! need [`MANY_PAUSED`], and the last one is never paused: a false alarm then leaves the others at most half
-//! more work.
+//! **The consequence.** The backend is paused like a breaker (`breaker.open`, doubled up to
+//! `max_open`), and then one request at a time probes. A good response to a request sent after the
+//! pause began releases it. It is also released as soon as the evidence no longer holds: a good
+//! response was still on its way, or the peers turned out to fail as often. Up to a third of the
+//! backends of a model can be paused on [`FEW_PAUSED`], more need [`MANY_PAUSED`], and the last one
+//! is never paused. A false alarm then adds at most half more work to each of the others.
 
 use std::time::Duration;
 
@@ -24,52 +24,52 @@ use super::circuit_breaker::pause;
 use crate::config::BreakerConfig;
 use crate::units::Timestamp;
 
-/// Faults in a row below which they prove nothing.
+/// The number of faults in a row below which a run is no evidence.
 const MIN_RUN: u32 = 3;
-/// The evidence that pauses one of the first third of a model's backends: one false alarm in 7000.
+/// The evidence that pauses a backend among the first third of a model's: one false alarm in 7000.
 const FEW_PAUSED: f64 = 8.9;
-/// The evidence that pauses a further one: one false alarm in 150,000.
+/// The evidence that pauses a further backend: one false alarm in 150,000.
 const MANY_PAUSED: f64 = 11.9;
-/// The part of [`FEW_PAUSED`] below which a pause ends early.
+/// The fraction of [`FEW_PAUSED`] below which a pause ends early.
 const RELEASE: f64 = 0.6;
-/// What is assumed before the first response: a fault in twenty responses, with the weight of two.
+/// The prior before the first response: one fault in twenty responses, with the weight of two.
 const ASSUMED_FAULTS: f64 = 0.1;
 const ASSUMED_RESPONSES: f64 = 2.0;
-/// The least and the largest share that peers are taken to have.
+/// The bounds of the peers' assumed share of faults.
 const LEAST_SHARE: f64 = 0.01;
 const MOST_SHARE: f64 = 0.95;
 
-/// What a response shows, or its absence.
+/// The information in a response, or in its absence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sign {
     /// The serial number of the backend.
     pub(super) backend: u64,
-    /// Whether it failed; else it was good.
+    /// True if it failed; otherwise it was good.
     pub(super) is_fault: bool,
     /// A hash of the sender.
     pub(super) client: u64,
-    /// When the request was sent.
+    /// The time at which the request was sent.
     pub(super) started: Timestamp,
-    /// When it ended.
+    /// The end of the response.
     pub(super) at: Timestamp,
 }
 
-/// What the rule is applied with.
+/// The conditions under which the test is applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub(super) config: &'a BreakerConfig,
-    /// The backends that could serve the model now; read of a fault only.
+    /// The backends that could serve the model now; read only for a fault.
     pub(super) backends: &'a [u64],
-    /// How many clients must have met the faults.
+    /// The number of clients that must have met the faults.
     pub(super) clients: u32,
 }
 
-/// What a sign changed.
+/// The changes caused by a sign.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// The backend is paused for that time.
+    /// The duration of the backend's pause, if it is paused.
     pub(super) paused: Option<Duration>,
-    /// The backends that are let in again.
+    /// The backends that are released.
     pub(super) released: Vec<u64>,
 }
 
@@ -90,15 +90,16 @@ pub(super) struct Pause {
 #[derive(Debug)]
 struct Row {
     backend: u64,
-    /// Of the window, each weighted by its age.
+    /// The counts of the window, weighted by age.
     good: f64,
     faults: f64,
     counted_at: Timestamp,
-    /// Faults since the last good response to a request that was sent as late as the first that failed.
+    /// The number of faults since the last good response to a request sent no earlier than the
+    /// first that failed.
     run: u32,
-    /// When the first of them was sent.
+    /// The start of the first request in the run.
     run_began: Timestamp,
-    /// One bit per client that met a fault, by hash: of the run, and of the window.
+    /// One bit for each client that met a fault, by hash: of the run, and of the window.
     run_clients: u64,
     clients: u64,
     pause: Option<Pause>,
@@ -111,7 +112,7 @@ struct Row {
 pub(super) struct FaultShares(Vec<Row>);
 
 impl FaultShares {
-    /// Takes in a sign.
+    /// Counts a sign and applies the test.
     pub(super) fn learn(&mut self, sign: &Sign, terms: Terms<'_>) -> Changes {
         let window = terms.config.window;
         let index = self.index_of(sign, window);
@@ -150,7 +151,7 @@ impl FaultShares {
         changes.paused = is_due.then(|| row.pause(sign.at, terms.config));
     }
 
-    /// Ends the pauses that the evidence no longer supports, now that another backend has failed.
+    /// Ends the pauses that the evidence no longer supports after a fault of another backend.
     fn release_others(&mut self, sign: &Sign, terms: Terms<'_>, changes: &mut Changes) {
         let others = |row: &&Row| row.pause.is_some() && row.backend != sign.backend;
         let paused: Vec<u64> = self.0.iter().filter(others).map(|row| row.backend).collect();
@@ -165,7 +166,7 @@ impl FaultShares {
         }
     }
 
-    /// The evidence that is needed to pause one more backend; `None` for the last one.
+    /// The evidence needed to pause one more backend; `None` for the last one.
     fn needed(&self, sign: &Sign, terms: Terms<'_>) -> Option<f64> {
         let is_paused = |row: &&Row| row.backend != sign.backend && row.is_paused(sign.at, terms);
         let paused = self.0.iter().filter(is_paused).count();
@@ -177,8 +178,8 @@ impl FaultShares {
         }
     }
 
-    /// The share of faults on the best other backend. One that was not tried is taken to work: prompts that
-    /// fail everywhere have failed there, too.
+    /// The share of faults on the best peer. A peer without responses is assumed to work: prompts
+    /// that fail everywhere would have failed there, too.
     fn share_of_peers(&self, backend: u64, now: Timestamp, terms: Terms<'_>) -> f64 {
         let peers = terms.backends.iter().filter(|peer| **peer != backend);
         let shares = peers.map(|peer| {
@@ -188,8 +189,8 @@ impl FaultShares {
         shares.fold(1.0, f64::min)
     }
 
-    /// The share of faults on the backend where it is least, of those that count: that of the sender's
-    /// prompts. `None` where fewer than `least` count.
+    /// The lowest share of faults on any backend that `counts` accepts. It is attributed to the
+    /// sender's prompts. `None` if fewer than `least` backends count.
     pub(super) fn share_of_prompts(
         &self,
         now: Timestamp,
@@ -207,7 +208,8 @@ impl FaultShares {
         self.0.iter().filter_map(|row| Some((row.backend, row.pause?)))
     }
 
-    /// The position of a backend's row; rows without responses within the window make room for a new one.
+    /// Returns the index of a backend's row. A new row evicts those without responses within the
+    /// window.
     fn index_of(&mut self, sign: &Sign, window: Duration) -> usize {
         let known = self.0.iter().position(|row| row.backend == sign.backend);
         known.unwrap_or_else(|| {
@@ -235,7 +237,7 @@ impl Row {
         }
     }
 
-    /// What is left of the weight of its counts.
+    /// The remaining weight of its counts, a fraction.
     fn left(&self, now: Timestamp, window: Duration) -> f64 {
         (-now.since(self.counted_at).as_secs_f64() / window.as_secs_f64().max(1e-6)).exp()
     }
@@ -252,7 +254,7 @@ impl Row {
         self.counted_at = self.counted_at.max(sign.at);
         if !sign.is_fault {
             self.good += 1.0;
-            // A request that was sent before the first that failed proves nothing about the time since.
+            // A request sent before the first that failed proves nothing about the time since.
             if sign.started >= self.run_began {
                 self.run = 0;
             }
@@ -262,6 +264,7 @@ impl Row {
         if self.run == 0 {
             (self.run_began, self.run_clients) = (sign.started, 0);
         }
+        // The faults of the window have decayed, and with them the clients that met them.
         if self.faults < 0.5 {
             self.clients = 0;
         }
@@ -271,7 +274,7 @@ impl Row {
         self.faults += 1.0;
     }
 
-    /// How strongly the responses speak against the backend, with the share of faults that its peers have.
+    /// The strength of the evidence against the backend, given the share of faults of its peers.
     fn evidence(&self, peers: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
         let peers = peers.clamp(LEAST_SHARE, MOST_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
@@ -289,13 +292,13 @@ impl Row {
         of_run.max(of_share)
     }
 
-    /// Whether nothing is left that speaks against the backend, however well others do.
+    /// Returns whether no evidence is left against the backend, however good its peers are.
     fn has_no_evidence(&self, terms: Terms<'_>) -> bool {
         self.evidence(LEAST_SHARE, self.counted_at, terms) < FEW_PAUSED * RELEASE
     }
 
     fn is_paused(&self, now: Timestamp, terms: Terms<'_>) -> bool {
-        // A pause that no request came to probe for so long is forgotten.
+        // A pause that no request probed for a whole window is forgotten.
         self.pause.is_some_and(|pause| pause.until.after(terms.config.window) > now)
     }
 
@@ -310,7 +313,8 @@ impl Row {
         time
     }
 
-    /// Ends the pause. What was counted matters less from now on, or the next fault would begin another.
+    /// Ends the pause. Halves the counts, because otherwise the next fault would start another
+    /// pause.
     fn release(&mut self) {
         self.pause = None;
         self.run = 0;
@@ -318,12 +322,12 @@ impl Row {
     }
 }
 
-/// The share of faults, with what is assumed before the first response.
+/// The share of faults including the prior.
 fn assumed_share(good: f64, faults: f64) -> f64 {
     (faults + ASSUMED_FAULTS) / (good + faults + ASSUMED_RESPONSES)
 }
 
-/// The evidence of one response of many, of which `share` are faults, against the share `other`: the
+/// The evidence per response, given the backend's `share` of faults and the share `other`: the
 /// Kullback-Leibler divergence.
 fn gain(share: f64, other: f64) -> f64 {
     let part = |own: f64, other: f64| if own > 0.0 { own * (own / other).ln() } else { 0.0 };

@@ -1,8 +1,8 @@
-//! Groups: a backend with `resolve: each` or `srv` stands for one backend per address of its name. The
-//! configuration keeps the group as it was written; a fleet is built from its members.
+//! Groups: a backend with `resolve: each` or `srv` represents one backend per address of its name.
+//! The configuration keeps the group as written; a fleet is built from its members.
 //!
-//! A member is called `group@address:port`, which is its identity: what was learned about an address is kept
-//! for as long as the name resolves to it.
+//! A member is called `group@address:port`, which is its identity. State learned about an address
+//! is kept as long as the name resolves to it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use crate::units::Timestamp;
 /// An address that the name of a group resolves to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupAddress {
-    /// Where the backend listens.
+    /// The address on which the backend listens.
     pub address: SocketAddr,
-    /// Added to the group's priority: how far its SRV record's is above the lowest.
+    /// Added to the group's priority: the distance of the SRV record's priority from the lowest.
     pub priority: u32,
-    /// Multiplies the group's weight: its SRV record's in relation to the others.
+    /// Multiplies the group's weight: the SRV record's weight relative to the others.
     pub weight: u32,
 }
 
@@ -31,18 +31,18 @@ impl GroupAddress {
     }
 }
 
-/// What is known about the lookups of a group's name. Shared by every generation that has the group.
+/// The lookups of a group's name. Shared by every generation that has the group.
 #[derive(Debug, Default)]
 pub struct GroupLookups {
     found: AtomicU64,
     failed: AtomicU64,
     is_failing: AtomicBool,
-    /// Since when its first address is waited for, in microseconds; zero before the first lookup.
+    /// The start of the wait for the first address, in microseconds; zero before the first lookup.
     awaited_since: AtomicU64,
 }
 
 impl GroupLookups {
-    /// Counts a lookup that ended at `now`; returns whether the one before it ended differently.
+    /// Counts a lookup that ended at `now`. Returns whether its result differs from the one before.
     pub fn record(&self, is_found: bool, now: Timestamp) -> bool {
         let count = if is_found { &self.found } else { &self.failed };
         count.fetch_add(1, Ordering::Relaxed);
@@ -53,12 +53,12 @@ impl GroupLookups {
         self.is_failing.swap(!is_found, Ordering::AcqRel) == is_found
     }
 
-    /// Lookups that found addresses, and those that failed.
+    /// The numbers of lookups that found addresses, and that failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.found.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Whether the last lookup failed.
+    /// Returns whether the last lookup failed.
     pub fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Acquire)
     }
@@ -69,18 +69,18 @@ impl GroupLookups {
 pub struct Group {
     /// Its name in the configuration.
     pub name: Box<str>,
-    /// What is looked up: `engines.example:8000`, or the name of SRV records.
+    /// The name to look up: `engines.example:8000`, or the name of SRV records.
     pub target: Box<str>,
-    /// Where its members are.
+    /// The addresses of its members.
     pub addresses: Vec<GroupAddress>,
-    /// How many addresses are not used, because there are too many.
+    /// The number of addresses that are not used, because there are too many.
     pub unused: usize,
-    /// What is known about its lookups.
+    /// The state of its lookups.
     pub lookups: Arc<GroupLookups>,
 }
 
 impl Group {
-    /// Whether it may still get its first member within `give_up`.
+    /// Returns whether it may still get its first member within `give_up`.
     pub fn awaits_members(&self, now: Timestamp, give_up: Duration) -> bool {
         self.addresses.is_empty()
             && match self.lookups.awaited_since.load(Ordering::Relaxed) {
@@ -95,7 +95,7 @@ impl Group {
 pub struct Groups(Vec<Group>);
 
 impl Groups {
-    /// The groups of `config`, with the addresses that `previous` has of the same names.
+    /// Returns the groups of `config`, with the addresses of the same names in `previous`.
     #[must_use]
     pub fn of(config: &Config, previous: &Self) -> Self {
         let groups = config.backends.iter().filter(|backend| backend.is_group()).map(|backend| {
@@ -117,7 +117,7 @@ impl Groups {
         self.0.iter()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -127,7 +127,8 @@ impl Groups {
         self.0.iter().find(|group| *group.name == *name)
     }
 
-    /// The same groups with other addresses: `found` returns those of a group, `None` where they stay.
+    /// Returns the same groups with new addresses. `found` returns those of a group, or `None` to
+    /// keep them.
     #[must_use]
     pub fn with_addresses(
         &self,
@@ -141,7 +142,7 @@ impl Groups {
         Self(groups.collect()).fitted(config)
     }
 
-    /// Whether the groups have the same members, with the same preferences.
+    /// Returns whether the groups have the same members, with the same preferences.
     pub fn has_same_members(&self, other: &Self) -> bool {
         let members = |groups: &Self| -> Vec<(Box<str>, Vec<GroupAddress>)> {
             groups.iter().map(|group| (group.name.clone(), group.addresses.clone())).collect()
@@ -149,7 +150,7 @@ impl Groups {
         members(self) == members(other)
     }
 
-    /// The backends of `config`, each group replaced by its members.
+    /// Returns the backends of `config`, with each group replaced by its members.
     pub fn expand(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
@@ -164,7 +165,7 @@ impl Groups {
         backends
     }
 
-    /// Sorts the addresses, drops duplicates, and leaves out what is too much for `config`.
+    /// Sorts the addresses, drops duplicates, and drops those above the limit of `config`.
     fn fitted(mut self, config: &Config) -> Self {
         let single = config.backends.iter().filter(|backend| !backend.is_group()).count();
         let mut room = MAX_BACKENDS.saturating_sub(single);
@@ -182,7 +183,7 @@ impl Groups {
     }
 }
 
-/// What is looked up for a group.
+/// The name to look up for a group.
 fn target(backend: &BackendConfig) -> String {
     backend.srv.as_ref().map_or_else(|| backend.url.authority(), |name| format!("SRV {name}"))
 }
@@ -192,7 +193,7 @@ pub(super) fn member_name(group: &str, address: SocketAddr) -> String {
     format!("{group}@{address}")
 }
 
-/// The group and the address in the name of a member.
+/// Splits the name of a member into its group and address.
 pub(super) fn split_member(name: &str) -> Option<(&str, SocketAddr)> {
     let (group, address) = name.rsplit_once('@')?;
     Some((group, address.parse().ok()?))

@@ -1,13 +1,13 @@
 //! The verdict of the health checks. It is independent of traffic: the circuit breaker and the
 //! cooldown judge requests, and a backend is used only when all three allow it.
 //!
-//! The first check decides at once, so that a start needs one round of checks and no more. From then
-//! on the verdict changes after `health.rise` passed or `health.fall` failed checks in a row; a single
-//! check of the other kind resets the streak. One task per backend learns, so the two atomics need no
-//! lock; with two writers a streak could count the same check twice.
+//! The first check decides at once, so that a start needs only one round of checks. After that the
+//! verdict changes after `health.rise` passed or `health.fall` failed checks in a row. A single
+//! check of the other kind resets the streak. One task per backend learns, so the two atomics need
+//! no lock; with two writers a streak could count the same check twice.
 //!
-//! The byte of the verdict also holds whether the backend drains, whether a slow start may be going on and
-//! whether it is frozen, so that a decision tests all four with one load. Each writer changes its own bits only.
+//! The byte of the verdict also holds three flags: draining, slow start and frozen. A decision thus
+//! tests all four with one load. Each writer changes only its own bits.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -50,11 +50,11 @@ impl Health {
 
 /// The bits of the verdict.
 const VERDICT: u8 = 0b11;
-/// An operator drains the backend.
+/// The flag of a drain by an operator.
 const DRAINING: u8 = 0b100;
-/// A slow start may be going on.
+/// The flag of a slow start that may be in progress.
 const SLOW_START: u8 = 0b1000;
-/// Its requests make no progress.
+/// The flag of a backend whose requests make no progress.
 const FROZEN: u8 = 0b1_0000;
 
 /// The verdict, and the count of consecutive checks that contradict it.
@@ -74,8 +74,8 @@ impl HealthTracker {
         }
     }
 
-    /// Whether the checks pass, no operator drains the backend, no slow start is going on, and its requests make
-    /// progress.
+    /// Returns whether the checks pass, no operator drains the backend, no slow start is in
+    /// progress, and its requests make progress.
     #[inline(always)]
     pub(super) fn is_unimpaired(&self) -> bool {
         self.bits.load(Ordering::Relaxed) == Health::Healthy as u8
@@ -85,7 +85,7 @@ impl HealthTracker {
         self.bits.load(Ordering::Acquire) & DRAINING != 0
     }
 
-    /// Returns what it was before.
+    /// Sets the flag. Returns its previous value.
     pub(super) fn set_draining(&self, draining: bool) -> bool {
         self.set_bit(DRAINING, draining)
     }
@@ -106,7 +106,7 @@ impl HealthTracker {
         self.set_bit(FROZEN, is_frozen);
     }
 
-    /// The last check failed, and requests prove that the backend works: no check contradicts the verdict.
+    /// Ignores a failed check, because requests prove that the backend works.
     pub(super) fn veto(&self) {
         self.streak.store(0, Ordering::Relaxed);
     }
@@ -120,12 +120,12 @@ impl HealthTracker {
         before & bit != 0
     }
 
-    /// Whether the last check contradicts the verdict, which did not change yet.
+    /// Returns whether the last check contradicts the verdict without having changed it.
     pub fn is_in_doubt(&self) -> bool {
         self.streak.load(Ordering::Relaxed) > 0
     }
 
-    /// How long after a check the next one is due.
+    /// The time from one check to the next.
     pub fn check_interval(&self, config: &HealthConfig) -> Duration {
         match (self.status(), self.is_in_doubt()) {
             (Health::Healthy, false) => config.interval,
@@ -146,7 +146,7 @@ impl HealthTracker {
         self.streak.store(0, Ordering::Relaxed);
     }
 
-    /// Records one check. Returns the new verdict when it changed.
+    /// Records one check. Returns the new verdict if it changed.
     pub fn learn(&self, passed: bool, rise: u32, fall: u32) -> Option<Health> {
         let (verdict, needed) =
             if passed { (Health::Healthy, rise) } else { (Health::Unhealthy, fall) };
@@ -164,23 +164,23 @@ impl HealthTracker {
     }
 }
 
-/// How one health check ended.
+/// The end of a health check.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckResult {
-    /// When it ended.
+    /// The time at which it ended.
     pub at: Timestamp,
-    /// What it found.
+    /// Its result.
     pub outcome: CheckOutcome,
 }
 
-/// What a health check found.
+/// The result of a health check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// A success, after that time.
+    /// A success, with its duration.
     Passed(Duration),
     /// Nothing accepts connections: however busy an engine is, it does not refuse them.
     Refused,
-    /// A bad response or none in time, which an engine that is only busy may cause, too.
+    /// A bad response, or none in time: a busy engine may cause this, too.
     Failed,
 }
 

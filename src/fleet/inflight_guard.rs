@@ -1,8 +1,9 @@
 //! The permit of one request in flight: an RAII guard.
 //!
-//! It is the one place where a request's share of a backend is given back: success, error, retry,
-//! disconnected client and panic all end in the same drop, exactly once. Requests are counted against
-//! `max_in_flight` by one compare-and-swap, so that the limit holds under any number of threads.
+//! It is the only place that releases a request's share of a backend: success, error, retry,
+//! disconnected client and panic all end in the same drop, exactly once. Requests are counted
+//! against `max_in_flight` by one compare-and-swap, so that the limit holds under any number of
+//! threads.
 
 use std::sync::Arc;
 
@@ -19,36 +20,36 @@ use super::requester::Owner;
 use crate::predict::PredictionTicket;
 use crate::units::{Timestamp, TokenCount};
 
-/// What a permit is taken for.
+/// The conditions of a permit.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PermitRequest {
-    /// The probe slot that belongs to it.
+    /// The probe slot to take with it.
     pub probe: Probe,
     /// The request's cooldown scope on the backend.
     pub scope: CooldownScope,
     /// A hash of the client.
     pub client: u64,
-    /// Now.
+    /// The current time.
     pub now: Timestamp,
     /// The limits that apply.
     pub limits: PermitLimits,
-    /// Who holds it; `None` where it counts for no owner.
+    /// The owner that holds it; `None` if it counts for no owner.
     pub owner: Option<Owner>,
-    /// Whether no room is kept for its owner because of it.
+    /// If set, others keep no room for its owner because of this request.
     pub is_sheddable: bool,
 }
 
 /// The limits that a permit must stay within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PermitLimits {
-    /// That of the backend and that of the model on it.
+    /// The limits of the backend and of the model on it.
     #[default]
     All,
-    /// That of the backend alone: the request spills over the limit of the model.
+    /// The limit of the backend alone: the request spills over the limit of the model.
     Backend,
 }
 
-/// A model on a backend, and how many requests it may have in flight there.
+/// A model on a backend, with its limit of requests in flight there.
 #[derive(Debug)]
 pub(super) struct ModelPermit<'a> {
     pub(super) state: &'a Arc<ModelState>,
@@ -67,7 +68,7 @@ enum HeldProbe {
 }
 
 impl HeldProbe {
-    /// Takes the probe slot; `None` when another attempt holds it or there is nothing left to probe.
+    /// Takes the probe slot; `None` if another attempt holds it or nothing is left to probe.
     fn try_take(
         state: &BackendState,
         evidence: Option<&ModelEvidence>,
@@ -109,37 +110,37 @@ impl HeldProbe {
     }
 }
 
-/// The permit of one request in flight on one backend; dropping it gives back whatever it holds.
+/// The permit of one request in flight on one backend; dropping it releases all it holds.
 #[derive(Debug)]
 pub struct InflightGuard {
     state: Arc<BackendState>,
-    /// Where the request counts for a model, too.
+    /// The model it counts for, if any.
     model: Option<Arc<ModelState>>,
-    /// Where it counts for its owner.
+    /// The owner it counts for, if any.
     owner: Option<OwnerHold>,
     probe: HeldProbe,
-    /// Whether the next probe has to wait for this one.
+    /// True if the next probe has to wait for this one.
     excludes_probes: bool,
-    /// Whether the backend loads the model for it.
+    /// True if the backend loads the model for this request.
     is_loading: bool,
-    /// When it was sent, and the tokens of its prompt that are not cached, where its progress is watched.
+    /// The start of the request and the uncached tokens of its prompt, if its progress is watched.
     watched: Option<(Timestamp, u64)>,
-    /// Whether it is a stream that has had its first token.
+    /// True for a stream after its first token.
     is_stream: bool,
     drain_slot: Option<SlotId>,
-    /// What the request adds to the tokens in flight.
+    /// The tokens that the request adds to those in flight.
     tokens: u64,
-    /// What it adds to the tokens that wait for prefill; 0 once the prefill is done.
+    /// The tokens that it adds to the waiting prefill; 0 once the prefill is done.
     prefill_tokens: u64,
-    /// Whether it counts among those that may be refused.
+    /// True if it counts among the sheddable requests.
     is_sheddable: bool,
-    /// What was predicted of it.
+    /// The prediction for it.
     // Boxed: most permits have none, and a permit is moved several times.
     prediction: Option<Box<PredictionTicket>>,
 }
 
 impl InflightGuard {
-    /// Takes a permit on `state`; `None` when `limit` is reached or another attempt holds the probe
+    /// Takes a permit on `state`; `None` if `limit` is reached or another attempt holds the probe
     /// slot.
     // Counted before connect: a slow handshake must already repel the next request.
     pub fn try_reserve(
@@ -180,7 +181,7 @@ impl InflightGuard {
         None
     }
 
-    /// The same with a permit of a model on the backend: both or none.
+    /// Takes permits on the backend and on a model there: both or none.
     pub(super) fn try_reserve_model(
         state: &Arc<BackendState>,
         limit: u32,
@@ -199,23 +200,24 @@ impl InflightGuard {
         Some(guard)
     }
 
-    /// The backend it belongs to.
+    /// The backend of the permit.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.state
     }
 
-    /// The backend loads the model for it: what is in memory is read again when it ends, however it does.
+    /// Records that the backend loads the model for the request. The loaded models are read again
+    /// when the permit is dropped.
     pub(super) fn note_load(&mut self) {
         self.is_loading = true;
         self.state.progress.begin_load();
     }
 
-    /// The request counts for its owner for as long as it is in flight.
+    /// Counts the request for its owner for as long as it is in flight.
     pub(super) fn count_for(&mut self, owner: OwnerHold) {
         self.owner = Some(owner);
     }
 
-    /// Watches whether the request makes progress; before its own tokens are counted.
+    /// Watches the progress of the request. Must be called before its own tokens are counted.
     pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
         self.state.progress.note_sent(wait, self.state.work.prefill_tokens(), now);
         self.watched = Some((now, wait.uncached_tokens));
@@ -228,7 +230,7 @@ impl InflightGuard {
         self.state.work.add(self.tokens, self.prefill_tokens);
     }
 
-    /// The first byte of the response arrived: the prefill is done.
+    /// Ends the prefill, at the first byte of the response.
     pub fn end_prefill(&mut self) {
         let tokens = std::mem::take(&mut self.prefill_tokens);
         if tokens > 0 {
@@ -236,9 +238,9 @@ impl InflightGuard {
         }
     }
 
-    /// The first token of a stream arrived: the next request may probe, too, because a long generation must
-    /// not keep the others away from a backend that works again. Not so in a cooldown: what refused for
-    /// its load may refuse a second request beside the first.
+    /// Records the first token of a stream. The next request may then probe, too, because a long
+    /// generation must not keep others away from a working backend. A cooldown keeps its probe
+    /// slot: an overloaded backend may refuse a second request beside the first.
     pub fn first_token(&mut self) {
         self.end_prefill();
         let progress = &self.state.progress;
@@ -251,11 +253,12 @@ impl InflightGuard {
         if !matches!(self.probe, HeldProbe::Cooldown(_)) {
             self.free_probe();
         }
-        // Its prompt is no longer before others.
+        // Its prompt no longer delays others.
         self.state.capacity.wake();
     }
 
-    /// The request counts in predictions for as long as it is in flight, and among those that may be refused, if it may.
+    /// Counts the request in predictions for as long as it is in flight, and among the sheddable
+    /// ones if `is_sheddable`.
     pub fn predict(&mut self, ticket: PredictionTicket, is_sheddable: bool) {
         self.prediction = Some(Box::new(ticket));
         if let Some(model) = self.model.as_ref().filter(|_| is_sheddable && !self.is_sheddable) {
@@ -264,20 +267,21 @@ impl InflightGuard {
         }
     }
 
-    /// What was predicted of it.
+    /// The prediction for the request.
     pub fn prediction(&mut self) -> Option<&mut PredictionTicket> {
         self.prediction.as_deref_mut()
     }
 
-    /// The response is complete at `now`; `output`: its tokens, where the engine reports them.
+    /// Records the complete response at `now`. `output` is its number of tokens, if the engine
+    /// reports it.
     pub fn complete(&mut self, output: Option<TokenCount>, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.complete(output.map(|tokens| tokens.0), now.0 as f64);
         }
     }
 
-    /// The client has left at `now`. A permit that is dropped without ended when its last token came: the failures of a
-    /// backend are no silence.
+    /// Records that the client left at `now`. A permit dropped without this call counts as ended at
+    /// its last token: the failures of a backend are no silence.
     pub fn cut(&mut self, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.cut(now.0 as f64);
@@ -290,7 +294,7 @@ impl InflightGuard {
         }
     }
 
-    /// Makes the request part of the drain estimate for as long as it is in flight.
+    /// Adds the request to the drain estimate for as long as it is in flight.
     pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
         self.drain_slot = self.state.drain_estimate.take(expected, now);
     }
@@ -308,7 +312,7 @@ impl InflightGuard {
 
 impl Drop for InflightGuard {
     fn drop(&mut self) {
-        // First, so that those who are woken below find it gone.
+        // First, so that the tasks woken below no longer find it.
         drop((self.prediction.take(), self.owner.take()));
         self.end_prefill();
         if self.tokens > 0 {

@@ -1,8 +1,9 @@
-//! How fast a model responds on a backend, learned from its responses.
+//! The latencies of a model on a backend, learned from its responses.
 //!
 //! All averages are single atomics, written by the attempts that end and read by every decision. An
-//! update is a load, a computation and a store: of two attempts that end in the same moment one sample
-//! may be lost. That keeps the average slightly older, never wrong, and costs no lock and no retry loop.
+//! update is a load, a computation and a store: of two attempts that end at the same moment one
+//! sample may be lost. That makes the average slightly older, never wrong, and costs no lock and no
+//! retry loop.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,20 +16,20 @@ use crate::units::{Timestamp, TokenCount, to_micros};
 const DECAY_MICROS: f64 = 10e6;
 /// Microseconds per tick, the unit of a sample's time: 32 bits of ticks wrap after 50 days.
 const TICK_MICROS: u32 = 1024;
-/// Ticks, as a power of two, in which an average counts half as much: 1.05 s.
+/// The half-life of an average in ticks, as a power of two: 1.05 s.
 const HALF_LIFE_BITS: u32 = 10;
-/// The most that the strategy `smart` counts of a latency: its formula ends there, and what ages must
-/// start there, or a backend would be avoided the longer the slower it was.
+/// The upper bound of a latency in the strategy `smart`, where its formula ends. An average must
+/// start to age from here: otherwise a slower backend would be avoided for longer.
 const MAX_COUNTED: u32 = 1_000_000;
 
-/// What is learned of one model on one backend: its latencies, as moving averages, and its context.
+/// The latencies of one model on one backend, as moving averages, and its context.
 #[derive(Debug, Default)]
 pub struct ModelLatency {
     first_token: Average,
     response: Average,
     stream_tokens: AtomicU32,
     peak: Peak,
-    /// Its context, where prompts were refused for their length.
+    /// Its context length, learned from prompts refused for their length.
     pub context: LearnedContext,
 }
 
@@ -48,8 +49,8 @@ impl ModelLatency {
         Some(TokenCount(self.stream_tokens.load(Ordering::Relaxed))).filter(|length| length.0 > 0)
     }
 
-    /// What the average for streams or other responses counts at `now`, in microseconds: at most a
-    /// second, half of it for each half-life since the last sample; 0 before the first.
+    /// The average for streams or other responses at `now`, in microseconds. Starts at a second at
+    /// most and halves with each half-life since the last sample; 0 before the first.
     #[inline(always)]
     pub fn aged_micros(&self, streaming: bool, now: Timestamp) -> u32 {
         let average = if streaming { &self.first_token } else { &self.response };
@@ -81,7 +82,7 @@ impl ModelLatency {
         self.stream_tokens.store(mixed, Ordering::Relaxed);
     }
 
-    /// Forgets everything: the engine restarted.
+    /// Forgets everything after a restart of the engine.
     pub fn forget(&self) {
         self.stream_tokens.store(0, Ordering::Relaxed);
         self.context.forget();
@@ -90,10 +91,10 @@ impl ModelLatency {
         }
     }
 
-    /// What to expect of the response to a request.
+    /// Returns the expected size of the response to a request.
     pub fn expect(&self, streaming: bool, max_tokens: Option<TokenCount>) -> ExpectedResponse {
         if !streaming {
-            // Zero stands for unknown there.
+            // Zero means unknown there.
             let duration = self.response().unwrap_or_default();
             return ExpectedResponse { tokens: TokenCount(0), duration };
         }
@@ -102,10 +103,10 @@ impl ModelLatency {
     }
 }
 
-/// An exponential moving average that ages: without new samples it counts half as much after each
-/// half-life, and a new sample counts the more the older the average is. A backend that was slow is
-/// therefore tried again, and judged by what it does then. A decision reads it for every candidate, so
-/// ageing is shifts and one multiplication: linear between two halvings.
+/// An exponential moving average that ages: without new samples its value halves with each
+/// half-life, and a new sample gets more weight the older the average is. A backend that was slow
+/// is therefore tried again and judged by its new samples. A decision reads it for every candidate,
+/// so ageing is shifts and one multiplication: linear between two halvings.
 ///
 /// Packed as [`Peak`] is.
 #[derive(Debug, Default)]
@@ -120,14 +121,14 @@ impl Average {
     #[inline(always)]
     fn aged(&self, now: Timestamp) -> u32 {
         let packed = self.0.load(Ordering::Relaxed);
-        // A branch, because backends without a sample of this kind are many and predictable.
+        // A branch, because many backends have no sample of this kind, which is predictable.
         if packed == 0 {
             return 0;
         }
         halve(lower_half(packed >> 32).min(MAX_COUNTED), elapsed_ticks(packed, now))
     }
 
-    /// Four parts old and one part new, the old part aged; the first sample counts as it is.
+    /// Mixes four parts old and one part new, the old part aged; the first sample counts as it is.
     fn learn(&self, took: Duration, now: Timestamp) {
         const OLD: u32 = 5 << 16;
         let packed = self.0.load(Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl Average {
     }
 }
 
-/// `value` after that many ticks.
+/// Returns `value` aged by `ticks`.
 #[inline(always)]
 fn halve(value: u32, ticks: u32) -> u32 {
     let whole = value.checked_shr(ticks >> HALF_LIFE_BITS).unwrap_or(0);
@@ -146,13 +147,13 @@ fn halve(value: u32, ticks: u32) -> u32 {
     whole - lower_half((u64::from(whole) * u64::from(part)) >> (HALF_LIFE_BITS + 1))
 }
 
-/// A moving average that follows a rise at once and decays with time, also while nothing is measured:
-/// a backend that was slow once is tried again. Source: the peak EWMA of Finagle's load balancers.
+/// A moving average that follows a rise at once and decays with time, even without samples: a
+/// backend that was slow once is tried again. Source: the peak EWMA of Finagle's load balancers.
 ///
-/// Value and time are packed into one atomic, because the decay is wrong unless both belong to the same
-/// sample: the upper 32 bits hold microseconds, the lower 32 bits the tick at which they were learned;
-/// 0 before the first sample. Ticks wrap, so only their differences mean anything, and a difference in
-/// the upper half of the range is a sample from a moment after `now`.
+/// Value and time are packed into one atomic, because the decay is wrong unless both belong to the
+/// same sample. The upper 32 bits hold microseconds, the lower 32 bits the tick at which they were
+/// learned; 0 before the first sample. Ticks wrap, so only their differences mean anything. A
+/// difference in the upper half of the range is a sample from a moment after `now`.
 #[derive(Debug, Default)]
 struct Peak(AtomicU64);
 
@@ -171,7 +172,7 @@ impl Peak {
     }
 }
 
-/// The share of a peak that is left at `now`.
+/// The remaining fraction of a peak at `now`.
 fn remaining(packed: u64, now: Timestamp) -> f64 {
     let elapsed = f64::from(elapsed_ticks(packed, now));
     (-elapsed * f64::from(TICK_MICROS) / DECAY_MICROS).exp()
@@ -188,7 +189,7 @@ fn pack(took: Duration, now: Timestamp) -> u64 {
 #[inline(always)]
 fn elapsed_ticks(packed: u64, now: Timestamp) -> u32 {
     let elapsed = ticks(now).wrapping_sub(lower_half(packed));
-    // Another thread may have learned it a moment after `now` was taken.
+    // Another thread may have learned it a moment after this decision read `now`.
     if elapsed > u32::MAX / 2 { 0 } else { elapsed }
 }
 

@@ -1,17 +1,17 @@
-//! The context of a model on a backend, learned from the prompts that the engine refused for their length, and from
-//! the responses that it ended for theirs.
+//! The context length of a model on a backend, learned from the prompts that the engine refused for
+//! their length, and from the responses that it ended for theirs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest context that is known beforehand. A request for a longer one is sent although it may not
-/// fit: the estimate of so long a prompt is too coarse to shorten it by.
+/// The longest context that counts as known. A request beyond a longer context is sent although it
+/// may not fit: at that length the estimate of a prompt is too coarse to shorten it by.
 const LONGEST: u32 = 32_768;
 
-/// What the last refusal showed. One atomic, so that both parts are of one refusal.
+/// The limit that the last refusal showed. One atomic, so that both parts belong to one refusal.
 #[derive(Debug, Default)]
 pub struct LearnedContext(AtomicU64);
 
-/// An engine's context, and how its tokens compare to estimated ones.
+/// An engine's context, and the ratio of its tokens to estimated ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextLimit {
     /// The context length in tokens of the engine.
@@ -21,13 +21,14 @@ pub struct ContextLimit {
 }
 
 impl LearnedContext {
-    /// Records what a refusal showed.
+    /// Records the limit that a refusal showed.
     pub fn learn(&self, limit: ContextLimit) {
         let packed = u64::from(limit.tokens) << 32 | u64::from(limit.scale);
         self.0.store(packed, Ordering::Relaxed);
     }
 
-    /// What is known; `None` before the first refusal, and for contexts of more than 32768 tokens.
+    /// The known limit; `None` before the first refusal, and for contexts of more than 32,768
+    /// tokens.
     pub fn limit(&self) -> Option<ContextLimit> {
         let packed = self.0.load(Ordering::Relaxed);
         let tokens = u32::try_from(packed >> 32).unwrap_or(u32::MAX);
@@ -35,14 +36,15 @@ impl LearnedContext {
         (1..=LONGEST).contains(&tokens).then_some(ContextLimit { tokens, scale })
     }
 
-    /// Forgets a context that is shorter than the prompt and response of `tokens` that the engine has just held.
+    /// Forgets a context shorter than `tokens`, the prompt and response that the engine has just
+    /// held.
     pub fn disprove(&self, tokens: u32) {
         if self.limit().is_some_and(|limit| limit.tokens < tokens) {
             self.0.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Forgets it: the engine restarted.
+    /// Forgets the limit after a restart of the engine.
     pub(super) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -1,22 +1,24 @@
-//! What is in flight on a backend: requests, and the tokens they stand for.
+//! The load in flight on a backend: requests, and their tokens.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Bits of [`OthersInFlight`] that count requests; the rest counts penstocks.
+/// The bits of [`OthersInFlight`] that count requests; the rest counts replicas.
 const COUNT_BITS: u32 = 24;
 const MOST_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
 
 /// The unit of `Load::level`.
 const THOUSAND: u32 = 1000;
-/// A level moves by one part in so many to what is reported: it follows within some 5 s, as long as requests run.
+/// The divisor of each step of a level towards the reported value: it converges within some 5 s
+/// while requests run.
 const FOLLOWS: u64 = 25;
 
 fn level_of(count: u32) -> u64 {
     u64::from(count) * u64::from(THOUSAND)
 }
 
-/// The level after so many others have reported this together: the part of one penstock of it, if all corrected the same.
-/// At once where there are none left.
+/// The next level after `penstocks` other replicas reported `reported` together. It approaches this
+/// replica's part of the total, assuming that all replicas correct alike. Zero at once if no
+/// replica is left.
 fn followed(level: u64, reported: u64, penstocks: u8) -> u64 {
     if penstocks == 0 {
         return 0;
@@ -26,41 +28,42 @@ fn followed(level: u64, reported: u64, penstocks: u8) -> u64 {
     if level < each { level.saturating_add(step) } else { level.saturating_sub(step) }
 }
 
-/// How many requests a backend has in flight.
+/// The number of requests that a backend has in flight.
 #[derive(Debug, Default)]
 pub struct Load {
     in_flight: AtomicU32,
-    /// What decisions count of other penstocks, in thousandths.
+    /// The share of other replicas' requests that decisions count, in thousandths.
     level: AtomicU32,
     others: OthersInFlight,
 }
 
-/// How many requests other penstocks have in flight on a backend or of a model there, as they reported it last, and
-/// how many penstocks these are: one number, so that a limit is never computed from those of two moments.
+/// The requests that other replicas last reported in flight on a backend or for a model there, and
+/// the number of these replicas. One atomic, so that a limit is never computed from two different
+/// reports.
 #[derive(Debug, Default)]
 pub(super) struct OthersInFlight(AtomicU32);
 
 impl OthersInFlight {
-    /// How many requests.
+    /// The number of requests.
     #[inline(always)]
     pub(super) fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed) & MOST_IN_FLIGHT
     }
 
-    /// How many penstocks.
+    /// The number of other replicas.
     fn penstocks(&self) -> u8 {
         u8::try_from(self.0.load(Ordering::Relaxed) >> COUNT_BITS).unwrap_or(u8::MAX)
     }
 
-    /// Sets it. Returns whether there may be more room than before.
+    /// Sets both numbers. Returns whether there may be more room than before.
     pub(super) fn set(&self, count: u32, penstocks: u8) -> bool {
         let packed = u32::from(penstocks) << COUNT_BITS | count.min(MOST_IN_FLIGHT);
         self.0.swap(packed, Ordering::SeqCst) != packed
     }
 
-    /// How many requests a penstock may have in flight itself where `limit` bounds those of all: what the others
-    /// leave, and its even share in any case, because one that takes each place that gets free would leave none to the
-    /// others.
+    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas:
+    /// the room that the others leave, and at least an even share. Without the even share, a
+    /// replica that takes each slot that becomes free would leave none to the others.
     #[inline(always)]
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
         let packed = self.0.load(Ordering::Relaxed);
@@ -68,23 +71,24 @@ impl OthersInFlight {
             return limit;
         }
         let (count, penstocks) = (packed & MOST_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
+        // At least one, or no replica could send if `limit` is below their number.
         let share = (limit / penstocks).max(limit.min(1));
         limit.saturating_sub(count).max(share)
     }
 }
 
-/// The tokens that a request stands for on a backend.
+/// The tokens of a request on a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestTokens {
-    /// The tokens of its prompt: cached or not, they occupy the KV cache.
+    /// The tokens of its prompt. Cached or not, they occupy the KV cache.
     pub prompt: u32,
-    /// The tokens of its prompt that are not believed to be cached: those that the engine computes.
+    /// The tokens of its prompt that are probably not cached, so that the engine computes them.
     pub uncached: u32,
     /// The tokens expected of the response.
     pub output: u32,
 }
 
-/// How many tokens the requests in flight on a backend stand for.
+/// The tokens of the requests in flight on a backend.
 #[derive(Debug, Default)]
 pub struct TokensInFlight {
     tokens: AtomicU64,
@@ -94,27 +98,28 @@ pub struct TokensInFlight {
 }
 
 impl TokensInFlight {
-    /// Tokens of the requests in flight: of their prompts and of the responses expected.
+    /// The tokens of the requests in flight: prompts and expected responses.
     pub fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Relaxed)
     }
 
-    /// Uncached tokens of the prompts in flight that have had no first byte of a response.
+    /// The uncached tokens of the prompts in flight before the first byte of their response.
     pub fn prefill_tokens(&self) -> u64 {
         self.prefill_tokens.load(Ordering::Relaxed)
     }
 
-    /// The same as [`TokensInFlight::tokens`] as decisions count them: see [`Load::counted`].
+    /// The value of [`TokensInFlight::tokens`] as decisions count it: see [`Load::counted`].
     pub fn counted_tokens(&self) -> u64 {
         self.tokens().saturating_add(self.others_tokens.load(Ordering::Relaxed))
     }
 
-    /// The same of [`TokensInFlight::prefill_tokens`].
+    /// The value of [`TokensInFlight::prefill_tokens`] as decisions count it.
     pub fn counted_prefill_tokens(&self) -> u64 {
         self.prefill_tokens().saturating_add(self.others_prefill_tokens.load(Ordering::Relaxed))
     }
 
-    /// So many other penstocks report what they have together: to be called once in an interval.
+    /// Sets the tokens that `penstocks` other replicas report together. Must be called once per
+    /// interval.
     pub(super) fn set_others(&self, tokens: u64, prefill_tokens: u64, penstocks: u8) {
         let places = [(&self.others_tokens, tokens), (&self.others_prefill_tokens, prefill_tokens)];
         for (place, reported) in places {
@@ -138,30 +143,30 @@ impl TokensInFlight {
 }
 
 impl Load {
-    /// Requests that this penstock dispatched and that have not ended.
+    /// The requests that this replica dispatched and that have not ended.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Requests of other penstocks in flight, as they reported it last.
+    /// The requests in flight of other replicas, as last reported.
     pub fn others(&self) -> u32 {
         self.others.count()
     }
 
-    /// How many other penstocks share the backend.
+    /// The number of other replicas that share the backend.
     pub fn other_penstocks(&self) -> u8 {
         self.others.penstocks()
     }
 
-    /// Requests in flight, with all those of other penstocks.
+    /// The requests in flight of all replicas.
     #[inline(always)]
     pub fn of_all(&self) -> u32 {
         self.in_flight().saturating_add(self.others.count())
     }
 
-    /// Requests in flight as decisions count them: its own, and its part of what the others have, followed
-    /// slowly. Their reports are up to two intervals old. If each of several penstocks corrected at once all that
-    /// it reads there, they would all send to the same backend until the next report.
+    /// The requests in flight as decisions count them: its own, and a slowly adjusted share of the
+    /// other replicas'. Reports are up to two intervals old. If several replicas corrected at once
+    /// for all that they read, they would all send to the same backend until the next report.
     #[inline(always)]
     pub fn counted(&self) -> u32 {
         self.in_flight().saturating_add(
@@ -169,28 +174,28 @@ impl Load {
         )
     }
 
-    /// The same, not rounded.
+    /// The requests in flight as decisions count them, not rounded.
     #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
     pub fn counted_exactly(&self) -> f32 {
         let level = self.level.load(Ordering::Relaxed) as f32 / THOUSAND as f32;
         self.in_flight() as f32 + level
     }
 
-    /// How many requests a penstock may have in flight itself where `limit` bounds those of all.
+    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
     #[inline(always)]
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
         self.others.own_limit(limit)
     }
 
-    /// So many other penstocks report what they have in flight together: to be called once in an interval. Returns whether
-    /// there may be more room than before.
+    /// Sets the requests that `penstocks` other replicas report in flight together. Must be called
+    /// once per interval. Returns whether there may be more room than before.
     pub fn set_others(&self, count: u32, penstocks: u8) -> bool {
         let level = followed(self.level.load(Ordering::Relaxed).into(), level_of(count), penstocks);
         self.level.store(u32::try_from(level).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.others.set(count, penstocks)
     }
 
-    /// Sets what others have for good: for `explain` on a saved fleet.
+    /// Sets the requests of other replicas permanently: for `explain` on a saved fleet.
     pub fn restore_others(&self, count: u32, penstocks: u8) {
         self.others.set(count, penstocks);
         let level = level_of(count) / (u64::from(penstocks) + 1);
@@ -202,7 +207,7 @@ impl Load {
         self.in_flight.store(count, Ordering::Relaxed);
     }
 
-    /// Counts one more request unless `limit` is reached, by all penstocks.
+    /// Counts one more request unless this replica's part of `limit` is used up.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
         let limit = self.own_limit(limit);
         let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
@@ -212,7 +217,7 @@ impl Load {
     }
 
     pub(super) fn end(&self) {
-        // In one order with the look at those who wait for capacity.
+        // In one total order with the registration of watchers for capacity.
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -223,13 +228,13 @@ pub enum Probe {
     /// None: an ordinary attempt.
     #[default]
     None,
-    /// That of the half-open circuit breaker.
+    /// The slot of the half-open circuit breaker.
     Breaker,
-    /// That of the cooldown which expires first.
+    /// The slot of the cooldown that expires first.
     Cooldown,
-    /// That of the backend whose requests make no progress.
+    /// The slot of the backend whose requests make no progress.
     Frozen,
-    /// That of the evidence against the model on the backend.
+    /// The slot of the evidence against the model on the backend.
     Evidence,
 }
 

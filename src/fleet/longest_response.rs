@@ -1,16 +1,16 @@
-//! How long the longest of the last whole responses of a model took, on any backend: a response that is not
-//! streamed shows nothing before its end, so that much silence of a backend proves nothing.
+//! The duration of the longest recent whole response of a model, on any backend. A whole response
+//! shows nothing before its end, so silence of that length proves nothing against a backend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::units::{Timestamp, to_micros};
 
-/// The time in which a value falls to 1/e of itself.
+/// The time in which a value falls to 1/e.
 const DECAY: Duration = Duration::from_secs(600);
 
-/// The longest of the last whole responses. Two atomics: where two threads learn at once, one of their times
-/// stays, each of which is long enough.
+/// The longest recent whole response. Two atomics: if two threads learn at once, the time of one of
+/// them stays, and each is long enough.
 #[derive(Debug, Default)]
 pub(super) struct LongestResponse {
     micros: AtomicU64,
@@ -18,7 +18,7 @@ pub(super) struct LongestResponse {
 }
 
 impl LongestResponse {
-    /// The time to expect at most; `None` before the first response.
+    /// The longest duration to expect; `None` before the first response.
     pub(super) fn value(&self, now: Timestamp) -> Option<Duration> {
         let micros = self.micros.load(Ordering::Relaxed);
         let age = now.since(Timestamp(self.learned_at.load(Ordering::Relaxed)));

@@ -1,5 +1,5 @@
-//! Drains and resumes by hand: the state of a backend where it differs from `drain` in the configuration.
-//! An upgrade passes them to the new process.
+//! Manual drains and resumes: the state of a backend that differs from `drain` in the
+//! configuration. An upgrade passes them to the new process.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct ManualDrain {
     pub url: String,
     /// Its configured engine.
     pub engine: String,
-    /// Whether it receives no new requests.
+    /// True if it receives no new requests.
     pub draining: bool,
 }
 
@@ -35,7 +35,7 @@ impl Fleet {
         rows.collect()
     }
 
-    /// Applies the drains of a previous process to the same backends; returns the names of those it
+    /// Applies the drains of a previous process to the same backends. Returns the names of those it
     /// changed.
     pub fn apply_manual_drains(&self, drains: &[ManualDrain]) -> Vec<String> {
         let topology = self.topology();

@@ -1,21 +1,23 @@
-//! Which backends of one model fail, and for whom.
+//! The failing backends of one model, for each client and for all clients.
 //!
-//! **Why per client.** A gateway in front of penstock sends everything from one address; an engine that
-//! fails must be avoided there, too. But no client's prompts may cost another client anything. So the
-//! responses of one client are judged by themselves ([`FaultShares`]) and steer that client. The responses
-//! of all clients are judged together as well, where at least two met the faults, and steer everyone: an
-//! engine that breaks is avoided after a few failures, not after a few per client. Faults of a client
-//! whose prompts fail elsewhere, too, are left out of that, and such a client probes nothing for others.
+//! **Why per client.** A gateway in front of penstock sends everything from one address, and must
+//! avoid a failing engine, too. But no client's prompts may cost another client anything. So the
+//! responses of one client are judged separately ([`FaultShares`]) and steer that client. The
+//! responses of all clients are also judged together, if at least two met the faults, and steer
+//! everyone: a broken engine is avoided after a few failures, not after a few per client. Faults of
+//! a client whose prompts also fail elsewhere are excluded, and such a client probes nothing for
+//! others.
 //!
-//! **Why per model.** A model that is broken on a backend says nothing about the other models there. Only
-//! when two models fail there at once, the backend itself is avoided ([`super::FaultyModels`]).
+//! **Why per model.** A model that is broken on a backend says nothing about the other models
+//! there. The backend itself is avoided only if two models fail there at once
+//! ([`super::FaultyModels`]).
 //!
-//! **What it does.** Other backends are preferred to one that is paused. Where all others are down or
-//! paused, it is used as if there were no evidence: traffic alone takes no model from anybody.
+//! **The effect.** Other backends are preferred to a paused one. If all others are down or paused,
+//! it is used as if there were no evidence: traffic alone makes no model unavailable.
 //!
-//! **What would break it.** Decisions read the pauses without a lock; the ends of attempts take one while
-//! there were faults within the window, for as long as it takes to add a number. A decision that sees
-//! an older pause steers one request wrongly, to a backend that can serve it.
+//! **What would break it.** Decisions read the pauses without a lock. The ends of attempts take a
+//! lock after a fault within the window, for as long as it takes to add a number. A decision that
+//! sees an older pause steers one request wrongly, to a backend that can serve it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,18 +35,18 @@ use super::paused_backend::PausedBackend;
 use crate::config::BreakerConfig;
 use crate::units::Timestamp;
 
-/// Clients of one model that are kept; beyond, one that avoids nothing and met its last fault first
-/// makes room.
+/// The most clients of one model that are kept. Beyond it, the client with the oldest last fault is
+/// evicted, clients that avoid no backend first.
 const MAX_CLIENTS: usize = 64;
-/// The share of faults on other backends from which faults speak against a client's prompts.
+/// The share of faults on other backends at which faults speak against a client's prompts.
 const BAD_PROMPTS: f64 = 0.25;
 
-/// What the responses to one client, or to all, show.
+/// The evidence from the responses to one client, or to all.
 #[derive(Debug, Default)]
 struct Record {
     client: u64,
     last_fault: AtomicU64,
-    /// Whether its requests fail on every backend that has had some, of at least two.
+    /// True if its requests fail on every backend that has had some, of at least two.
     has_bad_prompts: AtomicBool,
     shares: Mutex<FaultShares>,
     paused: ArcSwap<Vec<Arc<PausedBackend>>>,
@@ -88,7 +90,7 @@ impl Record {
         }
     }
 
-    /// Has decisions see the pauses. Those that go on keep their probe slot.
+    /// Publishes the pauses to decisions. Continued pauses keep their probe slot.
     fn publish(
         &self,
         before: &[Arc<PausedBackend>],
@@ -114,38 +116,38 @@ impl Record {
     }
 }
 
-/// What the end of an attempt changed for all clients.
+/// The changes for all clients after the end of an attempt.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
-    /// The backend is paused for that time.
+    /// The backend's pause, if it is paused.
     pub(super) paused: Option<(Duration, Arc<PausedBackend>)>,
-    /// The names of the backends that are let in again.
+    /// The names of the backends that are released.
     pub(super) released: Vec<Box<str>>,
-    /// Whether the backend itself is among them.
+    /// True if the backend itself is among them.
     pub(super) is_own_released: bool,
 }
 
 /// The evidence against the backends of one model.
 #[derive(Debug, Default)]
 pub struct ModelEvidence {
-    /// Until when there may be any; spares attempts a look at the rest.
+    /// The end of all evidence; spares attempts a look at the rest.
     active_until: AtomicU64,
     everyone: Record,
     clients: ArcSwap<Vec<Arc<Record>>>,
-    /// Those that serve the model.
+    /// The backends that serve the model.
     backends: ArcSwap<Vec<SharedBackend>>,
-    /// How long whole responses of the model take.
+    /// The duration of the model's whole responses.
     pub(super) longest: LongestResponse,
 }
 
 impl ModelEvidence {
-    /// Sets which backends serve the model.
+    /// Sets the backends that serve the model.
     pub(super) fn set_backends(&self, backends: Vec<SharedBackend>) {
         self.backends.store(Arc::new(backends));
     }
 
-    /// The serial numbers of the backends that could serve the model now, and of `own`, which is compared with
-    /// them.
+    /// The serial numbers of the backends that could serve the model now, and of `own`, which is
+    /// compared with them.
     pub(super) fn usable_backends(&self, own: u64) -> Vec<u64> {
         let backends = self.backends.load();
         let usable = backends.iter().filter(|one| {
@@ -155,8 +157,8 @@ impl ModelEvidence {
         usable.map(|one| one.serial).collect()
     }
 
-    /// What a client's request meets on a backend: `Open` where other backends are preferred, `HalfOpen`
-    /// where it would probe.
+    /// The breaker state that a client's request finds on a backend: `Open` if other backends are
+    /// preferred, `HalfOpen` if it would probe.
     pub fn state(&self, client: u64, serial: u64, now: Timestamp) -> BreakerState {
         let for_all = self.everyone.state(serial, now);
         let clients = self.clients.load();
@@ -170,12 +172,13 @@ impl ModelEvidence {
         }
     }
 
-    /// What the requests of all clients meet on a backend.
+    /// The breaker state that the requests of all clients find on a backend.
     pub fn state_for_all(&self, serial: u64, now: Timestamp) -> BreakerState {
         self.everyone.state(serial, now)
     }
 
-    /// Whether a client's own prompts may be why its requests fail: a backend is not probed with them.
+    /// Returns whether a client's own prompts may be the cause of its failures. A backend is not
+    /// probed with them.
     pub fn has_bad_prompts(&self, client: u64, now: Timestamp) -> bool {
         let clients = self.clients.load();
         self.is_suspected(clients.iter().find(|one| one.client == client), now)
@@ -189,7 +192,7 @@ impl ModelEvidence {
         self.active_until.load(Ordering::Relaxed) > now.0
     }
 
-    /// The clients that avoid a backend by their own evidence, added to `found`.
+    /// Adds the clients that avoid a backend by their own evidence to `found`.
     pub(super) fn add_avoiding(&self, serial: u64, now: Timestamp, found: &mut Vec<u64>) {
         let clients = self.clients.load();
         let avoiding =
@@ -197,16 +200,16 @@ impl ModelEvidence {
         found.extend(avoiding.map(|one| one.client));
     }
 
-    /// Takes the probe slot of a backend that is paused for all, else of one that is paused for the
-    /// client; `None` when another request holds it or nothing is paused.
+    /// Takes the probe slot of a backend that is paused for all clients, or else for this client.
+    /// `None` if another request holds it or nothing is paused.
     pub(super) fn try_take_probe(&self, client: u64, serial: u64) -> Option<Arc<PausedBackend>> {
         let own = || self.clients.load().iter().find(|one| one.client == client)?.of(serial);
         let paused = self.everyone.of(serial).or_else(own)?;
         paused.try_take_probe().then_some(paused)
     }
 
-    /// Takes in a response, or its absence, of the backend called `name`. `backends`: those that could serve
-    /// the model. Returns what it changed for all clients.
+    /// Records a response, or its absence, of the backend called `name`. `backends` are those that
+    /// could serve the model. Returns the changes for all clients.
     pub(super) fn learn(
         &self,
         sign: &Sign,
@@ -229,7 +232,7 @@ impl ModelEvidence {
                 share.is_some_and(|share| share >= BAD_PROMPTS)
             };
             record.has_bad_prompts.store(are_bad(2, &|_| true), Ordering::Relaxed);
-            // What fails on a backend that fails for all says nothing about prompts.
+            // A failure on a backend that fails for all clients says nothing about prompts.
             let is_sound = |serial| self.everyone.state(serial, sign.at) == BreakerState::Closed;
             let is_other = |serial| serial != sign.backend && is_sound(serial);
             is_evidence = !(sign.is_fault && are_bad(1, &is_other));
@@ -241,7 +244,7 @@ impl ModelEvidence {
         self.everyone.learn(sign, name, terms, &mut self.everyone.shares.lock())
     }
 
-    /// What is kept of a client; that begins with its first fault.
+    /// Returns the record of a client, which starts with its first fault.
     fn record(&self, sign: &Sign, window: Duration) -> Option<Arc<Record>> {
         let client = sign.client;
         if let Some(known) = self.clients.load().iter().find(|one| one.client == client) {

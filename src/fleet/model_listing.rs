@@ -1,17 +1,17 @@
-//! What the last model list of a backend contained that is not used.
+//! The dropped entries of a backend's last model list.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Model ids of one list that were dropped, by reason.
+/// The numbers of model ids of one list that were dropped, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DroppedModels {
-    /// Longer than a name may be.
+    /// Ids longer than a name may be.
     pub too_long: u32,
-    /// With control characters, or empty.
+    /// Ids with control characters, and empty ids.
     pub unprintable: u32,
-    /// Listed before.
+    /// Ids listed before.
     pub duplicate: u32,
-    /// After the most models that are taken.
+    /// Ids beyond the largest number of models.
     pub over_limit: u32,
 }
 
@@ -27,7 +27,7 @@ impl DroppedModels {
     }
 }
 
-/// The same, shared.
+/// The dropped entries of the last list, shared.
 #[derive(Debug, Default)]
 pub struct ModelListing {
     too_long: AtomicU32,
@@ -37,7 +37,7 @@ pub struct ModelListing {
 }
 
 impl ModelListing {
-    /// Records what a list had dropped; returns whether the list before it differed.
+    /// Records the entries that a list had dropped. Returns whether the list before it differed.
     pub fn record(&self, dropped: DroppedModels) -> bool {
         let before = DroppedModels {
             too_long: self.too_long.swap(dropped.too_long, Ordering::Relaxed),
@@ -48,7 +48,7 @@ impl ModelListing {
         before != dropped
     }
 
-    /// What the last list had dropped.
+    /// The entries that the last list had dropped.
     pub fn dropped(&self) -> DroppedModels {
         DroppedModels {
             too_long: self.too_long.load(Ordering::Relaxed),

@@ -1,5 +1,5 @@
-//! Which of the ids that backends list are one model: those that differ in case or in `:latest` alone. Where a
-//! single backend lists two such ids, they are two models everywhere.
+//! Merges the ids that backends list into models. Ids that differ only in case or in `:latest` are
+//! one model. If a single backend lists two such ids, they are two models everywhere.
 
 use ahash::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::config::ModelEntry;
 pub(super) struct ModelNames(HashSet<Box<str>>);
 
 impl ModelNames {
-    /// The names in `lists`, one list of each backend.
+    /// Returns the names in `lists`, one list of each backend.
     pub(super) fn of<'a>(lists: impl Iterator<Item = &'a [ModelEntry]>) -> Self {
         let mut ambiguous = HashSet::default();
         for list in lists {
@@ -28,8 +28,8 @@ impl ModelNames {
         Self(ambiguous)
     }
 
-    /// What all ids of a model have in common: its canonical name, or the id itself where that names several
-    /// models.
+    /// The common key of all ids of a model: its canonical name, or the id itself if that name fits
+    /// several models.
     pub(super) fn key(&self, id: &str) -> Box<str> {
         let canonical = canonical_name(id);
         if self.0.contains(&canonical) { id.into() } else { canonical }

@@ -1,6 +1,6 @@
-//! What is known of one model on one backend at run time: requests in flight, and whether the backend has
-//! it in memory. Shared by every topology that knows the pair; probes and attempts write it, decisions
-//! read it without a lock.
+//! The state of one model on one backend at run time: requests in flight, and residency in memory.
+//! Shared by every topology that knows the pair. Probes and attempts write it; decisions read it
+//! without a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use crate::predict::{Coefficients, EngineLimits, Predictor};
 use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp, TokenCount};
 
-/// What a probe reports of a model that a backend has in memory, or that sleeps there.
+/// A model that a backend has in memory, or that sleeps there, as a probe reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedModel {
-    /// The backend's own name for it.
+    /// The backend's own name for the model.
     pub name: String,
-    /// Where it stands.
+    /// Its residency.
     pub residency: Residency,
-    /// What it occupies in VRAM.
+    /// The VRAM that it occupies.
     pub vram: Option<ByteSize>,
-    /// When the engine unloads it, unless a request comes.
+    /// The time at which the engine unloads it, unless a request comes.
     pub expires_at: Option<Timestamp>,
     /// The context length it is loaded with.
     pub context_length: Option<TokenCount>,
@@ -31,29 +31,29 @@ pub struct LoadedModel {
 #[derive(Debug)]
 pub struct ModelState {
     in_flight: AtomicU32,
-    /// Those of them that may be refused, where latencies are predicted.
+    /// The number of sheddable requests in flight, if latencies are predicted.
     sheddable: AtomicU32,
-    /// Those of other penstocks.
+    /// The requests of other replicas.
     others: OthersInFlight,
-    /// How many requests the backend runs of it at a time; `u32::MAX` if unknown.
+    /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
     slots: AtomicU32,
     residency: AtomicU8,
-    /// 0 is unknown.
+    /// The context length it is loaded with; 0 if unknown.
     context_length: AtomicU32,
-    /// 0 is never, or unknown.
+    /// The time at which the engine unloads it; 0 for never, or if unknown.
     expires_at: AtomicU64,
-    /// When a response last proved it to be in memory; 0 before the first.
+    /// The time of the last response that proved it to be in memory; 0 before the first.
     last_used: AtomicU64,
-    /// When it became known to be in memory.
+    /// The time at which it became known to be in memory.
     resident_since: AtomicU64,
-    /// When a probe that showed it in memory was sent, or its last load began; 0 before both.
+    /// The start of the last probe that showed it in memory, or of its last load; 0 before both.
     proved_at: AtomicU64,
-    /// In bytes; 0 is unknown.
+    /// Its size on disk in bytes; 0 if unknown.
     size: AtomicU64,
     vram: AtomicU64,
-    /// What latencies are predicted by; made for the first prediction.
+    /// The latency predictor, created for the first prediction.
     predictor: OnceCell<Arc<Predictor>>,
-    /// The step times that it starts with, where the configuration names them.
+    /// The configured step times that it starts with, if any.
     step_times: OnceCell<Coefficients>,
 }
 
@@ -79,7 +79,7 @@ impl Default for ModelState {
 }
 
 impl ModelState {
-    /// What latencies are predicted by.
+    /// The latency predictor, created on the first call.
     #[inline]
     pub fn predictor(&self) -> &Arc<Predictor> {
         self.predictor.get_or_init(|| {
@@ -89,45 +89,47 @@ impl ModelState {
         })
     }
 
-    /// Has predictions start with these step times; the first ones count.
+    /// Sets the prior step times of predictions. The first call wins.
     pub(super) fn start_with(&self, step_times: &Coefficients) {
         let _first = self.step_times.get_or_init(|| *step_times);
     }
 
-    /// The same, where anything was predicted.
+    /// The latency predictor, if it has been used.
     pub fn used_predictor(&self) -> Option<&Arc<Predictor>> {
         self.predictor.get()
     }
 
-    /// Whether little is known of its latencies, neither learned nor configured.
+    /// Returns whether little is known of its latencies, neither learned nor configured.
     pub(super) fn is_unpredicted(&self) -> bool {
         self.step_times.get().is_none()
             && self.predictor.get().is_none_or(|one| one.is_little_known())
     }
 
-    /// Requests for the model that this penstock dispatched to the backend and that have not ended.
+    /// The requests for the model that this replica dispatched to the backend and that have not
+    /// ended.
     #[inline(always)]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Requests for the model of other penstocks in flight there, as they reported it last.
+    /// The requests for the model of other replicas in flight there, as last reported.
     pub fn others(&self) -> u32 {
         self.others.count()
     }
 
-    /// Requests for the model in flight there, with those of other penstocks: what decisions read.
+    /// The requests for the model in flight there, of all replicas: the number that decisions read.
     #[inline(always)]
     pub fn of_all(&self) -> u32 {
         self.in_flight().saturating_add(self.others.count())
     }
 
-    /// How many requests a penstock may have in flight itself where `limit` bounds those of all.
+    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
         self.others.own_limit(limit)
     }
 
-    /// Sets what so many other penstocks have in flight. Returns whether there may be more room than before.
+    /// Sets the `count` of requests in flight of other replicas. Returns whether there may be more
+    /// room than before.
     pub(super) fn set_others(&self, count: u32, penstocks: u8) -> bool {
         self.others.set(count, penstocks)
     }
@@ -137,7 +139,7 @@ impl ModelState {
         self.in_flight.store(count, Ordering::Relaxed);
     }
 
-    /// Counts one more request unless `limit` is reached, by all penstocks.
+    /// Counts one more request unless this replica's part of `limit` is used up.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
         let limit = self.own_limit(limit);
         let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
@@ -146,7 +148,7 @@ impl ModelState {
         taken.is_ok()
     }
 
-    /// The requests in flight that may be refused, where latencies are predicted.
+    /// The number of sheddable requests in flight, if latencies are predicted.
     #[inline(always)]
     pub fn sheddable(&self) -> u32 {
         self.sheddable.load(Ordering::Relaxed)
@@ -161,11 +163,11 @@ impl ModelState {
     }
 
     pub(super) fn end(&self) {
-        // In one order with the look at those who wait for capacity.
+        // In one total order with the registration of watchers for capacity.
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many requests the backend runs of it at a time; `u32::MAX` if unknown.
+    /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
     #[inline(always)]
     pub fn slots(&self) -> u32 {
         self.slots.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! The operations that a backend has turned out to lack, and those that it has served. The table of engines says only
-//! what an engine may serve in some version.
+//! The operations that a backend has turned out to lack, and those that it has served. The table of
+//! engines only lists operations that an engine may serve in some version.
 //!
-//! A backend that has served nothing yet may have a gateway in front that knows no path at all: what such a one lacks
-//! is tried again soon. Everything is forgotten with another version of the engine.
+//! A backend that has served nothing yet may have a gateway in front that knows no path at all, so
+//! its missing operations are tried again soon. Another version of the engine clears everything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use smallvec::SmallVec;
 use crate::api::{Operation, Operations};
 use crate::units::Timestamp;
 
-/// How long an operation is believed to be lacking.
+/// The time for which an operation is assumed to be missing.
 const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
-/// The same, on a backend that has not served any operation.
+/// The same time for a backend that has not served any operation.
 const LASTS_UNCONFIRMED: Duration = Duration::from_secs(60);
 
-/// What was learned of the operations of one backend.
+/// The lessons about the operations of one backend.
 #[derive(Debug, Default)]
 pub struct OperationLessons {
     /// One bit for each operation that has been served.
     served: AtomicU64,
-    /// The operations that are lacking, and until when that is believed.
+    /// The missing operations, each with the end of that assumption.
     lacking: Mutex<SmallVec<[(Operation, Timestamp); 2]>>,
 }
 
 impl OperationLessons {
-    /// Whether a request for the operation has been served.
+    /// Returns whether a request for the operation has been served.
     pub fn has_served(&self, operation: Operation) -> bool {
         self.served.load(Ordering::Relaxed) & bit(operation) != 0
     }
 
-    /// A request for the operation has been served.
+    /// Records that a request for the operation has been served.
     pub fn note_served(&self, operation: Operation) {
         // A load first: it is written once, and read by every response.
         if !self.has_served(operation) {
@@ -41,7 +41,7 @@ impl OperationLessons {
         }
     }
 
-    /// The backend does not know the operation's path. Returns whether that is new.
+    /// Records that the backend does not know the operation's path. Returns whether that is new.
     pub(super) fn learn_lacking(&self, operation: Operation, now: Timestamp) -> bool {
         if self.has_served(operation) {
             return false;
@@ -59,7 +59,7 @@ impl OperationLessons {
         true
     }
 
-    /// Forgets what is no longer believed. Returns whether there was such a thing.
+    /// Drops expired lessons. Returns whether there were any.
     pub(super) fn expire(&self, now: Timestamp) -> bool {
         let mut lacking = self.lacking.lock();
         let before = lacking.len();
@@ -67,7 +67,8 @@ impl OperationLessons {
         lacking.len() < before
     }
 
-    /// Forgets everything: the engine is another one. Returns whether any operation was lacking.
+    /// Forgets everything, because the engine is another one. Returns whether any operation was
+    /// missing.
     pub(super) fn forget(&self) -> bool {
         self.served.store(0, Ordering::Relaxed);
         !std::mem::take(&mut *self.lacking.lock()).is_empty()

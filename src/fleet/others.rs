@@ -1,8 +1,9 @@
-//! What other penstocks have in flight on the same backends: what this one reports of itself, and what it makes of
-//! the reports of the others.
+//! The load report that this replica publishes, and the merged reports of the other replicas that
+//! share its backends.
 //!
-//! Backends are the same where name and URL are: the numbers of one process mean nothing in another. What a report
-//! contains comes from a server that may hold anything, so it is bounded before it counts.
+//! Backends are the same if name and URL are equal: the numbers of one process mean nothing in
+//! another. A report comes from a server that may hold anything, so its content is bounded before
+//! it counts.
 
 use ahash::HashMap;
 use std::time::Duration;
@@ -14,52 +15,56 @@ use super::serving::Serving;
 use super::{Backend, Fleet, Topology};
 use crate::predict::{EngineShare, Work};
 
-/// How often penstocks report to each other.
+/// The interval at which replicas report to each other.
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The most backends of a report: those with the most in flight. The most models of all of them.
+/// The most backends of a report, those with the most in flight, and the most models of all of
+/// them.
 const MOST_BACKENDS: usize = 1024;
 const MOST_MODELS: usize = 4096;
-/// The most that a number of a report counts for: no engine has more requests, tokens, or microseconds of work.
+/// The upper bounds of the numbers in a report: no engine has more requests, tokens, or
+/// microseconds of work.
 const MOST_REQUESTS: u64 = 1_000_000;
 const MOST_TOKENS: u64 = 1_000_000_000_000;
 const MOST_MICROS: u64 = 86_400_000_000;
 
-/// What one penstock has in flight.
+/// The load in flight of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadReport {
     /// Its backends that have anything in flight.
     pub backends: Vec<BackendLoad>,
 }
 
-/// What it has on one backend.
+/// The load in flight of a replica on one backend.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendLoad {
     /// The backend's name.
     pub name: String,
-    /// A hash of its URL, which may contain what others must not see.
+    /// A hash of its URL, which may contain secrets.
     pub url: u64,
-    /// Requests.
+    /// The number of requests.
     pub in_flight: u64,
-    /// Their tokens.
+    /// The tokens of the requests.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
-    /// Those of prompts without a first token.
+    /// The prefill tokens of prompts without a first token.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefill_tokens: u64,
-    /// By model.
+    /// The load of each model.
     pub models: Vec<ModelLoad>,
 }
 
-/// What it has of one model on a backend; all but `in_flight` where it predicts.
+/// The load in flight of one model on a backend. All fields but `in_flight` are set only if it
+/// predicts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelLoad {
     /// The model's name.
     pub name: String,
-    /// Requests.
+    /// The number of requests.
     pub in_flight: u64,
-    /// Those without a first token, the uncached tokens of their prompts, and the microseconds that these take.
+    /// The requests without a first token, the uncached tokens of their prompts, and the
+    /// microseconds that these take.
     #[serde(skip_serializing_if = "is_zero")]
     pub waiting: u64,
     /// See `waiting`.
@@ -68,7 +73,7 @@ pub struct ModelLoad {
     /// See `waiting`.
     #[serde(skip_serializing_if = "is_zero")]
     pub work: u64,
-    /// Streams, and the tokens of their contexts.
+    /// The streams, and the tokens of their contexts.
     #[serde(skip_serializing_if = "is_zero")]
     pub streams: u64,
     /// See `streams`.
@@ -111,14 +116,14 @@ impl ModelLoad {
     }
 }
 
-/// The sum of what others have of one model on one backend.
+/// The total load of the other replicas for one model on one backend.
 #[derive(Debug, Default)]
 struct ModelSum {
     in_flight: u64,
     share: EngineShare,
 }
 
-/// The sum of what others have on one backend.
+/// The total load of the other replicas on one backend.
 #[derive(Debug, Default)]
 struct BackendSum<'a> {
     in_flight: u64,
@@ -142,7 +147,7 @@ impl<'a> BackendSum<'a> {
 }
 
 impl Fleet {
-    /// What this penstock has in flight, for the others.
+    /// Returns the load report of this replica.
     pub fn own_load(&self) -> LoadReport {
         let topology = self.topology();
         let mut backends: Vec<BackendLoad> = topology.backends.iter().map(own_backend).collect();
@@ -164,8 +169,7 @@ impl Fleet {
         LoadReport { backends }
     }
 
-    /// Takes over what other penstocks have in flight: the last report of each. To be called once in
-    /// [`SHARE_INTERVAL`].
+    /// Applies the last report of each other replica. Must be called once per [`SHARE_INTERVAL`].
     pub fn apply_others(&self, reports: &[LoadReport]) {
         let topology = self.topology();
         let mut sums: HashMap<(&str, u64), BackendSum<'_>> = HashMap::default();
@@ -194,13 +198,13 @@ impl Fleet {
     }
 }
 
-/// Wakes those who wait for capacity on backends of which something changed.
+/// Wakes the queues that wait for capacity on changed backends.
 fn wake(topology: &Topology, has_room: &[bool]) {
     let changed = topology.backends.iter().zip(has_room).filter(|(_, has_room)| **has_room);
     changed.for_each(|(backend, _)| backend.state.capacity.wake());
 }
 
-/// Returns whether it is news. A model that was not predicted yet gets no predictor for it.
+/// Returns whether it changed. A model without predictions gets no predictor for it.
 fn set_share(row: &Serving, share: &EngineShare) -> bool {
     row.model_state.used_predictor().is_some_and(|predictor| predictor.set_others(share))
 }
@@ -256,7 +260,7 @@ mod tests {
         fleet.topology().models()[0].serving[0].clone()
     }
 
-    /// What a server passes on of a report.
+    /// A report after its way through the server.
     fn passed(report: &LoadReport) -> LoadReport {
         serde_json::from_str(&serde_json::to_string(report).unwrap()).unwrap()
     }

@@ -1,5 +1,5 @@
-//! How an attempt ended, classified by what a backend's circuit breaker, cooldown and latency may
-//! learn from it.
+//! The end of an attempt, classified by its lesson for a backend's circuit breaker, cooldown and
+//! latency.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::load::Probe;
 use super::requester::Requester;
 use crate::units::Timestamp;
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// A complete response.
@@ -17,17 +17,17 @@ pub enum Outcome {
     Client,
     /// A 429 or 503: the backend goes into cooldown; the breaker counts it as reached.
     Busy {
-        /// How long the cooldown lasts.
+        /// The duration of the cooldown.
         cooldown: Duration,
         /// 429 or 503.
         status: u16,
     },
-    /// The backend does no work for penstock's key, or does not have the model: a part of it pauses, for longer each
-    /// time.
+    /// A refusal of penstock's key, or of a model that the backend does not have. A part of the
+    /// backend pauses, for longer each time.
     Refused {
-        /// What pauses.
+        /// The part that pauses.
         part: RefusedPart,
-        /// The status that it responded with.
+        /// The status of the response.
         status: u16,
     },
     /// No connection.
@@ -58,20 +58,20 @@ impl Outcome {
 pub enum RefusedPart {
     /// All of it: it does not accept penstock's key.
     Backend,
-    /// One model, which it does not have.
+    /// One model, which the backend does not have.
     Model,
 }
 
-/// Whose attempt had an outcome, and when.
+/// The context of an outcome: its times, its sender and its probe.
 #[derive(Debug, Clone, Copy)]
 pub struct OutcomeSource {
-    /// When the attempt ended.
+    /// The end of the attempt.
     pub at: Timestamp,
-    /// When it started.
+    /// The start of the attempt.
     pub started: Timestamp,
-    /// Who sent the request.
+    /// The sender of the request.
     pub requester: Requester,
-    /// What its cooldown covers, if it was refused.
+    /// The scope of its cooldown, if it was refused.
     pub scope: CooldownScope,
     /// The probe slot the attempt held.
     pub probe: Probe,

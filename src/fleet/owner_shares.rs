@@ -1,8 +1,8 @@
-//! Who holds the requests in flight of a model: a part of the room on its backends is kept for those that hold less than
-//! their share (`queue.reserve`).
+//! The owners of a model's requests in flight. A part of the capacity of its backends is kept for
+//! owners that hold less than their share (`queue.reserve`).
 //!
-//! Owners are counted in a fixed number of buckets: many cost no more than few, and no decision takes a lock. Two owners in
-//! one bucket count as one, which holds what both hold.
+//! Owners are counted in a fixed number of buckets: many cost no more than few, and no decision
+//! takes a lock. Two owners in one bucket count as one that holds the requests of both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,12 +12,13 @@ use super::requester::Owner;
 use crate::units::Timestamp;
 
 const BUCKETS: usize = 128;
-/// How long room is kept for an owner after its last request.
+/// The time for which capacity is kept for an owner after its last request.
 const RECENT: Duration = Duration::from_secs(60);
-/// A larger limit is none.
+/// The largest value that counts as a limit.
 const MAX_LIMIT: u32 = 1 << 24;
 
-/// The part of a limit that is kept, rounded to whole requests: of 8 and an eighth 1, of 3 none.
+/// The part of a limit that is kept, rounded to whole requests: 1 of 8 with a reserve of an eighth,
+/// 0 of 3.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the limit")]
 pub(super) fn kept(limit: u32, reserve: f64) -> u32 {
     if limit > MAX_LIMIT { 0 } else { (f64::from(limit) * reserve).round() as u32 }
@@ -27,7 +28,7 @@ pub(super) fn kept(limit: u32, reserve: f64) -> u32 {
 struct Bucket {
     in_flight: AtomicU32,
     weight: AtomicU32,
-    /// When the last request was sent that others keep room for; 0 before the first.
+    /// The time of the last request for which others keep capacity; 0 before the first.
     sent_at: AtomicU64,
 }
 
@@ -56,10 +57,12 @@ impl OwnerShares {
         self.buckets.get(index)
     }
 
-    /// Whether an owner holds more than its share of the requests in flight: more than its weight is worth among the owners of
-    /// the last minute, and those that hold more yet hold no more than the part `reserve` of all beyond what they would if
-    /// they held as much as it does. One that is alone never does.
-    // By the mean alone, an owner that uses what others leave would count as a large one beside a much larger one.
+    /// Returns whether an owner holds more than its share of the requests in flight. Two conditions
+    /// must hold. It holds more than its weight's part among the owners of the last minute. And the
+    /// surplus of larger owners, compared with its own holding by weight, is at most the part
+    /// `reserve` of all requests. A single owner is never above its share.
+    // By the first condition alone, an owner that uses spare capacity would count as large beside a
+    // much larger one.
     pub fn is_above_share(&self, owner: Owner, reserve: f64, now: Timestamp) -> bool {
         let Some(own) = self.bucket(owner.id) else { return false };
         let held_by_owner = u64::from(own.in_flight.load(Ordering::Relaxed));
@@ -83,8 +86,8 @@ impl OwnerShares {
         held_by_owner * weights > held * own_weight && beyond as f64 <= reserve * held as f64
     }
 
-    /// Counts a request of `owner` for as long as the result lives. Others keep room for the owner from then on, unless the
-    /// request `is_sheddable`.
+    /// Counts a request of `owner` for as long as the result lives. From then on others keep
+    /// capacity for the owner, unless the request `is_sheddable`.
     pub(super) fn hold(
         self: &Arc<Self>,
         owner: Owner,
@@ -192,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// Someone may always take the room that is kept: not all are above their share.
+        /// Some owner may always take the kept capacity: not all are above their share.
         #[test]
         fn one_owner_is_not_above_its_share(
             owners in proptest::collection::vec((0..40_u64, 1..9_u32, 0..20_usize), 1..12),

@@ -1,4 +1,5 @@
-//! A backend that is paused for one model, with its probe slot, and the models that are paused on one backend.
+//! A backend that is paused for one model, with its probe slot, and the paused models of one
+//! backend.
 //!
 //! Decisions read both without a lock. A slot that is not freed would end all probing:
 //! [`super::InflightGuard`] frees it when it drops.
@@ -16,9 +17,9 @@ use crate::units::Timestamp;
 pub(super) struct PausedBackend {
     pub(super) serial: u64,
     pub(super) name: Box<str>,
-    /// When a request may probe; 0 once the pause has ended.
+    /// The time from which a request may probe; 0 once the pause has ended.
     until: AtomicU64,
-    /// When the pause is forgotten, if no request probed.
+    /// The time at which the pause is forgotten, if no request probed.
     forgotten_at: AtomicU64,
     probing: AtomicBool,
 }
@@ -44,7 +45,7 @@ impl PausedBackend {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// What a request meets.
+    /// The breaker state that a request finds.
     pub(super) fn state(&self, now: Timestamp) -> BreakerState {
         let until = self.until.load(Ordering::Relaxed);
         match until {
@@ -55,7 +56,7 @@ impl PausedBackend {
         }
     }
 
-    /// Whether it is paused, and not yet to be probed.
+    /// Returns whether it is paused and not yet open to a probe.
     pub(super) fn is_waiting(&self, now: Timestamp) -> bool {
         self.until.load(Ordering::Relaxed) > now.0
     }
@@ -69,17 +70,17 @@ impl PausedBackend {
     }
 }
 
-/// The models that fail on one backend for all clients: while there are two, the backend is avoided.
+/// The models that fail on one backend for all clients. With two of them, the backend is avoided.
 #[derive(Debug, Default)]
 pub struct FaultyModels(ArcSwap<Vec<(u64, Arc<PausedBackend>)>>);
 
 impl FaultyModels {
-    /// Whether at least two models are paused.
+    /// Returns whether at least two models are paused.
     pub fn are_several(&self, now: Timestamp) -> bool {
         self.0.load().iter().filter(|(_, one)| one.is_waiting(now)).nth(1).is_some()
     }
 
-    /// Adds a model that is paused; `model`: a hash of its name.
+    /// Adds a paused model; `model` is a hash of its name.
     pub(super) fn add(&self, model: u64, paused: &Arc<PausedBackend>, now: Timestamp) {
         self.0.rcu(|list| {
             let others = list.iter().filter(|(other, one)| *other != model && one.is_waiting(now));

@@ -1,4 +1,5 @@
-//! The limits of a candidate, the permits within them, and what a request for its model costs the others.
+//! The limits of a candidate, the permits within them, and the effect of a request on other models
+//! in memory.
 
 use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
 use super::owner_shares::kept;
@@ -7,30 +8,31 @@ use super::serving::Serving;
 use crate::scoring::{Eviction, Residency};
 use crate::units::Timestamp;
 
-/// A limit of requests in flight that is reached.
+/// A reached limit of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachedLimit {
-    /// That of the backend.
+    /// The limit of the backend.
     Backend(u32),
-    /// That of the model on it.
+    /// The limit of the model on it.
     Model(u32),
 }
 
 impl Serving {
-    /// Whether a limit of requests in flight may be reached: [`Serving::limit_reached`] knows.
+    /// Returns whether a limit of requests in flight may be reached; [`Serving::limit_reached`] is
+    /// exact.
     #[inline(always)]
     pub fn may_be_full(&self) -> bool {
         self.state.load.of_all() >= self.least_limit
     }
 
-    /// Whether the backend, or the model on it, has as many requests in flight as it may, from all penstocks that
-    /// share it.
+    /// The limit of the backend, or of the model on it, that the requests of all replicas have
+    /// reached.
     pub fn limit_reached(&self) -> Option<ReachedLimit> {
         self.reached(0.0)
     }
 
-    /// Whether all that the limits leave is kept for owners below their share. `spills`: whether that of the model counts
-    /// for nothing.
+    /// Returns whether all remaining capacity is kept for owners below their share. If `spills` is
+    /// set, the limit of the model does not count.
     pub fn has_only_kept_room(&self, spills: bool) -> bool {
         match self.reached(self.reserve) {
             Some(ReachedLimit::Backend(_)) => true,
@@ -39,12 +41,12 @@ impl Serving {
         }
     }
 
-    /// Whether `owner` holds so much that it may not take the room that is kept.
+    /// Returns whether `owner` is above its share, so that it may not take the kept capacity.
     pub fn keeps_room_from(&self, owner: Owner, now: Timestamp) -> bool {
         self.owners.as_ref().is_some_and(|owners| owners.is_above_share(owner, self.reserve, now))
     }
 
-    /// The limit that is reached where the part `reserve` of each is taken.
+    /// The limit that is reached if the part `reserve` of each limit is already taken.
     fn reached(&self, reserve: f64) -> Option<ReachedLimit> {
         let is_reached = |in_flight, limit| in_flight >= limit - kept(limit, reserve);
         let (load, model) = (&self.state.load, &self.model_state);
@@ -55,8 +57,8 @@ impl Serving {
             .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
     }
 
-    /// Takes a permit for a request of the model; `None` when a limit is reached or another attempt holds
-    /// the probe slot.
+    /// Takes a permit for a request of the model; `None` if a limit is reached or another attempt
+    /// holds the probe slot.
     pub fn try_reserve(&self, request: &PermitRequest) -> Option<InflightGuard> {
         let limit = match request.limits {
             PermitLimits::All => self.max_in_flight_of_model,
@@ -67,6 +69,7 @@ impl Serving {
         let most = self.max_in_flight;
         let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;
         if !is_loaded {
+            // At least 1, because 0 stands for never.
             let now = Timestamp(request.now.0.max(1));
             self.model_state.prove(now);
             self.state.memory.begin_load(self.model_state.size(), now);
@@ -78,9 +81,9 @@ impl Serving {
         Some(guard)
     }
 
-    /// Where the model stands on the backend at `now`. Where a later load of another model may push
-    /// it out, or has, it counts as loadable; and where its context is shorter than requests will
-    /// ask the engine for.
+    /// The residency of the model on the backend at `now`. It counts as loadable if a later load of
+    /// another model may evict it, or has. It also counts as loadable if its context is shorter
+    /// than requests will require.
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.model_state.residency(now);
@@ -91,8 +94,8 @@ impl Serving {
         residency
     }
 
-    /// Whether the engine would load the model again for its context. A request in flight has it
-    /// loaded already.
+    /// Returns whether the engine would load the model again for its context. A request in flight
+    /// has already loaded it.
     fn is_loaded_too_short(&self) -> bool {
         self.num_ctx.is_some_and(|needed| {
             let loaded = self.model_state.context_length();
@@ -100,7 +103,7 @@ impl Serving {
         })
     }
 
-    /// What loading the model would push out of the backend's memory.
+    /// The effect that loading the model would have on the backend's memory.
     pub fn eviction(&self, residency: Residency) -> Eviction {
         let memory = &self.state.memory;
         if is_loaded(residency) || memory.fits(self.model_state.size()) {
@@ -114,7 +117,7 @@ impl Serving {
     }
 }
 
-/// Whether a request for the model loads nothing.
+/// Returns whether a request for the model loads nothing.
 fn is_loaded(residency: Residency) -> bool {
     matches!(residency, Residency::Resident | Residency::Sleeping)
 }

@@ -1,4 +1,4 @@
-//! What is predicted of a request on a candidate, and what the fleet knows of engines for it.
+//! Predictions for a request on a candidate, and the fleet's knowledge of engines for them.
 
 use std::time::Duration;
 
@@ -10,12 +10,14 @@ use crate::predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
 use crate::scoring::{Objectives, PredictedLatency};
 use crate::units::Timestamp;
 
-/// The most models on backends whose predictions pass to another process: those with the most first tokens.
+/// The most predictions, one per model and backend, that pass to another process: those with the
+/// most first tokens.
 const MOST_PASSED: usize = 1024;
-/// The share of an engine's KV cache above which its requests wait for blocks, not for slots.
+/// The KV cache utilization above which an engine's requests wait for blocks, not for slots.
 const NEARLY_FULL_KV: f32 = 0.9;
 
-/// What was learned of one model on one backend, as an upgrade passes it to the new process.
+/// The learned predictions of one model on one backend, as an upgrade passes them to the new
+/// process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearnedPrediction {
     /// The backend's name.
@@ -26,20 +28,20 @@ pub struct LearnedPrediction {
     pub engine: String,
     /// The model's name there.
     pub model: String,
-    /// What was learned.
+    /// The learned state.
     pub learned: Learned,
 }
 
 impl Serving {
-    /// The latencies of a request that is sent there at `now`. Takes no lock and allocates nothing, but for the first
-    /// prediction of the model there.
+    /// Predicts the latencies of a request sent there at `now`. Takes no lock and allocates
+    /// nothing, except for the first prediction of the model there.
     #[inline]
     pub fn estimate(&self, sent: &Sent, now: Timestamp) -> Estimate {
         self.model_state.predictor().estimate(sent, now.0 as f64)
     }
 
-    /// How long the first token of a request takes once the backend takes it, in microseconds: the mean, and the 90th
-    /// percentile; 0 where its predictions are not trusted.
+    /// The predicted time from admission to the first token of a request, in microseconds: the mean
+    /// and the 90th percentile; 0 if its predictions are not trusted.
     pub fn time_admitted(&self, sent: &Sent, now: Timestamp) -> (f64, f64) {
         let predictor = self.model_state.used_predictor();
         predictor.map_or((0.0, 0.0), |predictor| {
@@ -47,8 +49,8 @@ impl Serving {
         })
     }
 
-    /// In how long a request would meet its objectives there, if nothing else arrives; at most 120 s. `None` where it would
-    /// not on an idle engine either.
+    /// The time until a request would meet its objectives there, if nothing else arrives; at most
+    /// 120 s. `None` if an idle engine would miss them, too.
     pub fn time_until_met(
         &self,
         sent: &Sent,
@@ -63,7 +65,8 @@ impl Serving {
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
-    /// How many requests like this one would meet their objectives if they came together in `wait`, and nothing else does.
+    /// The number of requests like this one that would meet their objectives if they arrived
+    /// together in `wait`, and nothing else does.
     pub fn met_together(
         &self,
         sent: &Sent,
@@ -79,12 +82,12 @@ impl Serving {
         predictor.met_together(sent, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
     }
 
-    /// In how long it has nothing to do, if nothing else arrives; at most 120 s.
+    /// The time until the backend is idle, if nothing else arrives; at most 120 s.
     pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
         self.time_until_fewer(0.5, sent, now)
     }
 
-    /// In how long it has one request less, if nothing else arrives; at most 120 s.
+    /// The time until it has one request less, if nothing else arrives; at most 120 s.
     pub fn time_until_room(&self, sent: &Sent, now: Timestamp) -> Duration {
         let requests = self.estimate(sent, now).prediction.requests;
         self.time_until_fewer((requests - 1.0).max(0.5), sent, now)
@@ -96,8 +99,9 @@ impl Serving {
         micros.map_or(LONGEST_WAIT, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
-    /// Learns from requests that wait for longer than was predicted, and what the engine reports. `is_alone`: it serves no other
-    /// model there, whose requests it counts as well.
+    /// Learns from requests that wait longer than predicted, and from the engine's reports.
+    /// `is_alone` is set if the backend serves no other model, whose requests the engine would also
+    /// count.
     fn refresh_prediction(&self, is_alone: bool, now: Timestamp) {
         let Some(predictor) = self.model_state.used_predictor() else { return };
         let slots = Some(self.model_state.slots()).filter(|slots| *slots != u32::MAX);
@@ -110,7 +114,8 @@ impl Serving {
         predictor.refresh(reported, now.0 as f64);
     }
 
-    /// The requests that run there, as it reports, while others wait in it although its KV cache has room.
+    /// The number of running requests that the engine reports while others wait in it although its
+    /// KV cache has room.
     fn running_full(&self, now: Timestamp) -> Option<f64> {
         let read = self.state.telemetry.read(&self.state.load, now);
         let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
@@ -120,7 +125,7 @@ impl Serving {
 }
 
 impl Fleet {
-    /// Keeps predictions current. Call it about once a second.
+    /// Keeps predictions current. Must be called about once a second.
     pub fn refresh_predictions(&self, now: Timestamp) {
         let topology = &self.topology();
         let rows = || topology.models().iter().flat_map(|model| &model.serving);
@@ -137,7 +142,7 @@ impl Fleet {
         topology.models().iter().for_each(|model| adopt_known(&model.serving));
     }
 
-    /// What was learned of every model on every backend.
+    /// Returns the learned predictions of every model on every backend.
     pub fn learned_predictions(&self) -> Vec<LearnedPrediction> {
         let topology = self.topology();
         let rows = topology.models().iter().flat_map(|model| &model.serving);
@@ -159,7 +164,8 @@ impl Fleet {
         all
     }
 
-    /// Continues with what another process has learned of the same models on the same backends. Returns of how many.
+    /// Applies the predictions of another process for the same models on the same backends. Returns
+    /// the number applied.
     pub fn apply_learned_predictions(&self, all: Vec<LearnedPrediction>) -> usize {
         let topology = self.topology();
         let mut applied = 0;
@@ -181,8 +187,8 @@ impl Fleet {
     }
 }
 
-/// Has backends of which nothing is known start with what is known of the model on another one, the one that most is known
-/// of. Where the configuration names step times, it knows better.
+/// Seeds new predictors from the best-trained backend of the same model. Configured step times take
+/// precedence.
 fn adopt_known(rows: &[Serving]) {
     let is_unknown = |row: &&Serving| row.model_state.is_unpredicted();
     if !rows.iter().any(|row| is_unknown(&row)) {

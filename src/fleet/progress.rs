@@ -1,21 +1,22 @@
-//! The progress of the responses of one backend, and whether it is frozen: its pages may be quick while no
-//! request gets a byte any more, because a worker behind the HTTP server hangs.
+//! The progress of the responses of one backend, and whether it is frozen. A frozen backend's pages
+//! may be quick while no request gets any more bytes, because a worker behind the HTTP server
+//! hangs.
 //!
-//! **When it is frozen.** Nothing came from it for `health.frozen_after`, and
-//! - at least two requests were sent since, whose first bytes were expected in a third of the time, by the
-//!   length of their prompts and what was measured there; whether their clients still wait does not matter,
-//!   or impatient clients would hide it; or
-//! - every stream past its first token is silent, and there are two of them or the engine's own counter of
-//!   tokens stands still.
+//! **When it is frozen.** No bytes came from it for `health.frozen_after`, and
+//! - at least two requests were sent since, whose first bytes were expected within a third of the
+//!   time, by the length of their prompts and the measured speed; clients that have left still
+//!   count, or impatient clients would hide the freeze; or
+//! - every stream past its first token is silent, and there are two of them or the engine's own
+//!   counter of tokens stands still.
 //!
-//! A long prefill is expected to be long, a request that loads its model proves nothing, and an engine whose
-//! counter of tokens goes on is at work for somebody.
+//! A long prefill is expected to take long, a request that loads its model proves nothing, and an
+//! engine whose counter of tokens advances is at work for some client.
 //!
-//! **What follows.** Other backends are preferred, for `breaker.open` and with one probe at a time after that.
-//! The first byte of any request ends it at once.
+//! **The consequence.** Other backends are preferred for `breaker.open`, and then one request at a
+//! time probes. The first byte of any request ends the freeze at once.
 //!
-//! **What would break it.** A progress that is not reported. All fields are relaxed: a lost update of two
-//! requests in one moment delays a verdict by a request or makes it from one less.
+//! **What would break it.** Progress that is not reported. All fields are relaxed: a lost update of
+//! two requests at one moment delays a verdict by a request or makes it from one less.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,74 +25,77 @@ use super::circuit_breaker::BreakerState;
 use crate::config::HealthConfig;
 use crate::units::{Timestamp, to_micros};
 
-/// How precisely progress is known.
+/// The precision of the time of the last progress.
 const RESOLUTION: Duration = Duration::from_millis(50);
-/// The part of the silence in which the first bytes must be expected.
+/// The divisor of the silence within which the first bytes must have been expected.
 const EXPECTED_PART: u32 = 3;
-/// The time per token of a prompt where none was measured: 100 tokens per second.
+/// The prior time per token of a prompt: 100 tokens per second.
 const ASSUMED_TOKEN_MICROS: u64 = 10_000;
-/// The least tokens of a prompt from which the time per token is learned.
+/// The fewest tokens of a prompt from which the time per token is learned.
 const LEAST_TOKENS: u64 = 64;
-/// Streams that must be silent where the engine reports no counter of tokens.
+/// The number of streams that must be silent if the engine reports no counter of tokens.
 const LEAST_STREAMS: u32 = 2;
 
-/// The requests that wait for their first byte since the last progress, in the order they were sent.
+/// The first two requests that wait for their first byte since the last progress, in the order they
+/// were sent.
 #[derive(Debug, Default)]
 struct Silence {
-    /// When the first was sent; older than the last progress where there is none.
+    /// The start of the first request; older than the last progress if there is none.
     first_sent: AtomicU64,
-    /// When the second was sent; the same.
+    /// The start of the second request, in the same way.
     second_sent: AtomicU64,
-    /// When the first bytes of the first two were expected at the latest, in microseconds from their start.
+    /// The latest expected time of the first bytes of both, in microseconds from the first start.
     expected: AtomicU64,
 }
 
 /// The progress of the responses of one backend.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// When a response last made progress.
+    /// The time of the last progress of a response.
     last: AtomicU64,
     silence: Silence,
-    /// The time per token of prompts, in microseconds, weighted; 0 before the first.
+    /// The time per token of prompts, in microseconds, a moving average; 0 before the first.
     token_micros: AtomicU64,
-    /// Streams in flight that have had their first token.
+    /// The streams in flight past their first token.
     streams: AtomicU32,
-    /// Requests in flight that load their model.
+    /// The requests in flight that load their model.
     loads: AtomicU32,
-    /// What the engine's counter of work showed last, and when it moved.
+    /// The last value of the engine's counter of work, and the times at which it was read and
+    /// moved.
     work: AtomicU64,
     work_seen_at: AtomicU64,
     work_moved_at: AtomicU64,
     frozen: Frozen,
 }
 
-/// The verdict, and its probes.
+/// The verdict and its probes.
 #[derive(Debug, Default)]
 struct Frozen {
-    /// Since when; 0 while it is not.
+    /// The start of the freeze; 0 while it is not frozen.
     since: AtomicU64,
-    /// When the next request may probe.
+    /// The time from which the next request may probe.
     until: AtomicU64,
-    /// The pause after the next probe, and the longest, in microseconds.
+    /// The pause after the next probe, and the longest pause, in microseconds.
     pause: AtomicU64,
     max_pause: AtomicU64,
     probing: AtomicBool,
 }
 
-/// What a request is expected to wait for its first byte.
+/// The expected wait of a request for its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpectedWait {
-    /// Tokens of the prompt that are not believed to be cached.
+    /// The tokens of the prompt that are probably not cached.
     pub uncached_tokens: u64,
-    /// What follows the prompt before the first byte: what the model thinks, and all of a response that is not
-    /// streamed.
+    /// The time between prompt and first byte: the model's thinking, and all of a response that is
+    /// not streamed.
     pub generation: Duration,
 }
 
 impl Progress {
-    /// A response made progress: tokens or a whole response arrived. Returns whether that ends a freeze.
+    /// Records progress of a response: tokens or a whole response arrived. Returns whether that
+    /// ends a freeze.
     pub(super) fn note(&self, now: Timestamp) -> bool {
-        // Stored a few times a second at most: every stream of the backend writes here.
+        // Stored a few times a second at most, because every stream of the backend writes here.
         if now.since(self.last()) < RESOLUTION {
             return false;
         }
@@ -99,12 +103,13 @@ impl Progress {
         self.frozen.since.load(Ordering::Relaxed) != 0 && self.thaw()
     }
 
-    /// When a response last made progress, to within a twentieth of a second.
+    /// The time of the last progress of a response, to within a twentieth of a second.
     pub(super) fn last(&self) -> Timestamp {
         Timestamp(self.last.load(Ordering::Relaxed))
     }
 
-    /// A request was sent. `ahead`: tokens of the prompts that waited before it.
+    /// Records that a request was sent. `ahead` is the number of tokens of the prompts that waited
+    /// before it.
     pub(super) fn note_sent(&self, wait: ExpectedWait, ahead: u64, now: Timestamp) {
         let read_micros = wait.uncached_tokens.saturating_mul(self.token_micros());
         let expected = read_micros.saturating_add(to_micros(wait.generation));
@@ -115,14 +120,14 @@ impl Progress {
             silence.expected.store(expected.saturating_add(ahead), Ordering::Relaxed);
             silence.first_sent.store(now.0, Ordering::Relaxed);
         } else if !is_since(&silence.second_sent) {
-            // Engines read prompts in turn.
+            // Engines read prompts one after the other.
             let before = silence.expected.load(Ordering::Relaxed);
             silence.expected.store(before.saturating_add(expected), Ordering::Relaxed);
             silence.second_sent.store(now.0, Ordering::Relaxed);
         }
     }
 
-    /// The first byte of a request came after `took`, for a prompt of so many uncached tokens.
+    /// Records the first byte of a request after `took`, for a prompt of `uncached_tokens`.
     pub(super) fn note_first_byte(&self, uncached_tokens: u64, took: Duration) {
         if uncached_tokens < LEAST_TOKENS {
             return;
@@ -156,7 +161,7 @@ impl Progress {
         self.loads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The engine's own counter of the work it has done.
+    /// Records the engine's own counter of work.
     pub(super) fn note_work(&self, work: f64, now: Timestamp) {
         let bits = work.to_bits();
         if self.work.swap(bits, Ordering::Relaxed) != bits {
@@ -165,14 +170,15 @@ impl Progress {
         self.work_seen_at.store(now.0, Ordering::Relaxed);
     }
 
-    /// Whether the engine's counter of work moved within `time`; `None` where it does not report one.
+    /// Returns whether the engine's counter of work moved within `time`; `None` if the engine
+    /// reports none.
     fn has_worked(&self, time: Duration, now: Timestamp) -> Option<bool> {
         let seen = Timestamp(self.work_seen_at.load(Ordering::Relaxed));
         let moved = Timestamp(self.work_moved_at.load(Ordering::Relaxed));
         (seen.0 != 0 && now.since(seen) < time).then(|| now.since(moved) < time)
     }
 
-    /// Judges whether the backend is frozen, with so many requests in flight. Returns whether it has just
+    /// Judges whether the backend is frozen, with `in_flight` requests. Returns whether it has just
     /// become so.
     pub(super) fn judge(&self, in_flight: u32, config: &HealthConfig, now: Timestamp) -> bool {
         if self.is_frozen() || config.frozen_after.is_zero() || in_flight == 0 {
@@ -192,7 +198,7 @@ impl Progress {
         is_frozen
     }
 
-    /// Whether the first bytes of two requests are long overdue.
+    /// Returns whether the first bytes of two requests are long overdue.
     fn is_overdue(&self, time: Duration, now: Timestamp) -> bool {
         let Silence { first_sent, second_sent, expected } = &self.silence;
         let last = self.last.load(Ordering::Relaxed);
@@ -201,13 +207,14 @@ impl Progress {
             (sent > last).then(|| now.since(Timestamp(sent)))
         };
         let expected = Duration::from_micros(expected.load(Ordering::Relaxed));
-        // The second one gets a fair part of the time, too.
+        // The second request gets a fair part of the time, too.
         waited(second_sent).is_some_and(|waited| waited >= time / 2)
             && waited(first_sent)
                 .is_some_and(|waited| waited >= time && expected <= waited / EXPECTED_PART)
     }
 
-    /// Whether all streams past their first token are silent, and that is no matter of one of them.
+    /// Returns whether all streams past their first token are silent, and more than one stream or
+    /// the counter of work confirms it.
     fn are_streams_silent(&self, config: &HealthConfig, now: Timestamp) -> bool {
         let streams = self.streams.load(Ordering::Relaxed);
         let stands_still = self.has_worked(config.frozen_after, now) == Some(false);
@@ -218,12 +225,12 @@ impl Progress {
         self.frozen.since.load(Ordering::Relaxed) != 0
     }
 
-    /// Since when it is frozen.
+    /// The start of the freeze; `None` if it is not frozen.
     pub(super) fn frozen_since(&self) -> Option<Timestamp> {
         Some(Timestamp(self.frozen.since.load(Ordering::Relaxed))).filter(|since| since.0 != 0)
     }
 
-    /// What a request meets.
+    /// The breaker state that a request finds.
     pub(super) fn state(&self, now: Timestamp) -> BreakerState {
         let Frozen { until, probing, .. } = &self.frozen;
         match self.is_frozen() {
@@ -235,7 +242,7 @@ impl Progress {
         }
     }
 
-    /// Takes the probe slot. The next probe waits for this one, and a while longer each time.
+    /// Takes the probe slot. The next probe waits for this one, and for a longer pause each time.
     pub(super) fn try_take_probe(&self, now: Timestamp) -> bool {
         let is_taken = !self.frozen.probing.swap(true, Ordering::AcqRel);
         if is_taken {

@@ -1,13 +1,14 @@
 //! The sender of a request, as failure handling and fairness distinguish senders.
 
-/// Hashes that identify the sender of a request; equal senders have equal hashes within one process.
+/// Hashes that identify the sender of a request; equal senders have equal hashes within one
+/// process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requester {
     /// The client: its key, or else its address.
     pub client: u64,
     /// The credential that backends with `authorization: pass` receive; never 0, also without one.
     pub credential: u64,
-    /// The one whose turn the request takes in a queue.
+    /// The owner whose turn the request takes in a queue.
     pub owner: Owner,
 }
 

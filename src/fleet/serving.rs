@@ -18,63 +18,63 @@ use crate::scoring::PrefixParams;
 use crate::units::TokenCount;
 
 /// One model on one backend: a candidate of routing.
-// What each decision reads of each row comes first and shares one cache line: with 100 backends the second
-// line of each row no longer fits the first-level cache.
+// Fields that each decision reads of each row come first and share one cache line. With 100
+// backends the second line of each row no longer fits the first-level cache.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct Serving {
-    /// What the model is known to offer here, nothing that is only assumed.
+    /// The known offer of the model here, without assumptions.
     pub known_offer: Offer,
-    /// All of `usable_operations` and `usable`.
+    /// The offer of `usable_operations` and `usable`.
     pub usable_offer: Offer,
-    /// What is learned about the backend.
+    /// The state of the backend.
     pub state: SharedBackend,
-    /// What is learned about the model on this backend.
+    /// The learned latencies of the model on this backend.
     pub latency: Arc<ModelLatency>,
-    /// The model on this backend: its requests in flight, and whether it is in memory.
+    /// The state of the model on this backend: its requests in flight and its residency.
     pub model_state: Arc<ModelState>,
-    /// The longest context; the largest number when it is unknown.
+    /// The longest context; the largest number if unknown.
     pub window: TokenCount,
-    /// Below so many requests in flight on the backend neither its limit nor that of the model is reached;
-    /// spares decisions a look at both.
+    /// The number of requests in flight on the backend below which neither its limit nor the
+    /// model's is reached; spares decisions a look at both.
     pub(super) least_limit: u32,
     /// Lower is better.
     pub priority: u32,
     /// Its share of the requests; at least 1, because a backend of weight 0 is drained.
     pub weight: u32,
-    /// The largest weight among the backends of the model; 0 where all have the same.
+    /// The largest weight among the backends of the model; 0 if all weights are equal.
     pub most_weight: u32,
     /// The backend's number.
     pub id: BackendId,
     /// Index of the backend in [`Topology::backends`](super::Topology::backends).
     pub backend: u16,
-    /// The configured engine; `auto` where it is detected.
+    /// The configured engine; `auto` if it is to be detected.
     pub(super) configured_engine: Engine,
     /// The most requests in flight on the backend; `u32::MAX` without a limit.
     pub max_in_flight: u32,
-    /// The same for the model on it.
+    /// The most requests in flight for the model on it; `u32::MAX` without a limit.
     pub max_in_flight_of_model: u32,
     /// The most prefill work before a request there, in microseconds; infinite without a limit.
     pub max_backlog: f64,
-    /// The part of its room that is kept for owners below their share; 0 where none is.
+    /// The fraction of its capacity that is kept for owners below their share; 0 for none.
     pub reserve: f64,
-    /// Who holds the requests in flight of the model on all backends; `None` without a reserve.
+    /// The owners of the requests in flight of the model on all backends; `None` without a reserve.
     pub owners: Option<Arc<OwnerShares>>,
-    /// What the model is known to do here.
+    /// The capabilities that the model is known to have here.
     pub known: Capabilities,
-    /// What it is known or assumed to do here.
+    /// The capabilities that it is known or assumed to have here.
     pub usable: Capabilities,
-    /// Operations that it is declared to serve here.
+    /// The operations that it is declared to serve here.
     pub known_operations: Operations,
-    /// Operations the backend is known or assumed to serve itself.
+    /// The operations that the backend is known or assumed to serve itself.
     pub native_operations: Operations,
-    /// The same, and those whose requests can be converted to one of them.
+    /// The native operations, and those whose requests can be converted to one of them.
     pub usable_operations: Operations,
-    /// The longest context; `None` when unknown.
+    /// The longest context; `None` if unknown.
     pub context_length: Option<TokenCount>,
-    /// The context that the engine loads the model with at our request (`models.*.num_ctx`).
+    /// The context length with which the engine loads the model for penstock (`models.*.num_ctx`).
     pub num_ctx: Option<TokenCount>,
-    /// The backend's own name for the model, where it differs.
+    /// The backend's own name for the model, if different.
     pub upstream_id: Option<Box<str>>,
     /// The model's name.
     pub model: Box<str>,
@@ -82,14 +82,15 @@ pub struct Serving {
     pub key: u64,
     /// The backend's slot in the model's prefix index.
     pub slot: Slot,
-    /// What a cooldown of this model covers on the backend.
+    /// The scope of a cooldown of this model on the backend.
     pub(super) cooldown: CooldownScope,
-    /// Whether the backend receives the clients' own credentials, so that it may limit each of them.
+    /// True if the backend receives the clients' own credentials, so that it may limit each of
+    /// them.
     pub(super) passes_credentials: bool,
     /// The evidence against the backends of the model.
     pub evidence: Arc<ModelEvidence>,
     /// The timeouts of an attempt.
-    // Boxed: a decision passes over every row, and needs none of them.
+    // Boxed, because a decision passes over every row and reads none of them.
     pub timeouts: Box<TimeoutsConfig>,
 }
 
@@ -101,25 +102,26 @@ impl Serving {
         self.state.engine(self.configured_engine)
     }
 
-    /// What a cooldown of the model covers on the backend, for every client.
+    /// The scope of a cooldown of the model on the backend, for every client.
     pub fn model_scope(&self) -> CooldownScope {
         self.cooldown
     }
 
-    /// What a cooldown covers that the backend requests in response to a request of that sender.
+    /// The scope of a cooldown that the backend requests in response to a request of `requester`.
     pub fn cooldown_scope(&self, requester: Requester) -> CooldownScope {
         let credential = if self.passes_credentials { requester.credential } else { 0 };
         CooldownScope { credential, ..self.cooldown }
     }
 
-    /// What a request for `operation` is converted to; `None` where the backend serves it itself.
+    /// The operation to which a request for `operation` is converted; `None` if the backend serves
+    /// it itself.
     pub fn conversion(&self, operation: Operation) -> Option<Operation> {
         let target = self.native_operations.target_of(operation)?;
         (target != operation).then_some(target)
     }
 
-    /// A count in relation to the backend's weight: that of a backend with half the largest weight counts
-    /// double.
+    /// Scales a count by the backend's weight: the count of a backend with half the largest weight
+    /// doubles.
     #[inline(always)]
     pub fn by_weight(&self, count: u32) -> u32 {
         if self.most_weight == 0 {
@@ -129,7 +131,7 @@ impl Serving {
         u32::try_from(scaled).unwrap_or(u32::MAX)
     }
 
-    /// The name an engine's adapters know the model by.
+    /// The name by which an engine's adapters know the model.
     pub fn adapter_name(&self) -> &str {
         self.upstream_id.as_deref().unwrap_or(&self.model)
     }
@@ -144,8 +146,8 @@ impl Serving {
         if is_off { CacheState { capacity: 0, ..state } } else { state }
     }
 
-    /// The backend's slot in the model's prefix index, and the epoch of its engine: what was learned
-    /// about its cache in another epoch no longer holds.
+    /// The backend's slot in the model's prefix index, and the epoch of its engine. Cache state
+    /// learned in another epoch no longer holds.
     pub fn slot_and_epoch(&self) -> (Slot, u32) {
         (self.slot, self.state.telemetry.epoch())
     }

@@ -1,25 +1,25 @@
-//! How many requests of a model a backend takes at a time, and where a model stands before any probe: what
-//! configuration and engine say.
+//! The concurrency of a model on a backend, and its residency before any probe, from configuration
+//! and engine.
 
 use super::backend::BackendState;
 use crate::config::{BackendConfig, Engine, ModelEntry};
 use crate::scoring::Residency;
 
-/// How many requests Ollama runs of a model at a time, unless `num_parallel` says otherwise.
+/// The number of requests of a model that Ollama runs at a time, unless `num_parallel` is set.
 const OLLAMA_PARALLEL: u32 = 1;
 
-/// What bounds the requests of a model on a backend; `u32::MAX` where nothing does.
+/// The limits of a model's requests on a backend; `u32::MAX` for none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelLimits {
-    /// How many it runs at a time; what comes beyond waits in the engine.
+    /// The number that the backend runs at a time; further requests wait in the engine.
     pub(super) slots: u32,
-    /// How many it may have in flight.
+    /// The most that it may have in flight.
     pub(super) most: u32,
 }
 
 impl ModelLimits {
-    /// Those of a model that is or is not `declared` with its own settings. A configured limit always
-    /// applies; `limits_to_slots` makes one of what the engine runs at a time.
+    /// Returns the limits of a model; `declared` are its own settings, if any. A configured limit
+    /// always applies; `limits_to_slots` turns the engine's concurrency into a limit.
     pub(super) fn of(
         config: &BackendConfig,
         state: &BackendState,
@@ -40,7 +40,7 @@ impl ModelLimits {
     }
 }
 
-/// Where a model that an engine lists stands before a probe shows more. Most engines serve the one model they
+/// The residency of a listed model before a probe shows more. Most engines serve the one model they
 /// were started with, and hosted services have theirs ready.
 pub(super) fn initial_residency(engine: Engine) -> Residency {
     let loads_on_demand = matches!(engine, Engine::Ollama | Engine::LlamaCpp | Engine::LmStudio);

@@ -1,8 +1,8 @@
-//! Slow start: a backend that recovers receives a growing share of its traffic, because its caches are
-//! cold and all the requests that waited would otherwise reach it at once (thundering herd).
+//! Slow start: a recovered backend receives a growing share of its traffic. Its caches are cold,
+//! and otherwise all waiting requests would reach it at once (thundering herd).
 //!
-//! The share grows linearly from a tenth to all of it over `health.slow_start`. It starts when health
-//! checks pass again and when the circuit breaker closes.
+//! The share grows linearly from a tenth to all of it over `health.slow_start`. It starts when
+//! health checks pass again and when the circuit breaker closes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::units::Timestamp;
 /// The share at the start: enough requests to prove that the backend works.
 const MIN_SHARE: f32 = 0.1;
 
-/// When the last slow start began and ends. Two independent atomics suffice: a reader that sees a new
-/// start with the old end gets a share off by one request's worth, for one decision.
+/// The start and the end of the last slow start. Two independent atomics suffice: a reader that
+/// sees a new start with the old end gets a share off by one request's worth, for one decision.
 #[derive(Debug, Default)]
 pub(super) struct SlowStart {
     started_at: AtomicU64,
@@ -26,7 +26,7 @@ impl SlowStart {
         self.ends_at.store(now.after(duration).0, Ordering::Relaxed);
     }
 
-    /// The share of its traffic the backend may receive now: 1 outside a slow start.
+    /// The fraction of its usual traffic that the backend may receive now: 1 outside a slow start.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
     pub(super) fn share(&self, now: Timestamp) -> f32 {
         let ends_at = self.ends_at.load(Ordering::Relaxed);

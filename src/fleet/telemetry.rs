@@ -1,5 +1,6 @@
-//! Engine telemetry as decisions read it: published whole by the scraper, read without a lock. A reading
-//! is `None` before the first scrape and once the last sample is stale: unknown never reads as idle.
+//! Engine telemetry as decisions read it: the scraper publishes it whole, and readers need no lock.
+//! A reading is `None` before the first scrape and once the last sample is stale: unknown never
+//! reads as idle.
 
 mod cell;
 mod details;
@@ -18,12 +19,12 @@ use super::load::Load;
 use crate::units::{Micros, Timestamp};
 use cell::SampleCell;
 
-/// A sample older than this many of its intervals is stale.
+/// The age, in intervals of a sample, above which the sample is stale.
 const FRESH_INTERVALS: u64 = 3;
-/// The least age at which a sample counts as failing when the last scrape failed.
+/// The least age at which a sample counts as failing if the last scrape failed.
 const FAILING_AFTER_MICROS: u64 = 2_000_000;
 
-/// The result of one scrape. What the engine does not report is `None`.
+/// The result of one scrape. Values that the engine does not report are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSample {
     /// Requests queued in the engine.
@@ -32,16 +33,16 @@ pub struct EngineSample {
     pub running: Option<f32>,
     /// The share of its KV cache in use.
     pub kv_utilization: Option<f32>,
-    /// Our requests in flight there when the scrape was sent.
+    /// Penstock's requests in flight there when the scrape was sent.
     pub in_flight: u32,
-    /// When the scrape was sent.
+    /// The time at which the scrape was sent.
     pub sent_at: Timestamp,
     /// The planned time to the next scrape: the unit of the sample's age.
     pub interval: Duration,
 }
 
 impl EngineSample {
-    /// The same with values that are not finite removed and the others clamped to their range.
+    /// Returns the sample with non-finite values removed and the others clamped to their range.
     #[must_use]
     pub fn in_range(self) -> Self {
         let within = |value: Option<f32>, most: f32| {
@@ -56,22 +57,22 @@ impl EngineSample {
     }
 }
 
-/// What a decision reads of one backend's telemetry. Numbers are finite and in range.
+/// The telemetry of one backend as a decision reads it. Numbers are finite and in range.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Readings {
     /// Requests queued in the engine; `None` unless a fresh sample has it.
     pub waiting: Option<f32>,
     /// Requests running there; `None` unless a fresh sample has it.
     pub running: Option<f32>,
-    /// The effective load in requests: waiting + running + dispatched since the scrape was sent − ended
-    /// since, at least 0. Without telemetry [`Load::counted_exactly`]; if the engine reports only one of
-    /// waiting and running, at least that.
+    /// The effective load in requests: waiting + running + dispatched since the scrape was sent −
+    /// ended since, at least 0. Without telemetry it is [`Load::counted_exactly`]. If the engine
+    /// reports only one of waiting and running, it is at least that.
     pub load: f32,
     /// The share of the KV cache in use; `None` unless a fresh sample has it.
     pub kv_utilization: Option<f32>,
     /// The age of the last sample; `None` before the first.
     pub age: Option<Micros>,
-    /// How current this is.
+    /// The currency of the readings.
     pub standing: Standing,
 }
 
@@ -90,7 +91,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// The readings at `now` of the backend with `load`. Takes no lock and allocates nothing.
+    /// Reads the telemetry at `now` of the backend with `load`. Takes no lock and allocates
+    /// nothing.
     #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
     pub fn read(&self, load: &Load, now: Timestamp) -> Readings {
         let in_flight = load.in_flight();
@@ -136,7 +138,8 @@ impl Telemetry {
         self.scrapes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The engine is not scraped any more: what it reported last grows old, and no failure counts against it.
+    /// Stops the telemetry because the engine is no longer scraped: the last report grows old, and
+    /// no failure counts against the engine.
     pub fn stop(&self) {
         self.is_failing.store(false, Ordering::Relaxed);
     }
@@ -147,18 +150,18 @@ impl Telemetry {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Scrapes that succeeded, and that failed.
+    /// The numbers of successful and failed scrapes.
     pub fn scrapes(&self) -> (u64, u64) {
         (self.scrapes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
-    /// Restarts of the engine that were noticed.
+    /// The number of restarts of the engine that were noticed.
     pub fn restarts(&self) -> u32 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Restarts and outages of the engine. What was learned about its cache in another epoch may be
-    /// about a process that is gone.
+    /// The number of restarts and outages of the engine. Cache state learned in another epoch may
+    /// belong to a process that is gone.
     pub fn epoch(&self) -> u32 {
         self.restarts().wrapping_add(self.outages.load(Ordering::Relaxed))
     }
@@ -168,12 +171,12 @@ impl Telemetry {
         self.outages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What changes rarely; `None` before the engine has reported any of it.
+    /// The details that change rarely; `None` before the engine has reported any.
     pub fn details(&self) -> Option<Arc<EngineDetails>> {
         self.details.load_full()
     }
 
-    /// Records what changes rarely. Returns whether it shows a restart of the engine.
+    /// Records the details that change rarely. Returns whether they show a restart of the engine.
     pub fn learn_details(&self, new: &EngineDetails) -> bool {
         let old = self.details.load();
         if old.as_deref() == Some(new) {
@@ -196,7 +199,7 @@ impl Telemetry {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tokens found in the engine's prefix cache, and tokens looked up, since it started.
+    /// The tokens found in the engine's prefix cache, and the tokens looked up, since it started.
     pub fn prefix_cache(&self) -> (u64, u64) {
         (self.prefix_hits.load(Ordering::Relaxed), self.prefix_queries.load(Ordering::Relaxed))
     }

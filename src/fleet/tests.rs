@@ -1,4 +1,5 @@
-//! Identities, learned latencies, rotation and known models survive changes of the topology.
+//! Tests that identities, learned latencies, rotation and known models survive changes of the
+//! topology.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Which backend serves which model, and with which capabilities: rebuilt whenever the configuration
-//! or a discovery changes it, immutable in between.
+//! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
+//! a discovery changes them, and immutable in between.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,16 +44,16 @@ pub struct TopologyRules {
     models: BTreeMap<String, ModelConfig>,
     give_up: Duration,
     pub(super) groups: Arc<Groups>,
-    /// Whether a request waits for a free slot rather than in its engine.
+    /// If set, a request waits in penstock for a free slot instead of in its engine.
     limits_to_slots: bool,
-    /// The most prefill work before a request, in microseconds.
+    /// The most prefill work ahead of a request, in microseconds.
     max_backlog: f64,
-    /// The part of each limit that is kept for owners below their share; 0 where none waits.
+    /// The part of each limit that is kept for owners below their share; 0 without a queue.
     reserve: f64,
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
-/// Operations of other APIs that Ollama serves, and those of its API that stand for them.
+/// Operations of other APIs that Ollama serves, each with its replacement in the native Ollama API.
 const FOREIGN: &[(Operation, Operation)] = &[
     (Operation::Chat, Operation::OllamaChat),
     (Operation::Responses, Operation::OllamaChat),
@@ -61,8 +61,8 @@ const FOREIGN: &[(Operation, Operation)] = &[
     (Operation::Completions, Operation::OllamaGenerate),
 ];
 
-/// The operations of an Ollama of which only its own API is used to generate text: only that takes
-/// a context.
+/// Returns the operations of an Ollama that generates text only through its own API: no other API
+/// takes a context length.
 fn with_own_api(operations: Operations) -> Operations {
     let served = FOREIGN.iter().filter(|(foreign, _)| operations.contains(*foreign));
     served.fold(operations, |all, (foreign, own)| {
@@ -71,7 +71,8 @@ fn with_own_api(operations: Operations) -> Operations {
 }
 
 impl TopologyRules {
-    /// The rules of a configuration, its groups of backends, its prefix indexes of `prefix_memory`.
+    /// Returns the rules of a configuration with its groups of backends; its prefix indexes share
+    /// `prefix_memory`.
     pub fn new(config: &Config, groups: Groups, prefix_memory: Arc<MemoryBudget>) -> Self {
         prefix_memory.set_limit(config.limits.prefix_memory.to_usize());
         Self {
@@ -90,13 +91,14 @@ impl TopologyRules {
         }
     }
 
-    /// The context that an engine is to load a model with.
+    /// The context length with which an engine must load a model.
     fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
         self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
     }
 
-    /// The number of requests below which no limit of a model is reached, nor what is left is kept; `most` is what it and
-    /// its backend allow. A limit of work is looked at each time.
+    /// The number of requests below which neither a limit of a model nor its kept part is reached.
+    /// `most` is the limit of the model and its backend. Zero with a limit of work, which must be
+    /// checked each time.
     fn least_limit(&self, most: u32) -> u32 {
         if self.max_backlog.is_finite() { 0 } else { most - kept(most, self.reserve) }
     }
@@ -113,13 +115,13 @@ impl TopologyRules {
 pub struct Backend {
     /// Its configuration.
     pub config: Arc<BackendConfig>,
-    /// What is learned about it.
+    /// The state of the backend.
     pub state: SharedBackend,
     /// Its models, declared or discovered; `None` until they are known.
     pub models: Option<Arc<Vec<ModelEntry>>>,
-    /// What discovery found, whatever is declared.
+    /// The models that discovery found, even if others are declared.
     pub discovered: Option<Arc<Vec<ModelEntry>>>,
-    /// How many requests its engine runs at a time, as far as it reported that.
+    /// The number of requests its engine runs at a time, if reported.
     pub slots: Option<u32>,
     /// Host and port, as in the Host header.
     pub authority: Arc<str>,
@@ -128,12 +130,12 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Whether its engine is Ollama, configured or detected.
+    /// Returns whether its engine is Ollama, configured or detected.
     pub fn is_ollama(&self) -> bool {
         self.state.engine(self.config.engine) == Engine::Ollama
     }
 
-    /// Its configuration, or `config` where that differs: connections are kept by it.
+    /// Returns its configuration, or `config` if that differs: connections are kept by it.
     pub(super) fn kept(&self, config: &BackendConfig) -> Arc<BackendConfig> {
         let tls = |config: &BackendConfig| config.client_tls.0.as_ref().map(Arc::as_ptr);
         let is_same = *self.config == *config && tls(&self.config) == tls(config);
@@ -150,25 +152,25 @@ pub struct Model {
     pub serving: Box<[Serving]>,
     /// The model's rotation, shared by every topology that knows the model.
     pub turn: Arc<AtomicU64>,
-    /// Which prompts went where, shared in the same way.
+    /// The prefixes of the model on its backends, shared in the same way.
     pub prefixes: Arc<ModelIndex>,
 }
 
 impl Model {
-    /// Whether its backends differ in weight.
+    /// Returns whether its backends differ in weight.
     pub fn has_weights(&self) -> bool {
         self.serving.first().is_some_and(|row| row.most_weight > 0)
     }
 
-    /// Has prompts cut into blocks as large as the engines'; as the largest where they differ, for
-    /// none of them keeps less than a whole one.
+    /// Sets the block size of prompts to that of the engines. If they differ, the largest is used:
+    /// every engine keeps at least one whole block of its size.
     pub(super) fn follow_blocks(&self) {
         let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
         self.prefixes.set_block_tokens(details.filter_map(|details| details.block_size).max());
     }
 }
 
-/// Rotation, latencies and evidence, carried from one topology to the next.
+/// State that is carried from one topology to the next: rotation, latencies and evidence.
 #[derive(Debug, Default)]
 struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
@@ -181,7 +183,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// What is known of a model on a backend, whatever name it has there for clients.
+    /// The state of a model on a backend, whatever name clients use for it there.
     fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
         let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
         Arc::clone(self.states.entry((backend, own_name)).or_default())
@@ -195,18 +197,17 @@ pub struct Topology {
     pub backends: Vec<Backend>,
     models: Vec<Model>,
     by_name: HashMap<Box<str>, ModelId>,
-    /// By what the names of a model have in common.
+    /// By the common key of a model's names.
     by_key: HashMap<Box<str>, ModelId>,
     is_complete: bool,
-    /// `discovery.give_up`.
+    /// The value of `discovery.give_up`.
     give_up: Duration,
     /// The groups that some of the backends are members of.
     pub groups: Arc<Groups>,
 }
 
 impl Topology {
-    /// Builds the topology of `backends`, keeping what `previous` had learned about the same
-    /// models.
+    /// Builds the topology of `backends`, keeping the state of the same models in `previous`.
     pub fn build(backends: Vec<Backend>, rules: &TopologyRules, previous: &Self) -> Self {
         let mut carried = previous.carry();
         let names = ModelNames::of(
@@ -239,7 +240,7 @@ impl Topology {
         }
         for key in order {
             let rows = serving.remove(&key).unwrap_or_default();
-            // A name that fits several models by its case alone fits none.
+            // A name that fits several models if case is ignored fits none.
             let fits = alike.get(&*key.to_ascii_lowercase()).copied();
             let folded = Some(key).filter(|_| fits == Some(1));
             topology.add(folded, rows, &carried, &rules.prefix_memory);
@@ -247,7 +248,8 @@ impl Topology {
         topology
     }
 
-    /// Adds a model, named as its first backend lists it. `folded` is what other spellings of its name have in common.
+    /// Adds a model, named as its first backend lists it. `folded` is the common key of other
+    /// spellings.
     fn add(
         &mut self,
         folded: Option<Box<str>>,
@@ -262,7 +264,7 @@ impl Topology {
         }
         for row in serving.iter_mut().filter(|row| row.model != name) {
             self.by_name.insert(row.model.clone(), ModelId(number));
-            // It knows the model by its own spelling.
+            // This backend knows the model by its own spelling.
             row.upstream_id.get_or_insert_with(|| row.model.clone());
         }
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
@@ -307,8 +309,8 @@ impl Topology {
         carried
     }
 
-    /// What requests meet at a backend's circuit breaker, or at that of each of its models where all of them
-    /// are paused.
+    /// The breaker state that requests find at a backend: of its circuit breaker, or of its models
+    /// if all of them are paused.
     pub fn breaker_state(&self, state: &BackendState, now: Timestamp) -> BreakerState {
         let own = state.breaker.state(now);
         if own != BreakerState::Closed || !state.has_recent_faults(now) {
@@ -325,7 +327,7 @@ impl Topology {
         }
     }
 
-    /// How many clients avoid a model of a backend by their own faults.
+    /// The number of clients that avoid a model of a backend by their own faults.
     pub fn clients_avoiding(&self, state: &BackendState, now: Timestamp) -> usize {
         let mut clients = Vec::new();
         for row in self.rows_of(state) {
@@ -343,7 +345,7 @@ impl Topology {
             .flat_map(move |model| model.serving.iter().filter(move |row| row.id == id))
     }
 
-    /// The model called `name`, or by a name that means the same: another case, with or without `:latest`.
+    /// The model called `name`, or by an equivalent name: another case, with or without `:latest`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
         let exact = self.by_name.get(name).copied();
         let folded = || self.by_key.get(CanonicalName::new(name)?.as_str()).copied();
@@ -351,7 +353,7 @@ impl Topology {
         exact.or_else(folded).or_else(tagged)
     }
 
-    /// Has prompts of every model cut into blocks as large as its engines'.
+    /// Sets the block size of every model's prompts to that of its engines.
     pub fn follow_blocks(&self) {
         self.models.iter().for_each(Model::follow_blocks);
     }
@@ -371,12 +373,13 @@ impl Topology {
         &self.models
     }
 
-    /// Whether every backend's list of models is known.
+    /// Returns whether every backend's list of models is known.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Whether a model that no backend lists may still be reported by one whose models are unknown.
+    /// Returns whether a model that no backend lists may still be reported by a backend whose
+    /// models are unknown.
     pub fn awaits_models(&self, now: Timestamp) -> bool {
         !self.is_complete
             && (self.unreported().any(|backend| backend.state.awaits_models(now, self.give_up))
@@ -394,7 +397,7 @@ impl Topology {
     }
 }
 
-/// The backend's own name for a model, where it differs.
+/// The backend's own name for a model, if different.
 fn other_name(entry: &ModelEntry) -> Option<&str> {
     entry.upstream_id.as_deref().filter(|upstream| *upstream != entry.id)
 }
@@ -411,7 +414,8 @@ fn serve(
     let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
     let is_assumed = assumed && entry.capabilities.is_none();
     let usable = if is_assumed { Capabilities::ALL } else { known };
-    // An operation is no property of the prompt: without a list every one the engine may have is tried.
+    // An operation is no property of the prompt: without a list every operation that the engine may
+    // have is tried.
     let engine = backend.state.engine(backend.config.engine);
     let num_ctx = rules.num_ctx(engine, &entry.id);
     let declared_operations =

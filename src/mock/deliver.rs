@@ -18,27 +18,28 @@ const HEADLESS: &[u8] = b"a response without a head\n";
 const QUEUED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Content-Length: 17\r\n\r\n{\"poisoned\":true}";
 
-/// Longer than anything an engine streams.
+/// A `Content-Length` longer than anything an engine streams.
 const NEVER_REACHED: u64 = 1 << 40;
 
-/// What becomes of the connection.
+/// The fate of the connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The response is complete; the connection serves the next request.
     Again,
     /// The response is complete; the connection is closed.
     Close,
-    /// The response is complete but the request was not read; closed once the client had its chance.
+    /// The response is complete but the request was not read; the connection closes after the
+    /// client had time to read the response.
     CloseSlowly,
-    /// The response is cut short by closing.
+    /// The response is cut short by a close.
     Cut,
     /// The response is cut short by a reset.
     Reset,
-    /// Closed without further bytes.
+    /// The connection is closed without further bytes.
     Drop,
 }
 
-/// One response being sent.
+/// A response being sent.
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     wire: &'a mut Wire,
@@ -54,7 +55,7 @@ impl<'a> Delivery<'a> {
         Self { wire, records, keeps_alive: head.keeps_alive, is_head, events: 0 }
     }
 
-    /// Events written so far.
+    /// Returns the number of events written so far.
     pub(super) fn events(&self) -> u32 {
         self.events
     }
@@ -149,7 +150,7 @@ impl<'a> Delivery<'a> {
             Framing::Both => format!("Content-Length: 5\r\n{CHUNKED}"),
             Framing::Delimited => String::new(),
         };
-        // The chunked framing an event stream has by nature.
+        // Event streams use chunks unless the fault demands another framing.
         let chunks = match plan.framing {
             Framing::Natural => Framing::Chunked,
             given @ (Framing::Short | Framing::Chunked | Framing::Both | Framing::Delimited) => {
@@ -184,8 +185,8 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// The ending to send after an event, if that was the last one: it goes out in the same write,
-    /// so that a client that leaves on `[DONE]` has not left early.
+    /// Returns the ending to send after an event, if that was the last one. It goes out in the same
+    /// write, so a client that leaves on `[DONE]` has not left early.
     fn end_behind(
         &self,
         rest: &mut Peekable<impl Iterator<Item = Event>>,
@@ -229,7 +230,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// The head without its final empty line.
+    /// Returns the head without its final empty line.
     fn head(&self, plan: &Plan, status: u16, content_type: &str, framing: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..plan.early_hints {

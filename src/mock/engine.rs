@@ -19,7 +19,7 @@ use super::spec::EngineSpec;
 
 const BACKLOG: u32 = 1024;
 
-/// A running engine. Dropping it stops it: the listener and every connection are closed.
+/// A running engine. Dropping it closes the listener and every connection.
 #[derive(Debug)]
 pub struct MockEngine {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ enum Listening {
     On(JoinHandle<()>),
     /// Refusing, with the port held so that no other process can take it.
     Off(TcpSocket),
-    /// Between the two, or failed to get there.
+    /// Between the two states, or the change failed.
     Neither,
 }
 
@@ -65,52 +65,52 @@ impl MockEngine {
         Self::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where it listens, as `http://address:port`.
+    /// Returns the URL of its listener, as `http://address:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// The engine it imitates.
+    /// Returns the specification of the engine that it imitates.
     pub fn spec(&self) -> &EngineSpec {
         &self.shared.spec
     }
 
-    /// The last 256 requests for work, oldest first, also those still arriving.
+    /// Returns the last 256 requests for work, oldest first, including those still arriving.
     pub fn received(&self) -> Vec<Received> {
         self.shared.records.received()
     }
 
-    /// The last 256 requests for information: GET, HEAD and `/api/show`.
+    /// Returns the last 256 requests for information: GET, HEAD and `/api/show`.
     pub fn probes(&self) -> Vec<Received> {
         self.shared.records.probes()
     }
 
-    /// The last 256 clients that left before their response was complete.
+    /// Returns the last 256 clients that left before their response was complete.
     pub fn cancelled(&self) -> Vec<Cancelled> {
         self.shared.records.cancelled()
     }
 
-    /// The last 256 times something came that is not a strictly well-formed request.
+    /// Returns the last 256 inputs that are not a strictly well-formed request.
     pub fn malformed(&self) -> Vec<Malformed> {
         self.shared.records.malformed()
     }
 
-    /// Everything counted since the start or the last [`Self::clear`].
+    /// Returns the counters since the start or the last [`Self::clear`].
     pub fn counters(&self) -> Counters {
         self.shared.records.counters()
     }
 
-    /// Requests for work whose head arrived and which are not over.
+    /// Returns the number of requests for work whose head arrived and which have not ended.
     pub fn open_requests(&self) -> usize {
         self.counters().open_requests
     }
 
-    /// Connections accepted since the start or the last [`Self::clear`].
+    /// Returns the number of connections accepted since the start or the last [`Self::clear`].
     pub fn connections_accepted(&self) -> usize {
         self.counters().connections
     }
@@ -120,37 +120,39 @@ impl MockEngine {
         self.shared.records.clear();
     }
 
-    /// Returns as soon as the counters satisfy `predicate`. A response is counted when its last byte
-    /// was passed to the kernel, which a client may see first.
+    /// Returns as soon as the counters satisfy `predicate`. A response is counted when its last
+    /// byte was passed to the kernel; a client may see it before that.
     ///
     /// # Errors
-    /// `TimedOut`, with the counters as they are, when that takes longer than ten seconds.
+    /// `TimedOut`, with the current counters, after ten seconds.
     pub async fn wait_for(&self, predicate: impl FnMut(&Counters) -> bool) -> io::Result<Counters> {
         self.shared.records.wait_for(predicate).await
     }
 
-    /// Queues faults: each next request for work takes one; those at accept are taken by each next
-    /// connection instead. An empty queue means that all goes well.
+    /// Queues faults: each following request for work takes one. Faults at accept are taken by each
+    /// following connection instead. With an empty queue nothing fails.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         self.shared.script.queue(faults);
     }
 
-    /// Queued faults that were not taken yet.
+    /// Returns the number of queued faults that were not taken yet.
     pub fn faults_left(&self) -> usize {
         self.shared.script.left()
     }
 
-    /// The fault of every request for work that finds the queue empty.
+    /// Sets the fault of every request for work that finds the queue empty.
     pub fn always(&self, fault: Option<Fault>) {
         self.shared.script.set_always(fault);
     }
 
-    /// The fault of every request whose body contains `text`, unless another fault is its own.
+    /// Sets the fault of every request whose body contains `text`, unless a queued fault applies to
+    /// it.
     pub fn fail_on(&self, text: &str, fault: Fault) {
         self.shared.script.fail_on(text, fault);
     }
 
-    /// The fault of every request for information. Those at accept and `CloseUnread` do not apply.
+    /// Sets the fault of every request for information. Faults at accept and `CloseUnread` do not
+    /// apply.
     pub fn always_probes(&self, fault: Option<Fault>) {
         self.shared.script.set_probes(fault);
     }
@@ -173,10 +175,12 @@ impl MockEngine {
         let before = std::mem::replace(&mut *self.listening(), Listening::Neither);
         let held = match before {
             Listening::On(accepting) => {
-                // Bind again before the old listener closes, or another process might take the port.
+                // Bind again before the old listener closes, or another process might take the
+                // port.
                 let held = bind(self.addr)?;
                 accepting.abort();
-                // Only once the task is gone is the listener closed; that it was aborted is known.
+                // The listener closes only when the task has ended; its error is the expected
+                // abort.
                 _ = accepting.await;
                 held
             }
@@ -240,9 +244,9 @@ impl Drop for MockEngine {
 
 fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of the engine's former life may linger on the port.
+    // Old connections of the engine may linger on the port.
     socket.set_reuseaddr(true)?;
-    // So that the port can be held while its listener is still there.
+    // The port can be held while its listener still exists.
     socket.set_reuseport(true)?;
     socket.bind(addr)?;
     Ok(socket)
@@ -252,7 +256,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     let mut number = 0;
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, or the client left in the queue: neither lasts.
+            // Out of descriptors, or the client left while queued: both pass.
             tokio::task::yield_now().await;
             continue;
         };

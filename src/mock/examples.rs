@@ -20,7 +20,7 @@ const fn chat(shows: &'static str, body: &'static str) -> Example {
     Example { shows, operation: Operation::Chat, body }
 }
 
-/// Requests that between them reach every engine of [`super::fleet`]. `gpt-4` is an alias that the
+/// Requests that together reach every engine of [`super::fleet`]. `gpt-4` is an alias that the
 /// demo's configuration maps to `qwen2.5:14b`.
 pub const EXAMPLES: [Example; 6] = [
     chat(

@@ -1,11 +1,11 @@
-//! A gate an engine waits at until a test opens it: how tests force an order of events without
+//! A gate at which an engine waits until a test opens it: tests force an order of events without
 //! sleeping.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Holds requests back until it is opened. Clones are the same gate.
+/// Holds requests until it is opened. Clones share the same gate.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<watch::Sender<State>>);
 
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::default()))
     }
@@ -26,7 +26,7 @@ impl Gate {
         self.0.send_modify(|state| state.is_open = true);
     }
 
-    /// Returns once `count` requests in total have come to the gate, passed or not.
+    /// Returns once `count` requests in total have reached the gate, including those that passed.
     pub async fn reached_by(&self, count: usize) {
         self.wait(|state| state.arrived >= count).await;
     }

@@ -1,4 +1,5 @@
-//! Information pages in an engine's flavour (health, models, metrics), as health checks and discovery read them.
+//! The information pages of each engine flavour (health, models, metrics), for health checks and
+//! discovery.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use super::responses::{CREATED, Whole, refusal};
 use super::spec::{EngineModel, EngineSpec, Flavour};
 use crate::api::{Capabilities, Operation};
 
-/// Responses a request for information. An unhealthy engine responses each with its status.
+/// Responds to a request for information. An unhealthy engine responds to all with its status.
 pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> Whole {
     if health != 200 {
         return refusal(None, health, "unhealthy", "scripted");
@@ -88,7 +89,7 @@ fn entry(spec: &EngineSpec, model: &EngineModel) -> Value {
 
 fn vllm_page(path: &str) -> Option<Whole> {
     match path {
-        // Healthy is an empty 200.
+        // A healthy engine returns an empty 200.
         "/health" => Some(Whole::json(200, Vec::new())),
         "/version" => Some(ok(&json!({"version": "0.11.0"}))),
         _ => None,

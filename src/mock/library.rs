@@ -1,4 +1,4 @@
-//! The models that an Ollama has on disk: pulled, created, copied, deleted and pushed by its clients.
+//! The models that an Ollama has on disk: its clients pull, create, copy, delete and push them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,18 +23,18 @@ struct Content {
 }
 
 impl Library {
-    /// The library of an Ollama; other engines have none.
+    /// Creates the library of an Ollama; other engines have none.
     pub(super) fn of(spec: &EngineSpec) -> Option<Self> {
         let content = Content { models: spec.models.clone(), blobs: BTreeSet::new() };
         (spec.flavour == Flavour::Ollama).then(|| Self(Arc::new(Mutex::new(content))))
     }
 
-    /// The engine with the models that it has now.
+    /// Returns the engine with its current models.
     pub(super) fn apply(&self, spec: &EngineSpec) -> EngineSpec {
         EngineSpec { models: self.content().models.clone(), ..spec.clone() }
     }
 
-    /// The response to a request that is about the library; `None` for any other.
+    /// Returns the response to a request about the library; `None` for any other request.
     pub(super) fn response(
         &self,
         spec: &EngineSpec,
@@ -91,7 +91,7 @@ impl Library {
         }
     }
 
-    /// Whether the files that a request to create a model names were uploaded.
+    /// Returns whether the files named by a create request were uploaded.
     fn has_files(&self, request: &Value) -> bool {
         let files = request.get("files").and_then(Value::as_object);
         let mut digests = files.into_iter().flatten().filter_map(|(_, digest)| digest.as_str());
@@ -123,7 +123,7 @@ fn not_found(model: &str) -> Response {
     error(404, &format!("model '{model}' not found"))
 }
 
-/// The progress of a download.
+/// Returns the progress messages of a download.
 fn transfer() -> Vec<Value> {
     let digest = format!("sha256:{}", "5f".repeat(32));
     let layer = |completed: u32| json!({"status": "pulling 5f5f5f5f5f5f", "digest": digest, "total": 100, "completed": completed});
@@ -133,8 +133,8 @@ fn transfer() -> Vec<Value> {
     all
 }
 
-/// A response of lines, the last of which reports success, unless one of them is an error; `done` runs before
-/// that. One object where the request wants no stream.
+/// Returns a response of lines, the last of which reports success unless one of them is an error;
+/// `done` runs before success. Without streaming it is a single object.
 fn lines(
     request: &Value,
     pause: Duration,

@@ -1,5 +1,5 @@
-//! The models an engine has in memory: a request for another one has it loaded, and the one that was used
-//! least recently makes room.
+//! The models that an engine has in memory: a request for another model loads it and evicts the
+//! least recently used one.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::api::is_same_model;
 
-/// What a loaded model occupies, in bytes.
+/// The size of a loaded model, in bytes.
 const VRAM: u64 = 5_000_000_000;
 
-/// The memory of one engine, of which so many models fit.
+/// The memory of one engine, with room for a fixed number of models.
 #[derive(Debug)]
 pub(super) struct Memory {
     room: usize,
-    /// The least recently used first.
+    /// The models in memory, least recently used first.
     models: Mutex<VecDeque<String>>,
 }
 
@@ -24,7 +24,7 @@ impl Memory {
         Self { room, models: Mutex::default() }
     }
 
-    /// A request for the model that `body` names, in any spelling; returns whether it had to be loaded.
+    /// Uses the model that `body` names, in any spelling; returns whether it had to be loaded.
     pub(super) fn use_model_of(&self, body: &[u8]) -> bool {
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         let Some(id) = request.get("model").and_then(Value::as_str) else { return false };
@@ -43,7 +43,7 @@ impl Memory {
         !is_loaded
     }
 
-    /// Ollama's `/api/ps`.
+    /// Returns Ollama's `/api/ps`.
     pub(super) fn page(&self) -> Value {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = |id: &String| {

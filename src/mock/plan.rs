@@ -1,11 +1,12 @@
-//! How a fault changes the delivery of a response, as data: framing, where it halts, what is added.
+//! The effect of a fault on the delivery of a response, as data: its framing, where it halts, what
+//! is added.
 
 use std::time::Duration;
 
 use super::fault::{Cut, Fault};
 use super::responses::Event;
 
-/// How a response is delivered. The default is as it should be.
+/// The delivery of a response. The default has no fault.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) early_hints: u32,
@@ -16,7 +17,7 @@ pub(super) struct Plan {
     pub(super) closes: bool,
 }
 
-/// How the end of the body is framed.
+/// The framing of the body's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Framing {
     /// `Content-Length` for whole responses, chunks for streams.
@@ -25,19 +26,19 @@ pub(super) enum Framing {
     /// A `Content-Length` that is never reached.
     Short,
     Chunked,
-    /// Chunks, and a `Content-Length` too.
+    /// Both chunks and a `Content-Length`.
     Both,
-    /// By closing.
+    /// The close of the connection.
     Delimited,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HaltAt {
-    /// After the head.
+    /// Halts after the head.
     Head,
-    /// After this many events, or half of a whole body.
+    /// Halts after this many events, or half of a plain body.
     Events(u32),
-    /// Before the first token, or after half of a whole body.
+    /// Halts before the first token, or after half of a plain body.
     FirstToken,
 }
 
@@ -72,7 +73,7 @@ impl Plan {
             Fault::BigHead { bytes } => Self { padding: padding(*bytes), ..Self::default() },
             Fault::CloseAfterResponse => Self { closes: true, ..Self::default() },
             Fault::CloseDelimited => Self { framing: Framing::Delimited, ..Self::default() },
-            // These are acted out before a response is delivered.
+            // These faults act before a response is delivered.
             Fault::CloseOnAccept
             | Fault::ResetOnAccept
             | Fault::CloseUnread
@@ -100,7 +101,7 @@ impl Plan {
         Self { framing, halt, ..Self::default() }
     }
 
-    /// Whether a stream halts with `events` written and `next` to come.
+    /// Returns whether a stream halts after `events` events with `next` to come.
     pub(super) fn halts_at(&self, events: u32, next: Option<&Event>) -> bool {
         match self.halt {
             Some((HaltAt::Head, _)) => true,
@@ -112,7 +113,7 @@ impl Plan {
 }
 
 impl Framing {
-    /// What closes a body.
+    /// Returns the bytes that end a body.
     pub(super) fn end(self) -> &'static [u8] {
         match self {
             Self::Chunked | Self::Both => b"0\r\n\r\n",

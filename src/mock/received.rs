@@ -7,31 +7,31 @@ use bytes::Bytes;
 use super::fault::Fault;
 use crate::units::Timestamp;
 
-/// A request, from the moment its head had arrived.
+/// A request, recorded from the arrival of its head.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// Which connection it came on, counted from 1.
+    /// The number of its connection, counted from 1.
     pub connection: u64,
-    /// `POST`
+    /// The method, such as `POST`.
     pub method: String,
     /// The path with its query, as sent.
     pub target: String,
-    /// The head as sent, up to and with the empty line.
+    /// The head as sent, including the empty line.
     pub head: Bytes,
     /// The headers in order, names as sent, values trimmed.
     pub headers: Vec<(String, String)>,
-    /// The body without its framing; `None` while it is incomplete, or when it is not kept.
+    /// The body without its framing; `None` while incomplete, or if bodies are not kept.
     pub body: Option<Bytes>,
-    /// Whether the whole request arrived.
+    /// True if the complete request arrived.
     pub complete: bool,
-    /// When the head was complete.
+    /// The time at which the head was complete.
     pub arrived_at: Timestamp,
-    /// How the engine failed it.
+    /// The fault with which the engine failed it.
     pub fault: Option<Fault>,
 }
 
 impl Received {
-    /// The value of the first header named `name`, case-insensitive.
+    /// Returns the value of the first header named `name`, case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -39,7 +39,7 @@ impl Received {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The path without its query.
+    /// Returns the path without its query.
     pub fn path(&self) -> &str {
         path_of(&self.target)
     }
@@ -49,56 +49,58 @@ pub(super) fn path_of(target: &str) -> &str {
     target.split_once('?').map_or(target, |(path, _)| path)
 }
 
-/// A client that went away before its response was complete.
+/// A client that left before its response was complete.
 #[derive(Debug, Clone)]
 pub struct Cancelled {
-    /// The request line's path.
+    /// The path of the request line.
     pub target: String,
-    /// How long after its request's head.
+    /// The time from the arrival of the head to the departure.
     pub after: Duration,
-    /// When the engine noticed.
+    /// The time at which the engine noticed.
     pub at: Timestamp,
-    /// How many events of a stream it had been sent.
+    /// The number of stream events sent to it.
     pub events: u32,
 }
 
-/// Bytes that are not a strictly well-formed request: nothing penstock forwards may end here.
+/// Bytes that are not a strictly well-formed request: nothing that penstock forwards may end up
+/// here.
 #[derive(Debug, Clone)]
 pub struct Malformed {
-    /// Why they are malformed.
+    /// The reason why they are malformed.
     pub why: &'static str,
-    /// What had arrived and was not read as an earlier request or head.
+    /// The bytes that had arrived and were not part of an earlier request or head.
     pub bytes: Bytes,
 }
 
-/// What an engine has counted. Probes are information requests (GET, HEAD and `/api/show`) and
-/// appear under `probes` only.
+/// The counters of an engine. Probes are information requests (GET, HEAD and `/api/show`), counted
+/// under `probes` only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Connections accepted.
+    /// The number of accepted connections.
     pub connections: usize,
-    /// Connections open now.
+    /// The number of connections open now.
     pub open_connections: usize,
-    /// Requests whose head arrived.
+    /// The number of requests whose head arrived.
     pub requests: usize,
-    /// Requests whose head arrived and which are not over.
+    /// The number of requests whose head arrived and which have not ended.
     pub open_requests: usize,
-    /// Requests that arrived whole.
+    /// The number of requests that arrived completely.
     pub complete: usize,
-    /// Requests that broke off within the body.
+    /// The number of requests that broke off within the body.
     pub incomplete: usize,
-    /// Responses sent to their end.
+    /// The number of responses sent to their end.
     pub answered: usize,
-    /// Clients that left before.
+    /// The number of clients that left before the end of their response.
     pub cancelled: usize,
-    /// Faults acted out.
+    /// The number of faults carried out.
     pub faults: usize,
-    /// Events of streams written.
+    /// The number of stream events written.
     pub events: usize,
-    /// Models loaded because they were not in memory; only with [`super::EngineSpec::memory`].
+    /// The number of models loaded because they were not in memory; only with
+    /// [`super::EngineSpec::memory`].
     pub loads: usize,
-    /// Information requests.
+    /// The number of information requests.
     pub probes: usize,
-    /// Requests that were not well-formed.
+    /// The number of inputs that were not a well-formed request.
     pub malformed: usize,
 }

@@ -1,4 +1,5 @@
-//! What an engine saw: requests byte for byte, clients that left, and counters a test can wait on.
+//! The observations of an engine: requests byte for byte, clients that left, and counters that a
+//! test can wait for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,10 +15,10 @@ use super::wire_head::Head;
 use crate::clock;
 use crate::units::Timestamp;
 
-/// How many requests are remembered, so that a long-lived engine does not grow.
+/// The number of requests kept, so that a long-lived engine does not grow.
 const REMEMBERED: usize = 256;
 
-/// Far beyond any wait that goes well, so that a test fails instead of hanging.
+/// A timeout far beyond any successful wait, so that a test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The memory of one engine.
@@ -157,7 +158,7 @@ fn remember<T>(list: &mut VecDeque<T>, item: T) {
     list.push_back(item);
 }
 
-/// Counts a connection as open while it lives, however it ends.
+/// A guard that counts a connection as open until it is dropped.
 #[derive(Debug)]
 pub(super) struct OpenConnection<'a>(&'a Records);
 
@@ -167,7 +168,7 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// Counts a request as open while it lives, however it ends.
+/// A guard that counts a request as open until it is dropped.
 #[derive(Debug)]
 pub(super) struct OpenRequest<'a> {
     records: &'a Records,
@@ -175,7 +176,8 @@ pub(super) struct OpenRequest<'a> {
     is_probe: bool,
     arrived_at: Timestamp,
     target: String,
-    // Counted in the same step as the request's end, so that a waiting test sees both or neither.
+    // The counter of the request's outcome changes together with the open count, so a waiting test
+    // sees both or neither.
     ending: fn(&mut Counters),
 }
 

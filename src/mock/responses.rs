@@ -1,5 +1,5 @@
-//! What an engine responses: a pure function of the engine and the request, so that equal requests
-//! get equal bytes and a test can predict them.
+//! The responses of an engine: a pure function of the engine and the request, so equal requests get
+//! equal bytes and a test can predict them.
 
 mod chat;
 mod completions;
@@ -23,7 +23,7 @@ use crate::api::{Dialect, Operation};
 use reply::Reply;
 use request::Request;
 
-/// The time every response claims to be made at: the first second of 2026.
+/// The creation time in every response: the first second of 2026.
 pub(super) const CREATED: u64 = 1_767_225_600;
 
 /// A response that has not been sent yet.
@@ -40,7 +40,7 @@ pub(super) struct Whole {
     pub(super) content_type: &'static str,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    /// How long the engine works on it.
+    /// The time that the engine works on it.
     pub(super) wait: Duration,
 }
 
@@ -48,16 +48,16 @@ pub(super) struct Whole {
 pub(super) struct Events {
     pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
     pub(super) content_type: &'static str,
-    /// The dialect's keep-alive event.
+    /// The keep-alive event of the dialect.
     pub(super) ping: Vec<u8>,
-    /// The dialect's error event in mid-stream.
+    /// The mid-stream error event of the dialect.
     pub(super) error: Vec<u8>,
 }
 
 /// One server-sent event.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// How long the engine works on it.
+    /// The time that the engine works on it.
     pub(super) wait: Duration,
     pub(super) bytes: Vec<u8>,
     pub(super) is_token: bool,
@@ -83,7 +83,7 @@ impl Whole {
         Self::json(status, value.to_string().into_bytes())
     }
 
-    /// The whole response, for a connection that closes after it.
+    /// Returns the bytes of the response, for a connection that closes after it.
     pub(super) fn to_closing_bytes(&self) -> Vec<u8> {
         let mut bytes = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -107,7 +107,7 @@ impl Events {
             Dialect::Anthropic => {
                 (events, named_event(&json!({"type": "ping"})), named_event(&error))
             }
-            // JSON lines have no pings: an empty line would be an error for some clients.
+            // JSON lines have no pings: some clients fail on an empty line.
             Dialect::Ollama => {
                 ("application/x-ndjson", Vec::new(), format!("{error}\n").into_bytes())
             }
@@ -126,7 +126,7 @@ impl Event {
     }
 }
 
-/// Responses a request for work.
+/// Responds to a request for work.
 pub(super) fn response(
     spec: &EngineSpec,
     operation: Operation,
@@ -155,11 +155,11 @@ pub(super) fn response(
     Response::Whole(Whole { wait, ..Whole::value(200, &whole(&reply)) })
 }
 
-/// How an operation's response is written.
+/// The writer of an operation's response.
 enum Writer {
-    /// Generated text: whole, and as events.
+    /// Writes generated text, complete or as events.
     Generated { whole: fn(&Reply) -> Value, events: fn(Reply) -> Events },
-    /// Always in one piece.
+    /// Writes a response in one piece.
     Whole(fn(&Request<'_>) -> Whole),
 }
 
@@ -209,7 +209,7 @@ fn writer(operation: Operation) -> Writer {
     }
 }
 
-/// An engine's error, in the shape of the operation's dialect.
+/// Returns an engine's error in the dialect of the operation.
 pub(super) fn refusal(
     operation: Option<Operation>,
     status: u16,
@@ -237,12 +237,12 @@ fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &
     }
 }
 
-/// An event as most of OpenAI's streams have it.
+/// Returns an unnamed event, as in most of OpenAI's streams.
 fn unnamed_event(value: &Value) -> Vec<u8> {
     format!("data: {value}\n\n").into_bytes()
 }
 
-/// An event named by its type.
+/// Returns an event named by its type.
 fn named_event(value: &Value) -> Vec<u8> {
     let name = value.get("type").and_then(Value::as_str);
     debug_assert!(name.is_some(), "an event has a type: {value}");
@@ -250,7 +250,7 @@ fn named_event(value: &Value) -> Vec<u8> {
     format!("event: {name}\ndata: {value}\n\n").into_bytes()
 }
 
-/// A deterministic 64-bit hash (FNV-1a), for ids and invented numbers.
+/// Returns a deterministic 64-bit hash (FNV-1a), for ids and invented numbers.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

@@ -1,11 +1,11 @@
-//! When things go wrong: the queue in which an engine's faults wait for their request.
+//! The script of faults: the queue in which an engine's faults wait for their request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Fault;
 
-/// The faults of one engine that are still to come.
+/// The pending faults of one engine.
 #[derive(Debug)]
 pub(super) struct Script(Mutex<Plan>);
 
@@ -15,7 +15,7 @@ struct Plan {
     requests: VecDeque<Fault>,
     always: Option<Fault>,
     probes: Option<Fault>,
-    /// Faults of requests whose body contains a text.
+    /// The faults of requests whose body contains a text.
     of_bodies: Vec<(String, Fault)>,
     health: u16,
     pages: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ impl Script {
         self.lock().of_bodies.push((text.to_owned(), fault));
     }
 
-    /// The fault of a request with that body.
+    /// Returns the fault of a request with that body.
     pub(super) fn fault_of_body(&self, body: &[u8]) -> Option<Fault> {
         let plan = self.lock();
         let contains = |text: &String| memchr::memmem::find(body, text.as_bytes()).is_some();
@@ -73,7 +73,7 @@ impl Script {
         }
     }
 
-    /// The page that was put at `path`.
+    /// Returns the page that was set at `path`.
     pub(super) fn page(&self, path: &str) -> Option<String> {
         self.lock().pages.get(path).cloned()
     }
@@ -87,14 +87,14 @@ impl Script {
         plan.accepts.len() + plan.requests.len()
     }
 
-    /// The fault of a connection that was just accepted.
+    /// Takes the fault of a connection that was just accepted.
     pub(super) fn take_at_accept(&self) -> Option<Fault> {
         let mut plan = self.lock();
         let always = plan.always.clone().filter(Fault::is_at_accept);
         plan.accepts.pop_front().or(always)
     }
 
-    /// Whether the next request is to be left unread; then its fault is taken.
+    /// Returns whether the next request is to be left unread; a queued fault for that is taken.
     pub(super) fn take_unread(&self) -> bool {
         let mut plan = self.lock();
         match (plan.requests.front(), &plan.always) {
@@ -104,7 +104,7 @@ impl Script {
         }
     }
 
-    /// The fault of a request whose head has arrived.
+    /// Takes the fault of a request whose head has arrived.
     pub(super) fn take(&self, is_probe: bool) -> Option<Fault> {
         let mut plan = self.lock();
         if is_probe {

@@ -1,4 +1,4 @@
-//! State of a mock engine that its connections share.
+//! The state of a mock engine that its connections share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,6 @@ use super::records::Records;
 use super::script::Script;
 use super::spec::EngineSpec;
 
-/// State of an engine that its connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) spec: EngineSpec,

@@ -1,52 +1,52 @@
-//! What a mock engine imitates: its name, models, speed and engine kind.
+//! The specification of a mock engine: its name, models, speed and engine kind.
 
 use std::time::Duration;
 
 use crate::api::{Capabilities, is_same_model};
 
-/// One mock engine.
+/// The specification of one mock engine.
 #[derive(Debug, Clone)]
 pub struct EngineSpec {
-    /// Named in every text it responds.
+    /// Its name, which is part of every generated text.
     pub name: String,
     /// The models it serves; any other is a 404.
     pub models: Vec<EngineModel>,
-    /// How fast it responds.
+    /// The speed of its responses.
     pub pace: Pace,
-    /// Whose information pages it imitates.
+    /// The engine whose information pages it imitates.
     pub flavour: Flavour,
-    /// The key it wants on `/v1` and `/api`, as a bearer token or in `x-api-key`.
+    /// The key required on `/v1` and `/api`, as a bearer token or in `x-api-key`.
     pub api_key: Option<String>,
-    /// How many models fit into its memory, where it loads them on demand; it then reports them at
-    /// `/api/ps`.
+    /// The number of models that fit into its memory, if it loads them on demand; it then reports
+    /// them at `/api/ps`.
     pub memory: Option<usize>,
-    /// Whether [`super::Received::body`] keeps the bytes; off where only the responses matter.
+    /// If set, [`super::Received::body`] keeps the bytes; off if only the responses matter.
     pub keep_bodies: bool,
 }
 
-/// A model an engine serves.
+/// A model that an engine serves.
 #[derive(Debug, Clone)]
 pub struct EngineModel {
     /// Its name on the wire.
     pub id: String,
-    /// The longest prompt it takes, in tokens of four characters; a longer one is a 400.
+    /// The maximum prompt length, in tokens of four characters; a longer prompt is a 400.
     pub context_length: u32,
     /// Its capabilities; a request that needs more is a 400.
     pub capabilities: Capabilities,
 }
 
-/// How fast an engine responses, and how much it says.
+/// The speed of an engine, and the length of its responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// From the whole request to the first token.
+    /// The time from the complete request to the first token.
     pub first_token: Duration,
-    /// From each token to the next.
+    /// The time between two tokens.
     pub per_token: Duration,
-    /// The length of a response unless the request limits it further.
+    /// The length of a response unless the request sets a lower limit.
     pub tokens: u32,
 }
 
-/// Whose `/v1/models` and other information pages an engine serves.
+/// The engine whose `/v1/models` and other information pages are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// `max_model_len` in `/v1/models`; `/health`, `/version`.
@@ -60,7 +60,7 @@ pub enum Flavour {
 }
 
 impl EngineSpec {
-    /// A plain engine without a key that responds at once and keeps bodies.
+    /// Creates a plain engine without a key that responds at once and keeps bodies.
     pub fn new(name: &str, models: impl IntoIterator<Item = EngineModel>) -> Self {
         Self {
             name: name.to_owned(),
@@ -81,30 +81,31 @@ impl EngineSpec {
 }
 
 impl EngineModel {
-    /// A model that can do everything, with a context of 32768 tokens.
+    /// Creates a model with all capabilities and a context of 32768 tokens.
     pub fn new(id: &str) -> Self {
         Self { id: id.to_owned(), context_length: 32_768, capabilities: Capabilities::ALL }
     }
 }
 
 impl Pace {
-    /// Responses of `tokens` tokens without any waiting.
+    /// Creates a pace of `tokens` tokens without delays.
     pub const fn at_once(tokens: u32) -> Self {
         Self { first_token: Duration::ZERO, per_token: Duration::ZERO, tokens }
     }
 
-    /// How long an engine thinks before token `index`, counted from 0.
+    /// Returns the time that an engine works before token `index`, counted from 0.
     pub(super) fn before(&self, index: u32) -> Duration {
         if index == 0 { self.first_token } else { self.per_token }
     }
 
-    /// How long a response of `tokens` tokens takes.
+    /// Returns the time for a response of `tokens` tokens.
     pub(super) fn whole(&self, tokens: u32) -> Duration {
         self.first_token + self.per_token.saturating_mul(tokens.saturating_sub(1))
     }
 }
 
-/// Engines of three kinds: a small text model, one that sees, one with tools and JSON mode.
+/// Returns engines of three kinds: a small text model, one with vision, one with tools and JSON
+/// mode.
 pub fn fleet() -> [EngineSpec; 3] {
     let engine =
         |name: &str, flavour, model: EngineModel, [first_token, per_token]: [u64; 2]| EngineSpec {
@@ -135,15 +136,15 @@ pub fn fleet() -> [EngineSpec; 3] {
     ]
 }
 
-/// The engines of `penstock demo`: those of [`fleet`], and a replica of the text model.
+/// Returns the engines of `penstock demo`: those of [`fleet`], and a replica of the text model.
 pub fn replicated_fleet() -> Vec<EngineSpec> {
     let [text, vision, tools] = fleet();
     let replica = EngineSpec { name: "text-2".to_owned(), ..text.clone() };
     vec![text, replica, vision, tools]
 }
 
-/// The engines of `penstock demo --traffic`: the same, and further models on the Ollama, two of which fit into
-/// its memory.
+/// Returns the engines of `penstock demo --traffic`: the same, and further models on the Ollama,
+/// two of which fit into its memory.
 pub fn traffic_fleet() -> Vec<EngineSpec> {
     let mut engines = replicated_fleet();
     let further = ["llama3.2:3b", "nomic-embed-text"].map(|id| EngineModel {

@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::{EngineModel, EngineSpec, MockEngine, Pace};
 use client::{Client, Response};
 
-/// An engine `a` that serves `m` at once.
+/// Starts an engine `a` that serves `m` at once.
 async fn engine() -> MockEngine {
     MockEngine::start_local(EngineSpec::new("a", [EngineModel::new("m")])).await.unwrap()
 }
 
-/// An engine that takes an hour for everything.
+/// Starts an engine that takes an hour for everything.
 async fn slow_engine() -> MockEngine {
     let hour = Duration::from_secs(3600);
     let pace = Pace { first_token: hour, per_token: hour, tokens: 8 };
@@ -36,7 +36,7 @@ fn chat_stream() -> Value {
     with(chat(), &json!({"stream": true}))
 }
 
-/// `base` with the fields of `more`.
+/// Returns `base` with the fields of `more`.
 fn with(mut base: Value, more: &Value) -> Value {
     let fields = more.as_object().unwrap().clone();
     base.as_object_mut().unwrap().extend(fields);

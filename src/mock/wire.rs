@@ -1,5 +1,5 @@
-//! HTTP/1.1 by hand, on one accepted connection: reads requests strictly, writes whatever bytes it
-//! is given, and notices at every moment that the client has left.
+//! HTTP/1.1 by hand, on one accepted connection: reads requests strictly, writes any bytes, and
+//! notices at every moment that the client has left.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::wire::before;
 const LARGEST_BODY: ByteSize = ByteSize::mib(64);
 const LARGEST_CHUNK_LINE: usize = 64;
 
-/// The most a client may send ahead during a response; more stays in the kernel.
+/// The maximum read ahead during a response; further bytes stay in the kernel.
 const READ_AHEAD: usize = 64 << 10;
 
-/// How long a connection whose request was left unread is drained, so that its client can read the
-/// response before the reset.
+/// The time for which a connection with an unread request is drained, so that its client can read
+/// the response before the reset.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The client has closed its side or reset the connection.
 #[derive(Debug)]
 pub(super) struct Gone;
 
-/// Why a request could not be read.
+/// The reason why a request could not be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
     /// The client left before the request was complete.
@@ -49,7 +49,8 @@ impl Wire {
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// Waits for the first bytes of a request and shows them unread; `None` when the client leaves.
+    /// Waits for the first bytes of a request and returns them without consuming them; `None` if
+    /// the client leaves.
     pub(super) async fn peek(&self) -> Option<Vec<u8>> {
         if !self.buffer.is_empty() {
             return Some(self.buffer.to_vec());
@@ -97,7 +98,7 @@ impl Wire {
         }
     }
 
-    /// Bytes read and not used yet.
+    /// Returns the bytes that were read and not used yet.
     pub(super) fn leftover(&self) -> Bytes {
         Bytes::copy_from_slice(&self.buffer)
     }
@@ -152,7 +153,7 @@ impl Wire {
         written.await?.map_err(|_client_left| Gone)
     }
 
-    /// Waits, unless the client leaves.
+    /// Waits for `wait`, unless the client leaves.
     pub(super) async fn pause(&mut self, wait: Duration) -> Result<(), Gone> {
         if wait.is_zero() { Ok(()) } else { self.wait_for(tokio::time::sleep(wait)).await }
     }
@@ -177,14 +178,14 @@ impl Wire {
         _ = self.stream.shutdown().await;
     }
 
-    /// Closes with a FIN and drains what the client still sends for a moment.
+    /// Closes with a FIN and briefly drains the bytes that the client still sends.
     pub(super) async fn close_slowly(mut self) {
         _ = self.stream.shutdown().await;
         let drain = async {
             let mut scrap = [0; 4096];
             while let Ok(1..) = self.stream.read(&mut scrap).await {}
         };
-        // Either end is as good: the response is out, and the drain is a courtesy.
+        // Both outcomes are fine: the response is out, and the drain is a courtesy.
         _ = tokio::time::timeout(LINGER, drain).await;
     }
 
@@ -195,8 +196,8 @@ impl Wire {
     }
 }
 
-/// Runs `work` to its end unless the client leaves first. Bytes that arrive during it are kept
-/// for the next request.
+/// Runs `work` to its end unless the client leaves first. Bytes that arrive meanwhile are kept for
+/// the next request.
 async fn while_present<T>(
     reading: &mut ReadHalf<'_>,
     buffer: &mut BytesMut,

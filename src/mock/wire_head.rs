@@ -1,14 +1,15 @@
-//! The head of a request, read strictly: what penstock forwards must never need any lenience.
+//! The head of a request, parsed strictly: requests that penstock forwards must never need
+//! leniency.
 
 use crate::wire::between;
 use bytes::Bytes;
 
 const LARGEST_HEAD: usize = 256 << 10;
 
-/// How a request's body is framed.
+/// The framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyLength {
-    /// By `Content-Length`, or by its absence.
+    /// A `Content-Length`, or none.
     Known(u64),
     /// By chunks.
     Chunked,
@@ -25,7 +26,7 @@ pub(super) struct Head {
     pub(super) keeps_alive: bool,
 }
 
-/// Where the head ends in `bytes`, if it does yet.
+/// Returns the end of the head in `bytes`; `None` if it is incomplete.
 pub(super) fn head_end(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     let mut line_start = 0;
     for (at, byte) in bytes.iter().enumerate() {
@@ -87,13 +88,13 @@ impl Head {
         says(&self.headers, "expect", "100-continue")
     }
 
-    /// Whether this requests an information page rather than a model operation.
+    /// Returns whether the request is for an information page rather than a model operation.
     pub(super) fn is_probe(&self) -> bool {
         is_probe_line(format!("{} {} ", self.method, self.target).as_bytes())
     }
 }
 
-/// Whether a request that starts with `bytes` is for an information page.
+/// Returns whether a request that starts with `bytes` is for an information page.
 pub(super) fn is_probe_line(bytes: &[u8]) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST /api/show "].iter().any(|start| bytes.starts_with(start))
 }

@@ -1,6 +1,6 @@
-//! The access log: an observer that formats one JSON line per request for a writer thread. A request
-//! never waits for it: when the queue is full, lines are dropped and counted. Lines contain no prompt,
-//! no key and no query string, and are at most 5 KiB long.
+//! The access log: an observer that formats one JSON line per request for a writer thread. A
+//! request never waits for it: when the queue is full, lines are dropped and counted. Lines contain
+//! no prompt, no key and no query string, and are at most 5 KiB long.
 
 mod file;
 mod line;
@@ -19,10 +19,10 @@ use crate::observe::queue::{BoundedQueue, Deliveries};
 use crate::routing::{About, RequestObserver, RequestOutcome};
 use file::LineWriter;
 
-/// Lines that wait to be written; further ones are dropped and counted.
+/// The maximum number of lines that wait to be written; further ones are dropped and counted.
 const MAX_QUEUED_LINES: usize = 8192;
 
-/// Why the access log cannot start.
+/// The reason why the access log cannot start.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum AccessLogError {
@@ -66,10 +66,10 @@ impl AccessLog {
         Ok(Some(Self { queue, reopen, hashes, sample, sample_failed, replay }))
     }
 
-    /// Whether a start could open the configured log. Creates no file.
+    /// Checks that the configured log can be opened. Creates no file.
     ///
     /// # Errors
-    /// [`AccessLogError`] when it could not.
+    /// [`AccessLogError`] when it cannot.
     pub fn check(config: &AccessLogConfig) -> Result<(), AccessLogError> {
         let LogTarget::File(path) = &config.path else { return Ok(()) };
         file::check(path).map_err(|source| AccessLogError::Open { path: path.clone(), source })
@@ -88,7 +88,7 @@ impl AccessLog {
         }
     }
 
-    /// Counts of written, dropped and failed lines.
+    /// Returns the numbers of written, dropped and failed lines.
     pub fn deliveries(&self) -> Deliveries {
         self.queue.deliveries()
     }
@@ -96,7 +96,7 @@ impl AccessLog {
     fn is_sampled(&self, outcome: &RequestOutcome<'_>) -> bool {
         let share = if outcome.outcome == Outcome::Ok { self.sample } else { self.sample_failed };
         let hash = match outcome.about.request_id {
-            // Refused before it got an id: sampled at random.
+            // A request that was refused before it got an id is sampled at random.
             "" => self.hashes.hash_one(unix_time()),
             id => self.hashes.hash_one(id),
         };
@@ -110,7 +110,7 @@ impl RequestObserver for AccessLog {
         if !self.is_sampled(outcome) {
             return;
         }
-        // The reload gate may want the fields, too.
+        // The fields may be set for the reload gate alone.
         let replay = outcome.about.replay.filter(|_| self.replay);
         let about = About { replay, ..outcome.about };
         self.queue.put(line::to_line(&RequestOutcome { about, ..*outcome }, unix_time()));

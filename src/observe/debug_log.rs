@@ -1,11 +1,11 @@
-//! What happens to each request, as log messages at `debug`: where it goes and why, and the tokens that were
-//! counted for it. Above that level it costs a comparison.
+//! Logs the events of each request at `debug`: its backend, the reason, and the counted tokens.
+//! Above that level it costs a comparison.
 
 use tracing::debug;
 
 use crate::routing::{RequestObserver, RequestOutcome, Routed};
 
-/// Logs decisions and token counts at `debug`. The prompt and the keys of clients are in neither.
+/// Logs decisions and token counts at `debug`, without prompts and without keys of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct DebugLog;
 

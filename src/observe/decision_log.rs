@@ -1,5 +1,5 @@
-//! The latest routing decisions, for `/decisions`: an observer that writes into a ring buffer. A write
-//! never waits and never allocates.
+//! The latest routing decisions, for `/decisions`: an observer that writes into a ring buffer. A
+//! write never waits and never allocates.
 
 mod captures;
 
@@ -19,7 +19,7 @@ use crate::scan::RequestRequirements;
 use crate::units::{Timestamp, TokenCount, widen};
 use captures::Captures;
 
-/// How many decisions are kept.
+/// The number of decisions kept.
 pub const DECISIONS_KEPT: usize = 256;
 
 /// A text of bounded length, stored inline; longer texts are truncated.
@@ -78,7 +78,7 @@ struct Entry {
 pub struct DecisionReport {
     /// Sequence number since the start.
     pub number: u64,
-    /// Its age.
+    /// The age of the decision.
     pub seconds_ago: f64,
     /// The request's id.
     pub request_id: String,
@@ -86,51 +86,51 @@ pub struct DecisionReport {
     pub operation: &'static str,
     /// The requirements of the request.
     pub requirements: RequestRequirements,
-    /// The model it was sent for.
+    /// The model for which the request was sent.
     pub model: String,
-    /// The backend it was sent to.
+    /// The backend to which it was sent.
     pub backend: String,
     /// The strategy that picked it.
     pub strategy: &'static str,
-    /// Whether a fallback replaced the requested model.
+    /// True if a fallback replaced the requested model.
     pub fallback: bool,
-    /// Whether a capability was assumed.
+    /// True if a capability was assumed.
     pub assumed: bool,
-    /// The operation that it was converted to, where the backend does not serve its own.
+    /// The operation to which it was converted, if the backend does not serve the requested one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub converted_to: Option<&'static str>,
     /// The number of candidates.
     pub candidates: u32,
-    /// 1 for the first attempt of a request.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// The messages that were dropped to fit a context, if it was shortened.
+    /// The number of messages dropped to fit a context, if the request was shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_messages: Option<u32>,
-    /// The call that it is of an ensemble: `draft 1`, `critique 2`, `final`.
+    /// The call of an ensemble that it is: `draft 1`, `critique 2`, `final`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<String>,
-    /// What the scorers of the weighted strategy made of the backend.
+    /// The scores that the weighted strategy gave the backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scoring: Option<ScoringReport>,
 }
 
-/// What scorers made of a backend that was picked.
+/// The scores of a backend that was picked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ScoringReport {
     /// The sum of its scores by weight, 0..=1.
     pub total: f64,
-    /// Each scorer's own score, 0..=1.
+    /// The unweighted score of each scorer, 0..=1.
     pub scores: BTreeMap<&'static str, f64>,
-    /// Each scorer's part of all weights together.
+    /// The share of each scorer in the sum of all weights.
     pub weights: BTreeMap<&'static str, f64>,
-    /// Leading blocks of the prompt it was believed to have cached.
+    /// The leading blocks of the prompt that it was believed to have cached.
     pub matched_blocks: u32,
-    /// Full blocks of the prompt.
+    /// The full blocks of the prompt.
     pub prompt_blocks: u32,
-    /// Age of the telemetry of its engine; absent when the engine never reported any.
+    /// The age of its engine's telemetry; absent when the engine never reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry_age_ms: Option<f64>,
-    /// How far that could be relied on: unknown, fresh, stale or failing.
+    /// The reliability of the telemetry: unknown, fresh, stale or failing.
     pub telemetry: &'static str,
 }
 
@@ -150,13 +150,13 @@ impl Default for DecisionLog {
 }
 
 impl DecisionLog {
-    /// Decisions since the start.
+    /// Returns the number of decisions since the start.
     pub fn total(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Decisions captured since [`DecisionLog::forget_captures`], and the last `count` of them, newest
-    /// first.
+    /// Returns the number of decisions captured since [`DecisionLog::forget_captures`], and the
+    /// last `count` of them, newest first.
     pub fn captured(&self, count: usize) -> (u64, Vec<Arc<Capture>>) {
         self.captures.latest(count)
     }
@@ -166,7 +166,7 @@ impl DecisionLog {
         self.captures.clear();
     }
 
-    /// The last `count` decisions, newest first.
+    /// Returns the last `count` decisions, newest first.
     pub fn latest(&self, count: usize, now: Timestamp) -> Vec<DecisionReport> {
         let mut entries: Vec<Entry> = self.slots.iter().filter_map(|slot| *slot.lock()).collect();
         entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
@@ -180,7 +180,8 @@ impl RequestObserver for DecisionLog {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let index = number % DECISIONS_KEPT as u64;
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get(index));
-        // If a reader holds this slot, the entry is dropped: better to lose it than to delay a request.
+        // If a reader holds this slot, the entry is dropped: better to lose it than to delay a
+        // request.
         if let Some(mut slot) = slot.and_then(|slot| slot.try_lock()) {
             *slot = Some(Entry::new(number, event));
         }

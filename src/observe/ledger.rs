@@ -1,7 +1,8 @@
-//! The token ledger: an observer that counts the tokens of every request by backend, model and client
-//! key. Requests write counters without a lock (`cells`); a thread reads them every few seconds into the
-//! `books` and adds them to an SQLite database (`database`), whose totals it reads at start. Without a
-//! file the database is in memory. Whatever happens to the file, no request waits or fails for it.
+//! The token ledger: an observer that counts the tokens of every request by backend, model and
+//! client key. Requests write counters without a lock (`cells`). A thread reads them every few
+//! seconds into the `books` and adds them to an SQLite database (`database`), whose totals it reads
+//! at start. Without a file the database is in memory. No failure of the file makes a request wait
+//! or fail.
 
 mod batch;
 mod books;
@@ -39,10 +40,10 @@ use cells::{Cells, Labels};
 use figures::Figures;
 use writer::{Command, Writer};
 
-/// Queries that wait for the thread; further ones are refused.
+/// The maximum number of queries that wait for the thread; further ones are refused.
 const MAX_COMMANDS: usize = 16;
 
-/// Why a query has no result.
+/// The reason why a query has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// Too many queries wait.
@@ -53,7 +54,7 @@ pub enum QueryError {
     Database(#[from] DatabaseError),
 }
 
-/// What requests, readers and the thread share.
+/// The state that requests, readers and the thread share.
 #[derive(Debug)]
 struct Shared {
     cells: Cells,
@@ -78,8 +79,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the database, reads its totals, and starts the thread. A database that cannot be used is
-    /// logged and tried again with every write.
+    /// Opens the database, reads its totals, and starts the thread. A failure of the database is
+    /// logged, and every write tries to open it again.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -101,10 +102,10 @@ impl Ledger {
         Ok(Self { shared, has_file, commands })
     }
 
-    /// Whether a start could use the configured file. Creates none.
+    /// Checks that the configured file can be used. Creates none.
     ///
     /// # Errors
-    /// Why it could not.
+    /// [`DatabaseError`] when it cannot.
     pub fn check(config: &LedgerConfig) -> Result<(), DatabaseError> {
         config.path.as_deref().map_or(Ok(()), report::check)
     }
@@ -116,8 +117,8 @@ impl Ledger {
         self.shared.settings.store(Arc::new(generation.config.ledger.clone()));
     }
 
-    /// Writes everything counted so far; tries again for at most `limit` while the file is locked.
-    /// Returns whether it is written.
+    /// Writes everything counted so far; retries for at most `limit` while the file is locked.
+    /// Returns whether everything is written.
     pub fn flush(&self, limit: Duration) -> bool {
         const PAUSE: Duration = Duration::from_millis(20);
         let mut left = limit;
@@ -138,7 +139,7 @@ impl Ledger {
         }
     }
 
-    /// Tokens per backend and model: those of the file and those not yet written.
+    /// Returns the tokens per backend and model, written or not.
     pub fn totals(&self) -> Totals {
         let minute = unix_seconds() / 60;
         let mut books = self.shared.books.lock();
@@ -146,7 +147,7 @@ impl Ledger {
         books.totals()
     }
 
-    /// The tokens of a model by minute and backend, newest first.
+    /// Returns the tokens of a model by minute and backend, newest first.
     ///
     /// # Errors
     /// [`QueryError`] when the database cannot be read now.
@@ -154,7 +155,8 @@ impl Ledger {
         self.query(|response| Command::TimeSeries { model, response }).await
     }
 
-    /// The number of daily groups before a Unix time; `deletes` removes the rows by minute before it.
+    /// Returns the number of daily groups before a Unix time; `deletes` removes the rows by minute
+    /// before it.
     ///
     /// # Errors
     /// [`QueryError`] when the database cannot be used now.
@@ -166,7 +168,7 @@ impl Ledger {
         self.query(|response| Command::DailyGroups { before, deletes, response }).await
     }
 
-    /// The sums of `query`, the largest first: those of the database and those not yet written.
+    /// Returns the sums of `query`, the largest first, including counts not yet written.
     ///
     /// # Errors
     /// [`QueryError`] when the database cannot be read now.
@@ -174,7 +176,7 @@ impl Ledger {
         self.query(|response| Command::Report { query, response }).await
     }
 
-    /// Whether counts are kept in a file; otherwise they are lost when the process ends.
+    /// Returns whether counts are kept in a file; otherwise they are lost when the process ends.
     pub fn has_file(&self) -> bool {
         self.has_file
     }
@@ -193,7 +195,7 @@ impl Ledger {
         Ok(response.await.map_err(|_gone| QueryError::Busy)??)
     }
 
-    /// What the metrics show.
+    /// Returns the figures that the metrics show.
     pub fn figures(&self) -> LedgerReport {
         let (pending, shrunk) = {
             let books = self.shared.books.lock();

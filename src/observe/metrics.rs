@@ -45,7 +45,7 @@ use distribution::{Distributions, observe};
 use outcome::{OutcomeId, status_label};
 use requests::{RequestKey, Requests};
 
-/// What a scrape reads: the owners of all figures that are not counted in [`Metrics`].
+/// The sources of a scrape: the owners of all figures that are not counted in [`Metrics`].
 pub struct Scrape<'a> {
     /// The time of the scrape.
     pub now: Timestamp,
@@ -61,7 +61,7 @@ pub struct Scrape<'a> {
     pub access_log: Option<&'a AccessLog>,
     /// The span exporter, if configured.
     pub spans: Option<&'a SpanExporter>,
-    /// Live usage and the token ledger, where they run.
+    /// Live usage and the token ledger, if they run.
     pub usage: Option<&'a LiveUsage>,
 }
 
@@ -89,7 +89,7 @@ pub struct Metrics {
     pub reloads: Reloads,
     /// Connections to the admin port.
     pub admin_connections: AdminConnections,
-    /// Seconds since 1970.
+    /// The start time, in seconds since 1970.
     started_at: u64,
 }
 
@@ -101,7 +101,7 @@ impl Metrics {
     pub fn new(generation: &Generation) -> Result<Self, prometheus::Error> {
         let metrics = Self {
             model_names: Names::new(generation.config.limits.metric_models, "unknown"),
-            // Reloads bring new names: room for four times the largest fleet.
+            // Reloads bring new names, so there is room for four times the largest fleet.
             backend_names: Names::new(4 * MAX_BACKENDS, "none"),
             kinds: Distributions::new()?,
             backends: Backends::default(),
@@ -126,7 +126,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Adds series for the backends of a topology; call it for each new topology. A backend that
+    /// Adds series for the backends of a topology; called for each new topology. A backend that
     /// returns under its old name continues its old counters.
     pub fn learn_backends(&self, topology: &Topology) {
         self.backends.learn(topology, &self.backend_names, &self.kinds.first_tokens);

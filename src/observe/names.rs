@@ -1,4 +1,4 @@
-//! Label values: each gets a number when it is first seen, and their count is bounded, so that no
+//! Label values: each gets a number when it is first seen. Their count is bounded, so that no
 //! client can grow the page. A lookup takes no lock.
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// A table of at most `limit` names in addition to `placeholder` (the label value without a name) and
-    /// [`OTHER`].
+    /// Creates a table of at most `limit` names in addition to `placeholder` (the label value for a
+    /// missing name) and [`OTHER`].
     pub(super) fn new(limit: usize, placeholder: &str) -> Self {
         let limit = limit.saturating_add(2).min(usize::from(u16::MAX));
         let names = Self { table: ArcSwap::default(), limit, writer: Mutex::default() };
@@ -41,10 +41,10 @@ impl Names {
 
     /// All names over the limit.
     pub(super) const OTHER: NameId = NameId(0);
-    /// The label value without a name.
+    /// The label value for a missing name.
     pub(super) const PLACEHOLDER: NameId = NameId(1);
 
-    /// The id of `name`; [`Names::OTHER`] for a new name once the table is full.
+    /// Returns the id of `name`; [`Names::OTHER`] for a new name once the table is full.
     pub(super) fn id(&self, name: &str) -> NameId {
         let table = self.table.load();
         match table.by_name.get(name) {
@@ -54,7 +54,7 @@ impl Names {
         }
     }
 
-    /// The name with that number.
+    /// Returns the name with that id.
     pub(super) fn name(&self, id: NameId) -> Arc<str> {
         let table = self.table.load();
         table.all.get(usize::from(id.0)).cloned().unwrap_or_else(|| Arc::from(OTHER))

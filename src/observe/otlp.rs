@@ -1,6 +1,6 @@
 //! Trace export: an observer that records a span for each sampled request and each of its attempts,
-//! by OpenTelemetry's conventions for generative AI, and sends them as OTLP/JSON over HTTP. Off the hot
-//! path and bounded, like the access log.
+//! by OpenTelemetry's conventions for generative AI, and sends them as OTLP/JSON over HTTP. Off the
+//! hot path and bounded, like the access log.
 
 #[cfg(feature = "otlp")]
 mod collector;
@@ -19,7 +19,7 @@ use crate::{
     routing::{AttemptEnded, RequestOutcome},
 };
 
-/// Spans that wait for the collector; further ones are dropped and counted.
+/// The maximum number of spans that wait for the collector; further ones are dropped and counted.
 #[cfg(feature = "otlp")]
 const MAX_QUEUED_SPANS: usize = 4096;
 
@@ -39,7 +39,7 @@ impl SpanExporter {
         BoundedQueue::start(collector, MAX_QUEUED_SPANS).map(|queue| Some(Self(queue)))
     }
 
-    /// This build has no export, and its configuration accepts no collector.
+    /// Starts nothing: this build has no export, and its configuration accepts no collector.
     ///
     /// # Errors
     /// None.
@@ -55,7 +55,7 @@ impl SpanExporter {
         }
     }
 
-    /// Counts of sent, dropped and failed spans.
+    /// Returns the numbers of sent, dropped and failed spans.
     pub fn deliveries(&self) -> Deliveries {
         self.0.deliveries()
     }

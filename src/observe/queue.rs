@@ -1,5 +1,5 @@
-//! A bounded queue in front of a sink (file, collector), drained in batches by one thread. Producers
-//! never wait: an item for a full queue is dropped and counted. Bottom layer.
+//! A bounded queue in front of a sink (file, collector), drained in batches by one thread.
+//! Producers never wait: an item for a full queue is dropped and counted. Bottom layer.
 
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ const BATCH: usize = 256;
 
 /// The destination of items; runs on the thread of the queue.
 pub trait Sink: Send + 'static {
-    /// Its name in log messages.
+    /// The name of the sink in log messages.
     const NAME: &'static str;
-    /// How long the first item of a batch waits for further ones.
+    /// The time that the first item of a batch waits for further ones.
     const BATCH_DELAY: Duration;
 
     /// Delivers a batch.
@@ -23,21 +23,21 @@ pub trait Sink: Send + 'static {
     /// When the delivery fails; the batch is dropped.
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()>;
 
-    /// Where it delivers to, for log messages.
+    /// Returns the destination, for log messages.
     fn destination(&self) -> String;
 
     /// Called after [`BoundedQueue::wake`].
     fn wake(&mut self) {}
 }
 
-/// Counts of items by result.
+/// The numbers of items by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deliveries {
-    /// Delivered.
+    /// Items delivered.
     pub delivered: u64,
-    /// Dropped because the queue was full.
+    /// Items dropped because the queue was full.
     pub dropped: u64,
-    /// Dropped because the delivery failed.
+    /// Items dropped because the delivery failed.
     pub failed: u64,
 }
 
@@ -91,14 +91,14 @@ impl BoundedQueue {
         }
     }
 
-    /// Calls [`Sink::wake`]; unnecessary while the queue is full, as its thread is then running.
+    /// Calls [`Sink::wake`]. Unnecessary while the queue is full, as its thread is then running.
     pub fn wake(&self) {
         if self.sender.try_send(Message::Wake).is_err() {
             tracing::debug!("queue full, wake-up skipped");
         }
     }
 
-    /// Waits until all queued items are delivered, at most `limit`; returns whether they are.
+    /// Waits until all queued items are delivered, at most `limit`. Returns whether they are.
     pub fn flush(&self, limit: Duration) -> bool {
         const PAUSE: Duration = Duration::from_millis(5);
         let (done, flushed) = sync_channel(1);
@@ -113,7 +113,7 @@ impl BoundedQueue {
         flushed.recv_timeout(left).is_ok()
     }
 
-    /// Counts of items by result.
+    /// Returns the numbers of items by result.
     pub fn deliveries(&self) -> Deliveries {
         let Counts { delivered, dropped, failed } = &*self.counts;
         let [delivered, dropped, failed] =
@@ -131,7 +131,7 @@ struct Thread<C> {
 }
 
 impl<C: Sink> Thread<C> {
-    /// Delivers until the last producer is gone.
+    /// Delivers until the last producer is dropped.
     fn run(mut self) {
         while let Ok(message) = self.receiver.recv() {
             self.take(message);

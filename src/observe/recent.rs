@@ -1,5 +1,6 @@
-//! The recent traffic, for the simulation of a new configuration before a reload (`routing.reload_gate`): times, token
-//! counts and salted hashes, no text. Bounded in time and number.
+//! The recent traffic, for the simulation of a new configuration before a reload
+//! (`routing.reload_gate`): times, token counts and salted hashes, no text. Bounded in time and
+//! number.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,20 +15,20 @@ use crate::routing::{RequestObserver, RequestOutcome};
 use crate::sim::replay::ServedRequest;
 use crate::units::to_micros;
 
-/// The most requests that are kept.
+/// The maximum number of requests kept.
 const MOST_REQUESTS: usize = 20_000;
 
-/// The requests that were served in the last minutes.
+/// The requests served in the last minutes.
 #[derive(Debug, Default)]
 pub struct RecentTraffic {
-    /// How long a request is kept, in microseconds; 0 keeps none.
+    /// The time that a request is kept, in microseconds; 0 keeps none.
     window: AtomicU64,
-    // Locked once per request at its end, and only where the gate is configured.
+    // Locked once per request at its end, and only if the gate is configured.
     requests: Mutex<VecDeque<ServedRequest>>,
 }
 
 impl RecentTraffic {
-    /// Follows the configuration: without a gate, nothing is kept.
+    /// Applies the configuration: without a gate, nothing is kept.
     pub fn configure(&self, gate: Option<&ReloadGateConfig>) {
         let window = gate.map_or(0, |gate| to_micros(gate.window));
         self.window.store(window, Ordering::Relaxed);
@@ -36,7 +37,7 @@ impl RecentTraffic {
         }
     }
 
-    /// What was served within the last `window`, the oldest first.
+    /// Returns the requests served within the last `window`, the oldest first.
     pub fn within(&self, window: Duration) -> Vec<ServedRequest> {
         let since = now().before(window);
         let requests = self.requests.lock();

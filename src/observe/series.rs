@@ -1,6 +1,6 @@
 //! Series by their labels. Readers find an existing series without a lock: the map behind the
 //! `ArcSwap` is immutable. A new series is added to a copy of the map, once per combination of
-//! labels; the mutex keeps two writers from losing each other's copy.
+//! labels; the mutex prevents two writers from losing each other's copy.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ impl<K, V> Default for SeriesMap<K, V> {
 
 impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
     /// Calls `work` with the series of `key`, which `make` creates on first use.
-    // A borrow, not a clone: all threads would write to the cache line of its reference count.
+    // A borrow, not a clone: otherwise all threads would write to the cache line of its reference
+    // count.
     pub(super) fn with<R>(
         &self,
         key: K,
@@ -37,18 +38,18 @@ impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
         }
     }
 
-    /// The series of `key`, for callers that keep it.
+    /// Returns the series of `key`, for callers that keep it.
     pub(super) fn get_or_add(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let found = self.map.load().get(&key).cloned();
         found.unwrap_or_else(|| self.add(key, make))
     }
 
-    /// The number of series.
+    /// Returns the number of series.
     pub(super) fn len(&self) -> usize {
         self.map.load().len()
     }
 
-    /// Whether there is a series of `key`.
+    /// Returns whether there is a series of `key`.
     pub(super) fn contains(&self, key: K) -> bool {
         self.map.load().contains_key(&key)
     }
@@ -72,7 +73,7 @@ impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
         series
     }
 
-    /// Every series, in the order of their keys.
+    /// Returns every series, in the order of their keys.
     pub(super) fn sorted(&self) -> Vec<(K, Arc<V>)>
     where
         K: Ord,

@@ -1,8 +1,8 @@
 //! Live usage: requests in flight and tokens per backend and model, as pages and as event streams.
 //!
-//! Nothing is pushed by requests. Each stream looks every `usage.interval` whether the state differs from
-//! what it sent last; all streams share one rendering of it. So a request pays nothing for subscribers, a
-//! slow reader delays only itself, skips what it missed, and gets the newest state last.
+//! Requests push nothing. Every `usage.interval`, each stream compares the state with the one that
+//! it sent last; all streams share one rendering. So a request pays nothing for subscribers, and a
+//! slow reader delays only itself, skips the states that it missed, and gets the newest state last.
 
 mod pages;
 mod stream;
@@ -25,25 +25,26 @@ use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 use crate::routing::Generation;
 use crate::units::Timestamp;
 
-/// The interval grows with the number of open streams: so many events per second at most in all.
+/// The maximum number of events per second in total: the interval grows with the number of open
+/// streams.
 const EVENTS_PER_SECOND: u64 = 1000;
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// The body or the query is wrong.
+    /// The body or the query is invalid.
     #[error("{message}")]
     Invalid {
-        /// What is wrong with it.
+        /// A description of the error.
         message: &'static str,
     },
     /// Neither the fleet nor the ledger knows the model.
     #[error("model '{model}' not found")]
     UnknownModel {
-        /// Its name.
+        /// The name of the model.
         model: String,
     },
-    /// `usage.streams` are open.
+    /// The maximum number of streams (`usage.streams`) is open.
     #[error("too many usage streams are open (usage.streams: {limit})")]
     TooManyStreams {
         /// The limit.
@@ -65,9 +66,9 @@ pub enum UsageReply {
 /// A rendering of the state.
 #[derive(Debug, Default)]
 struct Snapshot {
-    /// Grows when the state differs from the one before.
+    /// The number of the snapshot. It grows when the state differs from the previous one.
     number: u64,
-    /// The event as it is sent.
+    /// The event in the form in which it is sent.
     event: Bytes,
 }
 
@@ -79,10 +80,10 @@ pub struct LiveUsage {
     /// Set when the process shuts down: every stream ends.
     stopping: Arc<AtomicBool>,
     snapshot: ArcSwap<Snapshot>,
-    /// When the snapshot was made; held by who makes the next.
+    /// The time of the snapshot. The stream that renders the next one holds the lock.
     made_at: Mutex<Option<Timestamp>>,
     streams: Arc<AtomicUsize>,
-    /// Streams opened so far: spreads their events over the interval.
+    /// The number of streams opened so far: spreads their events over the interval.
     opened: AtomicU64,
     refused: AtomicU64,
 }
@@ -106,7 +107,7 @@ impl LiveUsage {
         }
     }
 
-    /// From now on, this configuration and its fleet apply; to the ledger, too.
+    /// Applies a new configuration and its fleet, also to the ledger.
     pub fn adopt(&self, generation: Arc<Generation>) {
         self.ledger.adopt(&generation);
         self.generation.store(generation);
@@ -117,12 +118,12 @@ impl LiveUsage {
         &self.ledger
     }
 
-    /// Open streams.
+    /// Returns the number of open streams.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Streams that were refused because of `usage.streams`.
+    /// Returns the number of streams refused because of `usage.streams`.
     pub fn refused_streams(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -148,8 +149,8 @@ impl LiveUsage {
         Ok(UsageReply::Page(page))
     }
 
-    /// The health of the backends by their URLs, as the NOMYO Router reports it, and whether any of them
-    /// is healthy. Without `has_details`, URLs stay private.
+    /// Returns the health of the backends by their URLs, as the NOMYO Router reports it, and
+    /// whether any of them is healthy. Without `has_details`, URLs stay private.
     pub fn health(&self, has_details: bool) -> (bool, Vec<u8>) {
         pages::health(&self.generation.load(), has_details)
     }
@@ -165,18 +166,19 @@ impl LiveUsage {
         Ok(UsageStream::new(Arc::clone(self), serial))
     }
 
-    /// The time between two events of a stream.
+    /// Returns the time between two events of a stream.
     fn interval(&self) -> Duration {
         let open = u64::try_from(self.streams()).unwrap_or(u64::MAX);
         let shared = Duration::from_millis(open.saturating_mul(1000) / EVENTS_PER_SECOND);
         self.generation.load().config.usage.interval.max(shared)
     }
 
-    /// The state now, or not long ago: a stream that gets an old one finds the next at its next look.
+    /// Returns the current state, or a recent one. A stream that gets an old state gets the next
+    /// one an interval later.
     fn snapshot(&self) -> Arc<Snapshot> {
         let latest = self.snapshot.load_full();
         let made_at = match latest.number {
-            // The first one is waited for.
+            // A stream waits only for the first snapshot.
             0 => Some(self.made_at.lock()),
             _ => self.made_at.try_lock(),
         };
@@ -214,7 +216,7 @@ impl LiveUsage {
     async fn days(&self, request: UsageRequest<'_>) -> Result<Vec<u8>, UsageError> {
         let (days, deletes) = pages::requested_days(request.body)?;
         let before = crate::clock::unix_seconds().saturating_sub(u64::from(days) * 24 * 3600);
-        // Whole days: the rows by minute of the day itself stay together.
+        // Whole days, so that the rows by minute of one day stay together.
         let groups = self.ledger.daily_groups(before - before % (24 * 3600), deletes).await?;
         Ok(pages::days(days, deletes, groups))
     }

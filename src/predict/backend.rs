@@ -1,5 +1,5 @@
-//! All that is learned of one model on one backend, and the tickets of the requests there. Single-threaded: see
-//! [`super::Predictor`] for what is shared.
+//! The learned state of one model on one backend, and the tickets of the requests there.
+//! Single-threaded: [`super::Predictor`] is the shared form.
 
 use super::batch_share::BatchShare;
 use super::bursts::{Bursts, SAME};
@@ -18,38 +18,43 @@ use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
 use super::wait_curve::WaitCurve;
 
-/// Gaps and first tokens below which predictions are not trusted.
+/// The numbers of gaps and of first tokens below which predictions are not trusted.
 const LEAST_GAPS: f64 = 50.0;
 const LEAST_FIRST_TOKENS: f64 = 15.0;
-/// First tokens after a change of the engine that show whether predictions are right again.
+/// The number of first tokens after a change of the engine that show whether predictions are right
+/// again.
 const FIRST_TOKENS_AFTER_CHANGE: f64 = 30.0;
-/// The largest share within the 90th percentile: beyond, too much is predicted. Where too little is, a request that is
-/// late even so is late.
+/// The largest trusted share of first tokens within the 90th percentile: above it, predictions are
+/// too long. Predictions that are too short need no bound: a request that is late by them is late.
 const MOST_COVERAGE: f64 = 0.97;
-/// Unless what is predicted is right nearly always, as on an engine that takes the same time for everything.
+/// The error below which a larger share is trusted as well: on an engine that takes the same time
+/// for everything, predictions are nearly always right.
 const SMALL_ERROR: f64 = 0.15;
-/// An error beyond which nothing is known, whatever share comes within the 90th percentile: predictions are off by as much as
-/// the truth.
+/// The error at which predictions are not trusted, whatever share comes within the 90th percentile:
+/// they are off by as much as the truth.
 const MOST_ERROR: f64 = 1.0;
-/// First tokens before the coverage counts.
+/// The number of first tokens from which on the coverage counts.
 const COVERAGE_SEEN: f64 = 100.0;
-/// By how much a wait has to exceed its prediction, and then itself, to be learned from.
+/// The factor by which a wait must exceed its prediction, and then the wait last learned, to be
+/// learned from.
 const OVERRUN: f64 = 1.5;
-/// The steps that a prompt takes at most although nothing is before it, besides those that its length explains.
+/// The most steps until the first token of a prompt with nothing before it, besides those that its
+/// length explains.
 const MAX_FIRST_STEPS: f64 = 4.0;
-/// The tokens over which a stream may spend the time that it is ahead of its objective.
+/// The number of tokens over which a stream may spend its lead over its objective.
 const SLACK_TOKENS: f64 = 64.0;
-/// The share of the room for streams above which it is computed when they end.
+/// The fraction of the room for streams above which the wait curve is computed.
 const NEARLY_FULL: f64 = 0.5;
 
-/// What an engine reports of itself; the limits are infinite where it does not.
+/// The limits and the load that an engine reports; a limit that it does not report is infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reported {
-    /// How many requests it runs at a time.
+    /// The number of requests that it runs at a time.
     pub slots: f64,
     /// The size of its KV cache in tokens.
     pub kv_tokens: f64,
-    /// The requests that run there while others wait in it although its KV cache has room; `None` where none do.
+    /// The number of running requests while others wait in the engine although its KV cache has
+    /// room; `None` if none wait.
     pub running_full: Option<f64>,
 }
 
@@ -68,28 +73,28 @@ pub struct BackendPredictor {
     coefficients: Coefficients,
     limits: EngineLimits,
     learned_limits: LimitLearner,
-    /// Whether the engine reports its slots, and the size of its KV cache.
+    /// True if the engine reports its slots, and the size of its KV cache.
     knows_slots: bool,
     knows_kv_tokens: bool,
-    /// Whether it started with what was learned of another backend, or of another version here.
+    /// True if it started with the learned state of another backend, or of another version here.
     is_informed: bool,
     prompts: Prompts,
-    /// Requests without a first token, whole responses not among them.
+    /// The number of requests without a first token, except those with a response in one piece.
     waiting: u32,
     streams: Streams,
     /// The most streams that the engine has had at one time.
     most_streams: f64,
     stall: Stall,
-    /// What other penstocks have there, as they reported it last.
+    /// The load of peers there, as counted from their reports.
     others: EngineShare,
     lengths: Lengths,
     residual: Residual,
     allowed: Allowances,
     sent: u64,
-    /// When the last step ended, and how many did.
+    /// The end of the last step, and the number of steps that have ended.
     step_ended: f64,
     steps_seen: f64,
-    /// Whether the current step computes no prompt, as far as is known.
+    /// True if the current step computes no prompt, as far as is known.
     is_clean: bool,
     bursts: Bursts,
     pace: Pace,
@@ -98,7 +103,7 @@ pub struct BackendPredictor {
 }
 
 impl BackendPredictor {
-    /// Starts with the step time of an engine like it.
+    /// Starts with the step times of a similar engine.
     pub fn new(prior: &Coefficients, limits: EngineLimits) -> Self {
         Self {
             steps: StepLearner::new(prior),
@@ -130,7 +135,7 @@ impl BackendPredictor {
         }
     }
 
-    /// What decisions read at `now`.
+    /// Returns the state that decisions read at `now`.
     pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
         let (others, outside) = (&self.others, self.prompts.outside());
         let is_tried = self.waiting > 0 || self.streams.count() >= 1.0;
@@ -158,12 +163,12 @@ impl BackendPredictor {
         }
     }
 
-    /// Predicts a request at `now`.
+    /// Predicts the latencies of a request at `now`.
     pub fn predict(&self, waits: &WaitCurve, sent: &Sent, now: f64) -> Prediction {
         predict(&self.view(waits, now), sent, now)
     }
 
-    /// A request is sent by this prediction. `objective`: for its time per token.
+    /// Adds a request that is sent by this prediction. `objective` is for its time per token.
     pub fn sent(
         &mut self,
         sent: Sent,
@@ -176,7 +181,7 @@ impl BackendPredictor {
             self.stall.tried(self.step(), now);
         }
         let is_idle = own_idle && self.others.waiting < 1.0 && self.others.streams < 1.0;
-        // Nothing showed when the steps before ended.
+        // While the engine was idle, nothing showed the ends of its steps.
         self.is_clean &= !own_idle;
         self.sent += 1;
         let number = self.sent;
@@ -193,7 +198,7 @@ impl BackendPredictor {
         self.prompts.send(prompt, is_idle.then_some(StepEnd { at: now, number: self.steps_seen }));
         self.is_clean &= !is_idle;
         let (allowed, first_at, age) = (None, 0.0, 0);
-        // One that is missed even alone is no reason to keep others away.
+        // An objective that is missed even alone is no reason to keep others away.
         let alone = self.coefficients.step(1.0, sent.prompt);
         let objective = objective.filter(|objective| *objective >= alone);
         let mut ticket =
@@ -206,7 +211,7 @@ impl BackendPredictor {
         ticket
     }
 
-    /// Its first token has come.
+    /// Learns from the first token of a request.
     pub fn first_token(&mut self, ticket: &mut Ticket, now: f64) {
         if ticket.age > 0 {
             return;
@@ -225,7 +230,7 @@ impl BackendPredictor {
         }
         self.is_clean = false;
         self.stall.computed(ticket.prediction.work, now);
-        // Beside requests that came later it was not alone.
+        // If another request was sent later, this one was not alone on the engine.
         if regime != Regime::Idle || ticket.number == self.sent {
             self.residual.learn(regime, raw, took);
         }
@@ -248,7 +253,7 @@ impl BackendPredictor {
         self.coefficients.step(self.all_streams(), self.all_context())
     }
 
-    /// The share of the time that prefills took lately.
+    /// Returns the share of the time that prefills took lately.
     fn prefill_share(&self, now: f64) -> f64 {
         let (recent, changed) = self.prompts.recent();
         share_at(recent, changed, now)
@@ -262,7 +267,7 @@ impl BackendPredictor {
         self.streams.context() + self.others.context
     }
 
-    /// It has emitted so many tokens.
+    /// Records that the stream has emitted `tokens` tokens in all.
     pub fn progress(&mut self, ticket: &mut Ticket, tokens: u32, now: f64) {
         if ticket.age == 0 || tokens <= ticket.age {
             return;
@@ -276,13 +281,13 @@ impl BackendPredictor {
         }
     }
 
-    /// Further tokens have come, for a caller that does not see which: the simulator.
+    /// Records further tokens, for a caller that does not see of which stream: the simulator.
     pub fn emitted(&mut self, now: f64) {
         self.stall.emitted(now);
     }
 
-    /// It has ended: with all its tokens, or cut by its client or a failure. `output`: its tokens, where they are known
-    /// better than from the stream.
+    /// Ends a request: with all its tokens, or cut by its client or a failure. `output` is its
+    /// number of tokens, where that is known better than from the stream.
     pub fn ended(&mut self, ticket: &mut Ticket, output: Option<u32>, is_complete: bool, now: f64) {
         if ticket.age == 0 {
             self.no_token(ticket, is_complete, now);
@@ -314,7 +319,8 @@ impl BackendPredictor {
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
     }
 
-    /// It has ended, and none of its tokens was seen: it came as a whole, or was cut before.
+    /// Records the end of a request of which no token was seen: it came as a whole, or was cut
+    /// before.
     fn no_token(&mut self, ticket: &Ticket, is_complete: bool, now: f64) {
         if is_complete {
             return self.stall.emitted(now);
@@ -323,18 +329,18 @@ impl BackendPredictor {
         self.stall.left(ticket.sent_at, expected, self.step(), now);
     }
 
-    /// How many steps have ended.
+    /// Returns the number of steps that have ended.
     pub fn steps_seen(&self) -> f64 {
         self.steps_seen
     }
 
-    /// How long a step takes now, and when the last one ended.
+    /// Returns the duration of a step now, and the end of the last one.
     pub fn steps(&self) -> (f64, f64) {
         (self.step(), self.step_ended)
     }
 
-    /// Learns from requests that wait for longer than was predicted, with what the engine reports, and computes what changes
-    /// slowly. Call it about once a second.
+    /// Learns from requests that wait for longer than predicted and from what the engine reports,
+    /// and computes the numbers that change slowly. Call it about once a second.
     pub fn refresh(&mut self, waits: &WaitCurve, reported: Reported, now: f64) {
         self.set_limits(reported.slots, reported.kv_tokens);
         self.prompts.forget_done(now);
@@ -364,12 +370,14 @@ impl BackendPredictor {
         }
     }
 
-    /// The share of an objective for the time per token that a prediction may reach before the batch is full.
+    /// Returns the share of an objective for the time per token that a prediction may reach before
+    /// the batch is full.
     pub fn batch_share(&self) -> f64 {
         self.batch_share.get()
     }
 
-    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    /// Returns when the first token of the oldest prompt is due if nothing is before it; infinite
+    /// if none waits.
     pub fn oldest_due(&self) -> f64 {
         self.prompts.first_waiting().map_or(f64::INFINITY, |one| {
             let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
@@ -377,18 +385,21 @@ impl BackendPredictor {
         })
     }
 
-    /// The least time per token that a running stream can bear; infinite where none has an objective.
+    /// Returns the least time per token that a running stream can bear; infinite if none has an
+    /// objective.
     pub fn tightest(&self) -> f64 {
         self.allowed.tightest()
     }
 
-    /// Whether it has seen enough, and was right often enough, for a request to be refused by it.
+    /// Returns whether it has seen enough, and was right often enough, to refuse a request by its
+    /// predictions.
     pub fn is_trusted(&self) -> bool {
         let seen = self.residual.seen();
         let is_covered =
             self.residual.coverage() <= MOST_COVERAGE || self.residual.error() < SMALL_ERROR;
         let is_known = match seen < COVERAGE_SEEN {
-            // An engine that never stops reading prompts has no gaps to learn from: its coverage shows what is known.
+            // An engine that never stops reading prompts has no gaps to learn from: its coverage
+            // counts.
             true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,
             false => is_covered,
         };
@@ -398,27 +409,27 @@ impl BackendPredictor {
         is_known && is_settled && self.residual.error() < MOST_ERROR
     }
 
-    /// What it has learned of the engine's steps.
+    /// Returns the learned step times of the engine.
     pub fn coefficients(&self) -> &Coefficients {
         &self.coefficients
     }
 
-    /// What predictions missed lately.
+    /// Returns the recent residual of predictions.
     pub fn residual(&self) -> &Residual {
         &self.residual
     }
 
-    /// Gaps that it has learned from.
+    /// Returns the number of gaps that it has learned from.
     pub fn gaps(&self) -> f64 {
         self.steps.gaps()
     }
 
-    /// The prompts that were sent to it.
+    /// Returns the prompts that were sent and have no first token yet.
     pub fn prompts(&self) -> &Prompts {
         &self.prompts
     }
 
-    /// Requests without a first token, and streams.
+    /// Returns the numbers of requests without a first token and of streams.
     pub fn counts(&self) -> (f64, f64) {
         (self.waiting.into(), self.streams.count())
     }

@@ -77,7 +77,8 @@ fn requests_that_end_in_any_way_leave_nothing() {
     assert_eq!(predictor.predict(&waits, &SENT, 1e8).backlog, 0.0);
 }
 
-/// A stream that is ahead of its objective lends what it saved; one that is late does not ask for more.
+/// A stream ahead of its objective lends what it saved; a late one demands no more than its
+/// objective.
 #[test]
 fn stream_that_is_ahead_bears_slower_steps() {
     let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
@@ -165,7 +166,8 @@ fn prompts_start_when_there_is_a_slot() {
 
 #[test]
 fn small_batches_that_lie_on_no_line_are_learned() {
-    // A llama.cpp server on one core: four rows take hardly longer than three. Larger batches lie on a line.
+    // A llama.cpp server on one core: four rows take hardly longer than three. Larger batches lie
+    // on a line.
     let small = [5_300.0, 10_700.0, 14_500.0, 16_000.0];
     let truth = |decodes: f64| match decodes {
         n if n < 1.5 => small[0],

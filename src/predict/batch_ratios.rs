@@ -1,21 +1,22 @@
-//! Steps of small batches in relation to the line that the regression finds.
+//! The steps of small batches in relation to the line that the regression finds.
 
 use serde::{Deserialize, Serialize};
 
-/// Batches of one to so many requests have a ratio each. Some engines compute small batches in another way: llama.cpp computes
-/// requests apart whose slots are not neighbours. Of four slots that is every second batch of three, and none of four.
+/// The number of batch sizes with a ratio, from one request on. Some engines compute small batches
+/// in another way: llama.cpp computes requests apart whose slots are not neighbours. Of four slots
+/// that is every second batch of three, and none of four.
 const BATCHES: usize = 8;
-/// The ratios are within this, and its inverse.
+/// The largest ratio, and the inverse of the least.
 const MOST: f64 = 1.5;
-/// Steps that count as if they were on the line: of few nothing is known.
+/// The prior: the number of steps that count as if they were on the line.
 const PRIOR: f64 = 50.0;
-/// How many of the last steps of a batch size count.
+/// The number of last steps of a batch size that count.
 const REMEMBERED: f64 = 300.0;
-/// What stands for the line itself.
+/// The value that stands for a ratio of 1, the line itself.
 const ONE: u8 = 128;
 
-/// The time of a step in relation to the line, for batches of one request, of two, and so on: in parts of [`ONE`], so that
-/// all are read as one number.
+/// The time of a step in relation to the line, for batches of one request, of two, and so on: in
+/// parts of [`ONE`], so that all are read as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchRatios([u8; BATCHES]);
 
@@ -26,17 +27,17 @@ impl Default for BatchRatios {
 }
 
 impl BatchRatios {
-    /// No batch is known to be off.
+    /// The ratios of an engine whose batches are all on the line.
     pub const ON_THE_LINE: Self = Self([ONE; BATCHES]);
 
-    /// The one of a batch.
+    /// Returns the ratio of a batch of `decodes` requests.
     #[inline(always)]
     pub fn of(&self, decodes: f64) -> f64 {
         let parts = index(decodes).and_then(|at| self.0.get(at)).copied().unwrap_or(ONE);
         f64::from(parts) * (1.0 / f64::from(ONE))
     }
 
-    /// All of them, in order.
+    /// Returns all ratios, in order.
     pub fn all(&self) -> [f64; BATCHES] {
         self.0.map(|parts| f64::from(parts) / f64::from(ONE))
     }
@@ -51,13 +52,13 @@ impl BatchRatios {
     }
 }
 
-/// Where the ratio of a batch is; none of an empty one.
+/// Returns the index of the ratio of a batch; `None` for an empty one.
 #[inline(always)]
 fn index(decodes: f64) -> Option<usize> {
     usize::from(rounded(decodes)).checked_sub(1)
 }
 
-/// The nearest number that there is.
+/// Returns the nearest value of the type.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 fn rounded(value: f64) -> u8 {
@@ -78,7 +79,7 @@ impl Default for BatchLearner {
 }
 
 impl BatchLearner {
-    /// So many steps of a batch took `ratio` times as long as the line says.
+    /// Learns that `steps` steps of a batch took `ratio` times as long as the line says.
     pub(super) fn learn(&mut self, decodes: f64, ratio: f64, steps: f64) {
         let Some(at) = index(decodes) else { return };
         for (mean, known) in self.ratios.iter_mut().zip(&mut self.steps).skip(at).take(1) {
@@ -87,7 +88,7 @@ impl BatchLearner {
         }
     }
 
-    /// What it has found.
+    /// Returns the learned ratios.
     pub(super) fn ratios(&self) -> BatchRatios {
         let mut ratios = BatchRatios::default();
         for ((parts, mean), known) in ratios.0.iter_mut().zip(&self.ratios).zip(&self.steps) {

@@ -1,22 +1,24 @@
-//! How full a batch may be, so that its streams meet their objectives for the time per token.
+//! The fill level of a batch at which its streams meet their objectives for the time per token.
 
 /// The share of an objective up to which a batch is filled at first.
 const FIRST: f64 = 0.9;
-/// How far it moves with each stream that meets its objective, and back with each that misses it: in balance 2 % do.
+/// The amounts by which it rises with each stream that meets its objective, and falls with each
+/// that misses it: in balance 2 % miss it.
 const UP: f64 = 0.000_2;
 const DOWN: f64 = 0.01;
-/// Within these bounds.
+/// The bounds of the share.
 const LEAST: f64 = 0.75;
 const MOST: f64 = 1.1;
-/// Which streams show something: those that were sent with a prediction near their objective. What is predicted otherwise says
-/// nothing of the limit.
+/// The range of predictions, as a share of the objective, of the streams that count: other
+/// predictions say nothing of the limit.
 const NEAR: std::ops::RangeInclusive<f64> = 0.75..=1.3;
-/// The tokens below which the time per token is noise.
+/// The number of tokens below which the time per token is noise.
 const LEAST_TOKENS: f64 = 8.0;
 
-/// The share of an objective for the time per token that a prediction may reach before a batch is full. Prompts that come
-/// later lengthen the steps of a stream; how much room that needs depends on the traffic: equal chats can fill a batch up to
-/// the objective, long prompts that come in bursts only up to 80 % of it.
+/// The share of an objective for the time per token that a prediction may reach before a batch is
+/// full. Prompts that come later lengthen the steps of a stream. The room that they need depends on
+/// the traffic: equal chats can fill a batch up to the objective, long prompts that come in bursts
+/// only up to 80 % of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct BatchShare(f64);
 
@@ -27,7 +29,8 @@ impl Default for BatchShare {
 }
 
 impl BatchShare {
-    /// A stream of so many tokens had an objective, a prediction and a true time per token.
+    /// Learns from a stream of `tokens` tokens: its objective, its predicted and its actual time
+    /// per token.
     pub(super) fn learn(&mut self, objective: f64, predicted: f64, actual: f64, tokens: f64) {
         if tokens < LEAST_TOKENS || !NEAR.contains(&(predicted / objective)) {
             return;
@@ -36,7 +39,6 @@ impl BatchShare {
         self.0 = (self.0 + by).clamp(LEAST, MOST);
     }
 
-    /// The share.
     pub(super) fn get(self) -> f64 {
         self.0
     }

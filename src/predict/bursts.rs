@@ -1,4 +1,5 @@
-//! First tokens that come with the end of the same step show what their prompts took together.
+//! Bursts of first tokens: those that come with the end of the same step show what their prompts
+//! took together.
 
 use super::prefill::PrefillSample;
 use super::prompts::StepEnd;
@@ -6,24 +7,25 @@ use super::prompts::StepEnd;
 /// The share of a step within which two times are the same.
 pub(super) const SAME: f64 = 0.3;
 
-/// The share of the tokens of a burst that prompts without a first token may have at most, for it to be complete: what was
-/// computed of those took part of the time.
+/// The largest share of a complete burst's tokens that prompts without a first token may have: the
+/// part of those that was computed took some of the time.
 const UNFINISHED: f64 = 0.5;
-/// Bursts that are taken together at most.
+/// The most bursts that are taken together.
 const MOST: u32 = 16;
 
-/// First tokens that came with the end of the same step, or of steps in which the same prompts were computed.
+/// First tokens that came with the end of the same step, or of steps in which the same prompts were
+/// computed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Burst {
     at: f64,
-    /// When the engine started with their prompts.
+    /// The step end at which the engine started with their prompts.
     start: StepEnd,
     /// The number of the last step that was counted.
     step: f64,
-    /// What the steps took that were seen to end, without prompts, and how many those were.
+    /// The time of the steps that were seen to end, without prompts, and their number.
     step_time: f64,
     steps: f64,
-    /// How long one takes.
+    /// The duration of one step.
     each: f64,
     tokens: f64,
     pairs: f64,
@@ -39,14 +41,15 @@ struct Burst {
 pub(super) struct FirstToken {
     pub(super) now: f64,
     pub(super) sent_at: f64,
-    /// When the engine started with the prompt.
+    /// The step end at which the engine started with the prompt.
     pub(super) started: StepEnd,
     pub(super) tokens: f64,
     pub(super) pairs: f64,
-    /// How long a step takes, and how many were seen to end; `None` where no stream shows them.
+    /// The duration of a step, and the number that were seen to end; `None` where no stream shows
+    /// them.
     pub(super) step_time: f64,
     pub(super) steps_seen: Option<f64>,
-    /// Tokens of a step.
+    /// The most tokens of a step.
     pub(super) step_tokens: f64,
     /// Tokens of prompts that the engine started with before, and that have no first token yet.
     pub(super) unfinished: f64,
@@ -56,17 +59,17 @@ pub(super) struct FirstToken {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bursts {
     current: Burst,
-    /// When the last burst came.
+    /// The end of the last burst.
     before: StepEnd,
 }
 
 impl Bursts {
-    /// Adds a first token. Returns what the burst before it shows, once it is complete.
+    /// Adds a first token. Returns the sample of the burst before it, once that is complete.
     pub(super) fn add(&mut self, first: &FirstToken) -> Option<PrefillSample> {
         let is_new = first.now > self.current.at + SAME * first.step_time;
         let sample =
             if is_new && !self.goes_on() { self.complete(first.step_tokens) } else { None };
-        // Prompts are computed one after the other, so this one from the end of those before on.
+        // Prompts are computed one after the other: this one starts at the end of those before.
         let is_behind = first.started.at < self.before.at;
         let start = if is_behind { self.before } else { first.started };
         let burst = &mut self.current;
@@ -96,13 +99,14 @@ impl Bursts {
         sample
     }
 
-    /// Whether prompts that were computed at the same time have no first token yet.
+    /// Returns whether prompts that were computed at the same time have no first token yet.
     fn goes_on(&self) -> bool {
         let Burst { unfinished, tokens, bursts, .. } = self.current;
         unfinished > UNFINISHED * tokens && bursts < MOST
     }
 
-    /// A prompt has left that was being computed. Where others are waited for, it is not known what took how long.
+    /// Discards an incomplete burst, because a prompt has left that was being computed: it is
+    /// unknown what took how long.
     pub(super) fn discard_unfinished(&mut self) {
         if !self.goes_on() {
             return;

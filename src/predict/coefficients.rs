@@ -1,45 +1,47 @@
-//! How long the steps of an engine take, and how that is learned from the gaps between tokens.
+//! The step times of an engine, and how they are learned from the gaps between tokens.
 
 use serde::{Deserialize, Serialize};
 
 use super::batch_ratios::{BatchLearner, BatchRatios};
 
-/// The five numbers of a step: `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D`
-/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds. And the ratios by which
+/// The five coefficients of a step, in microseconds:
+/// `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D` decoding
+/// requests with `K` tokens of context, and `A` attention pairs of prompts; and the ratios by which
 /// small batches differ from that.
 ///
 /// Source: the regression models that simulators of vLLM use (BLIS, Vidur, Dynamo's mocker); see
 /// `docs/simulated-engines.md` for how far they are off.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Coefficients {
-    /// Every step.
+    /// The time of every step.
     pub base: f64,
-    /// Each new prompt token.
+    /// The time of each new prompt token.
     pub token: f64,
-    /// Each decoding request.
+    /// The time of each decoding request.
     pub decode: f64,
-    /// Each token in the contexts of decoding requests.
+    /// The time of each token in the contexts of decoding requests.
     pub context: f64,
-    /// Each pair of tokens between which a prompt has attention.
+    /// The time of each pair of tokens between which a prompt has attention.
     pub pair: f64,
-    /// Steps of small batches in relation to what the others come to.
+    /// The ratios of the steps of small batches to the line of the others.
     pub batches: BatchRatios,
 }
 
 impl Coefficients {
-    /// A step in which so many requests decode, and nothing else happens.
+    /// Returns the time of a step in which `decodes` requests decode, and nothing else happens.
     #[inline]
     pub fn step(&self, decodes: f64, context: f64) -> f64 {
         (self.base + self.added(decodes, context)) * self.batches.of(decodes)
     }
 
-    /// By how much so many more requests make a step longer, whatever the size of the batch.
+    /// Returns the time that `decodes` more requests add to a step, whatever the size of the batch.
     #[inline]
     pub fn added(&self, decodes: f64, context: f64) -> f64 {
         self.decode * decodes + self.context * context
     }
 
-    /// The prefill of a prompt of which `uncached` tokens are computed behind `cached` ones.
+    /// Returns the prefill time of a prompt of which `uncached` tokens are computed behind `cached`
+    /// ones.
     #[inline]
     pub fn prefill(&self, cached: f64, uncached: f64) -> f64 {
         self.token * uncached + self.pair * uncached * (cached + uncached * 0.5)
@@ -49,69 +51,71 @@ impl Coefficients {
 /// One step in which all requests decoded, as the gap between two tokens shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GapSample {
-    /// How long it took.
+    /// The duration of the step.
     pub gap: f64,
-    /// Requests that decoded.
+    /// The number of requests that decoded.
     pub decodes: f64,
     /// The tokens of their contexts.
     pub context: f64,
-    /// How many steps of the same kind the sample stands for.
+    /// The number of equal steps that the sample stands for.
     pub steps: f64,
 }
 
-/// Learns `base`, `decode` and `context` by recursive least squares with forgetting, relative to the gap: a step of
-/// 10 ms counts as much as one of 100 ms. What a prompt token costs is learned by [`super::prefill::PrefillLearner`].
+/// Learns `base`, `decode` and `context` by recursive least squares with forgetting, relative to
+/// the gap: a step of 10 ms counts as much as one of 100 ms. [`super::prefill::PrefillLearner`]
+/// learns the cost of a prompt token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepLearner {
     weights: [f64; 3],
     covariance: [[f64; 3]; 3],
-    /// Gaps that were learned from.
+    /// The number of gaps that were learned from.
     gaps: f64,
-    /// Mean absolute deviation of a gap from what was expected, as a share.
+    /// The mean absolute deviation of a gap from its prediction, as a share of the gap.
     deviation: f64,
-    /// The same over more gaps.
+    /// A slower mean of the same deviations.
     #[serde(default = "some_unexplained")]
     unexplained: f64,
-    /// The mean of late deviations, with their signs.
+    /// The mean of recent deviations, with their signs.
     drift: f64,
-    /// Steps for which it still forgets fast.
+    /// The number of steps for which it still forgets fast.
     relearning: f64,
-    /// How far small batches are off.
+    /// The ratios of small batches.
     #[serde(default)]
     batches: BatchLearner,
 }
 
-/// Requests and tokens in which the regression counts, so that its numbers are of one size.
+/// The units of requests and tokens in the regression, so that its weights are of one size.
 const DECODES: f64 = 100.0;
 const CONTEXT: f64 = 1e5;
-/// How much a sample counts one sample later.
+/// The factor by which the weight of a sample falls with each later step.
 const FORGETTING: f64 = 0.9995;
-/// The same for so many steps after the engine has changed: when gaps are off by [`ALARM`] in one direction.
+/// This factor for [`RELEARNED`] steps after the engine has changed: when gaps are off by [`ALARM`]
+/// in one direction.
 const FORGETTING_FAST: f64 = 0.98;
 const RELEARNED: f64 = 200.0;
 const ALARM: f64 = 0.1;
-/// The same in mean deviations, and its bound: the steps of some engines, as of llama.cpp on a CPU with one to four
-/// streams, lie on no line.
+/// The alarm in mean deviations, and its upper bound: the steps of some engines, as of llama.cpp on
+/// a CPU with one to four streams, lie on no line.
 const UNEXPLAINED: f64 = 2.5;
 const UNEXPLAINED_RATE: f64 = 0.003;
 const MOST_ALARM: f64 = 0.3;
-/// The largest sum of variances: what no sample shows for long is not made up.
+/// The largest trace of the covariance: it must not wind up while samples hardly vary.
 const MOST_VARIANCE: f64 = 1e4;
-/// The share of the difference that a gap takes away then.
+/// The share of the deviation that each step corrects while it learns again.
 const CATCH_UP: f64 = 0.1;
-/// A gap that is off by so many deviations is a pause of the network or the engine.
+/// The number of mean deviations beyond which a gap is a pause of the network or the engine.
 const OUTLIER: f64 = 5.0;
-/// The least deviation that is taken for more than noise.
+/// The least mean deviation in this comparison.
 const LEAST_DEVIATION: f64 = 0.05;
-/// The largest step without negative weights, in relation to the one that was seen.
+/// The largest step without negative weights, in relation to the observed one.
 const MOST_CANCELLED: f64 = 3.0;
-/// Gaps before outliers are left out.
+/// The number of gaps before outliers are ignored, changes are noticed and ratios are learned.
 const WARM_UP: f64 = 50.0;
 
 impl StepLearner {
-    /// Begins with what is known of the engine, or of one like it.
+    /// Starts with the coefficients of the engine, or of a similar one.
     pub fn new(prior: &Coefficients) -> Self {
-        // A hundred streams may make a step twice as long, and so may a hundred thousand tokens of context.
+        // A hundred streams may make a step twice as long, and so may 100,000 tokens of context.
         let variance = (prior.base / SCALE).powi(2).max(1.0);
         let covariance = [[variance, 0.0, 0.0], [0.0, variance, 0.0], [0.0, 0.0, variance]];
         Self {
@@ -126,7 +130,7 @@ impl StepLearner {
         }
     }
 
-    /// What it has learned, with what prompts cost besides.
+    /// Returns the learned coefficients, with the costs of prompts.
     pub fn coefficients(&self, token: f64, pair: f64) -> Coefficients {
         let [base, decode, context] = self.weights.map(|weight| weight.max(0.0));
         Coefficients {
@@ -139,7 +143,7 @@ impl StepLearner {
         }
     }
 
-    /// The engine is another one, or another version: what was learned is a first guess now.
+    /// Keeps what was learned as a prior: the engine is another one, or another version.
     pub fn doubt(&mut self) {
         let [base, decode, context] = self.weights;
         let guess = Coefficients {
@@ -151,18 +155,18 @@ impl StepLearner {
         *self = Self { batches: self.batches, ..Self::new(&guess) };
     }
 
-    /// Whether the engine has just changed.
+    /// Returns whether the engine has just changed.
     pub fn is_relearning(&self) -> bool {
         self.relearning > 0.0
     }
 
-    /// Gaps that it has learned from.
+    /// Returns the number of gaps that it has learned from.
     pub fn gaps(&self) -> f64 {
         self.gaps
     }
 
-    /// Learns from a step without prompts. The relative error `(gap - expected) / gap` is what is made small, so the
-    /// regressors are divided by the gap.
+    /// Learns from a step without prompts. It minimizes the relative error
+    /// `(gap - expected) / gap`, so the regressors are divided by the gap.
     pub fn learn_gap(&mut self, sample: &GapSample) {
         let GapSample { gap, decodes, context, steps } = *sample;
         if !(gap > 0.0 && gap.is_finite()) {
@@ -173,7 +177,7 @@ impl StepLearner {
         let line = dot(&x, &weights);
         let off = 1.0 - line * self.batches.ratios().of(decodes);
         if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
-            // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
+            // A real change shows in the next gaps, too: the deviation grows with each ignored gap.
             self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;
             return;
         }
@@ -196,8 +200,9 @@ impl StepLearner {
         self.relearning = (self.relearning - steps).max(0.0);
     }
 
-    /// Where streams and contexts hardly change, as of others that report them, weights of opposite signs may grow that
-    /// cancel out here and nowhere else. What is left then is the step as it is here.
+    /// Bounds weights of opposite signs. If streams and contexts hardly change, as when peers
+    /// report them, the regression is ill-conditioned: such weights cancel out here and nowhere
+    /// else. The positive ones stay, scaled to the step as it is here.
     fn bound(&mut self, x: &[f64; 3]) {
         let weights = self.weights.map(|weight| weight / SCALE);
         let positive = weights.map(|weight| weight.max(0.0));
@@ -229,13 +234,14 @@ impl StepLearner {
     }
 }
 
-/// The share of a gap that is taken for unexplained before gaps were seen.
+/// Returns the prior of `unexplained`.
 fn some_unexplained() -> f64 {
     0.1
 }
 
-/// An engine that has changed is faster or slower in all it does, most of the time: its steps follow the gaps at once,
-/// and the regression corrects what is left. One pause must not count for much.
+/// Returns the factor by which all weights follow a gap. An engine that has changed is faster or
+/// slower in all it does, most of the time: its steps follow the gaps at once, and the regression
+/// corrects the rest. One pause must not count for much.
 fn catch_up(off: f64, steps: f64) -> f64 {
     let ratio = (1.0 / (1.0 - off).max(0.01)).clamp(0.25, 4.0);
     let share = 1.0 - (1.0 - CATCH_UP).powf(steps.min(100.0));
@@ -244,9 +250,9 @@ fn catch_up(off: f64, steps: f64) -> f64 {
 
 pub(super) type Vec3 = [f64; 3];
 
-/// Microseconds in which the weights count within the regression: a millisecond.
+/// The unit of weights within the regression, in microseconds: a millisecond.
 const SCALE: f64 = 1000.0;
-/// The variance of a relative error of one gap.
+/// The variance of the relative error of one gap.
 const NOISE: f64 = 0.0025;
 
 pub(super) fn dot(a: &Vec3, b: &Vec3) -> f64 {

@@ -1,60 +1,64 @@
-//! What lies before an engine that requests wait for side by side: the gateway and the queue of a hosted API, a network far
-//! away. No request makes another one wait longer for it, so it shows in waits that do not grow with the prompts ahead, and
-//! beside which the streams go on.
+//! The front end: requests wait side by side before an engine, in the gateway and the queue of a
+//! hosted API or on a network far away. No request makes another one wait longer there, so it shows
+//! in waits that do not grow with the prompts ahead, and beside which the streams go on.
 
-/// Requests that count: the last ones.
+/// The number of last requests that count.
 const REMEMBERED: usize = 32;
-/// Requests below which nothing is known.
+/// The number of requests below which nothing is known.
 const LEAST: usize = 8;
-/// The share of the requests that wait for less than it.
+/// The share of the requests that wait for less than the front end.
 const SHORTEST: f64 = 0.2;
-/// The share of the whole wait that it is at least. What is below that may as well be a wrong cost of prompts.
+/// The least share of the median wait that the front end takes. Less may as well be a wrong cost of
+/// prompts.
 const LEAST_SHARE: f64 = 0.5;
-/// The share of the time beside streams that their steps take at least: they go on, so the engine computes nothing else.
+/// The least share of the time beside streams that their steps take: they go on, so the engine
+/// computes nothing else.
 const STEPS_GO_ON: f64 = 0.75;
-/// The step that runs when a request comes, and the one that computes its prompt.
+/// The number of steps of a request: the one that runs when it comes, and the one that computes its
+/// prompt.
 const OWN_STEPS: f64 = 2.0;
 /// The share of the most streams ever seen up to which no request waits for a slot.
 const NO_FULL_BATCH: f64 = 0.9;
 
-/// Of so many requests the shortest wait is known, and of as many before them: it bounds what lies before
-/// the engine, however long the others waited.
+/// The number of requests over which the shortest wait is taken, and of those before them: it
+/// bounds the front end, however long the others waited.
 const COMPARED: usize = 64;
 
-/// A first token, as far as it shows what lies before the engine.
+/// A first token, as it shows what lies before the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FirstWait {
-    /// How long it took.
+    /// The time to the first token.
     pub(super) took: f64,
-    /// What its own prompt takes, as far as is known.
+    /// The time that its own prompt takes, as far as is known.
     pub(super) own: f64,
     pub(super) ahead: Ahead,
-    /// How long a step takes that computes no prompt.
+    /// The duration of a step that computes no prompt.
     pub(super) step: f64,
-    /// Streams that are there now, this one among them, and the most that the engine has had.
+    /// The number of streams that are there now, this one among them, and the most that the engine
+    /// has had.
     pub(super) streams: f64,
     pub(super) most_streams: f64,
 }
 
-/// How long streams were watched, and how long the steps that ended meanwhile take without prompts.
+/// The time in which streams were observed, and the time that the steps in it take without prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Watched {
     time: f64,
     steps: f64,
 }
 
-/// What there was before a request when it was sent.
+/// The load before a request when it was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ahead {
-    /// Of the prompts without a first token, its own among them.
+    /// The tokens of the prompts without a first token, its own among them.
     tokens: f64,
     watched: Watched,
 }
 
-/// Prompts ahead, in tokens, and the time to the first token.
+/// The tokens of prompts ahead, and the time to the first token.
 type Point = (f64, f64);
 
-/// Finds the front end by the part of the wait that does not depend on the prompts ahead.
+/// Finds the front end as the part of the wait that does not depend on the prompts ahead.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrontEnd {
     waits: [Point; REMEMBERED],
@@ -72,7 +76,7 @@ struct Shortest {
 }
 
 impl Shortest {
-    /// Adds a wait, and returns the shortest one.
+    /// Adds a wait. Returns the shortest one.
     fn add(&mut self, took: f64) -> f64 {
         if self.seen >= COMPARED {
             (self.before, self.now, self.seen) = (self.now, None, 0);
@@ -85,18 +89,21 @@ impl Shortest {
 }
 
 impl FrontEnd {
-    /// Beside streams steps have ended, `gap` after the ones before, that take so long without prompts.
+    /// Records that steps have ended beside streams, `gap` after those before. Without prompts they
+    /// take `steps`.
     pub(super) fn steps_ended(&mut self, gap: f64, steps: f64) {
         self.watched.time += gap;
         self.watched.steps += steps;
     }
 
-    /// A request is sent. `tokens`: of the prompts without a first token, its own among them.
+    /// Returns the load before a request that is sent now. `tokens` counts the prompts without a
+    /// first token, its own among them.
     pub(super) fn ahead(&self, tokens: f64) -> Ahead {
         Ahead { tokens, watched: self.watched }
     }
 
-    /// A first token has come. Returns how long the front end takes, where that is most of what requests wait for.
+    /// Learns from a first token. Returns the time of the front end, if that is most of what
+    /// requests wait for.
     pub(super) fn learn(&mut self, wait: &FirstWait) -> Option<f64> {
         let FirstWait { took, own, ahead, step, streams, most_streams } = *wait;
         let Ahead { tokens, watched } = ahead;
@@ -116,14 +123,16 @@ impl FrontEnd {
         }
         let per_token = slope(known);
         let before = quantile(known, SHORTEST, |(ahead, took)| took - per_token * ahead);
-        // A burst behind a full batch waits as long as others do for what lies before their engine.
+        // A burst behind a full batch waits like requests before a front end: the shortest wait is
+        // the bound.
         let before = (before - OWN_STEPS * step).min((shortest - step).max(0.0));
         Some(before).filter(|_| before >= LEAST_SHARE * quantile(known, 0.5, |(_, took)| took))
     }
 }
 
-/// By how much the wait grows with a token ahead: between the medians of the requests with fewer and with more of them, which
-/// a single stall does not change. Source: Brown and Mood, "On median tests for linear hypotheses" (1951).
+/// Returns the growth of the wait per token ahead: between the medians of the requests with fewer
+/// and with more of them, which a single stall does not change. Source: Brown and Mood, "On median
+/// tests for linear hypotheses" (1951).
 fn slope(waits: &mut [Point]) -> f64 {
     waits.sort_unstable_by(|(one, _), (other, _)| one.total_cmp(other));
     let (fewer, more) = waits.split_at_mut(waits.len() / 2);
@@ -134,7 +143,7 @@ fn slope(waits: &mut [Point]) -> f64 {
     if more > fewer { ((late - soon) / (more - fewer)).max(0.0) } else { 0.0 }
 }
 
-/// The value below which that share of the others is; there is one at least.
+/// Returns the quantile `share` of the values that `of` takes of waits; there is one at least.
 fn quantile(waits: &mut [Point], share: f64, of: impl Fn(Point) -> f64) -> f64 {
     let place = crate::units::floor_index(share * waits.len() as f64);
     let by_value = |one: &Point, other: &Point| of(*one).total_cmp(&of(*other));
@@ -167,7 +176,8 @@ mod tests {
     fn most_of_the_wait_is_found_from_eight_requests_on() {
         assert_eq!(found((0..7).map(|_| WAIT)), None);
         assert_eq!(found((0..8).map(|_| WAIT)), Some(360.0));
-        // What one of five waits for less is the front end; the rest varies, and grows with the prompts ahead.
+        // One of five waits for less than the front end; the rest varies, and grows with the
+        // prompts ahead.
         let waits = (0..40_u32).map(|n| {
             let ahead = f64::from(n * 7 % 30) * 10.0;
             FirstWait {

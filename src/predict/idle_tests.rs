@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{PredictionTicket, Predictor, Reported, Sent};
 
-/// An engine with chunked prefill of 512 tokens and 16 slots: a step takes 20 ms, 0.1 ms per prompt token and 1 ms per stream,
-/// times `slow`.
+/// An engine with chunked prefill of 512 tokens and 16 slots: a step takes 20 ms, 0.1 ms per prompt
+/// token and 1 ms per stream, times `slow`.
 struct Engine {
     slow: f64,
     now: f64,

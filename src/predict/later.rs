@@ -1,4 +1,4 @@
-//! When a request that would be late now would be in time, if nothing else arrives until then.
+//! The time until a request that would be late now would be in time, if nothing else arrives.
 
 use std::time::Duration;
 
@@ -6,19 +6,20 @@ use super::prediction::{EngineView, Prediction, Sent, predict};
 use super::prompts::{Work, decayed};
 use super::stall::Silence;
 
-/// The longest time that is looked ahead, in microseconds: 120 s. SDKs do not wait for longer.
+/// The longest time that is predicted ahead, in microseconds: 120 s. SDKs do not wait for longer.
 const LONGEST: f64 = 120e6;
-/// See [`LONGEST`].
+/// The longest time that is predicted ahead.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// The first look ahead: 50 ms. Each further one is twice as far.
+/// The first time that is tried, in microseconds: 50 ms. Each further one is twice as long.
 const FIRST: f64 = 50e3;
-/// How often the time between the last two is halved.
+/// The number of bisections between the last two.
 const HALVINGS: u32 = 6;
-/// The most requests that are looked at together, as a power of 2.
+/// The exponent of the largest power of 2 that is tried: at most 511 requests are counted.
 const MOST_TOGETHER: u32 = 8;
 
 impl EngineView<'_> {
-    /// What is left after `passed` microseconds of all that is there `now`: prompts are computed, streams end.
+    /// Returns the state after `passed` microseconds from `now`: prompts are computed, streams end,
+    /// and nothing arrives.
     fn after(&self, passed: f64, now: f64) -> Self {
         let step = self.coefficients.step(self.streams, self.context).max(1.0);
         let budget = (self.limits.step_tokens - self.streams).max(1.0);
@@ -31,7 +32,7 @@ impl EngineView<'_> {
         let all = self.streams + started;
         let tokens = passed / step;
         let ended = self.waits.ended_within(tokens, now, step);
-        // Where the engine was never nearly full: as if outputs ended at random.
+        // Without a wait curve (the engine was never nearly full), as if outputs ended at random.
         let ended = ended.unwrap_or_else(|| all * (1.0 - (-tokens / self.output.max(1.0)).exp()));
         let streams = (all - ended).max(0.0);
         Self {
@@ -41,7 +42,7 @@ impl EngineView<'_> {
             outside: rest(self.outside),
             prefill_share: decayed(self.prefill_share, passed),
             streams,
-            // Nothing is known of what it emits until then.
+            // The silence is known until `now` only.
             silence: Silence { until: self.silence.until.min(now), ..self.silence },
             own_streams: self.own_streams.min(streams),
             context: self.context * if all > 0.0 { streams / all.max(1.0) } else { 0.0 },
@@ -49,7 +50,7 @@ impl EngineView<'_> {
         }
     }
 
-    /// The same engine with nothing to do.
+    /// Returns the same engine with nothing to do.
     fn idle(&self) -> Self {
         Self {
             waiting: 0.0,
@@ -65,8 +66,8 @@ impl EngineView<'_> {
     }
 }
 
-/// In how many microseconds a prediction of the request first is as `is_met` wants it, at most 120 s; `None` where it would
-/// not be on an idle engine either.
+/// Returns the microseconds until the prediction of a request satisfies `is_met`, at most 120 s;
+/// `None` if it would not on an idle engine either.
 pub(super) fn time_until(
     view: &EngineView<'_>,
     request: &Sent,
@@ -94,8 +95,8 @@ pub(super) fn time_until(
     Some(met)
 }
 
-/// How many requests like one would be as `is_met` wants them if they came together in `passed` microseconds, and nothing
-/// else does: the last of them waits for the prompts of all.
+/// Returns the number of requests like `request` that would satisfy `is_met` if they came together
+/// in `passed` microseconds, and nothing else does: the last of them waits for the prompts of all.
 pub(super) fn met_together(
     view: &EngineView<'_>,
     request: &Sent,
@@ -111,6 +112,7 @@ pub(super) fn met_together(
         let sent = Sent { prompt, cached, ..*request };
         streams < then.limits.slots && is_met(&predict(&EngineView { streams, ..then }, &sent, at))
     };
+    // The largest power of 2 that is met, and then smaller ones in addition.
     let most =
         (0..=MOST_TOGETHER).map(|power| 1 << power).take_while(|count| all_met(*count)).last();
     let Some(least) = most else { return 0 };

@@ -1,4 +1,4 @@
-//! What a predictor has learned of an engine, as one process passes it to the next one.
+//! The learned state of an engine, as one process passes it to the next one.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +8,11 @@ use super::limit_learner::LimitLearner;
 use super::prefill::PrefillLearner;
 use super::residual::Residual;
 
-/// Changes whenever the numbers mean something else: what another version has learned is not used then.
+/// The version of the format: it changes whenever the numbers mean something else, and the state of
+/// other versions is not used.
 const FORMAT: u32 = 2;
 
-/// What was learned of one model on one backend, without the requests that run there.
+/// The learned state of one model on one backend, without the requests that run there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Learned {
     format: u32,
@@ -19,9 +20,9 @@ pub struct Learned {
     pub(super) prefill: PrefillLearner,
     pub(super) lengths: Lengths,
     pub(super) residual: Residual,
-    /// Requests in its batch, where waits have shown them.
+    /// The number of requests in its batch, if waits or reports have shown it.
     pub(super) slots: Option<f64>,
-    /// Tokens in its KV cache, likewise.
+    /// The number of tokens in its KV cache, if waits have shown it.
     pub(super) kv_tokens: Option<f64>,
 }
 
@@ -44,12 +45,12 @@ impl Learned {
         }
     }
 
-    /// Whether this version can use it.
+    /// Returns whether this version can use it.
     pub fn is_readable(&self) -> bool {
         self.format == FORMAT
     }
 
-    /// First tokens that it was learned from.
+    /// Returns the number of first tokens that it was learned from.
     pub fn first_tokens(&self) -> f64 {
         self.residual.seen()
     }

@@ -1,23 +1,23 @@
-//! How long outputs get, learned from those that ended and those that still run.
+//! The lengths of outputs, learned from those that ended and those that still run.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{floor_index, narrow};
 
-/// Buckets of lengths.
+/// The number of buckets of lengths.
 const BUCKETS: usize = 129;
-/// How much more a request counts than the one before it: about the last thousand count.
+/// The growth of the weight from one request to the next: about the last thousand count.
 const GROWTH: f64 = 1.0 / 0.999;
-/// The weight of a request at which all are made small again.
+/// The weight of a request at which all weights are scaled down.
 const MOST_WEIGHT: f64 = 1e9;
-/// The share of what is known that is new before the survival is computed again.
+/// The share of new outputs at which the survival is computed again.
 const NEWS: f64 = 0.02;
-/// The requests that are known at most: the sum of all weights by that of the last.
+/// The largest number of known outputs: the sum of all weights, divided by that of the last.
 const KNOWN: f64 = 1000.0;
-/// What is known before the first output: as much as so many outputs with a mean of some 250 tokens.
+/// The prior: the number of outputs, with a mean of some 250 tokens, that count before the first.
 const PRIOR: f64 = 4.0;
 
-/// The shortest length of a bucket: eighths of an octave from 1 to 65,536.
+/// Returns the shortest length of a bucket: eighths of an octave from 1 to 65,536.
 fn start_of(bucket: usize) -> f64 {
     (f64::from(u32::try_from(bucket).unwrap_or(u32::MAX)) / 8.0).exp2()
 }
@@ -26,7 +26,8 @@ fn bucket_of(length: f64) -> usize {
     floor_index(length.max(1.0).log2() * 8.0).min(BUCKETS - 1)
 }
 
-/// The position of a length in the buckets. Finding it takes a logarithm and two powers, which tables save.
+/// The position of a length in the buckets. To compute it takes a logarithm and two powers, which
+/// tables save.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BucketPosition {
     bucket: usize,
@@ -35,7 +36,7 @@ pub struct BucketPosition {
 }
 
 impl BucketPosition {
-    /// The position of a length.
+    /// Returns the position of a length.
     pub fn of(length: f64) -> Self {
         let bucket = bucket_of(length);
         let (from, to) = (start_of(bucket), start_of(bucket + 1));
@@ -43,27 +44,29 @@ impl BucketPosition {
     }
 }
 
-/// The share of outputs that are longer than so many tokens (a survival function), by the estimator of Kaplan and Meier:
-/// in each bucket, of the outputs that got there, the share that ended there. An output that still runs counts in the
-/// buckets that it has passed, so that long outputs are not missed because they end late.
+/// The share of outputs that are longer than a number of tokens (a survival function), by the
+/// estimator of Kaplan and Meier: for each bucket, the share of the outputs in it that end there.
+/// An output that still runs counts in the buckets that it has passed, so that long outputs are not
+/// missed because they end late.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Counts", into = "Counts")]
 pub struct Lengths {
     ended: [f64; BUCKETS],
     passed: [f64; BUCKETS],
-    /// How much the next output counts.
+    /// The weight of the next output.
     weight: f64,
-    /// Outputs that have passed each bucket and still run.
+    /// The outputs that have passed each bucket and still run.
     running: [f64; BUCKETS],
     /// The survival at the start of each bucket; computed when enough was learned.
     survival: [f64; BUCKETS + 1],
     mean: f64,
-    /// Outputs that were learned, at most [`KNOWN`], and those since the survival was computed.
+    /// The number of outputs that were learned, at most [`KNOWN`], and of those since the survival
+    /// was computed.
     known: f64,
     news: f64,
 }
 
-/// What is kept of it: for each bucket how many outputs ended there and how many passed it.
+/// The stored form: for each bucket the numbers of outputs that ended there and that passed it.
 #[derive(Serialize, Deserialize)]
 struct Counts(Vec<(f32, f32)>);
 
@@ -117,7 +120,7 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// An output has ended.
+    /// Learns from an output that has ended.
     pub fn learn(&mut self, length: f64) {
         let at = bucket_of(length);
         let weight = self.next_weight();
@@ -126,15 +129,16 @@ impl Lengths {
         self.learned();
     }
 
-    /// An output was cut by the client or a failure when it had `length` tokens: it would have been longer.
+    /// Learns from an output that was cut by the client or a failure when it had `length` tokens:
+    /// it would have been longer.
     pub fn learn_cut(&mut self, length: f64) {
         let weight = self.next_weight();
         self.passed.iter_mut().take(bucket_of(length)).for_each(|one| *one += weight);
         self.learned();
     }
 
-    /// Takes outputs that still run into account: ages, and how many have them. Those of the call before are no longer
-    /// counted.
+    /// Takes outputs that still run into account: ages, each with its number of outputs. Those of
+    /// the call before no longer count.
     pub fn see_running(&mut self, ages: impl Iterator<Item = (f64, f64)>) {
         self.running = [0.0; BUCKETS];
         for (age, count) in ages {
@@ -143,7 +147,8 @@ impl Lengths {
         self.refresh();
     }
 
-    /// Later outputs count more, instead of earlier ones less: that is one number to change.
+    /// Returns the weight of the next output. Later outputs count more, instead of earlier ones
+    /// less: that is one number to change.
     fn next_weight(&mut self) -> f64 {
         self.weight *= GROWTH;
         if self.weight > MOST_WEIGHT {
@@ -186,12 +191,12 @@ impl Lengths {
         self.mean = mean + 1.0;
     }
 
-    /// The share of outputs with more than `length` tokens.
+    /// Returns the share of outputs with more than `length` tokens.
     pub fn survival(&self, length: f64) -> f64 {
         self.survival_at(&BucketPosition::of(length))
     }
 
-    /// The same for a position that was computed before.
+    /// Returns the same for a position that was computed before.
     pub fn survival_at(&self, position: &BucketPosition) -> f64 {
         let BucketPosition { bucket, part } = *position;
         let (above, below) = (
@@ -201,13 +206,14 @@ impl Lengths {
         above + part * (below - above)
     }
 
-    /// The share of outputs with more than `age` tokens that end within `more` further ones.
+    /// Returns the share of outputs with more than `age` tokens that end within `more` further
+    /// ones.
     pub fn ends_within(&self, age: f64, more: f64) -> f64 {
         let now = self.survival(age);
         if now <= 1e-9 { 1.0 } else { 1.0 - self.survival(age + more) / now }
     }
 
-    /// The mean length.
+    /// Returns the mean length.
     pub fn mean(&self) -> f64 {
         self.mean
     }

@@ -1,67 +1,69 @@
-//! What an engine has room for, learned from requests that wait although little is before them: slots of its batch, or
-//! tokens in its KV cache. Where the same number of streams ran during such waits, that is the batch; where their
-//! contexts were equally long together, that is the cache: the limit is what differed less.
+//! Limits of an engine, learned from requests that wait although little is before them: slots of
+//! its batch, or tokens in its KV cache. If the number of streams was the same during such waits,
+//! that is the batch; if the sum of their contexts was, that is the cache. The limit is what
+//! differed less.
 
 use super::residual::Regime;
 
-/// By how much a wait has to exceed its prediction to show that there was no room.
+/// The factor by which a wait must exceed its prediction to show that there was no room.
 const TOO_LONG: f64 = 2.0;
 /// The least such wait, in microseconds: below 50 ms networks and threads wait as well.
 const LEAST_WAIT: f64 = 50_000.0;
-/// How many such waits in a row show it.
+/// The number of such waits in a row that show a limit.
 const CONFIRMED: usize = 3;
-/// How long they are believed after the last such wait, in microseconds: 10 minutes. What is taken for a limit and is none
-/// keeps away the requests that would show it.
+/// The time for which limits are believed after the last such wait, in microseconds: 10 minutes. A
+/// wrong limit keeps away the requests that would disprove it.
 const BELIEVED: f64 = 600e6;
-/// How far the amounts during these waits may differ, and the streams during one of them: where all room is taken one
-/// starts when one ends.
+/// The largest difference of the amounts during these waits, and of the streams during one of them,
+/// as a share: in a full batch a stream starts when another one ends.
 const SPREAD: f64 = 0.1;
 
-/// By how much two amounts differ, as a share of the larger one.
+/// Returns the difference of two amounts, as a share of the larger one.
 fn difference(one: f64, other: f64) -> f64 {
     (one - other).abs() / one.max(other).max(1.0)
 }
 
-/// Whether two numbers of streams are about the same.
+/// Returns whether two numbers of streams are about the same.
 fn is_near(one: f64, other: f64) -> bool {
     difference(one, other) <= SPREAD || (one - other).abs() <= 1.0
 }
 
-/// Whether a wait of `elapsed` shows that there was no room, where `raw` was predicted and a step takes `step`.
+/// Returns whether a wait of `elapsed` shows that there was no room, if `raw` was predicted and a
+/// step takes `step`.
 pub(super) fn is_too_long(elapsed: f64, raw: f64, step: f64) -> bool {
     elapsed >= (TOO_LONG * raw + 4.0 * step).max(LEAST_WAIT)
 }
 
-/// A first token, and the streams beside it.
+/// The wait for a first token, and the streams beside it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Wait {
-    /// What its prediction was about, and what was computed for it.
+    /// The regime of its prediction, and the prediction before correction.
     pub(super) regime: Regime,
     pub(super) raw: f64,
-    /// When it was sent, when it came, and how long a step takes.
+    /// The times at which it was sent and came, and the duration of a step.
     pub(super) sent_at: f64,
     pub(super) now: f64,
     pub(super) step: f64,
-    /// The streams there when it was sent, and when it came.
+    /// The number of streams there when it was sent, and when it came.
     pub(super) before: f64,
     pub(super) streams: f64,
-    /// The tokens of their contexts and its own when it came.
+    /// The tokens of their contexts, and its own, when it came.
     pub(super) context: f64,
 }
 
 impl Wait {
-    /// Whether it is longer than networks, threads and single steps take.
+    /// Returns whether it is longer than networks, threads and single steps take.
     fn is_long(&self) -> bool {
         self.now - self.sent_at >= (4.0 * self.step).max(LEAST_WAIT)
     }
 
-    /// Whether it shows that there was no room.
+    /// Returns whether it shows that there was no room.
     fn is_too_long(&self) -> bool {
         is_too_long(self.now - self.sent_at, self.raw, self.step)
     }
 }
 
-/// A limit, and how much of it was taken when waits showed it.
+/// A limit, and the amount in use when waits showed it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Limit {
     found: f64,
@@ -75,8 +77,9 @@ impl Limit {
         Self { found: amount, shown: amount }
     }
 
-    /// The engine has room for so much. Returns whether that is more than was found. A little more may be seen where
-    /// the end of a stream comes late; much more was no limit.
+    /// Records that the engine has room for `amount`. Returns whether that is more than the limit.
+    /// A little more may be seen where the end of a stream comes late; much more disproves the
+    /// limit.
     fn exceed(&mut self, amount: f64) -> bool {
         if amount <= self.found {
             return false;
@@ -86,19 +89,20 @@ impl Limit {
     }
 }
 
-/// Learns the limits of an engine that it does not report.
+/// Learns the limits that an engine does not report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitLearner {
     slots: Limit,
     kv_tokens: Limit,
-    /// The streams and the context at the last such waits.
+    /// The numbers of streams and the contexts at the last such waits.
     waits: [(f64, f64); CONFIRMED],
-    /// How many of them are known, and how many of those came in a row, without a request between them that did not wait.
+    /// The number of waits that are known, and the number of those in a row, without a request
+    /// between them that did not wait.
     count: usize,
     in_row: usize,
-    /// When the last wait ended that counted: those that began before are of the same overload.
+    /// The end of the last wait that counted: those that started before are of the same overload.
     counted_at: f64,
-    /// The requests that ran when the engine last reported that others wait.
+    /// The number of running requests when the engine last reported that others wait.
     running: Option<f64>,
 }
 
@@ -117,11 +121,11 @@ impl Default for LimitLearner {
 }
 
 impl LimitLearner {
-    /// A first token has come. Returns whether a limit is news. `knows_kv_tokens`: the engine reports its cache, so that
-    /// what it does not explain are its slots.
+    /// Learns from a first token. Returns whether a limit has changed. If `knows_kv_tokens`, the
+    /// engine reports its cache, and waits that this does not explain show its slots.
     pub(super) fn learn(&mut self, wait: &Wait, knows_kv_tokens: bool) -> bool {
         if wait.regime == Regime::Slot && self.slots.found <= wait.streams + 1.0 && wait.is_long() {
-            // Waits for a slot are predicted once the slots are known, and show that they still are.
+            // Once the slots are known, waits for a slot are predicted, and confirm them.
             self.counted_at = wait.now;
         }
         if wait.regime != Regime::Prefill || wait.streams < 1.0 {
@@ -129,28 +133,29 @@ impl LimitLearner {
         }
         if !wait.is_too_long() {
             self.in_row = 0;
-            // What started at once shows no full cache, unless there was more in it than during the waits.
+            // A request that started at once disproves a full cache only if more was in it than in
+            // the waits.
             let most = self.waits.iter().map(|(_, context)| *context).fold(0.0, f64::max);
             if wait.context > most * (1.0 + SPREAD) {
                 self.count = 0;
             }
             return self.kv_tokens.exceed(wait.context);
         }
-        // Where the streams have become more meanwhile, it waited for their prompts.
+        // If the number of streams has changed meanwhile, it may have waited for prompts.
         if !is_near(wait.before, wait.streams) || wait.sent_at < self.counted_at {
             return false;
         }
         self.counted_at = wait.now;
         self.waits.rotate_left(1);
         if let Some(last) = self.waits.last_mut() {
-            // The stream that started then is one of them.
+            // The stream that starts now is one of them.
             *last = (wait.streams + 1.0, wait.context);
         }
         (self.count, self.in_row) = (self.count + 1, self.in_row + 1);
         self.count >= CONFIRMED && self.confirm(knows_kv_tokens)
     }
 
-    /// Finds the limit that the last waits have in common, if they have one.
+    /// Finds the limit that the last waits have in common, if there is one.
     fn confirm(&mut self, knows_kv_tokens: bool) -> bool {
         let range = |values: [f64; CONFIRMED]| {
             let values = values.into_iter();
@@ -164,7 +169,7 @@ impl LimitLearner {
         if is_batch && self.in_row >= CONFIRMED {
             self.slots = Limit::of(most);
         } else if spread <= SPREAD {
-            // Preempted streams count among the contexts, so that the largest is too large.
+            // Preempted streams count among the contexts, so the largest one is too large.
             (self.slots, self.kv_tokens) = (Limit::NONE, Limit::of(f64::midpoint(least, greatest)));
         } else {
             return false;
@@ -173,33 +178,36 @@ impl LimitLearner {
         true
     }
 
-    /// Takes the number of requests that the engine reports to run while others wait in it, if it does: about once a second.
-    /// The same number twice in a row is its batch, if a request here waits for too long. Returns whether that is news.
+    /// Takes the number of running requests that the engine reports while others wait in it, `None`
+    /// if none wait, about once a second. The same number twice in a row is its batch, if a request
+    /// here waits for too long; a known batch is confirmed without one. Returns whether the limit
+    /// has changed.
     pub(super) fn reported(&mut self, running: Option<f64>, has_overdue: bool, now: f64) -> bool {
         let before = std::mem::replace(&mut self.running, running);
         let Some(running) = running.filter(|_| running == before) else { return false };
         let is_known = running == self.slots.found;
         if !is_known && !has_overdue {
-            // A long prompt may keep others waiting, too.
+            // A long prompt may make others wait, too.
             return false;
         }
         (self.slots, self.counted_at) = (Limit::of(running), now);
         !is_known
     }
 
-    /// So many streams run beside each other. Returns whether that is more than it had found.
+    /// Records that `streams` streams run beside each other. Returns whether that is more than the
+    /// known slots.
     pub(super) fn saw(&mut self, streams: f64) -> bool {
         self.slots.exceed(streams)
     }
 
-    /// Forgets what no wait has shown for long. Returns whether the limits are news.
+    /// Forgets limits that no wait has shown for long. Returns whether the limits have changed.
     pub(super) fn expire(&mut self, now: f64) -> bool {
         let is_known = self.slots.found.is_finite() || self.kv_tokens.found.is_finite();
         if !is_known || now <= self.counted_at.max(0.0) + BELIEVED {
             return false;
         }
         if self.counted_at == f64::NEG_INFINITY {
-            // Found by an earlier process.
+            // An earlier process found them: they are believed from now on.
             self.counted_at = now;
             return false;
         }
@@ -207,18 +215,18 @@ impl LimitLearner {
         true
     }
 
-    /// Earlier waits have shown them.
+    /// Takes limits that an earlier process has found.
     pub(super) fn found_before(&mut self, slots: Option<f64>, kv_tokens: Option<f64>) {
         self.slots = slots.map_or(Limit::NONE, Limit::of);
         self.kv_tokens = kv_tokens.map_or(Limit::NONE, Limit::of);
     }
 
-    /// The slots; infinite while nothing shows them.
+    /// Returns the slots; infinite while nothing shows them.
     pub(super) fn slots(&self) -> f64 {
         self.slots.found
     }
 
-    /// The tokens in the KV cache; infinite while nothing shows them.
+    /// Returns the tokens in the KV cache; infinite while nothing shows them.
     pub(super) fn kv_tokens(&self) -> f64 {
         self.kv_tokens.found
     }

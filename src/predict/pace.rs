@@ -1,54 +1,56 @@
-//! How fast tokens really come, beside what the steps and prompts of the engine explain.
+//! The true time between tokens, in relation to what the steps and prompts of the engine explain.
 
-/// What a step counts one step later.
+/// The factor by which the weight of a step falls with each later step.
 const FORGETTING: f64 = 0.995;
-/// A gap that is so many times as long as expected is a pause, and counts as that many.
+/// The largest ratio of a gap to the expected one: a longer gap is a pause, and counts as this one.
 const MOST: f64 = 5.0;
 /// The largest factor, and the inverse of the least.
 const MOST_FACTOR: f64 = 2.0;
-/// Steps that count as if all came as expected: of few nothing is known.
+/// The prior: the number of steps that count as if all came as expected.
 const PRIOR: f64 = 50.0;
 
-/// The time between tokens in relation to what is expected. First tokens have [`super::Residual`] for what their predictions
-/// miss; this is seen at every step, and not only at the ends of streams, which come late.
+/// The time between tokens in relation to what is expected. [`super::Residual`] corrects first
+/// tokens. This factor is learned at every step, and not only at the ends of streams, which come
+/// late.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// Decayed sums of gaps, and of what was expected, in units of what is expected now.
+    /// Decayed sums of gaps, in units of the expected gap, and of steps.
     seen: f64,
     steps: f64,
 }
 
 impl Pace {
-    /// So many steps took `gap`, where `expected` was.
+    /// Learns from `steps` steps that took `gap` instead of `expected`.
     pub(super) fn learn(&mut self, gap: f64, expected: f64, steps: f64) {
         if !(expected > 0.0 && gap.is_finite() && gap > 0.0) {
             return;
         }
         let kept = FORGETTING.powf(steps.min(2000.0));
         let ratio = (gap / expected).min(MOST);
-        // As many steps, decayed, as a sum of single ones would be.
+        // The decayed sum of `steps` single steps.
         let added = (1.0 - kept) / (1.0 - FORGETTING);
         self.seen = self.seen * kept + ratio * added;
         self.steps = self.steps * kept + added;
     }
 
-    /// By how much tokens come more slowly than expected.
+    /// Returns the factor by which tokens come more slowly than expected.
     pub(super) fn factor(&self) -> f64 {
         ((self.seen + PRIOR) / (self.steps + PRIOR)).clamp(1.0 / MOST_FACTOR, MOST_FACTOR)
     }
 }
 
-/// The percentile of the time per token, as a logarithm of truth / prediction; and how fast it follows.
+/// The percentile of the logarithm of truth / prediction of the time per token, and the rate at
+/// which it follows.
 const SHARE: f64 = 0.9;
 const RATE: f64 = 0.02;
-/// What it is before anything was seen: 20 % above the mean. And the largest.
+/// The percentile before any stream was seen, 20 % above the mean, and the largest.
 const FIRST_SPREAD: f64 = 0.18;
 const MOST_SPREAD: f64 = 2.0;
-/// The tokens below which the time per token of a stream is noise.
+/// The number of tokens below which the time per token of a stream is noise.
 const LEAST_TOKENS: f64 = 8.0;
 
-/// How much more slowly than predicted the tokens of a stream come, in nine of ten cases: prompts and streams that arrive later
-/// delay them.
+/// The 90th percentile of the logarithm of truth / prediction of the time per token of streams:
+/// prompts and streams that arrive later delay them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PaceSpread(f64);
 
@@ -59,7 +61,7 @@ impl Default for PaceSpread {
 }
 
 impl PaceSpread {
-    /// A stream of so many tokens took so long per token.
+    /// Learns from a stream of `tokens` tokens that took `actual` per token.
     pub(super) fn learn(&mut self, predicted: f64, actual: f64, tokens: f64) {
         if tokens < LEAST_TOKENS || !(predicted > 0.0 && actual > 0.0) {
             return;
@@ -69,7 +71,7 @@ impl PaceSpread {
         self.0 = (self.0 + RATE * step).clamp(0.0, MOST_SPREAD);
     }
 
-    /// The 90th percentile in relation to the mean.
+    /// Returns the 90th percentile in relation to the mean.
     pub(super) fn factor(self) -> f64 {
         self.0.exp()
     }

@@ -1,4 +1,4 @@
-//! From the state of a backend to the latencies of one more request.
+//! The latencies of one more request, from the state of a backend.
 
 use super::coefficients::Coefficients;
 use super::prompts::Work;
@@ -6,34 +6,34 @@ use super::residual::{Factors, Regime};
 use super::stall::Silence;
 use super::wait_curve::WaitCurve;
 
-/// What an engine has room for.
+/// The capacity of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineLimits {
-    /// Requests in a batch (vLLM: `max_num_seqs`); infinite where it is not known.
+    /// The number of requests in a batch (vLLM: `max_num_seqs`); infinite if unknown.
     pub slots: f64,
-    /// Tokens in the KV cache; infinite where it is not known.
+    /// The number of tokens in the KV cache; infinite if unknown.
     pub kv_tokens: f64,
-    /// Tokens of a step (vLLM: `max_num_batched_tokens`).
+    /// The most tokens of a step (vLLM: `max_num_batched_tokens`).
     pub step_tokens: f64,
 }
 
 impl Default for EngineLimits {
-    /// Nothing is known; steps as vLLM's by default.
+    /// Returns unknown limits, with the step size that vLLM has by default.
     fn default() -> Self {
         Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, step_tokens: 2048.0 }
     }
 }
 
-/// What is known of a backend when a request arrives.
+/// The state of a backend when a request arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineView<'a> {
-    /// How long its steps take.
+    /// The step times.
     pub coefficients: Coefficients,
-    /// What it has room for.
+    /// The capacity of the engine.
     pub limits: EngineLimits,
-    /// When its last step ended.
+    /// The end of its last step.
     pub step_ended: f64,
-    /// Requests without a first token.
+    /// The number of requests without a first token.
     pub waiting: f64,
     /// The prompts that it computes now.
     pub inside: Work,
@@ -41,30 +41,31 @@ pub struct EngineView<'a> {
     pub outside: Work,
     /// The share of the time that prefills took lately.
     pub prefill_share: f64,
-    /// Its streams, and the tokens of their contexts.
+    /// The number of streams.
     pub streams: f64,
-    /// Those of them that this penstock has.
+    /// The number of streams that this penstock has there.
     pub own_streams: f64,
-    /// See `streams`.
+    /// The tokens in the contexts of all streams.
     pub context: f64,
-    /// When its own streams end.
+    /// The curve by which the streams of this penstock end.
     pub waits: &'a WaitCurve,
-    /// What predictions missed lately.
+    /// The factors that correct predictions, per regime.
     pub factors: Factors,
-    /// What lies before the first step of a request: network, front end, tokenizer.
+    /// The time before the first step of a request: network, front end, tokenizer.
     pub front_end: f64,
-    /// The tokens of an output, on average.
+    /// The mean number of tokens of an output.
     pub output: f64,
-    /// By how much tokens come more slowly than its steps and prompts explain, as a factor.
+    /// The factor by which tokens come more slowly than its steps and prompts explain.
     pub pace: f64,
     /// The 90th percentile of the time per token in relation to its mean.
     pub pace_percentile: f64,
-    /// Since when its streams emit nothing.
+    /// The silence of its streams.
     pub silence: Silence,
 }
 
 impl EngineView<'_> {
-    /// By how much longer a step takes once the requests without a first token have theirs.
+    /// Returns the factor by which a step grows once the requests without a first token have
+    /// theirs.
     pub(super) fn growth(&self) -> f64 {
         let (streams, context) = (self.streams + 1.0, self.context);
         let waiting = self.waiting.min((self.limits.slots - streams).max(0.0));
@@ -77,77 +78,78 @@ impl EngineView<'_> {
 /// A request that may be sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sent {
-    /// Tokens of its prompt.
+    /// The number of tokens of its prompt.
     pub prompt: f64,
-    /// Those of them that the backend has cached.
+    /// The number of prompt tokens that the backend has cached.
     pub cached: f64,
     /// The most tokens that its output may have; infinite without a limit.
     pub max_output: f64,
-    /// Whether its response comes in one piece: the first token arrives with the last.
+    /// True if its response comes in one piece: the first token arrives with the last.
     pub is_whole: bool,
 }
 
 impl Sent {
-    /// The tokens to compute; at least one, because the last one gives the first output.
+    /// Returns the tokens to compute: at least one, because the last one gives the first output.
     pub fn uncached(&self) -> f64 {
         (self.prompt - self.cached).max(1.0)
     }
 }
 
-/// The latencies of a request on a backend, and the terms that they are made of; in microseconds.
+/// The latencies of a request on a backend, and their terms; times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prediction {
-    /// Prompts before it, with the step that computes some of them.
+    /// The time of the prompts before it, with the step that computes some of them.
     pub backlog: f64,
-    /// Until a stream has ended and makes room.
+    /// The time until a stream has ended and makes room.
     pub slot_wait: f64,
-    /// Its own prompt, with the steps that this takes.
+    /// The time of its prompt, with the steps that this takes.
     pub prefill: f64,
     /// The part of `prefill` that the steps take without the prompt.
     pub steps: f64,
-    /// Until the current step ends, if it computes no prompt.
+    /// The time until the current step ends, if that computes no prompt.
     pub phase: f64,
-    /// Network and front end.
+    /// The time of network and front end.
     pub front_end: f64,
-    /// The tokens after the first, where the response comes in one piece.
+    /// The time of the tokens after the first, if the response comes in one piece.
     pub decode: f64,
-    /// What the terms come to, before it is corrected.
+    /// The time to the first token by these terms, before it is corrected.
     pub raw: f64,
-    /// Which kind of wait it is.
+    /// The kind of wait.
     pub regime: Regime,
-    /// Time to the first token, on average; to the end of a whole response.
+    /// The mean time to the first token, or to the end of a whole response.
     pub ttft: f64,
-    /// Its 90th percentile.
+    /// The 90th percentile of `ttft`.
     pub ttft_p90: f64,
-    /// Time per token after the first, on average.
+    /// The mean time per token after the first.
     pub tpot: f64,
-    /// Its 90th percentile.
+    /// The 90th percentile of `tpot`.
     pub tpot_p90: f64,
-    /// What its prompt takes beyond the steps: what it adds to the backlog.
+    /// The time of its prompt beyond the steps: its addition to the backlog.
     pub work: f64,
-    /// Its further tokens, where they come one by one.
+    /// The time of its further tokens, if they come one by one.
     pub further: f64,
-    /// Tokens of its prompt that are not cached.
+    /// The number of prompt tokens that are not cached.
     pub uncached: f64,
-    /// Tokens of prompts before it.
+    /// The tokens of prompts before it.
     pub before: f64,
-    /// How much longer the engine is expected to emit nothing: part of the times to the first token, and of `further`.
+    /// The remaining silence of the engine: part of the times to the first token, and of `further`.
     pub stall: f64,
-    /// By how much its tokens delay each stream that runs there, while they are in one batch.
+    /// The delay of each stream that runs there by its tokens, while they are in one batch.
     pub slowdown: f64,
-    /// By how much it lengthens the time per token of each stream that runs there.
+    /// The increase of the time per token of each stream that runs there.
     pub added: f64,
-    /// Its tokens, as far as is expected.
+    /// The expected number of its tokens.
     pub output: f64,
-    /// The streams that run there.
+    /// The number of streams that run there.
     pub streams: f64,
-    /// Those, and the requests without a first token.
+    /// The number of these streams and of requests without a first token.
     pub requests: f64,
 }
 
 impl Prediction {
-    /// The time to the first token from when it may be sent: once the prompts before it take no more than `most_backlog`, and
-    /// there is a slot. Its mean and its 90th percentile, without what a silence may add.
+    /// Returns the time to the first token from when the request may be sent: once the prompts
+    /// before it take no more than `most_backlog`, and there is a slot. Its mean and its 90th
+    /// percentile, without the remaining silence.
     pub fn admitted(&self, most_backlog: f64) -> (f64, f64) {
         let slot = (self.slot_wait - self.backlog - self.phase).max(0.0);
         let waits = slot + (self.backlog - most_backlog).max(0.0);
@@ -156,13 +158,13 @@ impl Prediction {
     }
 }
 
-/// The part of the prompts that arrive during a step that counts: the others arrived before the one in question, and are
-/// known.
+/// The fraction of the prompts that arrive during a step that is added: the others arrived before
+/// the request, and are known.
 const LATER: f64 = 0.5;
-/// The most that streams are taken to have left, in outputs of the usual length.
+/// The most tokens that streams are taken to have left, in outputs of mean length.
 const MOST_OUTPUTS: f64 = 4.0;
 
-/// Predicts at `now`.
+/// Predicts the latencies of `request` at `now`.
 pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let EngineView { coefficients, limits, streams, context, front_end, .. } = *view;
     let uncached = request.uncached();
@@ -208,7 +210,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         decode,
         raw,
         regime,
-        // No part of `raw`: a guess is nothing to learn from.
+        // The stall is no part of `raw`: the residual must not learn from a guess.
         ttft: raw * mean + stall,
         ttft_p90: raw * percentile + stall,
         tpot,
@@ -226,7 +228,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     }
 }
 
-/// Until the step ends that is being computed when the request arrives.
+/// Returns the remaining time of the step that runs when the request arrives.
 fn current_step(view: &EngineView<'_>, step: f64, budget: f64, now: f64) -> f64 {
     if view.streams < 1.0 && view.waiting < 1.0 {
         return 0.0;
@@ -236,13 +238,14 @@ fn current_step(view: &EngineView<'_>, step: f64, budget: f64, now: f64) -> f64 
     (ends - now - view.front_end).max(0.0)
 }
 
-/// Until so many streams have ended that the request, and all that wait before it, are in the batch.
+/// Returns the time until enough streams have ended for the request, and all that wait before it,
+/// to be in the batch.
 fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     let EngineView { coefficients, limits, waiting, streams, context, .. } = *view;
     if streams < 1.0 {
         return 0.0;
     }
-    // The KV cache has room for as many as have their mean context; a longer prompt takes the room of several.
+    // Room is counted in streams of mean context; a longer prompt takes the room of several.
     let each = (context / streams).max(1.0);
     let room = limits.slots.min(limits.kv_tokens / each);
     let own = if limits.kv_tokens.is_finite() { (request.prompt / each).max(1.0) } else { 1.0 };
@@ -253,7 +256,8 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
         return 0.0;
     }
     let waiting_tokens = (view.inside.tokens + view.outside.tokens) / waiting.max(1.0);
-    // Those who wait join the batch until it is full, and lengthen the steps of the others by their prompts.
+    // Waiting requests join until the batch is full; their prompts lengthen the steps of the
+    // others.
     let joining = (room - streams).clamp(0.0, waiting);
     let step = coefficients.step(streams + joining, context + joining * waiting_tokens);
     let tokens = match view.own_streams < streams {
@@ -264,8 +268,9 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     tokens * step + (joining + needed).min(waiting) * waiting_tokens * coefficients.token
 }
 
-/// The tokens until `needed` streams have ended where some are of others, which are taken to end as its own do. A few of this
-/// penstock say little of many others: bounded by what outputs of the usual length take.
+/// Returns the tokens until `needed` streams have ended if some belong to peers, which are taken to
+/// end as the own ones do. A few own streams say little of many others: the result is bounded by
+/// the length of usual outputs.
 fn tokens_until_ended(view: &EngineView<'_>, needed: f64, step: f64, now: f64) -> Option<f64> {
     if view.own_streams < 1.0 {
         return None;

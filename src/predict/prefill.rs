@@ -1,53 +1,59 @@
-//! What a prompt token costs, and what lies before the first step of a request.
+//! The cost of a prompt token, and the time before the first step of a request.
 
 use serde::{Deserialize, Serialize};
 
 use super::coefficients::{Vec3, dot};
 
-/// Tokens and pairs in which the regression counts.
+/// The units of tokens and pairs in the regression.
 const TOKENS: f64 = 512.0;
 const PAIRS: f64 = 1e6;
-/// How much a sample counts one sample later.
+/// The factor by which the weight of a sample falls with each later sample.
 const FORGETTING: f64 = 0.985;
 /// The variance of the relative error of a sample: the phase of the step, and noise.
 const NOISE: f64 = 0.02;
-/// The least time that errors are measured by, in milliseconds: below it the network's noise counts more.
+/// The least expected time, in milliseconds: below it the noise of the network counts more.
 const LEAST: f64 = 2.0;
-/// What is not known of the front end: the variance of a guess, in milliseconds squared.
+/// The prior variance of the front end, in milliseconds squared.
 const FRONT_END: f64 = 400.0;
-/// What is not known of a pair: its standard deviation is what a token costs, divided by so many tokens. CPUs are as slow with
-/// attention as with all else: a prompt of 770 tokens took 1.7 times as long per token there as one of 60.
+/// The prior standard deviation of the cost of a pair: the cost of a token, divided by this number
+/// of tokens. CPUs are as slow with attention as with all else: a prompt of 770 tokens took 1.7
+/// times as long per token there as one of 60.
 const PAIR: f64 = 2000.0;
-/// The most that a pair costs: what a token does, divided by so many tokens, as on a CPU. Short prompts that waited for
-/// something else would make long ones seem to take minutes.
+/// The largest cost of a pair: the cost of a token, divided by this number of tokens, as on a CPU.
+/// Otherwise short prompts that waited for something else would make long ones seem to take
+/// minutes.
 const MOST_PAIR: f64 = 500.0;
 /// The largest variance that a sample adds.
 const MOST_VARIANCE: f64 = 1e7;
-/// How far a sample may be off, in times; the first ones may be off by more.
+/// The factor by which a sample may be off, and the number of first samples that may be off by
+/// more.
 const OUTLIER: f64 = 3.0;
 const FIRST: f64 = 10.0;
-/// A first sample that is off by so many times shows that the guess is wrong. The standard deviation of the cost is this
-/// share of what the sample makes it then.
+/// The factor by which one of the first samples must exceed its prediction to show that the prior
+/// is wrong. The standard deviation of the cost is then at least this share of the cost that the
+/// sample shows.
 const WRONG_GUESS: f64 = 10.0;
 const DEVIATION: f64 = 0.1;
 
-/// How long prompts took beyond the steps that would have passed anyway.
+/// The time that prompts took beyond the steps that would have passed anyway.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillSample {
-    /// Tokens that were computed.
+    /// The number of tokens that were computed.
     pub tokens: f64,
-    /// Pairs of tokens between which they have attention.
+    /// The number of pairs of tokens between which they have attention.
     pub pairs: f64,
-    /// What they took, in microseconds.
+    /// The time that they took, in microseconds.
     pub time: f64,
-    /// Whether the time has what lies before the first step in it.
+    /// True if the time includes what lies before the first step.
     pub has_front_end: bool,
 }
 
-/// Recursive least squares with forgetting on `time = front end + tokens x cost + pairs x pair`, relative to the time.
+/// Recursive least squares with forgetting on `time = front end + tokens x cost + pairs x pair`,
+/// relative to the time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PrefillLearner {
-    /// In milliseconds: what lies before the engine, [`TOKENS`] tokens, [`PAIRS`] pairs.
+    /// The costs in milliseconds: of what lies before the engine, of [`TOKENS`] tokens, of
+    /// [`PAIRS`] pairs.
     weights: Vec3,
     covariance: [Vec3; 3],
     samples: f64,
@@ -69,7 +75,8 @@ impl PrefillLearner {
         }
     }
 
-    /// What was learned is a first guess now; the front end stays, which is no part of the engine.
+    /// Keeps what was learned as a prior; the front end stays as it is, because it is no part of
+    /// the engine.
     pub fn doubt(&mut self) {
         let front_end = self.weights[0];
         *self = Self::new(self.token(), self.pair());
@@ -87,16 +94,16 @@ impl PrefillLearner {
         let expected = dot(&counts, &self.weights).max(LEAST);
         let mut took = (time / 1000.0).max(0.0);
         if self.samples >= FIRST {
-            // Behind a pause of the engine prompts seem to take ten times as long, or no time.
+            // After a pause of the engine, prompts seem to take ten times as long, or no time.
             took = took.clamp(expected / OUTLIER, expected * OUTLIER);
         } else if took > expected * WRONG_GUESS {
             let deviation = DEVIATION * took * TOKENS / tokens;
             self.covariance[1][1] += deviation.powi(2).min(MOST_VARIANCE);
-            // As well it may be the front end.
+            // The front end may be the reason as well.
             self.covariance[0][0] += (front * DEVIATION * took).powi(2).min(MOST_VARIANCE);
             self.covariance[2][2] += pair_variance(took * 1000.0 / tokens);
         }
-        // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
+        // A prompt that a step caught just as it started took less than the steps; that is noise.
         let scale = took.max(expected / OUTLIER);
         let x = counts.map(|one| one / scale);
         let off = took / scale - dot(&x, &self.weights);
@@ -105,16 +112,16 @@ impl PrefillLearner {
         for (weight, gain) in self.weights.iter_mut().zip(&px) {
             *weight = (*weight + gain / total * off).max(0.0);
         }
-        // Without negative weights the others would grow for what those no longer take away.
+        // Weights below 0 are cut off; without this bound the others would grow to make up for it.
         let (found, most) = (dot(&counts, &self.weights), took.max(expected));
         if found > most {
             self.weights.iter_mut().for_each(|weight| *weight *= most / found);
         }
         self.bound_pair(&counts);
         subtract_outer(&mut self.covariance, &px, 1.0 / total);
-        // What no sample shows is not forgotten: with prompts of one length the variance of what a token costs would grow
-        // without end. Source: Bittanti, Bolzern and Campi, "Recursive least-squares identification algorithms with
-        // incomplete excitation" (1990).
+        // Only the direction of the sample is forgotten: with prompts of one length the variance of
+        // the cost of a token would grow without end. Source: Bittanti, Bolzern and Campi,
+        // "Recursive least-squares identification algorithms with incomplete excitation" (1990).
         let left: Vec3 = self.covariance.map(|row| dot(&row, &x));
         let seen = dot(&x, &left);
         if seen > 0.0 {
@@ -123,7 +130,8 @@ impl PrefillLearner {
         self.samples += 1.0;
     }
 
-    /// What a pair costs too much is a cost of tokens, so that a prompt of `counts` takes as long as before.
+    /// Bounds the cost of a pair. The excess becomes a cost of tokens, so that a prompt of `counts`
+    /// takes as long as before.
     fn bound_pair(&mut self, counts: &Vec3) {
         const MOST: f64 = PAIRS / TOKENS / MOST_PAIR;
         let ([_, tokens, pairs], [_, token, pair]) = (counts, self.weights);
@@ -133,43 +141,44 @@ impl PrefillLearner {
         }
     }
 
-    /// What lies before the first step takes so long, in microseconds.
+    /// Sets the time before the first step, in microseconds.
     pub(super) fn set_front_end(&mut self, time: f64) {
         self.weights[0] = time / 1000.0;
     }
 
-    /// It takes no longer than that, in microseconds.
+    /// Bounds the time before the first step from above, in microseconds.
     pub(super) fn bound_front_end(&mut self, time: f64) {
         self.weights[0] = self.weights[0].min((time / 1000.0).max(0.0));
     }
 
-    /// What lies before the first step of a request.
+    /// Returns the time before the first step of a request.
     pub fn front_end(&self) -> f64 {
         self.weights[0] * 1000.0
     }
 
-    /// What a token costs.
+    /// Returns the cost of a token.
     pub fn token(&self) -> f64 {
         self.weights[1] * 1000.0 / TOKENS
     }
 
-    /// What a pair of tokens costs.
+    /// Returns the cost of a pair of tokens.
     pub fn pair(&self) -> f64 {
         self.weights[2] * 1000.0 / PAIRS
     }
 
-    /// Samples that it has learned from.
+    /// Returns the number of samples that it has learned from.
     pub fn samples(&self) -> f64 {
         self.samples
     }
 }
 
-/// The variance of the cost of [`PAIRS`] pairs, in milliseconds squared, where a token costs so many microseconds.
+/// Returns the variance of the cost of [`PAIRS`] pairs, in milliseconds squared, if a token costs
+/// `token` microseconds.
 fn pair_variance(token: f64) -> f64 {
     (token / PAIR * PAIRS / 1000.0).powi(2)
 }
 
-/// Takes `factor` times the product of `p` with itself from a covariance.
+/// Subtracts `factor` times the outer product of `p` with itself from a covariance.
 fn subtract_outer(covariance: &mut [Vec3; 3], p: &Vec3, factor: f64) {
     for (row, left) in covariance.iter_mut().zip(p) {
         for (one, right) in row.iter_mut().zip(p) {
@@ -210,7 +219,8 @@ mod tests {
             let predicted = learn(tokens, took(tokens));
             assert!(n < 3 || (predicted / took(tokens) - 1.0).abs() < 0.3, "{n}: {predicted}");
         }
-        // An engine that was stopped: one prompt takes ten times as long, the next ones seem to take no time.
+        // The engine was stopped: one prompt takes ten times as long, the next ones seem to take no
+        // time.
         for (tokens, time) in [(49.0, 5_700_000.0), (12.0, -6_500.0)] {
             learn(tokens, time);
         }
@@ -252,7 +262,8 @@ mod tests {
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
     }
 
-    /// Behind the prompts of others, which are not seen, short ones seem to take as long as long ones.
+    /// Behind the prompts of peers, which are not seen, short ones seem to take as long as long
+    /// ones.
     #[test]
     fn short_prompts_that_waited_make_long_ones_take_seconds_and_not_minutes() {
         let mut learner = PrefillLearner::new(60.0, 0.000_5);

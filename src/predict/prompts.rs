@@ -1,26 +1,29 @@
 //! The prompts that were sent to an engine and have no first token yet.
 //!
-//! An engine works in steps. A prompt that arrives during one is computed from the next on, together with all others
-//! that arrived meanwhile. The ends of steps are seen at a proxy: they are when tokens come.
+//! An engine works in steps. A prompt that arrives during one is computed from the next one on,
+//! together with all others that arrived meanwhile. A proxy sees the ends of steps, because tokens
+//! come then.
 
 use std::collections::VecDeque;
 
 use super::front_end::Ahead;
 use super::residual::Regime;
 
-/// The time in which a share of prefill work falls to 1/e: 10 s.
+/// The time in which prefill work decays to 1/e: 10 s.
 const DECAY: f64 = 10e6;
-/// The most of the time that prompts are taken to need: what is left is for the tokens of streams.
+/// The upper bound of the share of the time spent on prefill: the rest is for the tokens of
+/// streams.
 const MOST_SHARE: f64 = 0.95;
-/// Prompts that are followed one by one; further ones are counted only.
+/// The most prompts that are followed one by one; further ones count as recent work only.
 const MOST: usize = 4096;
 
-/// What is left of prefill work, or of its share of the time, after `passed` microseconds.
+/// Returns prefill work, or its share of the time, decayed over `passed` microseconds.
 pub(super) fn decayed(work: f64, passed: f64) -> f64 {
     work * (-passed.max(0.0) / DECAY).exp()
 }
 
-/// The share of the time that prefills took, where their decayed work was `recent` at `changed`.
+/// Returns the share of the time that prefills took, if their decayed work was `recent` at
+/// `changed`.
 pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
     (decayed(recent, now - changed) / DECAY).min(MOST_SHARE)
 }
@@ -29,7 +32,7 @@ pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct StepEnd {
     pub(super) at: f64,
-    /// How many steps were seen to end until then.
+    /// The number of steps that were seen to end until then.
     pub(super) number: f64,
 }
 
@@ -38,28 +41,29 @@ pub(super) struct StepEnd {
 pub(super) struct Prompt {
     pub(super) number: u64,
     pub(super) sent_at: f64,
-    /// Its uncached tokens, and what they take.
+    /// Its uncached tokens, and the time that they take.
     pub(super) tokens: f64,
     pub(super) work: f64,
-    /// What there was before it when it was sent.
+    /// The load before it when it was sent.
     pub(super) ahead: Ahead,
-    /// When it is taken to be computed although no first token is seen, because the response comes in one piece.
+    /// The time at which it is taken to be computed, if the response comes in one piece and no
+    /// first token is seen; else infinite.
     pub(super) done_at: f64,
-    /// What was computed for it before it was sent.
+    /// The prediction for it before correction, and its regime.
     pub(super) raw: f64,
     pub(super) regime: Regime,
     /// The wait that was learned from last.
     pub(super) learned: f64,
-    /// When the engine started to compute it.
+    /// The step end at which the engine started to compute it.
     pub(super) started: Option<StepEnd>,
 }
 
-/// Tokens of prompts, and what they take.
+/// Tokens of prompts, and the time that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
-    /// Uncached tokens.
+    /// The number of uncached tokens.
     pub tokens: f64,
-    /// What they take beyond the steps that decode.
+    /// The time that they take beyond the steps that decode.
     pub time: f64,
 }
 
@@ -74,24 +78,25 @@ impl Work {
 #[derive(Debug, Clone, Default)]
 pub struct Prompts {
     prompts: VecDeque<Prompt>,
-    /// How many of the first ones had arrived when the current step began, and how many of those have a slot.
+    /// The number of prompts, from the front, that had arrived when the current step started; and
+    /// the number of these that have a slot.
     entered: usize,
     started: usize,
-    /// The tokens of those that have a slot.
+    /// The tokens of the prompts that have a slot.
     started_tokens: f64,
-    /// Those whose response comes in one piece.
+    /// The number of prompts whose response comes in one piece.
     whole: usize,
     inside: Work,
-    /// What is done of `inside`.
+    /// The part of the time of `inside` that is done.
     done: f64,
     outside: Work,
-    /// Prefill work of the last seconds, decayed, and when it last changed.
+    /// The decayed prefill work of the last seconds, and the time of its last change.
     recent: f64,
     changed: f64,
 }
 
 impl Prompts {
-    /// A prompt is sent. `enters`: to an idle engine, which starts at once.
+    /// Adds a prompt that is sent. `enters` is set for an idle engine, which starts at once.
     pub(super) fn send(&mut self, prompt: Prompt, enters: Option<StepEnd>) {
         self.forget_done(prompt.sent_at);
         self.recent = decayed(self.recent, prompt.sent_at - self.changed) + prompt.work;
@@ -112,7 +117,7 @@ impl Prompts {
         self.prompts.push_back(Prompt { started: enters, ..prompt });
     }
 
-    /// A prompt has its first token, or has left.
+    /// Removes a prompt that has its first token, or has left.
     pub(super) fn remove(&mut self, number: u64) -> Option<Prompt> {
         let index = self.prompts.iter().position(|one| one.number == number)?;
         self.remove_at(index)
@@ -128,7 +133,7 @@ impl Prompts {
         if index < self.entered {
             self.entered -= 1;
             self.inside.add(&prompt, -1.0);
-            // What was done was done for the first ones.
+            // The work that is done was done for the first prompts.
             self.done = (self.done - prompt.work).max(0.0);
         } else {
             self.outside.add(&prompt, -1.0);
@@ -142,8 +147,8 @@ impl Prompts {
         Some(prompt)
     }
 
-    /// Steps have ended at `at`, after which the engine has computed `computed` of the prompts inside. Those that had
-    /// arrived are inside from now on.
+    /// Records that steps have ended at `at`, after which the engine has computed `computed` of the
+    /// prompts inside. Prompts that had arrived are inside from now on.
     pub(super) fn step_ended(&mut self, at: f64, front_end: f64, computed: f64) {
         self.forget_done(at);
         self.done = (self.done + computed).min(self.inside.time);
@@ -158,7 +163,7 @@ impl Prompts {
         }
     }
 
-    /// The engine starts with prompts inside, where it has room for so many at the same time.
+    /// Starts prompts inside while fewer than `room` have started.
     pub(super) fn start(&mut self, now: StepEnd, room: f64) {
         while self.started < self.entered && (self.started as f64) < room {
             if let Some(prompt) = self.prompts.get_mut(self.started) {
@@ -169,7 +174,7 @@ impl Prompts {
         }
     }
 
-    /// Prompts whose first tokens are not seen, once they are taken to be computed.
+    /// Removes prompts whose first tokens are not seen, once they are taken to be computed.
     pub(super) fn forget_done(&mut self, now: f64) {
         if self.whole == 0 {
             return;
@@ -184,44 +189,44 @@ impl Prompts {
         }
     }
 
-    /// All of them, to be learned from while they wait.
+    /// Returns all prompts, to be learned from while they wait.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Prompt> {
         self.prompts.iter_mut()
     }
 
-    /// The oldest one whose first token will be seen.
+    /// Returns the oldest prompt whose first token will be seen.
     pub(super) fn first_waiting(&self) -> Option<&Prompt> {
         self.prompts.iter().find(|one| one.done_at.is_infinite())
     }
 
-    /// The tokens of those that the engine started with before `at`.
+    /// Returns the tokens of the prompts that the engine started with before `at`.
     pub(super) fn started_before(&self, at: f64) -> f64 {
         let latest = self.prompts.iter().take(self.started).rev();
         let after = latest.take_while(|one| one.started.is_some_and(|started| started.at >= at));
         (self.started_tokens - after.map(|one| one.tokens).sum::<f64>()).max(0.0)
     }
 
-    /// How many there are.
+    /// Returns the number of prompts.
     pub fn count(&self) -> usize {
         self.prompts.len()
     }
 
-    /// How many of them the engine computes.
+    /// Returns the number of prompts that the engine computes.
     pub fn entered(&self) -> usize {
         self.entered
     }
 
-    /// What is left of those that the engine computes.
+    /// Returns the remaining work of the prompts that the engine computes.
     pub fn inside(&self) -> Work {
         Work { time: (self.inside.time - self.done).max(0.0), ..self.inside }
     }
 
-    /// Those that wait for the next step.
+    /// Returns the prompts that wait for the next step.
     pub fn outside(&self) -> Work {
         self.outside
     }
 
-    /// The prefill work of the last seconds, decayed, and when it was added up.
+    /// Returns the decayed prefill work of the last seconds, and the time of its last change.
     pub fn recent(&self) -> (f64, f64) {
         (self.recent, self.changed)
     }

@@ -24,8 +24,8 @@ impl Number {
     }
 }
 
-/// The numbers of an [`EngineView`], and what else a decision reads. Those of two moments may be mixed for an instant; a
-/// prediction is off then, and nothing more.
+/// The numbers of an [`EngineView`], and the others that a decision reads. They may be of two
+/// moments for an instant; a prediction is off then, and nothing more.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Published {
@@ -62,23 +62,24 @@ pub(super) struct Published {
     is_trusted: Number,
 }
 
-/// What is published besides the view.
+/// The numbers that are published besides the view.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Besides {
-    /// The prefill work of late, and when it changed.
+    /// The decayed prefill work, and the time of its last change.
     pub(super) recent: (f64, f64),
     /// The least time per token that a stream there can bear.
     pub(super) tightest: f64,
     /// The share of an objective for the time per token up to which a batch is filled.
     pub(super) batch_share: f64,
-    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    /// The time at which the first token of the oldest prompt is due if nothing is before it;
+    /// infinite if none waits.
     pub(super) oldest_due: f64,
-    /// Whether enough is known for a request to be refused by it.
+    /// True if enough is known to refuse a request by predictions.
     pub(super) is_trusted: bool,
 }
 
 impl Published {
-    /// The view at `now`.
+    /// Returns the view at `now`.
     #[inline(always)]
     pub(super) fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
         let recent = self.recent.get();
@@ -119,32 +120,35 @@ impl Published {
         }
     }
 
-    /// The end is read first and written last: a stream that starts must not seem to have been there since long ago.
+    /// The end is read first and written last: a stream that starts must not seem to have been
+    /// there since long ago.
     #[inline(always)]
     fn silence(&self) -> Silence {
         let until = self.silent_until.get();
         Silence { since: self.silent_since.get(), until }
     }
 
-    /// The least time per token that a stream there can bear, in microseconds; infinite where none has an objective.
+    /// Returns the least time per token that a stream there can bear, in microseconds; infinite if
+    /// none has an objective.
     #[inline(always)]
     pub(super) fn tightest(&self) -> f64 {
         self.tightest.get()
     }
 
-    /// The share of an objective for the time per token up to which a batch is filled.
+    /// Returns the share of an objective for the time per token up to which a batch is filled.
     #[inline(always)]
     pub(super) fn batch_share(&self) -> f64 {
         self.batch_share.get()
     }
 
-    /// When the first token of the oldest prompt is due if nothing is before it; infinite where none waits.
+    /// Returns when the first token of the oldest prompt is due if nothing is before it; infinite
+    /// if none waits.
     #[inline(always)]
     pub(super) fn oldest_due(&self) -> f64 {
         self.oldest_due.get()
     }
 
-    /// Whether enough is known for a request to be refused by it.
+    /// Returns whether enough is known to refuse a request by predictions.
     #[inline(always)]
     pub(super) fn is_trusted(&self) -> bool {
         self.is_trusted.get() > 0.0

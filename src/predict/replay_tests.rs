@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::{PredictionTicket, Predictor, Reported, Sent};
 
-/// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some long ones in bursts, sent by
-/// the strategy `balanced` of `tests/e2e/objectives.py`.
+/// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some
+/// long ones in bursts, sent by the strategy `balanced` of `tests/e2e/objectives.py`.
 const RUN: &str = include_str!("../../tests/data/llamacpp-run.csv");
-/// Requests of each engine before predictions count, of 150 to 250.
+/// The number of requests of each engine before predictions count, of 150 to 250.
 const LEARNED: usize = 60;
 
 struct Request {
     sent_at: f64,
     prompt: f64,
-    /// When its tokens came.
+    /// The times of its tokens.
     tokens: Vec<f64>,
 }
 
@@ -33,7 +33,7 @@ fn requests(engine: &str) -> Vec<Request> {
     rows.collect()
 }
 
-/// What happens, in its order.
+/// An event of a run, in the order of time.
 #[derive(Clone, Copy)]
 enum Event {
     Sent(usize),
@@ -59,7 +59,7 @@ fn events(requests: &[Request]) -> Vec<(f64, Event)> {
     events
 }
 
-/// What was made of requests.
+/// The results of a run.
 struct Replayed {
     /// The predicted and the actual time to the first token of each.
     found: Vec<(f64, f64)>,
@@ -113,7 +113,7 @@ fn first_tokens_of_llamacpp_are_predicted() {
     }
 }
 
-/// Numbers from 0 to 1.
+/// Returns a generator of numbers from 0 to 1.
 fn random() -> impl FnMut() -> f64 {
     let mut state = 1_u64;
     move || {
@@ -123,15 +123,16 @@ fn random() -> impl FnMut() -> f64 {
     }
 }
 
-/// A request whose first token comes at `first`, and then so many, every 20 ms.
+/// Returns a request of `output` tokens: the first comes at `first`, and one every 20 ms after it.
 fn streamed(sent_at: f64, prompt: f64, first: f64, output: f64) -> Request {
     let count = crate::units::floor_index(output);
     let tokens = (0..count).map(|n| first + n as f64 * 20e3).collect();
     Request { sent_at, prompt, tokens }
 }
 
-/// Requests to a hosted API, whose engines are many and out of sight: each waits for `wait(tokens, noise)` milliseconds,
-/// whatever the others do, for 5 tokens and up to `more`.
+/// Returns requests to a hosted API, whose engines are many and out of sight. Each waits for
+/// `wait(tokens, noise)` milliseconds, whatever the others do, and gets 5 tokens and up to `more`
+/// further ones.
 fn hosted(rate: f64, more: f64, wait: impl Fn(f64, f64) -> f64) -> Vec<Request> {
     let (mut random, mut at) = (random(), 0.0);
     let requests = (0..1_500).map(|_| {
@@ -142,7 +143,7 @@ fn hosted(rate: f64, more: f64, wait: impl Fn(f64, f64) -> f64) -> Vec<Request> 
     requests.collect()
 }
 
-/// Requests to an engine that computes so many at one time; the others wait.
+/// Returns requests to an engine that computes `slots` of them at one time; the others wait.
 fn slotted(slots: usize, rate: f64) -> Vec<Request> {
     let (mut random, mut at) = (random(), 0.0);
     let mut free_at = vec![0.0_f64; slots];

@@ -1,66 +1,68 @@
-//! What predictions miss, and by how much: a factor for the mean, and one for the 90th percentile.
+//! The residual of predictions: a factor for the mean, and one for the 90th percentile.
 
 use serde::{Deserialize, Serialize};
 
-/// What a prediction is about: each kind is off for reasons of its kind.
+/// The kind of wait that is predicted; each kind has errors of a different origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Regime {
     /// The request starts with the next step, or behind other prompts.
     #[default]
     Prefill,
-    /// It waits until a stream has ended.
+    /// The request waits until a stream has ended.
     Slot,
-    /// Its response comes in one piece, so that the length of the output counts.
+    /// The response comes in one piece, so that the length of the output counts.
     Whole,
-    /// The engine has nothing else to do. What bursts have missed says nothing of it, and it is what is
-    /// predicted of a backend that gets no requests any more.
+    /// The engine has nothing else to do. The residual of bursts says nothing of it, and every
+    /// backend that gets no requests any more is predicted as idle.
     Idle,
 }
 
 const REGIMES: usize = 4;
 
-/// By which factors the mean and the 90th percentile differ from what the engine model computes, per regime.
+/// The factors by which the mean and the 90th percentile differ from what the engine model
+/// computes, per regime.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factors(pub [(f64, f64); REGIMES]);
 
 impl Factors {
-    /// Those of a regime.
+    /// Returns the factors of a regime.
     #[inline]
     pub fn of(&self, regime: Regime) -> (f64, f64) {
         self.0.get(index(regime)).copied().unwrap_or((1.0, 1.0))
     }
 }
 
-/// How fast the mean follows, and the percentile.
+/// The rates at which the mean, the mean of waits for a slot, and the percentile follow.
 const RATE: f64 = 0.05;
 const SLOT_RATE: f64 = 0.02;
 const PERCENTILE_RATE: f64 = 0.02;
-/// How fast what is usual follows both.
+/// The rate at which the usual values follow both.
 const USUAL_RATE: f64 = 0.01;
-/// How fast the mean error follows: about the last fifty.
+/// The rate at which the mean error follows: about the last fifty.
 const ERROR_RATE: f64 = 0.02;
-/// First tokens after which it follows half as fast as later.
+/// The number of first tokens at which the mean follows half as fast as later.
 const SLOW: f64 = 100.0;
-/// The percentile.
+/// The share of first tokens within the percentile.
 const SHARE: f64 = 0.9;
 /// The logarithm of the largest factor: e^3, about 20.
 const MOST: f64 = 3.0;
-/// The first percentile, before anything was seen: 30 % above the mean.
+/// The percentile before any first token was seen: 30 % above the mean.
 const FIRST: f64 = 0.26;
 
-/// The logarithm of truth / prediction, as it was lately.
+/// The recent logarithm of truth / prediction, per regime.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     bias: [f64; REGIMES],
     percentile: [f64; REGIMES],
-    /// Of all that ended: how many, and the share within the 90th percentile (decayed).
+    /// The number of first tokens that were learned from.
     seen: f64,
-    /// Those since the engine has changed; `None` where it has not.
+    /// The number of first tokens since the engine has changed; `None` if it has not.
     since_change: Option<f64>,
-    /// What `bias` and `percentile` have been for long; it stays while steps are learned again.
+    /// Slow means of `bias` and `percentile`; they stay while steps are learned again.
     usual: [[f64; REGIMES]; 2],
     is_relearning: bool,
     known: [f64; REGIMES],
+    /// The share of first tokens within the 90th percentile (decayed).
     covered: f64,
     /// The mean absolute percentage error (decayed).
     error: f64,
@@ -92,20 +94,21 @@ fn index(regime: Regime) -> usize {
 }
 
 impl Residual {
-    /// Those of all regimes.
+    /// Returns the factors of all regimes.
     pub fn all_factors(&self) -> Factors {
         let all = [Regime::Prefill, Regime::Slot, Regime::Whole, Regime::Idle];
         Factors(all.map(|regime| self.factors(regime)))
     }
 
-    /// The factors for the mean and the 90th percentile of what the engine model computes.
+    /// Returns the factors for the mean and the 90th percentile of what the engine model computes.
     pub fn factors(&self, regime: Regime) -> (f64, f64) {
         let at = |values: &[f64; REGIMES]| values.get(index(regime)).copied().unwrap_or(0.0);
         let (bias, percentile) = (at(&self.bias), at(&self.percentile));
         (bias.exp(), percentile.max(bias).exp())
     }
 
-    /// A first token came after `actual`, where the engine model had computed `raw`.
+    /// Learns from a first token that came after `actual`, where the engine model had computed
+    /// `raw`.
     pub fn learn(&mut self, regime: Regime, raw: f64, actual: f64) {
         if !(raw > 0.0 && actual > 0.0) {
             return;
@@ -124,8 +127,8 @@ impl Residual {
         self.update(regime, off, 1.0);
     }
 
-    /// A request still waits after `elapsed`, which is longer than was predicted: it will be `elapsed` at least. Call it
-    /// when a quarter more has passed each time.
+    /// Learns from a request that still waits after `elapsed`, longer than predicted: its wait will
+    /// be `elapsed` at least. Call it each time that the wait has grown by half.
     pub fn learn_overrun(&mut self, regime: Regime, raw: f64, elapsed: f64) {
         if raw > 0.0 && elapsed > raw * self.factors(regime).0 {
             self.update(regime, (elapsed / raw).ln().clamp(-MOST, MOST), 0.5);
@@ -162,40 +165,41 @@ impl Residual {
         }
     }
 
-    /// The engine has changed: what was right before says less.
+    /// Notes that the engine has changed: what was right before says less.
     pub fn note_change(&mut self) {
         self.since_change = Some(0.0);
         self.is_relearning = true;
         [self.bias, self.percentile] = self.usual;
     }
 
-    /// Its steps are learned again: they explain what the factors had to make up for meanwhile.
+    /// Notes that the steps are learned again: they explain what the factors had to make up for
+    /// meanwhile.
     pub fn note_relearned(&mut self) {
         self.is_relearning = false;
         [self.bias, self.percentile] = self.usual;
     }
 
-    /// First tokens since the engine has changed; infinite where it has not.
+    /// Returns the number of first tokens since the engine has changed; infinite if it has not.
     pub fn since_change(&self) -> f64 {
         self.since_change.unwrap_or(f64::INFINITY)
     }
 
-    /// First tokens that were learned from.
+    /// Returns the number of first tokens that were learned from.
     pub fn seen(&self) -> f64 {
         self.seen
     }
 
-    /// The share of the last first tokens that came within the predicted 90th percentile.
+    /// Returns the share of the last first tokens that came within the predicted 90th percentile.
     pub fn coverage(&self) -> f64 {
         self.covered
     }
 
-    /// By how much predictions without slot waits have to be multiplied, as a natural logarithm.
+    /// Returns the natural logarithm of the mean factor of [`Regime::Prefill`].
     pub fn bias(&self) -> f64 {
         self.bias.first().copied().unwrap_or(0.0)
     }
 
-    /// How far predictions were off on average, as a share of the truth.
+    /// Returns the mean absolute error of predictions, as a share of the truth.
     pub fn error(&self) -> f64 {
         self.error
     }

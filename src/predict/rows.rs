@@ -6,7 +6,8 @@ use super::coefficients::Coefficients;
 
 const FILE: &str = include_str!("rows.json");
 
-/// The share of the memory's bandwidth beyond which a step cannot read the weights.
+/// The least time of a step, as a share of the time in which the memory reads the weights at full
+/// bandwidth.
 const LEAST_BASE: f64 = 0.9;
 
 /// A kind of GPU.
@@ -27,14 +28,14 @@ struct Model {
     gigaflop_per_token: f64,
 }
 
-/// How long the steps of one model on one kind of GPU take.
+/// The step times of one model on one kind of GPU.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct EngineRow {
     /// The GPU.
     pub gpu: String,
     /// The model.
     pub model: String,
-    /// How many GPUs share it (tensor parallel).
+    /// The number of GPUs that share it (tensor parallel).
     pub gpus: u32,
     /// Milliseconds of every step.
     pub base_ms: f64,
@@ -50,11 +51,11 @@ pub struct EngineRow {
     pub kv_blocks: u32,
     /// The engine and its version.
     pub engine: String,
-    /// When it was measured.
+    /// The date of the measurement.
     pub date: String,
-    /// Who measured or computed it, and how.
+    /// The origin: who measured or computed it, and how.
     pub source: String,
-    /// How far it is off, where that is known.
+    /// The error of the row, where it is known.
     pub error: String,
     /// The least `base_ms` that the hardware can reach: it reads all weights in every step.
     #[serde(skip)]
@@ -71,7 +72,7 @@ struct Rows {
     rows: Vec<EngineRow>,
 }
 
-/// Why rows cannot be used.
+/// The reason why rows cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// The file is not as described.
@@ -90,9 +91,9 @@ pub enum RowError {
     TooFast {
         /// The row.
         row: String,
-        /// Which of its figures.
+        /// The figure that is too small.
         what: &'static str,
-        /// The figure.
+        /// Its value.
         value: f64,
         /// Its unit.
         unit: &'static str,
@@ -102,12 +103,12 @@ pub enum RowError {
 }
 
 impl EngineRow {
-    /// What users call it, such as `h100/qwen3-32b/tp2`.
+    /// Returns the name that users know, such as `h100/qwen3-32b/tp2`.
     pub fn name(&self) -> String {
         format!("{}/{}/tp{}", self.gpu, self.model, self.gpus)
     }
 
-    /// The same as the engine model has it.
+    /// Returns the row as the coefficients of the engine model.
     pub fn coefficients(&self) -> Coefficients {
         Coefficients {
             base: self.base_ms * 1e3,
@@ -119,7 +120,7 @@ impl EngineRow {
         }
     }
 
-    /// Learns what the hardware can do, and checks that the row does not say more.
+    /// Computes what the hardware can do, and checks that the row is not faster.
     fn check(&mut self, gpu: &Gpu, model: &Model) -> Result<(), RowError> {
         let gpus = f64::from(self.gpus);
         let base = LEAST_BASE * model.weights_gb / (gpus * gpu.terabytes_per_second);
@@ -136,7 +137,7 @@ impl EngineRow {
     }
 }
 
-/// The rows that penstock comes with.
+/// Returns the rows that penstock comes with.
 ///
 /// # Errors
 /// Never, as the tests show: the file is part of the program.

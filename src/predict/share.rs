@@ -1,29 +1,30 @@
-//! What one penstock has at an engine that others use, too.
+//! The load of one penstock at an engine that its peers use, too.
 
 use super::prompts::Work;
 
-/// How far what is counted of others moves to what they report, at each report: within a few seconds. What passes sooner is
-/// gone when a decision reads it, and all would go at once to where nothing was reported.
+/// The rate at which the counted load of peers follows each report: within a few seconds. Requests
+/// that end sooner are gone when a decision reads the report, and all penstocks would send at once
+/// where none was reported.
 const FOLLOWED: f64 = 0.1;
-/// The part of their prompts that is left when a decision reads the report. In simulations of 2 and 4 penstocks predictions are
-/// off by 2 to 10 points more where all of it counts.
+/// The part of their prompts that is left when a decision reads the report. In simulations of 2 and
+/// 4 penstocks predictions are off by 2 to 10 points more if all of it counts.
 const LEFT: f64 = 0.5;
 
-/// What one penstock, or several together, have at an engine.
+/// The load of one penstock, or of several together, at an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct EngineShare {
-    /// Requests without a first token.
+    /// The number of requests without a first token.
     pub waiting: f64,
     /// Their prompts.
     pub prompts: Work,
-    /// Streams, and the tokens of their contexts.
+    /// The number of streams.
     pub streams: f64,
-    /// See `streams`.
+    /// The tokens in the contexts of the streams.
     pub context: f64,
 }
 
 impl EngineShare {
-    /// Adds what another one has.
+    /// Adds the load of a peer.
     pub fn add(&mut self, other: &Self) {
         self.waiting += other.waiting;
         self.prompts.tokens += other.prompts.tokens;
@@ -32,7 +33,8 @@ impl EngineShare {
         self.context += other.context;
     }
 
-    /// What is counted of others after they have reported `self`, where `before` was.
+    /// Returns the load of peers that is counted after they have reported `self`, if `before` was
+    /// counted until then.
     pub(super) fn counted(&self, before: &Self) -> Self {
         if *self == Self::default() {
             return *self;
@@ -51,5 +53,6 @@ impl EngineShare {
     }
 }
 
-/// How much work others may have sent that no report shows yet, in microseconds: two intervals of reports.
+/// The part of a wait that unreported requests of peers may explain, in microseconds: two intervals
+/// of reports.
 pub(super) const UNSEEN: f64 = 400_000.0;

@@ -1,7 +1,8 @@
-//! The predictor of one model on one backend as decisions and attempts share it.
+//! The predictor of one model on one backend, as decisions and attempts share it.
 //!
-//! A decision reads plain numbers without a lock. What happens to a request (sent, first token, tokens, end) is learned
-//! under one, which a decision never takes, and [published](Published) as numbers again.
+//! A decision reads plain numbers without a lock. The events of a request (sent, first token,
+//! tokens, end) are learned under a lock that a decision never takes, and [published](Published) as
+//! numbers again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +20,12 @@ use super::share::EngineShare;
 use super::ticket::Ticket;
 use super::wait_curve::WaitCurve;
 
-/// Tokens of a stream after which its age is learned, where it does not lead.
+/// The number of tokens of a stream after which its age is learned, if it does not lead.
 const WINDOW: u32 = 16;
-/// Steps without a token of the stream that leads after which another one does.
+/// The number of steps without a token of the leading stream after which another one leads.
 const LOST: f64 = 3.0;
 
-/// What is taken for an engine of which nothing is known: one of 8 billion parameters on a small GPU.
+/// The prior of an unknown engine: a model of 8 billion parameters on a small GPU.
 const UNKNOWN_ENGINE: Coefficients = Coefficients {
     base: 15_000.0,
     token: 60.0,
@@ -40,7 +41,8 @@ pub struct Predictor {
     learned: Mutex<BackendPredictor>,
     published: Published,
     waits: WaitCurve,
-    /// The stream whose tokens show when steps end: those of the others come with them, a little earlier or later.
+    /// The stream whose tokens show the ends of steps: those of the others come with them, a little
+    /// earlier or later.
     leader: AtomicU64,
     leaders: AtomicU64,
 }
@@ -51,73 +53,75 @@ impl Default for Predictor {
     }
 }
 
-/// What a decision makes of a backend.
+/// The estimate of a request on a backend, as a decision reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Estimate {
-    /// What is predicted.
+    /// The predicted latencies.
     pub prediction: Prediction,
-    /// The least time per token that a stream there can bear; infinite where none has an objective.
+    /// The least time per token that a stream there can bear; infinite if none has an objective.
     pub tightest: f64,
-    /// The share of an objective for the time per token that `tpot` may reach before the batch is full.
+    /// The share of an objective for the time per token that `tpot` may reach before the batch is
+    /// full.
     pub batch_share: f64,
     /// The time per token of the request if it ran there alone.
     pub tpot_alone: f64,
-    /// The same beside all that is there, once those without a first token have theirs: of requests that are sent at the same
-    /// time none has.
+    /// The time per token beside all that is there, once the requests without a first token have
+    /// theirs: requests that are sent at the same time have none yet.
     pub tpot_among_all: f64,
-    /// Requests in its batch; infinite where it is not known.
+    /// The number of requests in its batch; infinite if unknown.
     pub slots: f64,
-    /// The time that the oldest prompt there has waited for others, whatever is known of the engine's limits.
+    /// The time that the oldest prompt there has waited for others, whatever is known of the
+    /// engine's limits.
     pub waited: f64,
-    /// Whether enough is known of the backend for a request to be refused by it.
+    /// True if enough is known of the backend to refuse a request by its predictions.
     pub is_trusted: bool,
 }
 
 impl Estimate {
-    /// The same at another time, of which this is predicted.
+    /// Returns the estimate for a later time, at which `prediction` is predicted.
     fn later(&self, prediction: &Prediction) -> Self {
         let tightest = if prediction.streams < 1.0 { f64::INFINITY } else { self.tightest };
         Self { prediction: *prediction, tightest, ..*self }
     }
 }
 
-/// What is shown of a predictor.
+/// The state of a predictor, for display.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictorReport {
-    /// How long its steps take.
+    /// The learned step times.
     pub coefficients: Coefficients,
-    /// Network and front end.
+    /// The time of network and front end.
     pub front_end: f64,
-    /// Requests in its batch; infinite where it is not known.
+    /// The number of requests in its batch; infinite if unknown.
     pub slots: f64,
-    /// The prefill work that is left.
+    /// The remaining prefill work.
     pub backlog: f64,
-    /// By how much predictions are multiplied, as a logarithm.
+    /// The logarithm of the factor that corrects the mean of [`super::Regime::Prefill`].
     pub bias: f64,
     /// The share of first tokens within the predicted 90th percentile.
     pub coverage: f64,
     /// The mean absolute error of predictions, as a share of the truth.
     pub error: f64,
-    /// First tokens and gaps that it has learned from.
+    /// The number of first tokens that it has learned from.
     pub first_tokens: f64,
-    /// See `first_tokens`.
+    /// The number of gaps that it has learned from.
     pub gaps: f64,
-    /// Requests without a first token, and streams.
+    /// The number of requests without a first token.
     pub waiting: f64,
-    /// See `waiting`.
+    /// The number of streams.
     pub streams: f64,
-    /// The tokens of the streams' contexts.
+    /// The tokens in the contexts of streams, those of peers among them.
     pub context: f64,
     /// The share of an objective for the time per token up to which its batch is filled.
     pub batch_share: f64,
-    /// How much longer it is expected to emit nothing.
+    /// The remaining time in which it is expected to emit nothing.
     pub stall: f64,
-    /// Whether enough is known for a request to be refused by it.
+    /// True if enough is known to refuse a request by its predictions.
     pub is_trusted: bool,
 }
 
 impl Predictor {
-    /// Starts with the step time of an engine like it.
+    /// Starts with the step times of a similar engine.
     pub fn new(prior: &Coefficients, limits: EngineLimits) -> Self {
         let learned = BackendPredictor::new(prior, limits);
         let this = Self {
@@ -150,8 +154,9 @@ impl Predictor {
         }
     }
 
-    /// How long the first token of a request takes from when it may be sent: once the prompts before it take no more than
-    /// `most_backlog`, and the engine has a slot for it. The mean, and the 90th percentile; 0 while predictions are not trusted.
+    /// Returns the time to the first token of a request from when it may be sent: once the prompts
+    /// before it take no more than `most_backlog`, and the engine has a slot for it. Its mean and
+    /// its 90th percentile; 0 while predictions are not trusted.
     pub fn time_admitted(&self, sent: &Sent, most_backlog: f64, now: f64) -> (f64, f64) {
         if !self.published.is_trusted() {
             return (0.0, 0.0);
@@ -159,8 +164,8 @@ impl Predictor {
         predict(&self.published.view(&self.waits, now), sent, now).admitted(most_backlog)
     }
 
-    /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at
-    /// most 120 s. `None` where they would not be on an idle engine either.
+    /// Returns the microseconds until the latencies of a request would satisfy `is_met`, if nothing
+    /// else arrives; at most 120 s. `None` if they would not on an idle engine either.
     pub fn time_until(
         &self,
         sent: &Sent,
@@ -172,8 +177,8 @@ impl Predictor {
         later::time_until(&view, sent, now, |prediction| is_met(&now_there.later(prediction)))
     }
 
-    /// How many requests like this one would have latencies as `is_met` wants them, if they came together in `passed`
-    /// microseconds and nothing else does.
+    /// Returns the number of requests like this one whose latencies would satisfy `is_met`, if they
+    /// came together in `passed` microseconds and nothing else does.
     pub fn met_together(
         &self,
         sent: &Sent,
@@ -204,8 +209,8 @@ impl Predictor {
         learned_something
     }
 
-    /// A request is sent by this prediction; it counts until the ticket is dropped. `objective`: for its time per
-    /// token, in microseconds.
+    /// Adds a request that is sent by this prediction; it counts until the ticket is dropped.
+    /// `objective` is for its time per token, in microseconds.
     pub fn send(
         self: &Arc<Self>,
         sent: Sent,
@@ -220,13 +225,14 @@ impl Predictor {
         PredictionTicket { predictor, ticket, id, emitted, learned: emitted, now, has_ended: false }
     }
 
-    /// Learns from requests that wait for longer than was predicted, and from what the engine reports.
+    /// Learns from requests that wait for longer than predicted, and from what the engine reports.
     /// Call it about once a second.
     pub fn refresh(&self, reported: Reported, now: f64) {
         self.learn(|learned| learned.refresh(&self.waits, reported, now));
     }
 
-    /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.
+    /// Records that the engine has ended its step number `steps` at `at`, for a caller that does
+    /// not see each token: the simulator.
     pub fn observe_steps(&self, at: f64, steps: f64) {
         self.learn(|learned| {
             // Without a stream there a balancer sees none of its steps.
@@ -237,52 +243,53 @@ impl Predictor {
         });
     }
 
-    /// What this penstock has there.
+    /// Returns the load of this penstock there.
     pub fn own_share(&self) -> EngineShare {
         self.learned.lock().own_share()
     }
 
-    /// Others report what they have there. Returns whether that is news.
+    /// Takes the load that peers report. Returns whether this changes what is counted.
     pub fn set_others(&self, reported: &EngineShare) -> bool {
         self.learn(|learned| learned.set_others(reported))
     }
 
-    /// The engine has started again.
+    /// Records that the engine has started again.
     pub fn restarted(&self) {
         self.learn(BackendPredictor::restarted);
     }
 
-    /// The engine is another version.
+    /// Records that the engine is another version.
     pub fn version_changed(&self) {
         self.learn(BackendPredictor::version_changed);
     }
 
-    /// Whether enough is known for a request to be refused by it.
+    /// Returns whether enough is known to refuse a request by its predictions.
     pub fn is_trusted(&self) -> bool {
         self.published.is_trusted()
     }
 
-    /// Whether so little was learned that what is known of another backend says more.
+    /// Returns whether so little was learned here that the state of another backend says more.
     pub fn is_little_known(&self) -> bool {
         self.learned.lock().is_little_known()
     }
 
-    /// Starts with what was learned of the same model on another backend, where little was learned here.
+    /// Starts with the learned state of the same model on another backend, if little was learned
+    /// here.
     pub fn adopt(&self, other: &Learned) {
         self.learn(|learned| learned.adopt(other));
     }
 
-    /// What was learned of the engine, for the next process.
+    /// Returns the learned state of the engine, for the next process.
     pub fn learned_state(&self) -> Learned {
         self.learned.lock().learned_state()
     }
 
-    /// Continues with what another process has learned.
+    /// Continues with the learned state of another process.
     pub fn restore(&self, learned: Learned) {
         self.learn(|predictor| predictor.restore(learned));
     }
 
-    /// What is shown of it at `now`.
+    /// Returns the state of the predictor at `now`.
     pub fn report(&self, now: f64) -> PredictorReport {
         let learned = self.learned.lock();
         let residual = learned.residual();
@@ -315,21 +322,21 @@ pub struct PredictionTicket {
     predictor: Arc<Predictor>,
     ticket: Ticket,
     id: u64,
-    /// Tokens that came, and those of them that were learned.
+    /// The number of tokens that came, and of those that were learned.
     emitted: u32,
     learned: u32,
-    /// The last time it was seen.
+    /// The last time at which it was seen.
     now: f64,
     has_ended: bool,
 }
 
 impl PredictionTicket {
-    /// What was predicted.
+    /// Returns the prediction by which it was sent.
     pub fn prediction(&self) -> &Prediction {
         &self.ticket.prediction
     }
 
-    /// Tokens have come at `now`, the first of them or further ones.
+    /// Records `count` tokens that come at `now`, the first of them or further ones.
     pub fn tokens(&mut self, count: u32, now: f64) {
         if self.ticket.sent.is_whole || count == 0 {
             return;
@@ -359,7 +366,7 @@ impl PredictionTicket {
         }
     }
 
-    /// A step has ended: the stream that leads has emitted.
+    /// Records the end of a step: the stream that leads has emitted.
     fn lead(&mut self, count: u32, now: f64) {
         let (ticket, emitted) = (&mut self.ticket, self.emitted);
         self.learned = emitted;
@@ -369,14 +376,15 @@ impl PredictionTicket {
         });
     }
 
-    /// Leads from now on, where no other stream does.
+    /// Leads from now on, if no other stream does.
     fn take_over(&mut self, step: f64, ended: f64, now: f64) {
         if now > ended + LOST * step {
             self.predictor.leader.store(self.id, Ordering::Relaxed);
         }
     }
 
-    /// It has emitted so many tokens, for a caller that does not see each of them: the simulator.
+    /// Records that it has emitted `emitted` tokens, for a caller that does not see each of them:
+    /// the simulator.
     pub fn observe(&mut self, emitted: u32, now: f64) {
         let ticket = &mut self.ticket;
         self.now = now;
@@ -384,18 +392,19 @@ impl PredictionTicket {
         self.predictor.learn(|learned| learned.progress(ticket, emitted, now));
     }
 
-    /// The response is complete at `now`; `output`: its tokens, where the engine reports them.
+    /// Ends a complete response at `now`. `output` is its number of tokens, where the engine
+    /// reports it.
     pub fn complete(&mut self, output: Option<u32>, now: f64) {
         self.now = now;
         self.end(output, true, now);
     }
 
-    /// The client has left at `now`.
+    /// Ends a request whose client has left at `now`.
     pub fn cut(&mut self, now: f64) {
         self.end(None, false, now);
     }
 
-    /// Tokens that were not learned yet came when it was seen last.
+    /// Ends the request. Tokens that were not learned yet came when it was seen last.
     fn end(&mut self, output: Option<u32>, is_complete: bool, now: f64) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;

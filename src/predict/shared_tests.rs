@@ -10,7 +10,8 @@ fn send(predictor: &Arc<Predictor>, now: f64) -> PredictionTicket {
     predictor.send(SENT, estimate.prediction, None, now)
 }
 
-/// Streams of 100 tokens, one after the other, on an engine with 40 ms to the first token and 5 ms per step.
+/// Streams of 100 tokens, one after the other, on an engine with 40 ms to the first token and 5 ms
+/// per step.
 fn serve_alone(predictor: &Arc<Predictor>, requests: u32) {
     for request in 0..requests {
         let start = f64::from(request) * 1e7;

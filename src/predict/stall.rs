@@ -1,29 +1,35 @@
 //! Engines that emit nothing although streams run there.
 //!
-//! An engine that stops after first tokens would look best of all: nothing waits there, and no gap between tokens is seen before
-//! clients leave. One that has been silent for a while is expected to be silent for as long again. Where its streams have left,
-//! a single request shows whether it works again; if that gets nothing either, its time is added to the silence.
+//! An engine that stops after first tokens would look best of all: nothing waits there, and no gap
+//! between tokens is seen before clients leave. An engine that has been silent for a while is
+//! expected to be silent for as long again. Once its streams have left, a single request shows
+//! whether it works again; if that gets nothing either, its time is added to the silence.
 
-/// The least silence that counts, in microseconds: 1 s. The tokens of single streams are seen in windows.
+/// The least silence that counts, in microseconds: 1 s. The tokens of single streams are seen in
+/// windows.
 const LEAST: f64 = 1e6;
-/// And in steps.
+/// The least silence that counts, in steps.
 const LEAST_STEPS: f64 = 20.0;
-/// A response that nothing shows of is too late beyond so many times what was expected, and the least silence.
+/// A response without a sign is too late after this factor of the expected time, plus the least
+/// silence.
 const TOO_LONG: f64 = 2.0;
-/// The longest silence that is expected, in microseconds: 60 s. A request is lost to an engine that is still silent after it.
+/// The longest silence that is expected, in microseconds: 60 s. A request is lost to an engine that
+/// is still silent after it.
 const MOST: f64 = 60e6;
 
 /// The silence of an engine with streams.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Silence {
-    /// When a further token of a stream came last, or the first of the streams started since when none has come.
+    /// The time of the last further token of a stream, or of the start of the first stream since,
+    /// if none has come.
     pub since: f64,
-    /// Until when none was seen: when the last stream left. Infinite while one is there.
+    /// The time until which none was seen: when the last stream left. Infinite while one is there.
     pub until: f64,
 }
 
 impl Silence {
-    /// How much longer it is expected to last at `now`. `step`: how long a step takes; `busy`: what its prompts explain.
+    /// Returns the remaining time of the silence at `now`. `step` is the duration of a step, `busy`
+    /// the time that the prompts there explain.
     pub(super) fn rest(&self, step: f64, busy: f64, now: f64) -> f64 {
         let seen = now.min(self.until);
         let silent = seen - self.since;
@@ -34,7 +40,7 @@ impl Silence {
     }
 }
 
-/// The least silence that counts, where a step takes so long.
+/// Returns the least silence that counts, if a step takes `step`.
 fn least(step: f64) -> f64 {
     LEAST.max(LEAST_STEPS * step)
 }
@@ -43,14 +49,14 @@ fn least(step: f64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Stall {
     seen: Silence,
-    /// When anything came last, first tokens and whole responses as well.
+    /// The last time at which anything came, first tokens and whole responses as well.
     alive_at: f64,
-    /// Streams whose further tokens are seen.
+    /// The number of streams whose further tokens are seen.
     streams: u32,
 }
 
 impl Stall {
-    /// A stream has its first token.
+    /// Records the first token of a stream.
     pub(super) fn started(&mut self, step: f64, now: f64) {
         if self.streams == 0 {
             if !self.was_silent(step) {
@@ -62,7 +68,7 @@ impl Stall {
         self.alive_at = now;
     }
 
-    /// A request is sent to the engine, which has no other: the time without requests is no silence.
+    /// Records a request to an engine without another one: the time without requests is no silence.
     pub(super) fn tried(&mut self, step: f64, now: f64) {
         if self.was_silent(step) {
             self.seen.since += now - self.seen.until;
@@ -70,12 +76,12 @@ impl Stall {
         }
     }
 
-    /// A first token has come, for whose prompt the engine has worked for so long.
+    /// Records a first token, for whose prompt the engine has worked for `work`.
     pub(super) fn computed(&mut self, work: f64, now: f64) {
         self.seen.since = (self.seen.since + work).min(now.max(self.seen.since));
     }
 
-    /// A further token has come, or a whole response.
+    /// Records a further token, or a whole response.
     pub(super) fn emitted(&mut self, now: f64) {
         self.alive_at = self.alive_at.max(now);
         // Some tokens are learned late, at the end of their stream.
@@ -84,7 +90,7 @@ impl Stall {
         }
     }
 
-    /// A stream is complete, or has been cut.
+    /// Records the end of a stream: it is complete, or has been cut.
     pub(super) fn ended(&mut self, is_complete: bool, now: f64) {
         if is_complete {
             self.emitted(now);
@@ -95,10 +101,11 @@ impl Stall {
         }
     }
 
-    /// A client has left to which nothing had come, where the response was expected to take `expected` when it was sent.
+    /// Records that a client has left to which nothing had come. `expected` is the time that was
+    /// predicted for its response.
     pub(super) fn left(&mut self, sent_at: f64, expected: f64, step: f64, now: f64) {
         let is_late = now - sent_at > TOO_LONG * expected + least(step);
-        // Where others got something meanwhile, it is the response that is long.
+        // If others got something meanwhile, the response is long and the engine not silent.
         if !is_late || self.alive_at > sent_at || self.streams > 0 {
             return;
         }
@@ -115,7 +122,7 @@ impl Stall {
         }
     }
 
-    /// The engine has started again.
+    /// Forgets the silence: the engine has started again.
     pub(super) fn forget(&mut self) {
         self.seen.since = f64::INFINITY;
     }
@@ -124,7 +131,8 @@ impl Stall {
         self.streams == 0 && self.seen.until - self.seen.since >= least(step)
     }
 
-    /// What decisions read. `is_tried`: whether a request is there that will show whether a silence is over.
+    /// Returns the silence that decisions read. `is_tried` is true if a request there will show
+    /// whether it is over.
     pub(super) fn silence(&self, is_tried: bool, step: f64) -> Silence {
         match is_tried && self.was_silent(step) {
             true => Silence { until: f64::INFINITY, ..self.seen },

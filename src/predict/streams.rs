@@ -1,12 +1,13 @@
-//! The ages of a backend's streams, in buckets: when will so many of them have ended?
+//! The ages of a backend's streams, in buckets, from which the ends of streams are predicted.
 
-/// Buckets of ages: quarter octaves of the tokens that a stream has emitted, up to 2^15.
+/// The number of buckets of ages: quarter octaves of the tokens that a stream has emitted, from 4
+/// to 2^17.
 pub(super) const AGE_BUCKETS: usize = 60;
 
 /// The streams of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Streams {
-    /// How many there are in each bucket of ages.
+    /// The number of streams in each bucket of ages.
     counts: [f32; AGE_BUCKETS],
     /// The tokens of their prompts and outputs.
     context: f64,
@@ -19,7 +20,7 @@ impl Default for Streams {
     }
 }
 
-/// By the highest bit and the two behind it.
+/// Returns the bucket of an age, by its highest bit and the two behind it.
 fn bucket_of(age: u32) -> usize {
     let age = age.max(4);
     let octave = u32::BITS - 1 - age.leading_zeros();
@@ -27,7 +28,7 @@ fn bucket_of(age: u32) -> usize {
     ((octave - 2) * 4 + quarter).min(59) as usize
 }
 
-/// The middle of a bucket, in tokens.
+/// Returns the middle of a bucket, in tokens.
 pub(super) fn age_of(bucket: usize) -> f64 {
     let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
     let width = f64::from(bucket / 4).exp2();
@@ -35,14 +36,14 @@ pub(super) fn age_of(bucket: usize) -> f64 {
 }
 
 impl Streams {
-    /// A stream has started.
+    /// Adds a stream that has started.
     pub fn add(&mut self, prompt_tokens: f64, age: u32) {
         self.change(age, 1.0);
         self.context += prompt_tokens + f64::from(age);
         self.count += 1.0;
     }
 
-    /// A stream has emitted tokens: from `before` to `after`.
+    /// Records that a stream has emitted tokens: from `before` to `after`.
     pub fn grow(&mut self, before: u32, after: u32) {
         self.context += f64::from(after.saturating_sub(before));
         if bucket_of(before) != bucket_of(after) {
@@ -51,7 +52,7 @@ impl Streams {
         }
     }
 
-    /// A stream has ended.
+    /// Removes a stream that has ended.
     pub fn remove(&mut self, prompt_tokens: f64, age: u32) {
         self.change(age, -1.0);
         self.context -= prompt_tokens + f64::from(age);
@@ -62,22 +63,22 @@ impl Streams {
         self.counts.iter_mut().skip(bucket_of(age)).take(1).for_each(|count| *count += by);
     }
 
-    /// How many there are.
+    /// Returns the number of streams.
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// The tokens of all contexts.
+    /// Returns the tokens of all contexts.
     pub fn context(&self) -> f64 {
         self.context.max(0.0)
     }
 
-    /// The ages of streams, and how many have each.
+    /// Returns the ages of streams, each with its number of streams.
     pub fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.buckets().map(|(bucket, count)| (age_of(bucket), count))
     }
 
-    /// The buckets of ages that have streams, and their number.
+    /// Returns the buckets of ages that have streams, each with its number of streams.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
         counts.map(|(bucket, count)| (bucket, f64::from(*count)))

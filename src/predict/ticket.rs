@@ -1,43 +1,47 @@
-//! What a request carries from its prediction to its end, and what running streams can bear.
+//! The state of a request from its prediction to its end, and the times per token that running
+//! streams can bear.
 
 use std::collections::BTreeMap;
 
 use super::prediction::{Prediction, Sent};
 
-/// What a request carries from its prediction to its end.
+/// The state of a request from its prediction to its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ticket {
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent_at: f64,
-    /// What was sent.
+    /// The request as it was sent.
     pub sent: Sent,
-    /// What was predicted.
+    /// The prediction by which it was sent.
     pub prediction: Prediction,
     /// Its number on the backend.
     pub(super) number: u64,
     /// Its objective for the time per token, if it has one.
     pub(super) objective: Option<f64>,
-    /// The time per token that it can bear now: its objective, and what it is ahead of it. In nanoseconds.
+    /// The time per token that it can bear now, in nanoseconds: its objective, and a part of its
+    /// lead over it.
     pub(super) allowed: Option<u64>,
-    /// When its first token came.
+    /// The time of its first token.
     pub(super) first_at: f64,
-    /// Tokens that it has emitted; 0 before the first.
+    /// The number of tokens that it has emitted; 0 before the first.
     pub(super) age: u32,
 }
 
 impl Ticket {
-    /// Tokens that it has emitted.
+    /// Returns the number of tokens that it has emitted.
     pub fn age(&self) -> u32 {
         self.age
     }
 }
 
-/// The times per token that running streams can bear, in nanoseconds, and how many have each.
+/// The times per token that running streams can bear, in nanoseconds, each with its number of
+/// streams.
 #[derive(Debug, Default)]
 pub(super) struct Allowances(BTreeMap<u64, u32>);
 
 impl Allowances {
-    /// A stream can bear that much from now on, in microseconds; `None` once it has ended or has no objective.
+    /// Sets the time per token that a stream can bear, in microseconds; `None` once it has ended or
+    /// if it has no objective.
     pub(super) fn set(&mut self, ticket: &mut Ticket, per_token: Option<f64>) {
         if let Some(before) = ticket.allowed.take()
             && let Some(count) = self.0.get_mut(&before)
@@ -53,7 +57,7 @@ impl Allowances {
         }
     }
 
-    /// The least of them in microseconds; infinite where no stream has an objective.
+    /// Returns the least of them in microseconds; infinite if no stream has an objective.
     pub(super) fn tightest(&self) -> f64 {
         self.0.keys().next().map_or(f64::INFINITY, |least| *least as f64 / 1000.0)
     }

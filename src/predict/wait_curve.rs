@@ -1,4 +1,4 @@
-//! How long until enough streams have ended, by their ages and the lengths of earlier outputs.
+//! The time until enough streams have ended, by their ages and the lengths of earlier outputs.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,26 +7,26 @@ use super::lengths::{BucketPosition, Lengths};
 use super::streams::{AGE_BUCKETS, Streams, age_of};
 use crate::units::{floor_index, narrow};
 
-/// Points at which the wait is computed, in tokens: sixths of an octave up to 2^14.
+/// The number of points at which the curve is computed, in tokens: sixths of an octave up to 2^14.
 const GRID: usize = 85;
 
-/// The share of a backend's streams up to which those that start later need not be counted.
+/// The share of a backend's streams that must have ended before their successors are counted.
 const FEW: f32 = 0.25;
 
 fn tokens_at(point: usize) -> f64 {
     (f64::from(u32::try_from(point).unwrap_or(u32::MAX)) / 6.0).exp2()
 }
 
-/// The positions at which a curve reads the survival and itself. They are the same for every curve, and powers and
-/// logarithms for each were four fifths of a simulation with predictions.
+/// The positions at which a curve reads the survival and itself. They are the same for every curve,
+/// and powers and logarithms for each were four fifths of a simulation with predictions.
 static POSITIONS: LazyLock<Positions> = LazyLock::new(Positions::new);
 
 struct Positions {
-    /// For each bucket of ages: the position of the age, and those of the points after it.
+    /// The position of each bucket of ages, and those of the points after it.
     ages: Vec<(BucketPosition, [BucketPosition; GRID])>,
-    /// The points themselves.
+    /// The positions of the points themselves.
     points: [BucketPosition; GRID],
-    /// For each point: the positions between the points of the tokens from each earlier one.
+    /// For each point: the grid positions of the tokens from each earlier one.
     between: Vec<Vec<GridPosition>>,
 }
 
@@ -60,19 +60,20 @@ impl GridPosition {
         Self { point, part: narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0)) }
     }
 
-    /// The value there, on the line between the values of two points.
+    /// Returns the value there, interpolated between the values of two points.
     fn value(self, at: impl Fn(usize) -> f32) -> f32 {
         let from = at(self.point);
         from + self.part * (at(self.point + 1) - from)
     }
 }
 
-/// How many streams will have ended when each has emitted so many more tokens. Computed about once a second; decisions
-/// read it without a lock, and correct it by what has passed since.
+/// The number of streams that will have ended, by the tokens that each emits meanwhile. Computed
+/// about once a second; decisions read it without a lock, and correct it by the time that has
+/// passed since.
 #[derive(Debug)]
 pub struct WaitCurve {
     ended: [AtomicU32; GRID],
-    /// When it was computed.
+    /// The time at which it was computed.
     at: AtomicU64,
 }
 
@@ -108,8 +109,8 @@ impl WaitCurve {
         self.at.store(now.to_bits(), Ordering::Relaxed);
     }
 
-    /// The tokens that each stream emits from `now` until `needed` of them have ended, where each emits one in `step`;
-    /// `None` while the curve has not been computed.
+    /// Returns the tokens that each stream emits from `now` until `needed` streams have ended, if
+    /// each emits one in `step`; `None` while the curve has not been computed.
     pub fn tokens_until(&self, needed: f64, step: f64, now: f64) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
@@ -120,8 +121,8 @@ impl WaitCurve {
         Some((self.crossing(narrow(needed + before)) - passed).max(1.0))
     }
 
-    /// How many streams end within so many tokens of `step` microseconds from `now` on; `None` while the curve has not
-    /// been computed.
+    /// Returns the number of streams that end within `tokens` tokens of `step` microseconds from
+    /// `now` on; `None` while the curve has not been computed.
     pub fn ended_within(&self, tokens: f64, now: f64, step: f64) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
@@ -136,12 +137,13 @@ impl WaitCurve {
         self.ended.get(point).map_or(0.0, |sum| f32::from_bits(sum.load(Ordering::Relaxed)))
     }
 
-    /// How many have ended after so many tokens.
+    /// Returns the number of streams that have ended after `tokens` tokens.
     fn ended_at(&self, tokens: f64) -> f32 {
         GridPosition::of(tokens).value(|point| self.at_point(point))
     }
 
-    /// Where the line through the points reaches `needed`; beyond the last point it goes on in proportion.
+    /// Returns the tokens at which the line through the points reaches `needed`; beyond the last
+    /// point it goes on in proportion.
     fn crossing(&self, needed: f32) -> f64 {
         let (mut low, mut high) = (0, GRID);
         while low < high {
@@ -161,7 +163,8 @@ impl WaitCurve {
     }
 }
 
-/// Streams that start where others ended, and end in turn: the renewal equation on the grid.
+/// Adds the streams that start where others ended, and end in turn: the renewal equation on the
+/// grid.
 fn add_later_generations(
     ended: &mut [f32; GRID],
     own: &[f32; GRID],

@@ -1,8 +1,8 @@
 //! A prompt as a chain of block hashes.
 //!
 //! The hash of a block covers the block's text and the hash of the block before it, so two equal
-//! hashes mean equal prompts up to the end of that block. Everything else in this module depends
-//! on that: a lookup compares hashes and never text, and a prefix is found by its last block alone. A
+//! hashes mean equal prompts up to the end of that block. Everything else in this module depends on
+//! that: a lookup compares hashes and never text, and a prefix is found by its last block alone. A
 //! hash of the block's text alone would let equal paragraphs at different positions be taken for
 //! each other. 64 bits are enough because a collision costs a wrong prediction, never a wrong
 //! response: with 31,250 blocks on each of 64 backends two blocks collide with a probability of
@@ -26,7 +26,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A prompt whose blocks of `block_tokens` are given by their hashes: from a trace, or generated.
+    /// Returns a prompt with the given hashes of blocks of `block_tokens`: from a trace, or
+    /// generated.
     pub fn of(hashes: Vec<u64>, block_tokens: u32) -> Self {
         Self { hashes, block_tokens, whole: 0 }
     }
@@ -51,13 +52,14 @@ impl Chain {
         self.hashes.first().copied().unwrap_or(self.whole)
     }
 
-    /// The hash of the last block, which covers all blocks before it, or of the whole prompt when it
-    /// has no full block.
+    /// The hash of the last block, which covers all blocks before it, or of the whole prompt when
+    /// it has no full block.
     pub fn last(&self) -> u64 {
         self.hashes.last().copied().unwrap_or(self.whole)
     }
 
-    /// Whether there is no text at all, so that nothing distinguishes this prompt from others.
+    /// Returns whether there is no text at all, so that nothing distinguishes this prompt from
+    /// others.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty() && self.whole == 0
     }
@@ -104,8 +106,8 @@ pub struct ChainBuilder<'a> {
 }
 
 impl<'a> ChainBuilder<'a> {
-    /// Clears `chain` and builds it from blocks of `block` bytes (1..=1024), at most `max_blocks` of
-    /// them. `seed` separates prompts that must not share blocks: models, adapters, cache salts.
+    /// Clears `chain` and builds it from blocks of `block` bytes (1..=1024), at most `max_blocks`
+    /// of them. `seed` separates prompts that must not share blocks: models, adapters, cache salts.
     pub fn new(chain: &'a mut Chain, seed: u64, block: usize, max_blocks: usize) -> Self {
         chain.hashes.clear();
         chain.whole = seed;
@@ -118,7 +120,7 @@ impl<'a> ChainBuilder<'a> {
         parts.iter().fold(0, |seed, part| xxh3_64_with_seed(part, seed))
     }
 
-    /// Whether the chain has all the blocks it may have, so that more text changes nothing.
+    /// Returns whether the chain has all the blocks it may have, so that more text changes nothing.
     pub fn is_full(&self) -> bool {
         self.chain.hashes.len() >= self.max_blocks
     }
@@ -151,8 +153,9 @@ impl<'a> ChainBuilder<'a> {
         self.filled = STAGE.min(self.filled + count);
     }
 
-    /// Completes the chain. Text that does not fill a block is not part of it; a prompt shorter than
-    /// one block is identified by the hash of its whole text, so that short prompts still differ.
+    /// Completes the chain. Text that does not fill a block is not part of it; a prompt shorter
+    /// than one block is identified by the hash of its whole text, so that short prompts still
+    /// differ.
     pub fn finish(mut self) {
         self.hash_stage();
         if self.chain.hashes.is_empty() {

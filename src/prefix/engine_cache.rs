@@ -1,10 +1,12 @@
-//! The prefix cache of one backend, which all its models share: adapters and models of one engine compete
-//! for the same KV blocks, so what they are believed to hold together is at most what the engine keeps.
+//! The prefix cache of one backend, shared by all its models. Adapters and models of one engine
+//! compete for the same KV blocks, so their predicted blocks together are at most the engine's
+//! capacity.
 //!
-//! The bound holds at the moment of recording, as that of [`super::MemoryBudget`] does: a model whose
-//! record would exceed it evicts its own blocks. A reserve of 1/16 is withheld from models above an even
-//! share, so that a model which starts late finds room at once; a background pass then evens the shares
-//! out ([`super::fair_shares`]). Counted in tokens, because models may have blocks of different sizes.
+//! The bound holds at the moment of recording, like that of [`super::MemoryBudget`]: a model whose
+//! record would exceed it evicts its own blocks. A reserve of 1/16 is withheld from models above an
+//! even share, so that a late starter finds room at once. A background pass then evens the shares
+//! out ([`super::fair_shares`]). Counted in tokens, because models may have blocks of different
+//! sizes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The part of the cache reserved for models below an even share, as a divisor.
 const RESERVE: u64 = 16;
 
-/// What the models of a backend hold of its cache, in tokens. Nothing is bounded until a capacity is set.
+/// The tokens that the models of a backend hold of its cache. Nothing is bounded until a capacity
+/// is set.
 #[derive(Debug)]
 pub struct EngineCache {
     capacity: AtomicU64,
@@ -31,7 +34,7 @@ impl Default for EngineCache {
 }
 
 impl EngineCache {
-    /// Sets what the engine keeps.
+    /// Sets the engine's capacity.
     pub fn set_capacity(&self, tokens: u64) {
         // A load before the store: it rarely changes, and the line is read by every record.
         if self.capacity.load(Ordering::Relaxed) != tokens {
@@ -39,17 +42,19 @@ impl EngineCache {
         }
     }
 
-    /// The same where the engine reports less than before; more counts from the next record on.
+    /// Lowers the capacity if the engine reports less than before; a higher one counts from the
+    /// next record on.
     pub fn lower_capacity(&self, tokens: u64) {
         self.capacity.fetch_min(tokens, Ordering::Relaxed);
     }
 
-    /// Tokens that its models hold together.
+    /// The tokens that its models hold together.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// What models above an even share may leave held together: the reserve is withheld from them.
+    /// The tokens that may be held together after a record of a model above an even share: with
+    /// several models the capacity without the reserve.
     pub fn limit_of_large(&self) -> u64 {
         let capacity = self.capacity.load(Ordering::Relaxed);
         if self.models.load(Ordering::Relaxed) > 1 {
@@ -59,7 +64,7 @@ impl EngineCache {
         }
     }
 
-    /// The most tokens that a model may hold which holds `own` now.
+    /// The most tokens that a model with `own` tokens may hold.
     fn room(&self, own: u64) -> u64 {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let even = capacity / u64::from(self.models.load(Ordering::Relaxed).max(1));
@@ -73,7 +78,7 @@ impl EngineCache {
     }
 }
 
-/// That a model is served by a backend, for as long as it is.
+/// The membership of a model in a backend's cache, counted until it is dropped.
 #[derive(Debug)]
 pub(super) struct Membership(Arc<EngineCache>);
 
@@ -107,7 +112,7 @@ impl CacheShare {
         Self { cache: Arc::clone(cache), block_tokens: block_tokens.max(1).into(), blocks: 0 }
     }
 
-    /// Whether it is a part of that cache, in blocks of that size.
+    /// Returns whether it is a part of `cache`, in blocks of `block_tokens`.
     pub(super) fn is_of(&self, cache: &Arc<EngineCache>, block_tokens: u32) -> bool {
         Arc::ptr_eq(&self.cache, cache) && self.block_tokens == u64::from(block_tokens.max(1))
     }
@@ -123,12 +128,12 @@ impl CacheShare {
         self.blocks_of(self.cache.room(self.tokens(self.blocks)))
     }
 
-    /// The whole blocks in so many tokens.
+    /// The number of whole blocks in `tokens`.
     pub(super) fn blocks_of(&self, tokens: u64) -> u32 {
         u32::try_from(tokens / self.block_tokens).unwrap_or(u32::MAX)
     }
 
-    /// The tokens of so many blocks.
+    /// The tokens of a number of blocks.
     pub(super) fn tokens(&self, blocks: u32) -> u64 {
         u64::from(blocks) * self.block_tokens
     }

@@ -1,10 +1,10 @@
-//! How the prediction of a backend's cache changes: by events of an engine ([`CacheEvent`]), or by
-//! what becomes of the prompts that are routed to it ([`Predicted`]). All values are plain, so that
-//! live traffic, a replay and a simulation update an index in the same way.
+//! Changes of the predicted cache of a backend: by events of an engine ([`CacheEvent`]), or by the
+//! outcome of the prompts that are routed to it ([`Predicted`]). All values are plain, so that live
+//! traffic, a replay and a simulation update an index in the same way.
 
 use crate::scoring::PrefixParams;
 
-/// The most blocks a backend is predicted to keep, whatever its engine reports.
+/// The most blocks that a backend is predicted to keep, whatever its engine reports.
 const MAX_CAPACITY: u32 = 1 << 22;
 
 /// A change of a backend's cache. The blocks are penstock's own hashes: a source with other hashes
@@ -24,17 +24,17 @@ pub enum CacheEvent<'a> {
 /// The size and the lifetime of a backend's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheState {
-    /// The most blocks it holds, for all models together; 0 where its engine keeps none.
+    /// The most blocks it holds, for all models together; 0 if its engine keeps none.
     pub capacity: u32,
     /// Tokens per block.
     pub block_tokens: u32,
-    /// Changes whenever its engine restarts or comes back, which empties the cache.
+    /// Changes whenever its engine restarts or returns, which empties the cache.
     pub epoch: u32,
 }
 
 impl CacheState {
-    /// The state of a cache whose engine reports `capacity_tokens`; without a report, or when a lower
-    /// capacity is configured, the configured one applies.
+    /// The state of a cache whose engine reports `capacity_tokens`; without a report, or when a
+    /// lower capacity is configured, the configured one applies.
     pub fn new(
         params: &PrefixParams,
         block_tokens: u32,
@@ -51,7 +51,7 @@ impl CacheState {
     }
 }
 
-/// What was predicted for a prompt when it was routed.
+/// The prediction for a prompt when it was routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predicted {
     /// The hash of the first block.
@@ -65,18 +65,18 @@ pub struct Predicted {
 }
 
 impl Predicted {
-    /// The backend did not serve the prompt, so it has not cached it either. The prediction is only
-    /// withdrawn when none of the prompt was cached before; otherwise the part it shares with
-    /// earlier prompts is still there.
+    /// Returns the change after the backend did not serve the prompt, so that it has not cached it
+    /// either. The prediction is withdrawn only if none of the prompt was cached before. Otherwise
+    /// the part it shares with earlier prompts is still there.
     pub fn when_not_served(&self) -> Option<CacheEvent<'static>> {
         let is_new = self.prompt_blocks > 0 && self.matched_blocks == 0;
         is_new.then_some(CacheEvent::Missed(self.first_block))
     }
 
-    /// The engine reports how many tokens of the prompt were cached. Less than one block of a prompt
-    /// of which at least two were predicted means that the beginning was evicted, and with it every
-    /// prompt that begins alike. One predicted block proves nothing: an engine computes at least the
-    /// end of each prompt, and reports full blocks only.
+    /// Returns the change after the engine reported how many tokens of the prompt were cached. Less
+    /// than one block of a prompt of which at least two were predicted means that the beginning was
+    /// evicted, and with it every prompt that begins alike. One predicted block proves nothing: an
+    /// engine computes at least the end of each prompt, and reports full blocks only.
     pub fn when_served(&self, cached_tokens: u32) -> Option<CacheEvent<'static>> {
         let is_evicted = self.matched_blocks >= 2 && cached_tokens < self.block_tokens;
         is_evicted.then_some(CacheEvent::Missed(self.first_block))

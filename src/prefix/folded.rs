@@ -1,23 +1,24 @@
-//! A prompt's blocks in few hashes, for the access log: the first blocks one by one, those behind them in
-//! groups that get larger with their position. So a log keeps where short prompts part in blocks of 32 tokens,
-//! and 1.4 million tokens of a long one to within 6 % of its length, in at most 160 hashes.
+//! A prompt's blocks as few hashes, for the access log: the first blocks one by one, later ones in
+//! groups that grow with their position. In at most 160 hashes a log records the point where short
+//! prompts diverge in blocks of 32 tokens, and 1.4 million tokens of a long prompt to within 6 % of
+//! its length.
 
 use crate::mix::mix;
 
-/// Tokens of a block.
+/// The tokens of a block.
 pub const FOLDED_TOKENS: u32 = 32;
-/// Blocks that share a hash, one number for each [`GROUPS`] hashes: 1,024 tokens, then 16,384, then four times as
-/// many each. The first two are those of older logs.
+/// The numbers of blocks that share a hash, one for each [`GROUPS`] hashes: together 1,024 tokens,
+/// then 16,384, then four times more each. The first two are those of older logs.
 const TOGETHER: [u32; 5] = [1, 16, 64, 256, 1024];
-/// Hashes for groups of the same size.
+/// The number of hashes for groups of the same size.
 const GROUPS: u32 = 32;
-/// The most hashes.
+/// The most hashes of a prompt.
 pub const MOST_FOLDED: usize = 160;
-/// The most blocks that they stand for.
+/// The most blocks that the hashes represent.
 pub const MOST_UNFOLDED: u32 = GROUPS * (1 + 16 + 64 + 256 + 1024);
-/// Blocks that a replay keeps of each prompt, however many prompts there are.
+/// The number of blocks that a replay keeps of each prompt at least.
 const LEAST_REPLAYED: usize = 544;
-/// Blocks that a replay keeps of all prompts: 64 MiB of hashes.
+/// The number of blocks that a replay keeps of all prompts: 64 MiB of hashes.
 const ALL_REPLAYED: usize = 8 << 20;
 
 /// The blocks of each group, in order.
@@ -25,7 +26,7 @@ fn groups() -> impl Iterator<Item = u32> {
     TOGETHER.into_iter().flat_map(|blocks| (0..GROUPS).map(move |_| blocks))
 }
 
-/// The hashes that stand for a prompt's blocks, of which each hash includes all before it.
+/// Returns the hashes that represent a prompt's blocks. Each hash includes all blocks before it.
 pub fn fold(blocks: &[u64]) -> impl Iterator<Item = u64> + '_ {
     let ends = groups().scan(0, |end, group| {
         *end += group as usize;
@@ -34,7 +35,7 @@ pub fn fold(blocks: &[u64]) -> impl Iterator<Item = u64> + '_ {
     ends.map_while(|end| blocks.get(end - 1).copied())
 }
 
-/// Hashes for every block again: the same for prompts whose folded hashes are the same.
+/// Returns hashes for every block again: the same for prompts with the same folded hashes.
 pub fn unfold(folded: &[u64]) -> impl Iterator<Item = u64> + '_ {
     folded.iter().zip(groups()).flat_map(|(hash, group)| {
         let hash = *hash;
@@ -42,7 +43,8 @@ pub fn unfold(folded: &[u64]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// The most blocks of a prompt that a replay of `prompts` of them keeps, so that its memory is bounded.
+/// The most blocks of a prompt that a replay of `prompts` prompts keeps, so that its memory is
+/// bounded.
 pub fn most_replayed(prompts: usize) -> usize {
     (ALL_REPLAYED / prompts.max(1)).max(LEAST_REPLAYED)
 }

@@ -2,32 +2,35 @@
 //! for each backend.
 //!
 //! # Layout
-//! Blocks that were recorded together are stored together, in a run: an array of hashes, and for each
-//! backend (slot) that holds some of them a [`Hold`] with the number of leading blocks it holds. A
-//! lookup takes one hash table access per run instead of one per block. The idea is the radix tree of SGLang and its router; because a hash covers all blocks
-//! before it, the tree needs no edges: a run is found by the hash of its first block, and the run that
-//! continues a prompt is found by the hash of the next block.
+//! Blocks that were recorded together are stored together, in a run: an array of hashes, and for
+//! each backend (slot) that holds some of them a [`Hold`] with the number of leading blocks it
+//! holds. A lookup takes one hash table access per run instead of one per block. The idea is the
+//! radix tree of SGLang and its router. A hash covers all blocks before it, so the tree needs no
+//! edges: the hash of its first block finds a run, and the hash of the next block finds the run
+//! that continues a prompt.
 //!
 //! # LRU
 //! Each slot links its runs in a list from the most to the least recently used. Recording a prompt
-//! moves its runs to the front in reverse order, so that its first run is the newest: the beginning of
-//! a prompt is evicted last, because no block after a missing one can ever be found. Eviction shortens
-//! the oldest run from its end for the same reason.
+//! moves its runs to the front in reverse order, so that its first run is the newest: the beginning
+//! of a prompt is evicted last, because no block after a missing one can ever be found. Eviction
+//! shortens the oldest run from its end for the same reason.
 //!
 //! # Misses
 //! An engine that reports a miss of a block has evicted everything after it as well, in any prompt.
-//! Finding all of that would be a walk over the slot, so a miss only notes a count: `Hold::missed` on
-//! the run that was missed, and `Hold::used` on a run that is used later. While a lookup walks a
-//! prompt, a run whose `used` is less than the largest `missed` up to it does not count.
+//! Finding all of that would need a walk over the slot, so a miss only records a count:
+//! `Hold::missed` on the run that was missed, and `Hold::used` on a run that is used later. While a
+//! lookup walks a prompt, a run does not count if its `used` is less than the largest `missed` up
+//! to it.
 //!
 //! # Invariants
 //! - A slot holds a leading part of a run, never a gap: `1 <= hold.blocks <= run.len()`.
 //! - A run never contains blocks that no slot holds, and is dropped with its last holder.
 //! - Two runs never begin with the same hash; a prompt that leaves a run in its middle splits it.
 //! - `SlotState::count` is the sum of `blocks` over the slot's list, and at most its capacity.
-//! - In a slot's list, what follows a block in a prompt is older than the block. `remove` relies on it
-//!   to finish in one pass; linking runs in another order would leave unreachable blocks in the index.
-//! - `charged` is what was last charged to the shared budget; it is updated at the end of every change.
+//! - In a slot's list, the blocks that follow a block in a prompt are older than the block.
+//!   `remove` relies on it to finish in one pass; linking runs in another order would leave
+//!   unreachable blocks in the index.
+//! - `charged` is the last charge to the shared budget; it is updated at the end of every change.
 //!
 //! `tests::lookups_and_eviction_match_exact_lru` compares all this with a list per backend.
 
@@ -48,13 +51,14 @@ use crate::slices::part_of;
 struct SlotState {
     newest: u32,
     oldest: u32,
-    /// Blocks held.
+    /// The number of blocks held.
     count: u32,
-    /// The most it may hold.
+    /// The most blocks it may hold.
     capacity: u32,
-    /// Misses so far; the time against which `Hold::used` and `Hold::missed` are compared.
+    /// The number of misses so far; the time against which `Hold::used` and `Hold::missed` are
+    /// compared.
     missed: u32,
-    /// Its part of the backend's cache, which bounds it besides its capacity.
+    /// Its part of the backend's cache, which bounds it in addition to its capacity.
     share: Option<CacheShare>,
 }
 
@@ -65,7 +69,7 @@ impl SlotState {
     }
 }
 
-/// Which of up to 64 backends are predicted to have which blocks cached. A backend is a slot, 0..64.
+/// The predicted cache contents of up to 64 backends. A backend is a slot, 0..64.
 #[derive(Debug)]
 pub struct PrefixIndex {
     runs: Runs,
@@ -78,7 +82,7 @@ pub struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// An empty index in which each slot holds at most `capacity` blocks.
+    /// Returns an empty index in which each slot holds at most `capacity` blocks.
     pub fn new(capacity: u32, budget: Arc<MemoryBudget>) -> Self {
         budget.join();
         let runs = Runs::default();
@@ -107,8 +111,8 @@ impl PrefixIndex {
         self.charged
     }
 
-    /// Calls `found` for each of the `slots` (one bit each) with the number of leading blocks of `chain`
-    /// it holds without a gap. Does not count as a use.
+    /// Calls `found` for each of the `slots` (one bit each) with the number of leading blocks of
+    /// `chain` it holds without a gap. Does not count as a use.
     pub fn longest(&self, chain: &[u64], slots: u64, mut found: impl FnMut(usize, u32)) {
         let (mut alive, mut length, mut rest) = (slots, 0, chain);
         // For each slot, its latest miss on the runs walked so far.
@@ -134,8 +138,8 @@ impl PrefixIndex {
         bits(alive).for_each(|slot| found(slot, length));
     }
 
-    /// Records that a slot was sent a prompt. Its first block counts as the most recently used, so it is
-    /// evicted last: a chain without its beginning can never be found.
+    /// Records that a slot was sent a prompt. Its first block counts as the most recently used, so
+    /// it is evicted last: a chain without its beginning can never be found.
     pub fn record(&mut self, slot: usize, chain: &[u64]) {
         if slot >= SLOTS {
             return;
@@ -160,7 +164,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Evicts the least recently used blocks of a slot until at most `tokens` of a shared cache are left.
+    /// Evicts the least recently used blocks of a slot until at most `tokens` of a shared cache
+    /// remain.
     pub fn evict_to(&mut self, slot: usize, tokens: u64) {
         let share = self.slots.get(slot).and_then(|slot| slot.share.as_ref());
         let blocks = share.map_or(u32::MAX, |share| share.blocks_of(tokens));
@@ -177,13 +182,13 @@ impl PrefixIndex {
         had_some
     }
 
-    /// Records that a slot's engine had no prompt that begins with this block. Blocks after it count
-    /// again once they are recorded again; until then they age in the LRU list.
+    /// Records that a slot's engine had no prompt that begins with this block. Blocks after it
+    /// count again once they are recorded again; until then they age in the LRU list.
     pub fn miss(&mut self, slot: usize, first: u64) {
         let Some(run) = self.runs.find(first).map(|(run, _)| run) else { return };
         let Some(times) = self.slots.get(slot).map(|slot| slot.missed) else { return };
         let Some(times) = times.checked_add(1) else {
-            // The count would wrap after four billion misses: start again with an empty slot.
+            // The count would wrap after four billion misses: restart with an empty slot.
             self.clear(slot);
             return self.set_missed(slot, 0);
         };
@@ -199,12 +204,13 @@ impl PrefixIndex {
         }
     }
 
-    /// Removes blocks from a slot, and everything after them in any prompt: the engine reported that it
-    /// evicted them. Walks all runs of the slot.
+    /// Removes blocks from a slot, and everything after them in any prompt: the engine reported
+    /// that it evicted them. Walks all runs of the slot.
     pub fn remove(&mut self, slot: usize, blocks: &[u64]) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         let mut gone = HashTable::new();
-        // What follows a block is older than it, so that one pass from new to old sees it later.
+        // The blocks that follow a block are older than it, so one pass from new to old sees them
+        // later.
         while let Some(run) = self.runs.get(next)
             && let Some(Hold { blocks: held, older, .. }) = run.hold(slot).copied()
         {
@@ -219,7 +225,7 @@ impl PrefixIndex {
         self.update_charge();
     }
 
-    /// Sets the capacity of a slot in blocks, and evicts what exceeds it.
+    /// Sets the capacity of a slot in blocks, and evicts the blocks above it.
     pub fn set_capacity(&mut self, slot: usize, capacity: u32) {
         if slot >= SLOTS {
             return;
@@ -232,7 +238,7 @@ impl PrefixIndex {
         self.update_charge();
     }
 
-    /// Has a slot hold part of a backend's cache, in blocks of `block_tokens`.
+    /// Makes a slot hold part of a backend's cache, in blocks of `block_tokens`.
     pub fn share(&mut self, slot: usize, cache: &Arc<EngineCache>, block_tokens: u32) {
         if slot >= SLOTS {
             return;
@@ -251,7 +257,7 @@ impl PrefixIndex {
         own.and_then(|own| Some(own.share.as_ref()?.tokens(own.count))).unwrap_or(0)
     }
 
-    /// Evicts everything a slot holds, and frees the memory.
+    /// Evicts all blocks of a slot, and frees the memory.
     pub fn clear(&mut self, slot: usize) {
         while self.held(slot) > 0 {
             self.evict(slot, u32::MAX);
@@ -273,8 +279,9 @@ impl PrefixIndex {
         }
     }
 
-    /// Marks the blocks of a chain that the index already contains as held by a slot, splitting the last
-    /// run where the chain leaves it. Returns how many there are; their runs are pushed onto the path.
+    /// Marks the blocks of a chain that the index already contains as held by a slot, splitting the
+    /// last run where the chain leaves it. Returns their number; their runs are pushed onto the
+    /// path.
     fn take_known(&mut self, slot: usize, chain: &[u64], path: &mut Vec<u32>) -> usize {
         let mut known = 0;
         while let Some(rest) = chain.get(known..)
@@ -317,8 +324,8 @@ impl PrefixIndex {
         run.hold(slot).map(|hold| hold.blocks).filter(|held| *held == run.len())
     }
 
-    /// Splits a run after its first `at` blocks. For a slot that holds blocks of both parts, the second
-    /// one directly follows the first in the LRU list.
+    /// Splits a run after its first `at` blocks. For a slot that holds blocks of both parts, the
+    /// second one directly follows the first in the LRU list.
     fn split(&mut self, run: u32, at: u32) {
         let Some(own) = self.runs.get(run) else { return };
         let rest: smallvec::SmallVec<[u64; 64]> = part_of(own.hashes(), at as usize..).into();

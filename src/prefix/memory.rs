@@ -4,7 +4,7 @@
 //! - on the hot path each index evicts its own blocks when a record would exceed the budget
 //!   ([`MemoryBudget::bound`]), so the limit holds at every moment;
 //! - in the background [`fair_shares`] takes memory from the largest indexes (max-min fairness), so
-//!   that a model which starts late does not find the budget occupied forever by those before it.
+//!   that earlier models do not occupy the budget forever.
 //!
 //! Between the two, a reserve of 1/16 is withheld from indexes above an even share. Without it, a
 //! small index could only grow by evicting its own blocks until the next background pass.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The part of the limit reserved for indexes below an even share, as a divisor.
 const RESERVE: usize = 16;
 
-/// How much memory all indexes together may take; nothing until a limit is set.
+/// The memory bound of all indexes together; zero until a limit is set.
 #[derive(Debug, Default)]
 pub struct MemoryBudget {
     limit: AtomicUsize,
@@ -29,7 +29,7 @@ impl MemoryBudget {
         Arc::new(Self { limit: AtomicUsize::new(limit), ..Self::default() })
     }
 
-    /// Changes the limit. When more is in use, nothing is added until enough has been evicted.
+    /// Changes the limit. If more is in use, nothing is added until enough has been evicted.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -44,14 +44,14 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The limit for indexes above an even share: the reserve is withheld from them, in bytes.
+    /// The limit for indexes above an even share, in bytes: the reserve is withheld from them.
     pub fn limit_of_large(&self) -> usize {
         let limit = self.limit();
         if self.sharers.load(Ordering::Relaxed) > 1 { limit - limit / RESERVE } else { limit }
     }
 
-    /// Bytes that may be in use after a change by an index that uses `own` bytes. When the limit is
-    /// already exceeded (it was lowered), the change may not add to it.
+    /// The bytes that may be in use after a change by an index that uses `own` bytes. If the limit
+    /// is already exceeded (it was lowered), the change may not add to it.
     pub(super) fn bound(&self, own: usize) -> usize {
         let is_large = own > self.limit() / self.sharers.load(Ordering::Relaxed).max(1);
         let limit = if is_large { self.limit_of_large() } else { self.limit() };
@@ -75,9 +75,9 @@ impl MemoryBudget {
     }
 }
 
-/// Max-min fairness: which holders must shrink so that all together have at most `total`, and what
-/// each of them keeps. Holders below an even share keep all they have; the others share the rest
-/// evenly.
+/// Returns the holders that must shrink so that all together have at most `total`, each with the
+/// amount it keeps (max-min fairness). Holders below an even share keep all they have; the others
+/// share the rest evenly.
 pub fn fair_shares<T: Copy>(held: &mut [(u64, T)], total: u64) -> Vec<(u64, T)> {
     held.sort_unstable_by_key(|(share, _)| *share);
     let (mut rest, mut sharers) = (total, u64::try_from(held.len()).unwrap_or(u64::MAX));

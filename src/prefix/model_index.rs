@@ -5,10 +5,10 @@
 //! backend serves the model.
 //!
 //! Locking: one mutex per model, held for one lookup or one record (less than a microsecond for 256
-//! blocks; see `benches/weighted.rs`). A lookup and the update that follows it take the lock separately, so two
-//! concurrent requests with the same new prompt may both miss; the second record then wins, which
-//! costs one prefill and breaks nothing. Nothing else may be locked while it is held, and no code
-//! under it may block.
+//! blocks; see `benches/weighted.rs`). A lookup and the update that follows it take the lock
+//! separately, so two concurrent requests with the same new prompt may both miss. The second record
+//! then wins, which costs one prefill and breaks nothing. Nothing else may be locked while it is
+//! held, and no code under it may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,14 +29,14 @@ const MAX_EVICTIONS: u32 = 4096;
 /// The position of a backend in a model's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Which of the model's shards; each has room for 64 backends.
+    /// The shard of the model; each has room for 64 backends.
     pub shard: u16,
     /// The bit within the shard.
     pub bit: u8,
 }
 
 impl Slot {
-    /// Before a slot is assigned.
+    /// The slot before one is assigned.
     pub const UNASSIGNED: Self = Self { shard: 0, bit: 0 };
 
     fn of(index: usize) -> Self {
@@ -72,7 +72,7 @@ struct Shards {
 }
 
 impl ModelIndex {
-    /// An empty index that shares `memory`.
+    /// Returns an empty index that shares `memory`.
     pub fn new(memory: Arc<MemoryBudget>) -> Self {
         Self {
             assigned: Mutex::default(),
@@ -82,9 +82,9 @@ impl ModelIndex {
         }
     }
 
-    /// Assigns a slot to each backend that serves the model now, given by serial, and returns them in
-    /// the same order. A backend keeps its slot; slots of backends that no longer serve the model are
-    /// cleared and reused.
+    /// Assigns a slot to each backend that serves the model now, given by serial, and returns them
+    /// in the same order. A backend keeps its slot; slots of backends that no longer serve the
+    /// model are cleared and reused.
     pub fn assign(&self, backends: impl Iterator<Item = u64> + Clone) -> Vec<Slot> {
         let mut assigned = self.assigned.lock();
         let mut shards = self.shards.lock();
@@ -114,7 +114,7 @@ impl ModelIndex {
         slots.collect()
     }
 
-    /// Has backends share their caches with their other models.
+    /// Makes backends share their caches with their other models.
     pub fn share<'a>(&self, caches: impl Iterator<Item = (Slot, &'a Arc<EngineCache>)>) {
         let mut shards = self.shards.lock();
         for (slot, cache) in caches {
@@ -154,7 +154,8 @@ impl ModelIndex {
         shards.apply(slot, CacheEvent::Stored(chain));
     }
 
-    /// A prompt is sent to a backend, which is predicted to have it cached from now on, unless it keeps none.
+    /// Records that a prompt is sent to a backend. From now on it is predicted to be cached there,
+    /// unless the backend keeps none.
     pub fn routed(&self, slot: Slot, chain: &Chain, state: CacheState) {
         if state.capacity == 0 {
             self.apply(slot, CacheEvent::Cleared);
@@ -163,14 +164,14 @@ impl ModelIndex {
         }
     }
 
-    /// A backend failed to serve a prompt that was routed to it.
+    /// Records that a backend failed to serve a prompt that was routed to it.
     pub fn not_served(&self, slot: Slot, predicted: &Predicted) {
         if let Some(event) = predicted.when_not_served() {
             self.apply(slot, event);
         }
     }
 
-    /// A backend served a prompt and reports how many tokens of it were cached.
+    /// Records that a backend served a prompt and reported how many tokens of it were cached.
     pub fn served(&self, slot: Slot, predicted: &Predicted, cached_tokens: u32) {
         if let Some(event) = predicted.when_served(cached_tokens) {
             self.apply(slot, event);
@@ -188,13 +189,13 @@ impl ModelIndex {
         self.shards.lock().apply(slot, event);
     }
 
-    /// Tokens per block, when an engine of the model reports it.
+    /// The tokens per block, if an engine of the model reports them.
     pub fn block_tokens(&self) -> Option<u32> {
         Some(self.block_tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0)
     }
 
-    /// Sets the block size that the engines report. Blocks of another size can never match again, so
-    /// they are dropped; those recorded before the first report have the default size.
+    /// Sets the block size that the engines report. Blocks of another size can never match again,
+    /// so they are dropped. Blocks recorded before the first report have the default size.
     pub fn set_block_tokens(&self, block_tokens: Option<u32>) {
         let default = PrefixParams::default().block_tokens;
         let tokens = block_tokens.unwrap_or(0);
@@ -207,8 +208,8 @@ impl ModelIndex {
         }
     }
 
-    /// Evicts the least recently used blocks of a backend until at most `tokens` are left of those that
-    /// count towards its cache.
+    /// Evicts the least recently used blocks of a backend until at most `tokens` remain of those
+    /// that count towards its cache.
     pub fn evict_to(&self, slot: Slot, tokens: u64) {
         if let Some(index) = self.shards.lock().indexes.get_mut(usize::from(slot.shard)) {
             index.evict_to(usize::from(slot.bit), tokens);

@@ -19,7 +19,7 @@ struct Page<T> {
 /// The array.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    /// `None` where a page was freed.
+    /// `None` for a page that was freed.
     pages: Vec<Option<Box<Page<T>>>>,
     /// Pages with free entries, and possibly others.
     roomy: Vec<u32>,
@@ -34,7 +34,7 @@ impl<T> Default for Pages<T> {
 }
 
 impl<T: Default> Pages<T> {
-    /// Bytes in use, without what the entries own.
+    /// The bytes in use, without the memory that the entries own.
     pub(super) fn bytes(&self) -> usize {
         let places = self.pages.capacity() * size_of::<usize>();
         let numbers = (self.roomy.capacity() + self.vacant.capacity()) * size_of::<u32>();

@@ -7,9 +7,9 @@ use crate::scoring::PrefixParams;
 /// Bytes of text per token.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// Hashes the prompt in `body` into `chain`, which stays empty for operations without one. `model` is
-/// the resolved name: adapters are models, and models share no blocks. Allocates only when the prompt
-/// has more blocks than any before.
+/// Hashes the prompt in `body` into `chain`, which stays empty for operations without one. `model`
+/// is the resolved name: adapters are models, and models share no blocks. Allocates only when the
+/// prompt has more blocks than any before.
 pub fn prompt_chain(
     request: &RequestProfile,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! A run: blocks that follow one another in prompts, and how much of them each backend holds.
+//! A run: blocks that follow one another in prompts, with the number that each backend holds.
 
 use crate::slices::element_of;
 use hashbrown::HashTable;
@@ -10,7 +10,7 @@ pub const SLOTS: usize = u64::BITS as usize;
 /// The end of a list of runs.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What an allocator adds to each allocation.
+/// The bytes that an allocator adds to each allocation.
 const ALLOCATION: usize = 16;
 
 /// A slot's part of a run. All of it was last used at the same time.
@@ -24,8 +24,8 @@ pub(super) struct Hold {
     pub(super) older: u32,
     /// The slot's count of misses when it last used the run.
     pub(super) used: u32,
-    /// The slot's count of misses when it last missed this run, 0 for never: what follows the run and
-    /// was not used since is no longer cached.
+    /// The slot's count of misses when it last missed this run, 0 for never. Blocks that follow the
+    /// run and were not used since are no longer cached.
     pub(super) missed: u32,
 }
 
@@ -36,8 +36,8 @@ impl Hold {
     }
 }
 
-/// Blocks that follow one another in prompts. A prompt that continues after the last block, or leaves
-/// the run before its end, continues in another run.
+/// Blocks that follow one another in prompts. A prompt that continues after the last block, or
+/// leaves the run before its end, continues in another run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// The block before the first one; for the start of a prompt the first block itself.
@@ -77,8 +77,8 @@ impl Run {
         &self.holds
     }
 
-    /// How many leading blocks a chain shares with the run. A hash covers all blocks before it, so
-    /// after the first difference nothing is equal, and a binary search finds it.
+    /// The number of leading blocks that a chain shares with the run. A hash covers all blocks
+    /// before it, so after the first difference nothing is equal, and a binary search finds it.
     pub(super) fn in_common(&self, chain: &[u64]) -> u32 {
         let most = self.hashes.len().min(chain.len());
         if most > 0 && self.is_equal_at(most - 1, chain) {

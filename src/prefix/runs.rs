@@ -1,4 +1,5 @@
-//! The runs of an index in a hash table by the hash of their first block. Accounts for their memory.
+//! The runs of an index in a hash table by the hash of their first block. Accounts for their
+//! memory.
 
 use hashbrown::HashTable;
 

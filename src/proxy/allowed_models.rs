@@ -5,14 +5,15 @@ use super::context::RequestContext;
 use crate::api::default_tag_forms;
 use crate::fleet::Topology;
 
-/// Whether the client's key is limited to models.
+/// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
     let client = ctx.key.and_then(|position| ctx.generation.config.auth.keys.get(position));
     client.is_some_and(|client| !client.models.is_empty())
 }
 
-/// Whether the client may use the model that its request names. Where no alias has that name, the engine's own
-/// spelling counts, with or without the default tag: a list of models has one spelling, requests may have any.
+/// Returns whether the client may use the model that its request names. If no alias has that name,
+/// the engine's spelling counts, with or without the default tag: a list of models has one
+/// spelling, requests may have any.
 pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) -> bool {
     // Most keys may use all models, and the forms of a name take an allocation.
     if !is_limited(ctx) {

@@ -22,22 +22,22 @@ use crate::routing::RoutingDecision;
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub(crate) enum AttemptEnd {
     /// A response went to the client, whole or visibly broken.
     Relayed(Served),
-    /// The backend's part is over, and the client gets a response of penstock's own. `status`: what the backend
-    /// responded with, or would have.
+    /// The backend's part is over, and penstock responds itself. `status`: the status of the
+    /// backend's response, or the one that it would have sent.
     Own { response: Result<OwnResponse, OwnError>, status: u16 },
-    /// The response was read whole, for an ensemble, and holds this text.
+    /// The text of a response that was read whole, for an ensemble.
     Text(HeldText),
-    /// The response was read whole, for an ensemble, and no text can be made of it.
+    /// A response that was read whole, for an ensemble, and yields no text.
     Unreadable(OwnError),
     /// Not a byte went to the client.
     Failed(Failure),
     /// Another backend may serve the request.
     Elsewhere(Elsewhere),
-    /// Something has been taken out of the request: the same backend may serve what is left.
+    /// A part of the request has been removed: the same backend may serve the remainder.
     Changed,
     /// The request would have waited there for too long, and has a permit elsewhere.
     Moved(Box<Reserved>),
@@ -49,13 +49,13 @@ pub(crate) struct HeldText {
     pub(crate) _claim: BodyClaim,
 }
 
-/// Why another backend may serve a request that this one does not.
+/// The reason why another backend may serve a request that this one does not.
 pub(crate) enum Elsewhere {
-    /// Its API has no form for the request; it has got nothing.
+    /// The backend's API has no form for the request; nothing was sent.
     NotConverted(NotConverted),
-    /// Its engine has no room for the prompt, and the request may be shortened.
+    /// The backend's engine has no room for the prompt, and the request may be shortened.
     TooLong(Box<TooLong>),
-    /// It does not have what a request for one backend is about.
+    /// The backend lacks what a request for one backend names.
     Missing,
 }
 
@@ -77,20 +77,22 @@ pub(crate) struct Attempt<'a> {
     pub(crate) backend: &'a Backend,
     pub(crate) client: &'a Client,
     pub(crate) started: Timestamp,
-    /// 1 for the first one.
+    /// The number of the attempt, from 1.
     pub(crate) number: u32,
     /// The request's trace, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
-    /// The request's operation and what it became, where the backend does not serve it.
+    /// The request's operation and the one it was converted to, if the backend does not serve the
+    /// first.
     pub(crate) conversion: Option<(Operation, Operation)>,
-    /// Whether its tokens count in predictions.
+    /// True if the attempt's tokens count in predictions.
     pub(crate) is_predicted: bool,
     /// The in-flight permit; gone once the backend's part is over.
     pub(crate) permit: Mutex<Option<InflightGuard>>,
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt at a decision; `None` when the decision does not fit the fleet it was made on.
+    /// Starts an attempt at a decision. Returns `None` if the decision does not fit the fleet it
+    /// was made on.
     pub(crate) fn start(
         ctx: &RequestContext,
         decision: &'a RoutingDecision,
@@ -116,7 +118,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// What the request became for this backend, where that does not serve its operation.
+    /// The operation that the request was converted to, if the backend does not serve its own.
     pub(crate) fn converted_to(&self) -> Option<Operation> {
         self.conversion.map(|(_, to)| to)
     }
@@ -137,14 +139,14 @@ impl<'a> Attempt<'a> {
         name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
 
-    /// The engine has computed the prompt: its tokens no longer count as waiting.
+    /// Records that the engine has computed the prompt: its tokens no longer count as waiting.
     pub(crate) fn prompt_done(&self) {
         if let Some(permit) = &mut *self.permit.lock() {
             permit.end_prefill();
         }
     }
 
-    /// Tokens of a stream have come at `now`.
+    /// Records `count` tokens of a stream, received at `now`.
     pub(crate) fn tokens(&self, count: u32, now: Timestamp) {
         let mut permit = self.permit.lock();
         if let Some(ticket) = permit.as_mut().and_then(InflightGuard::prediction) {
@@ -152,7 +154,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The first token of a stream has come.
+    /// Records the first token of a stream.
     pub(crate) fn first_token(&self) {
         if let Some(permit) = &mut *self.permit.lock() {
             permit.first_token();

@@ -1,4 +1,4 @@
-//! Who may call: client keys, compared in constant time, and the models each may use.
+//! Client keys, compared in constant time, and the models that each may use.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::upstream::headers::{key_in_field, key_in_protocols};
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
 
-/// The position of the client's key, or `None` where no keys are configured.
+/// The position of the client's key, or `None` if no keys are configured.
 ///
 /// # Errors
 /// When the key is missing or unknown.
@@ -62,37 +62,39 @@ fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
     bearer_token(headers).or_else(|| key_in_field(headers)).or_else(|| key_in_protocols(headers))
 }
 
-/// Whether the key at `position` may use a model by that name, which is an alias, or the spelling of an engine.
+/// Returns whether the key at `position` may use a model by that name, an alias or an engine's
+/// spelling.
 pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
     let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
     client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
 }
 
-/// The owner of a client's responses: a hash of its key's name. Without one, where no keys are configured,
-/// they are everybody's.
+/// The owner of a client's responses: a hash of its key's name. Without configured keys there is no
+/// hash, and every client may read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyOwner(Option<u64>);
 
 impl KeyOwner {
-    /// Everybody.
+    /// Every client.
     pub(crate) const ANYONE: Self = Self(None);
 
-    /// The clients whose key has that name: a new key under the same name reads what the old one made.
+    /// Returns the owner for clients whose key has that name: a new key under the same name reads
+    /// what the old one made.
     pub(crate) fn of(key_name: &str) -> Self {
         Self(Some(xxh3_64(key_name.as_bytes())))
     }
 
-    /// The owner with that hash, as another process has written it.
+    /// Returns the owner with that hash, as written by another process.
     pub(crate) fn from_hash(hash: Option<u64>) -> Self {
         Self(hash)
     }
 
-    /// What identifies the owner in another process as well.
+    /// Returns the hash that identifies the owner in another process as well.
     pub(crate) fn to_hash(self) -> Option<u64> {
         self.0
     }
 
-    /// Whether these clients may read what was made for `made_by`.
+    /// Returns whether these clients may read what was made for `made_by`.
     pub(crate) fn may_read(self, made_by: Self) -> bool {
         made_by == Self::ANYONE || self == made_by
     }

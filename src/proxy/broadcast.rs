@@ -1,6 +1,7 @@
-//! Requests of Ollama clients that go to all Ollama backends at once: pull, create, copy, delete, and the files
-//! of models. Each backend has its own exchange in a task; the client reads one merged response. When the client
-//! leaves, the tasks end, and with them the connections, so that the engines stop. Nothing is retried.
+//! Requests of Ollama clients that go to all Ollama backends at once: pull, create, copy, delete,
+//! and the files of models. Each backend has its own exchange in a task; the client reads one
+//! merged response. When the client leaves, the tasks end, and with them the connections, so that
+//! the engines stop. Nothing is retried.
 
 mod blobs;
 mod command;
@@ -40,12 +41,12 @@ use target_task::TargetTask;
 use targets::{choose, is_up};
 use verdict::{TargetEnd, Verdict, judge};
 
-/// How long a command that changed the models of backends waits for discovery to see it, so that the client's
-/// next request finds the model.
+/// The longest wait of a command until discovery sees the models it changed, so that the client's
+/// next request finds them.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 const SEEN_CHECK: Duration = Duration::from_millis(20);
 
-/// What broadcasts share.
+/// The state that broadcasts share.
 pub(super) struct Broadcasts {
     connector: Arc<Connector>,
     in_flight: Arc<AtomicUsize>,
@@ -53,18 +54,18 @@ pub(super) struct Broadcasts {
 
 impl Default for Broadcasts {
     fn default() -> Self {
-        // A connection per exchange: that is how an engine learns that the client has left.
+        // One connection per exchange: its close shows an engine that the client has left.
         Self { connector: Arc::new(Connector::new(Duration::ZERO)), in_flight: Arc::default() }
     }
 }
 
 impl Broadcasts {
-    /// How many run now.
+    /// The number of broadcasts in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// A permit for one of at most `limit` broadcasts.
+    /// Takes a permit for one of at most `limit` broadcasts.
     ///
     /// # Errors
     /// When all are taken.
@@ -82,7 +83,7 @@ impl Broadcasts {
     }
 }
 
-/// A broadcast that counts until it is dropped, however it ends.
+/// The permit of a broadcast, which counts until it is dropped.
 struct CommandPermit(Arc<AtomicUsize>);
 
 impl Drop for CommandPermit {
@@ -91,7 +92,7 @@ impl Drop for CommandPermit {
     }
 }
 
-/// Gives a command to the Ollama backends.
+/// Sends a command to the Ollama backends.
 pub(super) async fn serve_command(
     proxy: &Proxy,
     session: &mut Session,
@@ -159,8 +160,8 @@ fn holder<'a>(fleet: &Topology, all: &[&'a Backend], name: &str) -> Result<&'a B
     })
 }
 
-/// Has the lists of the backends read again, and waits until they show what changed: the client uses the model
-/// next. Not for models that the configuration lists.
+/// Invalidates the backends' lists of models and waits until they show the change, because the
+/// client uses the model next. Models that the configuration lists are not awaited.
 async fn await_discovery(
     ctx: &RequestContext,
     command: &Command,
@@ -169,6 +170,7 @@ async fn await_discovery(
 ) {
     let done = targets.iter().zip(ends).filter(|(_, (_, end))| *end == TargetEnd::Done);
     let changed: Vec<&Backend> = done.map(|(backend, _)| *backend).collect();
+    // A push changes no list of models.
     if command.kind == ModelCommand::Push {
         return;
     }
@@ -191,7 +193,7 @@ async fn await_discovery(
     }
 }
 
-/// Ends the response: the last line of a stream that has started, else a whole response.
+/// Ends the response: with the last line of a stream that has started, else whole.
 async fn respond(
     proxy: &Proxy,
     session: &mut Session,
@@ -204,7 +206,7 @@ async fn respond(
         Verdict::Failed { status, text } => (status, json!({ "error": text })),
     };
     if status != 200 {
-        // In a stream the status has been sent; the last line is what shows the failure.
+        // The status of a stream has been sent: its last line shows the failure.
         ctx.record.code = Some(ErrorCode::BadUpstreamResponse);
     }
     if has_started {
@@ -217,7 +219,7 @@ async fn respond(
     }
     ctx.record.status = status;
     let mut head = ResponseHeader::build(status, Some(8))?;
-    // Ollama has nothing to say where there is no progress.
+    // Ollama sends no body for commands without progress.
     let is_silent = status == 200 && !command.has_progress();
     let body = if is_silent { Bytes::new() } else { Bytes::from(format!("{page}\n")) };
     if status == 200 && command.is_streaming {

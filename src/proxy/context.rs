@@ -1,4 +1,4 @@
-//! What a request carries through its life, and what is recorded for its observers.
+//! The state that a request carries through its life, and the record for its observers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,20 +44,20 @@ pub struct RequestContext {
     pub(crate) client: Option<Client>,
     /// The client behind trusted proxies; `None` over a Unix socket.
     pub(crate) client_address: Option<IpAddr>,
-    /// How the body is framed; Pingora is made to believe that there is none.
+    /// The framing of the body; Pingora is made to believe that there is none.
     pub(crate) body_length: BodyLength,
     pub(crate) body_is_read: bool,
     /// Identifies the client, its credential and its prompt to circuit breakers and cooldowns.
     pub(crate) requester: Requester,
-    /// The client's `Origin`, when CORS allows it to read the response.
+    /// The client's `Origin`, if CORS allows it to read the response.
     pub(crate) cors_origin: Option<HeaderValue>,
-    /// Its part of the client's limits.
+    /// The request's part of the client's limits.
     pub(crate) rate: RateHold,
     pub(crate) record: RequestRecord,
     pub(crate) _counted: Counted,
 }
 
-/// How a request ended, for the caller that owns the session.
+/// The end of a request, for the caller that owns the session.
 pub(crate) type Served = pingora::Result<()>;
 
 impl RequestContext {
@@ -77,20 +77,18 @@ impl RequestContext {
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
     }
 
-    /// Whose the responses are that are stored for it.
+    /// The owner of responses that this request stores.
     pub(crate) fn key_owner(&self) -> KeyOwner {
         let keys = &self.generation.config.auth.keys;
         let key = self.key.and_then(|position| keys.get(position));
         key.map_or(KeyOwner::ANYONE, |key| KeyOwner::of(&key.name))
     }
 
-    /// The name of the client's key.
     pub(crate) fn key_name(&self) -> Option<&str> {
         let keys = &self.generation.config.auth.keys;
         self.key.and_then(|position| keys.get(position)).map(|key| &*key.name)
     }
 
-    /// The request id as text.
     pub(crate) fn request_id(&self) -> &str {
         let id = self.request_id.to_str();
         debug_assert!(id.is_ok(), "request ids are made of visible ASCII");
@@ -98,70 +96,71 @@ impl RequestContext {
     }
 }
 
-/// What observers get when the request ends, gathered on the way.
+/// The facts that observers get when the request ends, gathered on the way.
 #[derive(Default)]
 pub(crate) struct RequestRecord {
     pub(crate) is_streaming: bool,
-    /// Whether the request unloads its model.
+    /// True if the request unloads its model.
     pub(crate) unloads_model: bool,
     /// The requested model, as the client wrote it.
     pub(crate) requested_model: Option<Arc<str>>,
     pub(crate) model: Option<Box<str>>,
     pub(crate) backend: Option<(BackendId, Box<str>)>,
     pub(crate) provider: Option<&'static str>,
-    /// What the backend that responded calls the request.
+    /// The responding backend's id of the request.
     pub(crate) upstream_request_id: Option<HeaderValue>,
     pub(crate) status: u16,
     pub(crate) code: Option<ErrorCode>,
     pub(crate) outcome: Option<Outcome>,
     pub(crate) is_fallback: bool,
     pub(crate) attempts: u32,
-    /// Whether it was moved from one backend to another before its first token.
+    /// True if the request was moved to another backend before its first token.
     pub(crate) is_moved: bool,
-    /// What was predicted of the last attempt.
+    /// The prediction for the last attempt.
     pub(crate) prediction: Option<Prediction>,
     pub(crate) first_token: Option<Timestamp>,
     pub(crate) usage: Option<crate::scan::Usage>,
     pub(crate) token_events: u32,
-    /// Prompt tokens expected in the engine's prefix cache; only where the engine reports how many it
-    /// had.
+    /// The number of prompt tokens expected in the engine's prefix cache; set only if the engine
+    /// reports its own count.
     pub(crate) expected_cached: Option<u32>,
     pub(crate) prompt_tokens: Option<TokenCount>,
-    /// How long it waited in queues.
+    /// The time that the request waited in queues.
     pub(crate) queue_wait: Option<Duration>,
-    /// What its owner was charged for it when it left a queue for a backend.
+    /// The charge to the request's owner when it left a queue for a backend.
     pub(crate) charge: Option<Box<ModelCharge>>,
-    /// When it has waited in queues for as long as it may, once it has waited.
+    /// The end of the longest wait in queues, set once the request has waited.
     pub(crate) waits_until: Option<Timestamp>,
-    /// The attempts that a backend refused as busy, where requests may wait for another: they are no retries.
+    /// The number of attempts that a backend refused as busy while the request could wait for
+    /// another. They are no retries.
     pub(crate) refusals: u32,
-    /// The connections that were lost although the backend may have read the request.
+    /// The number of connections lost although the backend may have read the request.
     pub(crate) lost_connections: u32,
-    /// Whether its client got the head of a stream while it waited in a queue.
+    /// True if the client got the head of a stream while the request waited in a queue.
     pub(crate) is_kept_alive: bool,
-    /// Messages that were dropped to fit a context.
+    /// The number of messages dropped to fit a context.
     pub(crate) dropped_messages: Option<u32>,
-    /// The call that it is of an ensemble.
+    /// The call of an ensemble, if this request is one.
     pub(crate) ensemble: Option<EnsembleCall>,
-    /// What the final call of an ensemble is made of.
+    /// The counts behind the final call of an ensemble.
     pub(crate) ensemble_parts: Option<EnsembleParts>,
-    /// What was taken out of the request because a model cannot do it.
+    /// The capabilities removed from the request because a model lacks them.
     pub(crate) retried_without: Capabilities,
-    /// Bytes of the request's body.
+    /// The number of bytes in the request's body.
     pub(crate) bytes_in: usize,
-    /// What a replay needs, where it is logged.
+    /// The fields for a replay, if the access log keeps them.
     pub(crate) replay: Option<Box<ReplayFields>>,
     /// Method and path of a refused head, which Pingora has not seen.
     pub(crate) refused: Option<Box<LoggedRequest>>,
 }
 
-/// What an owner was charged for a request in the queue of a model.
+/// The charge to an owner for a request in the queue of a model.
 pub(crate) struct ModelCharge {
     pub(crate) model: Box<str>,
     pub(crate) charge: Charge,
 }
 
-/// What the final call of an ensemble is made of.
+/// The counts behind the final call of an ensemble.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EnsembleParts {
     pub(crate) drafts: usize,
@@ -176,40 +175,40 @@ pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
     /// The requested model, decoded.
     pub(crate) model: Arc<str>,
-    /// Whether a body without a model gets its name.
+    /// True if the model's name is inserted into a body without one.
     pub(crate) inserts_model: bool,
-    /// Whether the query names the model, and the body does not.
+    /// True if the query names the model, and the body does not.
     pub(crate) is_model_in_query: bool,
     /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,
     pub(crate) tried: BackendSet,
-    /// Whether it may go to a backend in cooldown to probe it.
+    /// True if the request may go to a backend in cooldown to probe it.
     pub(crate) may_probe: bool,
-    /// The session that it names, where decisions read it.
+    /// The session that the request names, if decisions read it.
     pub(crate) session: Option<SessionIds>,
-    /// What decides its model where an alias leads to several.
+    /// The value that selects the model of an alias that leads to several.
     pub(crate) split: SplitPoint,
     pub(crate) decision: Option<RoutingDecision>,
-    /// A permit that was taken where it is moved to.
+    /// The permit on the backend that the request is moved to.
     pub(crate) moved: Option<Box<Reserved>>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
-    /// The id of the conversation that it belongs to.
+    /// The id of the request's conversation.
     pub(crate) conversation: Option<Box<[u8]>>,
-    /// Whether the engine keeps what it makes, under an id in its response.
+    /// True if the engine keeps what the request makes, under an id in its response.
     pub(crate) makes_stored: bool,
-    /// The request as backends get it that do not serve its operation.
+    /// The request as converted for backends that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
-    /// Whether its stream is to end with usage that the client did not request.
+    /// True if the stream is to end with usage that the client did not request.
     pub(crate) adds_usage: bool,
-    /// The protocol that the client asks to switch to (`Upgrade`).
+    /// The protocol that the client requests to switch to (`Upgrade`).
     pub(crate) upgrade: Option<HeaderValue>,
-    /// How it is shortened, where it may be.
+    /// The rules for shortening the request, if it may be shortened.
     pub(crate) shift: Option<Box<ContextShift>>,
-    /// When it ends, whatever the timeouts allow.
+    /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
-    /// What its client wants.
+    /// The client's objectives.
     pub(crate) objectives: Objectives,
 }
 
@@ -246,8 +245,8 @@ impl ScannedRequest {
         }
     }
 
-    /// Gives it another body, which has its own spans and estimates. The conversion of the old one is dropped.
-    /// `None` when it cannot be read.
+    /// Replaces the body, with its spans and estimates, and drops the conversion of the old one.
+    /// Returns `None` if the new body cannot be read.
     pub(crate) fn replace_body(&mut self, ctx: &RequestContext, bytes: Vec<u8>) -> Option<()> {
         let body = self.body.as_mut()?;
         let estimate = ctx.generation.config.routing.token_estimate;
@@ -260,7 +259,7 @@ impl ScannedRequest {
         Some(())
     }
 
-    /// What watches the response, which is one of `operation`.
+    /// The monitor of the response, which is one of `operation`.
     pub(crate) fn monitor(
         &self,
         operation: Operation,
@@ -279,24 +278,25 @@ impl ScannedRequest {
         monitor
     }
 
-    /// Learns from the end of a whole response, where the request may be shortened.
+    /// Learns from the end of a whole response, if the request may be shortened.
     pub(crate) fn learn_end(&self, serving: &Serving, monitor: &ResponseMonitor) {
         if let Some(shift) = &self.shift {
             shift.learn_end(&self.profile, serving, monitor);
         }
     }
 
-    /// Whether the request names something that a backend may lack: a stored response, a file, a container. Where it only
-    /// looks so, that does no harm: a 404 teaches less.
+    /// Returns whether the request names something that a backend may lack: a stored response, a
+    /// file, a container. A false match does no harm: a 404 only teaches less.
     pub(crate) fn names_resource(&self) -> bool {
         names_resource(self.body())
     }
 
-    /// Whether the request may be sent again after it was lost: it has no effect beside its response.
+    /// Returns whether the request may be sent again after it was lost: it has no effect beside its
+    /// response.
     pub(crate) fn is_repeatable(&self) -> bool {
         let operation = self.profile.operation;
         if operation == Operation::Responses {
-            // Stored unless it says otherwise.
+            // Responses are stored unless the request switches that off.
             return is_switched_off(self.body(), b"store");
         }
         // Uploads are no JSON.

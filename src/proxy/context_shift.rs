@@ -1,7 +1,7 @@
-//! Shortens a conversation that no backend has room for, where its model or its key allows that. A
-//! backend with room always comes first: one whose context is known to be too short is passed over, and
-//! only when no other is left does the conversation lose its oldest messages. What is cut is decided in
-//! `dialect`; this file decides when, and to what length.
+//! Shortens a conversation that no backend has room for, if its model or its key allows that.
+//! Backends with enough context are tried first: those known to be too short are passed over, and
+//! only when no other is left does the conversation lose its oldest messages. `dialect` decides
+//! what is cut; this file decides when, and to what length.
 
 use std::mem;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::fleet::{BackendSet, ContextLimit, Serving};
 use crate::routing::{RouteError, RoutingDecision};
 use crate::scan::RequestProfile;
 
-/// How often a conversation that was shortened may be refused: the second refusal is final.
+/// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;
-/// How often a conversation is shortened, for backends of ever shorter contexts.
+/// The maximum number of times a conversation is shortened, for backends of ever shorter contexts.
 const MAX_SHIFTS: u32 = 8;
-/// Whether and how a request may be shortened.
+/// The rules for shortening a request, if it may be shortened.
 pub(crate) fn shift_of(
     ctx: &RequestContext,
     headers: &HeaderMap,
@@ -43,14 +43,14 @@ pub(crate) fn shift_of(
     (!forbids_shift(headers)).then(|| Box::new(shift))
 }
 
-/// Whether the client's headers forbid to shorten its request.
+/// Returns whether the client's headers forbid shortening its request.
 pub(super) fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
     headers.any(|(name, value)| {
         name.eq_ignore_ascii_case(CONTEXT_SHIFT.as_str()) && value.eq_ignore_ascii_case(b"off")
     })
 }
 
-/// What decides whether a request may be shortened, besides its headers.
+/// The terms that decide whether a request may be shortened, besides its headers.
 pub(super) struct ShiftTerms<'a> {
     pub(super) operation: Operation,
     pub(super) model: Option<&'a ModelConfig>,
@@ -58,7 +58,7 @@ pub(super) struct ShiftTerms<'a> {
 }
 
 impl ShiftTerms<'_> {
-    /// How the request may be shortened, if it may.
+    /// The rules for shortening the request, if it may be shortened.
     pub(super) fn shift(&self) -> Option<ContextShift> {
         let has_messages = matches!(
             self.operation,
@@ -71,7 +71,7 @@ impl ShiftTerms<'_> {
     }
 }
 
-/// Passes over the backends that are known to have no room for the request.
+/// Passes over the backends whose context is known to be too short for the request.
 pub(crate) fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
     let Some(mut shift) = request.shift.take() else { return };
     if !shift.gave_up {
@@ -107,7 +107,7 @@ pub(crate) fn learn_refusal(
     let known = shift.limit_of(serving).map(|limit| limit.tokens);
     let Some(limit) = refusal.limit.or(known) else { return false };
     shift.output = refusal.output;
-    // An engine that does not say how long the prompt is has at least one token too few.
+    // If the engine does not report the prompt's length, the prompt is at least one token too long.
     let least = limit.saturating_sub(refusal.output).saturating_add(1);
     let prompt = refusal.prompt.unwrap_or(least.max(estimated));
     let scale = scale_of(prompt, estimated);
@@ -138,13 +138,15 @@ pub(crate) fn shorten_for(
             | RouteError::ModelNotFound { .. }
             | RouteError::DiscoveryPending { .. }
     );
+    // A busy or undiscovered backend may have room: nothing is cut for it.
     if may_have_room && !is_refused {
         return false;
     }
     if shorten(ctx, request) {
         return true;
     }
-    // Nothing can be dropped. The engines that were passed over say so better than a route error.
+    // Nothing can be dropped: the engines that were passed over explain that better than a route
+    // error.
     let Some(shift) = request.shift.as_mut() else { return false };
     let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
     shift.gave_up = true;
@@ -152,7 +154,8 @@ pub(crate) fn shorten_for(
     was_passed_over
 }
 
-/// Drops the oldest messages, so that the rest fits the roomiest of the contexts that are too short.
+/// Drops the oldest messages, so that the remainder fits the largest of the contexts that are too
+/// short.
 fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
     let Some(mut shift) = request.shift.take() else { return false };
     let bytes = request.body().len();

@@ -1,6 +1,6 @@
-//! The conversion of a request for a backend that does not serve its operation, and of the response on
-//! its way back. What is converted how is in `dialect`; this file decides when, keeps the result for
-//! retries, and bounds both.
+//! The conversion of a request for a backend that does not serve its operation, and of the response
+//! on its way back. `dialect` defines the conversion; this file decides when it happens, keeps the
+//! result for retries, and bounds both.
 
 use bytes::Bytes;
 use http::{StatusCode, header};
@@ -22,24 +22,24 @@ use crate::upstream::relay::Transform;
 pub(crate) struct Conversion {
     terms: Terms,
     converted: Converted,
-    /// Its share of the memory for bodies.
+    /// The conversion's share of the memory for bodies.
     _claim: BodyClaim,
 }
 
-/// What a conversion depends on, besides the request.
+/// The inputs of a conversion, besides the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// What the request is to become.
+    /// The operation that the request is converted to.
     pub(crate) target: Operation,
     /// The backend's engine.
     pub(crate) engine: Engine,
     /// The backend's name for the model.
     pub(crate) model: Box<str>,
-    /// The context that Ollama is to load the model with.
+    /// The context that Ollama loads the model with.
     pub(crate) num_ctx: Option<u32>,
 }
 
-/// Why an attempt ends before it starts.
+/// The reason why an attempt ends before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotConverted {
     /// The backend's API has no form for the request. Another backend's may have one.
@@ -65,7 +65,7 @@ impl Conversion {
     /// Converts `body`, a request of `from`. `claim` takes memory for the result.
     ///
     /// # Errors
-    /// [`NotConverted`] when the request cannot be said in the backend's API, or memory is short.
+    /// [`NotConverted`] when the backend's API cannot express the request, or memory is short.
     pub(crate) fn new(
         from: Operation,
         body: &[u8],
@@ -82,7 +82,7 @@ impl Conversion {
         Ok(Self { terms, converted, _claim })
     }
 
-    /// Whether a backend of these terms gets the same request.
+    /// Returns whether a backend of these terms gets the same request.
     pub(crate) fn fits(&self, terms: &Terms) -> bool {
         self.terms == *terms
     }
@@ -97,17 +97,17 @@ impl Conversion {
         &self.converted.body
     }
 
-    /// What is needed to convert the response; the body is released.
+    /// Releases the body, and returns the conversion of the response.
     pub(crate) fn into_way_back(self) -> WayBack {
         WayBack { operation: self.converted.operation, reply: self.converted.reply }
     }
 }
 
-/// An engine's error, in the dialect of the client's operation.
+/// Converts an engine's error to the dialect of the client's operation.
 pub(crate) fn convert_held(held: HeldResponse, client: Operation) -> HeldResponse {
     let body = convert_error(client, held.status, &held.body);
     let mut header = held.header;
-    // It may have come with another one, as the event of a stream or with a 200.
+    // The head may have another status: the error came as the event of a stream, or with a 200.
     if let Ok(status) = StatusCode::from_u16(held.status) {
         _ = header.set_status(status);
     }
@@ -115,7 +115,7 @@ pub(crate) fn convert_held(held: HeldResponse, client: Operation) -> HeldRespons
     HeldResponse { header, body: body.into(), ..held }
 }
 
-/// How the response to a converted request becomes one to the client's.
+/// The conversion of a response back to the client's operation.
 #[derive(Debug, Clone)]
 pub(crate) struct WayBack {
     operation: Operation,
@@ -128,12 +128,12 @@ impl WayBack {
         self.operation
     }
 
-    /// The same for a backend that sent a whole response to a request for a stream.
+    /// The same conversion, for a backend that sent a whole response to a request for a stream.
     pub(crate) fn of_whole_response(self) -> Self {
         Self { reply: self.reply.without_stream(), ..self }
     }
 
-    /// Whether the client gets a stream.
+    /// Returns whether the client gets a stream.
     pub(crate) fn is_stream(&self) -> bool {
         self.reply.is_stream()
     }
@@ -159,24 +159,24 @@ impl WayBack {
 pub(crate) struct Converter {
     inner: ResponseConverter,
     arrived_at: Timestamp,
-    /// What has been converted and not been written.
+    /// The converted bytes that have not been written.
     out: Vec<u8>,
-    /// Why the response cannot be converted.
+    /// The reason why the response cannot be converted.
     failure: Option<BadResponse>,
     /// The memory for what a stream keeps until its end.
     claim: Option<BodyClaim>,
 }
 
-/// The least by which a claim of a stream grows: not every event touches the budget.
+/// The least growth of a stream's claim: not every event touches the budget.
 const CLAIM_STEP: usize = 16 * 1024;
 
 impl Converter {
-    /// Has a stream claim memory for what it keeps.
+    /// Claims memory from `claim` for what a stream keeps.
     pub(crate) fn with_claim(self, claim: BodyClaim) -> Self {
         Self { claim: Some(claim), ..self }
     }
 
-    /// Whether there is memory for what the converter keeps.
+    /// Claims memory for what the converter keeps; returns whether there is enough.
     fn claim_held(&mut self) -> bool {
         let held = self.inner.held();
         let Some(claim) = self.claim.as_mut().filter(|_| held > 0) else { return true };
@@ -188,7 +188,7 @@ impl Converter {
         self.inner.content_type()
     }
 
-    /// Why the response cannot be converted, where `apply` has failed.
+    /// The reason why the response cannot be converted, if `apply` has failed.
     pub(crate) fn failure(&self) -> Option<String> {
         let text = self.failure?.to_string();
         let mut letters = text.chars();
@@ -213,7 +213,7 @@ impl Transform for Converter {
         }
         match ended {
             Ok(()) => Ok(std::mem::take(&mut self.out).into()),
-            // What was converted before stays: `cut` sends it with the end.
+            // The output so far stays: `cut` sends it with the end.
             Err(error) => {
                 tracing::debug!(%error, "a response cannot be converted");
                 self.failure = Some(error);

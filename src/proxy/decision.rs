@@ -1,4 +1,5 @@
-//! Decides where a request goes, takes the in-flight permit that goes with the decision, and reports it.
+//! Decides where a request goes, takes the in-flight permit that goes with the decision, and
+//! reports it.
 
 use std::cell::RefCell;
 use std::task::{Context, Waker};
@@ -20,14 +21,15 @@ use crate::routing::{
     Router, RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };
 
-/// How often a decision is repeated because another request took the last permit first.
+/// The maximum number of times a decision is repeated because another request took the last permit
+/// first.
 const RACES: usize = 64;
 
 thread_local! {
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
 
-/// Why no attempt follows.
+/// The reason why no attempt follows.
 pub(crate) enum Undecided {
     /// No backend can take the request.
     NoRoute(RouteError),
@@ -69,7 +71,7 @@ pub(crate) fn decide(
     })
 }
 
-/// The next attempt follows a decision: it is counted, and reported to the observers.
+/// Acts on a decision: counts the attempt, and reports it to the observers.
 fn act_on(
     proxy: &Proxy,
     ctx: &mut RequestContext,
@@ -124,8 +126,8 @@ fn visit_home(
     proxy.homes.visit(session, decision.backend, serves_other_models, (limit, now()));
 }
 
-/// Whether sessions have homes: a strategy without scorers does not read them, and the calls of an
-/// ensemble go to several backends by design.
+/// Returns whether sessions have homes: a strategy without scorers does not read them, and the
+/// calls of an ensemble go to several backends by design.
 fn keeps_homes(ctx: &RequestContext) -> bool {
     ctx.generation.router.weighted().is_some() && ctx.record.ensemble.is_none()
 }
@@ -141,8 +143,9 @@ fn routed_session(
     Some(RoutedSession { id: session.root, home })
 }
 
-/// Decides again about a request that waits for another `rest` microseconds at `from`, and takes a permit where that is
-/// better and the retry budget allows it. The decision is not reported before [`decide_moved`].
+/// Decides again about a request that waits at `from` for another `rest` microseconds. Takes a
+/// permit if the new backend is better and the retry budget allows it. [`decide_moved`] reports the
+/// decision.
 pub(super) fn reserve_better(
     proxy: &Proxy,
     ctx: &RequestContext,
@@ -176,13 +179,13 @@ pub(super) fn reserve_better(
             return None;
         }
         let reserved = reserve(proxy, ctx, request, &tried, prompt, scratch).ok()?;
-        // Another request, or chance, may have changed it.
+        // Another request, or chance, may have changed the decision.
         let decision = &reserved.decided.decision;
         (decision.model == from.model && decision.backend != from.backend).then_some(reserved)
     })
 }
 
-/// The next attempt is where a permit was taken by [`reserve_better`].
+/// Acts on a decision whose permit was taken by [`reserve_better`].
 pub(super) fn decide_moved(
     proxy: &Proxy,
     ctx: &mut RequestContext,
@@ -278,7 +281,7 @@ fn reserve(
     Err(saturated())
 }
 
-/// What a decision about a request reads, now.
+/// The input of a decision about a request, as of now.
 pub(super) fn route_input<'a>(
     router: &Router,
     ctx: &RequestContext,
@@ -305,7 +308,7 @@ pub(super) fn route_input<'a>(
     }
 }
 
-/// How long the first token of a request takes once a backend has room.
+/// The predicted time to the first token of a request once a backend has room.
 pub(super) fn predicted_service(ctx: &RequestContext, request: &ScannedRequest) -> ServiceTime {
     let router = &ctx.generation.router;
     SCRATCH.with_borrow_mut(|(_, chain)| {
@@ -314,7 +317,7 @@ pub(super) fn predicted_service(ctx: &RequestContext, request: &ScannedRequest) 
     })
 }
 
-/// Hashes the prompt's blocks where the strategy reads them and the body is still held.
+/// Hashes the prompt's blocks if the strategy reads them and the body is still held.
 fn read_prompt<'a>(
     ctx: &RequestContext,
     request: &ScannedRequest,

@@ -23,16 +23,16 @@ use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
 use crate::routing::RoutingDecision;
 use crate::upstream::failure::Failure;
 
-/// What a direct attempt is allowed.
+/// The permissions of a direct attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectTerms {
-    /// Whether another backend follows when this one does not have what was requested.
+    /// True if another backend follows when this one does not have what was requested.
     pub(crate) may_miss: bool,
-    /// Whether `max_in_flight` applies.
+    /// True if `max_in_flight` applies.
     pub(crate) is_limited: bool,
 }
 
-/// A decision for `backend`: its first row, of whatever model. `None` while it serves no model.
+/// A decision for `backend`: its first row, of any model. `None` while it serves no model.
 pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<RoutingDecision> {
     (0..).zip(fleet.models()).find_map(|(number, model)| {
         let row = model.serving.iter().position(|row| row.id == backend)?;
@@ -40,8 +40,8 @@ pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<Routing
     })
 }
 
-/// Sends a request to the backend of `decision`, and relays the response. `None` where the backend has as many
-/// requests in flight as it may.
+/// Sends a request to the backend of `decision`, and relays the response. Returns `None` if the
+/// backend is at its limit of requests in flight.
 pub(crate) async fn attempt_directly(
     proxy: &Proxy,
     session: &mut Session,
@@ -63,7 +63,7 @@ pub(crate) async fn attempt_directly(
     Some(make_attempt(proxy, to, ctx, request, decided).await)
 }
 
-/// Responds after an attempt for one backend that has sent nothing.
+/// Ends a request for one backend after its attempt. Responds with an error if nothing was sent.
 pub(crate) async fn end_directly(
     proxy: &Proxy,
     session: &mut Session,

@@ -1,5 +1,6 @@
-//! What becomes of a backend's response: a pure function of the request and of what is known of the response. The
-//! status alone does not say: an error, or nothing at all, may come with a 200.
+//! The disposition of a backend's response: a pure function of the request and of what is known of
+//! the response. The status alone does not decide: a 200 may come with an error, or with nothing at
+//! all.
 
 use crate::api::{BodyFormat, Capabilities, Operation, StreamFraming};
 use crate::dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
@@ -7,61 +8,61 @@ use crate::scan::{FirstEvent, may_report_failure, reports_failure};
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
 
-/// The most bytes of a response that are read before it is decided what becomes of it.
+/// The maximum number of bytes of a response that are read before its disposition is decided.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
 
-/// Whose key a backend was sent.
+/// The owner of the key that a backend was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SentKey {
-    /// The one that the operator configured, or none although the client may have sent one: what the backend
-    /// thinks of it is not the client's doing.
+    /// The operator's key, or none even if the client sent one: its rejection is not the client's
+    /// doing.
     Own,
-    /// The client's.
+    /// The client's key.
     Clients,
 }
 
-/// What decides about the response to a request, besides the response.
+/// The terms that decide about a response, besides the response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseTerms<'a> {
-    /// What the client requested.
+    /// The operation that the client requested.
     pub(crate) operation: Operation,
-    /// What the backend was sent, and the name of the model in it.
+    /// The operation that the backend was sent, with the name of the model in it.
     pub(crate) sent: Operation,
     pub(crate) model: &'a str,
     pub(crate) body: &'a [u8],
     pub(crate) key: SentKey,
     pub(crate) is_converted: bool,
-    /// Whether the client has the head of a stream (`queue.keep_alive`).
+    /// True if the client has the head of a stream (`queue.keep_alive`).
     pub(crate) has_head: bool,
-    /// Whether only an ensemble gets the response.
+    /// True if only an ensemble gets the response.
     pub(crate) is_gathered: bool,
     /// `routing.retry_5xx`.
     pub(crate) retries_5xx: bool,
-    /// Whether the request may be shortened after a response of this status.
+    /// True if the request may be shortened after a response of this status.
     pub(crate) may_shorten: bool,
-    /// What may be taken out of the request after a response of this status.
+    /// The capabilities that may be removed from the request after a response of this status.
     pub(crate) may_drop: Capabilities,
-    /// Whether the backend has served what it was sent before, or the request names something that it may lack: then
-    /// a 404 says nothing about the path.
+    /// True if the backend has served this operation before, or the request names something that it
+    /// may lack: then a 404 says nothing about the path.
     pub(crate) is_path_known: bool,
 }
 
-/// What is known of a response.
+/// The facts known of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeenResponse<'a> {
     pub(crate) status: u16,
     pub(crate) framing: Framing,
     /// The framing of a body that is a stream.
     pub(crate) stream: Option<StreamFraming>,
-    /// Whether the body is JSON, as its head says.
+    /// True if the head declares a JSON body.
     pub(crate) is_json: bool,
-    /// What has been read of the body; `None` before anything was.
+    /// The part of the body that has been read; `None` before any was.
     pub(crate) body: Option<&'a [u8]>,
-    /// Whether that is all of it.
+    /// True if `body` is complete.
     pub(crate) is_whole: bool,
 }
 
-/// What becomes of a response.
+/// The next step with a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// It goes to the client as it comes.
@@ -81,7 +82,7 @@ pub(crate) enum Disposition {
 }
 
 impl Disposition {
-    /// The next step with a response.
+    /// Decides the next step with a response.
     pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Self {
         match seen.status {
             200..=299 => of_success(terms, seen),
@@ -141,18 +142,18 @@ fn of_whole(
     };
     match body.trim_ascii_start().first() {
         None if seen.is_whole => Disposition::Hold(Refusal::NoWork),
-        // White space alone keeps a client's connection alive.
+        // White space before the end is relayed: it keeps a client's connection alive.
         Some(b'{') if seen.is_whole => match reports_failure(body) {
             true => Disposition::Hold(refusal_of(terms, body)),
             false => Disposition::Relay,
         },
-        // What has content passes as it comes.
+        // A body that has content passes as it comes.
         Some(b'{') if body.len() < MAX_HELD && may_report_failure(body) => Disposition::Read,
         _ => Disposition::Relay,
     }
 }
 
-/// Why a response is held back that reports a failure with a good status.
+/// The reason to hold back a response that reports a failure with a good status.
 fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
     match ErrorMeaning::read(error, terms.model, terms.body) {
         ErrorMeaning::RateLimited => Refusal::RateLimited,
@@ -191,7 +192,7 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
     }
 }
 
-/// Whether an error of this status says more than its status.
+/// Returns whether an error of this status says more than its status.
 fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
     let is_other = terms.is_converted
         || terms.is_gathered
@@ -204,7 +205,8 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
         || (is_judged(terms.operation) && (matches!(status, 400..=405) || status >= 500))
 }
 
-/// Why a response of this status is held back, the table of the rule on outcomes; `None` where it goes to the client.
+/// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
+/// if it goes to the client.
 fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
     match status {
         429 => return Some(Refusal::RateLimited),
@@ -228,13 +230,13 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
     }
 }
 
-/// Whether a backend's errors for an operation speak about the backend. Of what is passed through it is not known
-/// what the client requested.
+/// Returns whether a backend's errors for an operation are about the backend. The operation of a
+/// passed-through request is not known.
 fn is_judged(operation: Operation) -> bool {
     operation != Operation::Passthrough
 }
 
-/// Whether failures can be read from the responses to an operation.
+/// Returns whether failures can be read from the responses to an operation.
 fn is_read(operation: Operation) -> bool {
     let row = operation.row();
     is_judged(operation) && row.body == BodyFormat::Json && operation != Operation::Speech

@@ -1,8 +1,8 @@
-//! Ensembles: a request for `moe-MODEL` becomes three drafts, a critique of each, and a final request made of
-//! them. The calls before the final one are requests like others, each with its own decision, permit,
-//! retries and record; only their responses are held instead of relayed. The final one goes the usual way.
-//! A call that fails is left out; one draft is enough. All run in the client's task, so that they end when
-//! the client leaves.
+//! Ensembles: a request for `moe-MODEL` becomes three drafts, a critique of each, and a final
+//! request made of them. The calls before the final one are requests like others, each with its own
+//! decision, permit, retries and record; only their responses are held instead of relayed. The
+//! final one goes the usual way. A call that fails is left out; one draft is enough. All run in the
+//! client's task, so that they end when the client leaves.
 
 mod call;
 mod slots;
@@ -35,7 +35,7 @@ use call::{Call, CallFailure, CallReport};
 use slots::EnsembleEnd;
 use stage::{StageEnd, run_stage};
 
-/// The plan of a request for a model, where that is an ensemble.
+/// The plan of a request for a model, if that is an ensemble.
 pub(super) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan> {
     let config = &ctx.generation.config;
     if !config.ensembles.enabled {
@@ -45,7 +45,7 @@ pub(super) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan>
     EnsemblePlan::of(config, &ctx.generation.router.names, &fleet, model)
 }
 
-/// Makes the calls of an ensemble, and serves the request that they are made into.
+/// Makes the calls of an ensemble, and serves the final request that is made of them.
 pub(super) async fn serve_ensemble(
     proxy: &Proxy,
     session: &mut Session,
@@ -109,26 +109,25 @@ fn end_of(ctx: &RequestContext) -> EnsembleEnd {
     }
 }
 
-/// Why there is nothing to make a final request of.
+/// The reason why there is no draft for a final request.
 enum NoDraft {
     ClientGone,
-    /// How the last draft failed.
+    /// The failure of the last draft.
     Failed(CallFailure),
 }
 
-/// What drafts and critiques come to.
+/// The result of the drafts and critiques.
 struct Gathered {
     prompt: String,
     parts: EnsembleParts,
 }
 
-/// A draft that came, with its critique if there is one.
+/// A draft, with its critique if there is one.
 struct Candidate {
     draft: HeldText,
     critique: Option<HeldText>,
 }
 
-/// One ensemble.
 struct Ensemble<'a> {
     proxy: &'a Proxy,
     plan: EnsemblePlan,
@@ -182,7 +181,7 @@ impl Ensemble<'_> {
         Ok(Gathered { prompt, parts })
     }
 
-    /// Makes the calls of a stage for which `body` has one.
+    /// Makes the calls of a stage for which `body` returns one.
     async fn run(
         &self,
         session: &Session,
@@ -218,7 +217,7 @@ impl Ensemble<'_> {
         }
     }
 
-    /// The request that the client gets the response of.
+    /// Makes the request whose response the client gets.
     fn final_request(
         &self,
         session: &Session,
@@ -252,7 +251,7 @@ impl Ensemble<'_> {
     }
 }
 
-/// When the calls of a stage that starts now end.
+/// The deadline of the calls of a stage that starts now.
 fn deadline(ctx: &RequestContext) -> Timestamp {
     let config = &ctx.generation.config;
     let end = now().after(config.ensembles.stage_timeout);
@@ -260,7 +259,7 @@ fn deadline(ctx: &RequestContext) -> Timestamp {
     total.map_or(end, |total| total.min(end))
 }
 
-/// The texts that came, and the last failure; tokens are added to `parts`.
+/// Returns the texts and the last failure, and adds the tokens to `parts`.
 fn sum(
     reports: Vec<CallReport>,
     parts: &mut EnsembleParts,

@@ -1,5 +1,5 @@
-//! One exchange with one backend: a connection, the request written as this backend gets it, and the head of
-//! the response.
+//! One exchange with one backend: a connection, the request written as this backend gets it, and
+//! the head of the response.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
@@ -31,8 +31,8 @@ use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
-/// How long a connection must be idle before it carries another request, where the engine may close it after a response without
-/// saying so.
+/// The minimum idle time of a connection before it is reused, if the engine may close it silently
+/// after a response.
 const SETTLE: Duration = Duration::from_millis(10);
 
 impl ClientWatch for Client {
@@ -54,8 +54,9 @@ pub(super) async fn exchange<'a>(
     attempt: &'a Attempt<'a>,
 ) -> Result<Reply<'a>, Failure> {
     let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
-    // Of those that waited, the next one is sent in the moment that the last response has ended. llama.cpp closes after some
-    // streams: of streams sent directly after others 1 % failed.
+    // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
+    // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
+    // reused.
     let settles = ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
     let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
     loop {
@@ -75,9 +76,9 @@ pub(super) async fn exchange<'a>(
         };
         let is_unread = request_is_unread(&exchange.connection, error);
         let failure = Failure::from_exchange(error, is_unread);
-        // A server may close an idle connection at the very moment it is reused. Where it cannot have
-        // read the request, that is no failure of the backend: the request goes out again at once, on
-        // a fresh connection.
+        // A server may close an idle connection at the very moment it is reused. If it cannot have
+        // read the request, that is no failure of the backend: the request goes out again at once,
+        // on a fresh connection.
         if !(exchange.connection.is_reused && failure.is_unread_end()) {
             return Err(failure);
         }
@@ -97,7 +98,7 @@ fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_
     Deadline::new(attempt.started, limit, code, total)
 }
 
-/// A connection that has been idle for `reuse_after`, where there is one, else a new one.
+/// A connection that has been idle for `reuse_after`, if there is one, else a new one.
 async fn connect(
     pool: &ConnectionPool,
     attempt: &Attempt<'_>,
@@ -179,7 +180,7 @@ fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) ->
     }
 }
 
-/// How the backend takes its key. `converted`: what the request has become.
+/// The form of the backend's key. `converted`: the operation that the request was converted to.
 fn key_form(client: Dialect, converted: Option<Operation>, engine: Engine) -> KeyForm {
     let dialect = converted.map_or(client, |operation| operation.row().dialect);
     match (engine, dialect.row().key_header) {

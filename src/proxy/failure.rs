@@ -1,4 +1,4 @@
-//! The only place where failures become statuses: of an attempt, of a body, of a decision.
+//! The only place where failures of attempts, bodies and decisions become statuses.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::routing::RouteError;
 use crate::units::Timestamp;
 use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
 
-/// What the backend's health and circuit breaker learn from a failure. `cooldown`: how long a refusal
-/// pauses it.
+/// The outcome of a failure, for the backend's health and circuit breaker. `cooldown`: the time
+/// that a refusal pauses it.
 pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
         Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
@@ -26,7 +26,7 @@ pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     }
 }
 
-/// What a response means for its backend that is held back, without the time of a cooldown.
+/// The outcome of a response that is held back, without the time of a cooldown.
 pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
     let busy = |usual| {
         // The error may have come with a 200.
@@ -43,7 +43,8 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
     }
 }
 
-/// What a response that cannot be had says about its backend: nothing where penstock has no memory for it.
+/// The outcome of a response that cannot be had. A shortage of penstock's memory says nothing about
+/// the backend.
 pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
     match code {
         ErrorCode::ResponseMemoryFull => Outcome::Shortage,
@@ -51,7 +52,7 @@ pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
     }
 }
 
-/// The error the client gets when this was the last attempt.
+/// The error that the client gets if this was the last attempt.
 pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
     match failure {
         Failure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
@@ -82,7 +83,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
     }
 }
 
-/// What a backend's own error is called that is sent in a stream.
+/// The code of a backend's own error that is sent in a stream.
 pub(crate) fn code_of_status(status: u16) -> ErrorCode {
     match status {
         429 => ErrorCode::BackendsCoolingDown,
@@ -92,7 +93,7 @@ pub(crate) fn code_of_status(status: u16) -> ErrorCode {
     }
 }
 
-/// A failure in words, without addresses.
+/// The message of a failure, without addresses.
 fn message_of(failure: &Failure) -> String {
     match failure {
         Failure::NotSent(ConnectError::TimedOut) => {
@@ -141,24 +142,25 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
     }
 }
 
-/// The bounds of a `Retry-After` that is computed: SDKs do not wait for longer.
+/// The bounds of a computed `Retry-After`: SDKs do not wait for longer.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 const MOST_WAIT: Duration = Duration::from_secs(120);
 
-/// How much a `Retry-After` that is computed is changed at random, so that clients refused together do not
-/// return together.
+/// The random spread of a computed `Retry-After`, so that clients refused together do not return
+/// together.
 const JITTER: f64 = 0.2;
 
-/// A `Retry-After` for a wait that is estimated. `share`: random, in 0..1.
+/// The `Retry-After` for an estimated wait. `share`: random, in 0..1.
 pub(crate) fn retry_wait(estimate: Duration, share: f64) -> Duration {
     let factor = 1.0 + JITTER * (2.0 * share.clamp(0.0, 1.0) - 1.0);
     estimate.min(MOST_WAIT).mul_f64(factor).clamp(LEAST_WAIT, MOST_WAIT)
 }
 
-/// The most bytes of a message: it may quote a name that a client made up, of any length.
+/// The maximum number of bytes in a message: it may quote a name that a client made up, of any
+/// length.
 const MAX_MESSAGE: usize = 2048;
 
-/// A message of at most [`MAX_MESSAGE`] bytes.
+/// Cuts a message after [`MAX_MESSAGE`] bytes.
 fn bounded(mut message: String) -> String {
     if message.len() > MAX_MESSAGE {
         let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end));
@@ -175,9 +177,9 @@ pub(crate) struct OwnError {
     pub(crate) message: String,
     pub(crate) param: Option<&'static str>,
     pub(crate) retry_after: Option<Duration>,
-    /// Whether the rest of the request cannot be trusted or is not worth reading.
+    /// True if the remaining bytes of the request cannot be trusted or are not worth reading.
     pub(crate) closes: bool,
-    /// Whether clients should not repeat the request, whatever its code says.
+    /// True if clients should not send the request again, whatever its code says.
     pub(crate) is_final: bool,
 }
 
@@ -190,12 +192,12 @@ impl OwnError {
         Self { code, message, param: None, retry_after, closes: false, is_final: false }
     }
 
-    /// A retry would only do harm.
+    /// Marks the error as final: a retry would only do harm.
     pub(crate) fn without_retry(self) -> Self {
         Self { is_final: true, retry_after: None, ..self }
     }
 
-    /// A retry makes sense after `wait`.
+    /// Sets `wait` as the time after which a retry makes sense.
     pub(crate) fn after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
@@ -208,7 +210,7 @@ impl OwnError {
         Self { closes: true, ..self }
     }
 
-    /// Ends the connection with the response where `condition` holds.
+    /// Ends the connection with the response if `condition` holds.
     pub(crate) fn closing_if(self, condition: bool) -> Self {
         Self { closes: self.closes || condition, ..self }
     }

@@ -1,6 +1,6 @@
-//! One attempt, for every purpose: a chat, a conversion, a request for one backend, a tunnel, a call of an ensemble,
-//! a count of tokens, a model to load. The backend gets the request, its response is judged, and what came of it is
-//! recorded once.
+//! One attempt, for every purpose: a chat, a conversion, a request for one backend, a tunnel, a
+//! call of an ensemble, a count of tokens, a model to load. The backend gets the request, its
+//! response is judged, and the outcome is recorded once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,23 +34,25 @@ use crate::fleet::Outcome;
 use crate::scan::FirstEvent;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
-/// How long the head of a response waits for its body, or for the first event of it. What does no work fails at once; an engine that is at work
-/// may take any time, and its client sees by the head that it is.
+/// The longest wait of a response's head for the body, or for its first event. A backend that does
+/// no work fails at once. A working engine may take any time, and the head shows the client that it
+/// works.
 const FIRST_EVENT: Duration = Duration::from_millis(250);
 
-/// How long an error waits for its body: a backend that hangs after the head has said enough by its status.
+/// The longest wait of an error for its body: a backend that hangs after the head has said enough
+/// by its status.
 const ERROR_BODY: Duration = Duration::from_secs(2);
 
-/// Who gets the response of an attempt.
+/// The recipient of an attempt's response.
 pub(crate) enum Recipient<'a> {
     /// The client of a request for a model.
     Client(&'a mut Session),
-    /// The client of a request for one backend. `may_miss`: another backend follows when this one does not have what
-    /// was requested.
+    /// The client of a request for one backend. `may_miss`: another backend follows if this one
+    /// does not have what was requested.
     Direct { session: &'a mut Session, may_miss: bool },
-    /// A client that asks to switch to `protocol`.
+    /// A client that requests to switch to `protocol`.
     Tunnel { session: &'a mut Session, protocol: HeaderValue },
-    /// An ensemble, for whose client the session is.
+    /// An ensemble; the session is its client's.
     Ensemble(&'a Session),
 }
 
@@ -145,7 +147,8 @@ async fn run(
     }
 }
 
-/// Converts the request if the backend does not serve its operation. Returns what it was and became.
+/// Converts the request if the backend does not serve its operation. Returns the operations before
+/// and after.
 fn prepare(
     proxy: &Proxy,
     ctx: &RequestContext,
@@ -161,7 +164,7 @@ fn prepare(
     let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
     let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
     let conversion = match request.conversion.take() {
-        // Of an earlier attempt.
+        // Kept from an earlier attempt.
         Some(kept) if kept.fits(&terms) => kept,
         _ => {
             let limit = ctx.generation.config.limits.buffered_bodies.to_usize();
@@ -174,10 +177,11 @@ fn prepare(
     Ok(Some((from, became)))
 }
 
-/// Decides what becomes of a response, and reads as much of it as that takes.
+/// Decides the disposition of a response, and reads only the part of it that this takes.
 ///
 /// # Errors
-/// When the backend ends the connection before the body has started, a deadline passes, or the client leaves.
+/// When the backend ends the connection before the body has started, a deadline passes, or the
+/// client leaves.
 async fn judge(
     ctx: &RequestContext,
     request: &ScannedRequest,
@@ -205,7 +209,8 @@ async fn judge(
         }
         if !has_started {
             has_started = true;
-            // Most engines write a short body together with its head: nothing has to wait for it.
+            // Most engines write a short body together with its head: then nothing has to wait for
+            // it.
             if reply.exchange.take_arrived(&mut reply.started).unwrap_or(false) {
                 continue;
             }
@@ -221,7 +226,7 @@ async fn judge(
                 true => return Ok(Disposition::Relay),
                 false => {
                     is_over = true;
-                    // What the engine promised of a body may never come: the client is not kept waiting for it.
+                    // The announced body may never come: the client is not kept waiting for it.
                     let deadline = &mut reply.exchange.interrupts.deadline;
                     deadline.set(now(), ERROR_BODY, ErrorCode::ResponseTimeout);
                     continue;
@@ -234,8 +239,8 @@ async fn judge(
             Err(ExchangeError::TimedOut(code)) if is_success && known == 0 => {
                 return Err(Failure::TimedOut(code));
             }
-            // The head is there, so that the engine has started its response. The client gets what has come, with a
-            // visible end: the relay meets the same error.
+            // The engine has started its response. The client gets what has come, with a visible
+            // end: the relay meets the same error.
             Err(_) if is_success => return Ok(Disposition::Relay),
             // The status says enough.
             Err(_) => is_over = true,
@@ -376,8 +381,8 @@ async fn deliver_direct(
     AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await)
 }
 
-/// A response that is held back with what has been read of it, in the client's dialect. `refusal`: why, where it is
-/// held for what it says.
+/// Holds back a response with the part of it that has been read, in the client's dialect.
+/// `refusal`: the reason, if it is held for what it says.
 fn held_of(
     proxy: &Proxy,
     request: &ScannedRequest,
@@ -386,13 +391,13 @@ fn held_of(
 ) -> HeldResponse {
     let (mut status, stream) = (reply.head.status, reply.head.stream);
     let body = reply.started.take_payload();
-    // Of an error that is too large or broke off, the client gets the status alone.
+    // If an error is too large or broke off, the client gets the status alone.
     let mut claim = proxy.claim_response();
     let is_kept = (reply.started.is_whole() || stream.is_some()) && claim.grow_to(body.len());
     let body = if is_kept { body } else { Bytes::new() };
     let header = reply.head.header.clone();
     let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
-    // Nothing came, and nothing is said of it here.
+    // A refusal without a body has nothing to convert.
     let converted = request.conversion.as_deref().filter(|_| refusal.is_none() || !body.is_empty());
     let Some(conversion) = converted else {
         keep_connection(proxy, reply);

@@ -1,6 +1,6 @@
-//! Streams that wait for long in a queue (`queue.keep_alive`): their clients get the head of the response, and now and then
-//! something that they ignore. From then on the status is 200: a backend's stream continues it, and everything else
-//! ends in `stream_error`.
+//! Streams that wait long in a queue (`queue.keep_alive`): their clients get the head of the
+//! response, and now and then bytes that they ignore. From then on the status is 200: a backend's
+//! stream continues it, and everything else ends in `stream_error`.
 
 use std::future::poll_fn;
 
@@ -14,15 +14,16 @@ use super::own_response::add_common_fields;
 use super::response::{add_request_fields, add_stream_fields, frame_open_end};
 use crate::api::{Operation, Work};
 
-/// Whether the client may get the head before there is a response: only a stream of tokens has one that is known.
+/// Returns whether the client may get the head before there is a response: only the head of a token
+/// stream is known.
 pub(crate) fn may_keep_alive(request: &ScannedRequest) -> bool {
     let profile = &request.profile;
-    // To load or unload a model is answered whole.
+    // Requests that load or unload a model get a whole response.
     let is_stream = profile.streaming && profile.residency_change.is_none();
     is_stream && profile.operation.row().work == Work::Generation
 }
 
-/// Sends something to ignore, after the head where the client has none.
+/// Sends bytes that the client ignores, after the head if it has none.
 pub(crate) async fn send_waiting(
     session: &mut Session,
     ctx: &mut RequestContext,

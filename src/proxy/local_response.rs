@@ -1,5 +1,5 @@
-//! Responses that need no backend: CORS preflights, the lists of models, the public health page, and what
-//! penstock is.
+//! Responses that need no backend: CORS preflights, the lists of models, the public health page,
+//! and the description of penstock.
 
 pub(super) mod model_list;
 pub(super) mod ollama_model;
@@ -23,9 +23,9 @@ use model_list::{list_models, one_model};
 use ollama_pages::{list_loaded, list_loaded_details, list_tags};
 use ollama_version::lowest_version;
 
-/// What Ollama's clients look for at `/`.
+/// The text that Ollama's clients look for at `/`.
 const ROOT_TEXT: &str = "Ollama is running";
-/// What browsers show at `/`.
+/// The page that browsers show at `/`.
 const ROOT_PAGE: &str = "<!doctype html><html lang=\"en\"><title>penstock</title><h1>penstock</h1>\
     <p>A load balancer for LLM servers. It speaks OpenAI's, Anthropic's and Ollama's APIs.</p>\
     <ul><li><a href=\"/v1/models\">/v1/models</a><li><a href=\"/api/tags\">/api/tags</a>\
@@ -90,8 +90,8 @@ pub(crate) async fn send_preflight(
     send(proxy, session, ctx, response).await
 }
 
-/// Responds to a GET of `/`: to Ollama's clients, which look for this text, as Ollama does; to others, by their
-/// `Accept`, with what penstock is.
+/// Responds to a GET of `/`: with Ollama's text for its clients, which look for it; with a
+/// description of penstock for others, by their `Accept`.
 async fn send_root(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
     let accepted = session.req_header().headers.get(header::ACCEPT);
     let accepted = accepted.and_then(|value| value.to_str().ok()).unwrap_or("");
@@ -115,13 +115,14 @@ fn version(ctx: &RequestContext) -> Value {
     json!({"version": lowest_version(&ctx.generation.fleet.topology())})
 }
 
-/// What Ollama's apps look for before they offer models of its cloud: signing in is a matter of each backend.
+/// The status that Ollama's apps look for before they offer models of its cloud: signing in is a
+/// matter of each backend.
 fn cloud_status() -> Value {
     json!({"cloud": {"disabled": true, "source": "config"}})
 }
 
-/// What penstock is, for people who open its address and clients that look whether somebody is there.
-/// Nothing of the configuration or the fleet is in it.
+/// A description of penstock, for people who open its address and for clients that check for a
+/// server. Nothing of the configuration or the fleet is in it.
 fn describe_self() -> Value {
     json!({
         "name": "penstock",

@@ -3,10 +3,11 @@
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-/// Work on more bytes than this leaves the event loop: a conversion takes some 10 ms for a MiB.
+/// The number of bytes above which work leaves the event loop: a conversion takes some 10 ms for a
+/// MiB.
 const LONG: usize = 256 * 1024;
 
-/// Does work on `bytes` bytes. While it is long, another thread serves the other requests of this
+/// Does work on `bytes` bytes. During long work, another thread serves the other requests of this
 /// one.
 pub(super) fn beside_the_loop<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     let can_move = || {

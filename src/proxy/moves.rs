@@ -1,9 +1,10 @@
-//! Moves: a stream that waits for its first token is sent elsewhere, once, where less than half of what is left of its wait
-//! is predicted (`routing.move_waiting`).
+//! Moves: a stream that waits for its first token is sent elsewhere, once, if less than half of its
+//! remaining wait is predicted there (`routing.move_waiting`).
 //!
-//! The permit elsewhere is taken first, so that no request gives up a place for none; then the first attempt is dropped with
-//! its connection, which frees its engine; then the second one is sent. Up to the first byte of a response's body the
-//! head is held back, because some engines send it before they have computed anything.
+//! The permit elsewhere is taken first, so that no request gives up a place for none. Then the
+//! first attempt is dropped with its connection, which frees its engine, and the second one is
+//! sent. The head is held back until the first byte of the body, because some engines send it
+//! before they have computed anything.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -24,13 +25,14 @@ use crate::routing::rest_of_wait;
 use crate::units::to_micros;
 use crate::upstream::failure::Failure;
 
-/// How often a request that waits looks around, and the least wait that it is worth it for.
+/// The interval at which a waiting request looks for a better backend, and the least remaining wait
+/// that is worth a move.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Why an attempt has no response.
+/// The reason why an attempt has no response.
 pub(super) enum Unresponded {
     Failed(Failure),
-    /// The request goes on elsewhere, where it has its permit.
+    /// The request continues elsewhere, where it has its permit.
     Moved(Box<Reserved>),
 }
 
@@ -40,7 +42,8 @@ pub(super) struct Movable {
 }
 
 impl Movable {
-    /// Whether the request may be moved: the operator allows it, a trusted prediction was made, and no move was before.
+    /// Returns the request as movable if the operator allows moves, its prediction is trusted, and
+    /// it was not moved before.
     pub(super) fn of(
         ctx: &RequestContext,
         request: &ScannedRequest,
@@ -51,19 +54,20 @@ impl Movable {
             return None;
         }
         let profile = &request.profile;
-        // A whole response comes with its last token: much of it may be there when it seems to wait.
+        // A whole response comes with its last token: much of it may be computed while it seems to
+        // wait.
         let is_stream = profile.streaming && profile.operation.row().work == Work::Generation;
         if !is_stream {
             return None;
         }
-        // Not the estimate as of now: where the engine is silent, this request is the one that tries it.
+        // Not the current estimate: if the engine is silent, this request is the one that tries it.
         let is_trusted = attempt.serving.model_state.predictor().is_trusted();
         let mut permit = attempt.permit.lock();
         let ticket = permit.as_mut().and_then(InflightGuard::prediction)?;
         is_trusted.then(|| Self { predicted: *ticket.prediction() })
     }
 
-    /// The place elsewhere, where less than half of what is left of the wait is predicted.
+    /// Reserves a place elsewhere if less than half of the remaining wait is predicted there.
     fn find(
         &self,
         proxy: &Proxy,
@@ -73,14 +77,14 @@ impl Movable {
     ) -> Option<Reserved> {
         let elapsed = to_micros(now().since(attempt.started));
         let rest = rest_of_wait(&self.predicted, elapsed as f64);
-        // Where requests wait for a backend with room, those that have one stay there.
+        // While requests wait for a backend with room, those that have one stay there.
         if rest < INTERVAL.as_secs_f64() * 1e6 || !proxy.queues.is_empty() {
             return None;
         }
         reserve_better(proxy, ctx, request, attempt.decision, rest)
     }
 
-    /// Waits for the response up to the first byte of its body, or until there is a better place.
+    /// Waits for the first byte of the response's body, or until there is a better place.
     pub(super) async fn wait<'a>(
         self,
         proxy: &Proxy,
@@ -113,7 +117,7 @@ async fn with_body<'a>(
     let mut reply = reply.await?;
     let is_stream = reply.head.status == 200 && reply.head.stream.is_some();
     if is_stream && reply.exchange.connection.read.is_empty() {
-        // How the body ends, or that the client has left, is seen again by what relays it.
+        // The relay sees the end of the body, or the client's departure, once more.
         let _seen_again = reply.exchange.read_more().await;
     }
     Ok(reply)

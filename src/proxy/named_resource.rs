@@ -1,5 +1,5 @@
-//! Whether a body names something that only some backend has: a stored response, a file, a container. Tools describe
-//! parameters of the same names in their schemas, and those of agents name none.
+//! Finds whether a body names something that only some backend has: a stored response, a file, a
+//! container. A tool's schema that describes parameters of the same names does not count.
 
 use memchr::memmem;
 
@@ -14,7 +14,7 @@ const MEMBERS: [&str; 5] = [
 /// The starts of ids that are members of an object, and the type of an item that is one.
 const STARTS: [&str; 3] = ["\"conv_", "\"pmpt_", "\"item_reference\""];
 
-/// Whether a request names such a thing, or looks so.
+/// Returns whether a request names such a thing, or looks like it.
 pub(super) fn names_resource(body: &[u8]) -> bool {
     let has_id = |member: &&str| {
         let mut found = memmem::find_iter(body, member.as_bytes());
@@ -24,7 +24,7 @@ pub(super) fn names_resource(body: &[u8]) -> bool {
         || STARTS.iter().any(|start| memmem::find(body, start.as_bytes()).is_some())
 }
 
-/// Whether a colon and a string or a list follow; a schema is an object.
+/// Returns whether a colon and a string or a list follow; a schema is an object.
 fn is_id(rest: &[u8]) -> bool {
     let rest = rest.trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
     rest.is_some_and(|value| matches!(value.first(), Some(b'"' | b'[')))

@@ -20,35 +20,35 @@ impl Observers {
         Self(observers)
     }
 
-    /// A decision is acted on.
+    /// Reports a decision that is acted on.
     pub(crate) fn routed(&self, event: &Routed<'_>) {
         for observer in &self.0 {
             observer.routed(event);
         }
     }
 
-    /// The first token of a stream goes to the client, `took` after the request arrived.
+    /// Reports the first token of a stream, sent to the client `took` after the request arrived.
     pub(crate) fn first_token(&self, backend: BackendId, took: Duration) {
         for observer in &self.0 {
             observer.first_token(backend, took);
         }
     }
 
-    /// So many more tokens go to the client.
+    /// Reports `tokens` more tokens sent to the client.
     pub(crate) fn progress(&self, backend: BackendId, tokens: u32) {
         for observer in &self.0 {
             observer.progress(backend, tokens);
         }
     }
 
-    /// An attempt ended.
+    /// Reports the end of an attempt.
     pub(crate) fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         for observer in &self.0 {
             observer.attempt_ended(event);
         }
     }
 
-    /// A connection was rejected before it could send a request.
+    /// Reports a connection that was rejected before it could send a request.
     pub(crate) fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
         let record = RequestRecord {
             status: code.row().status,
@@ -65,7 +65,7 @@ impl Observers {
         });
     }
 
-    /// The request ended.
+    /// Reports the end of a request.
     pub(crate) fn finished(&self, session: &Session, ctx: &RequestContext) {
         let first_token = ctx.record.first_token;
         self.report(&RequestOutcome {
@@ -83,7 +83,7 @@ impl Observers {
     }
 }
 
-/// What the record of a request says about its end.
+/// The outcome of a request, by its record.
 fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome<'a> {
     RequestOutcome {
         operation: None,

@@ -1,4 +1,4 @@
-//! What a backend's state learns from an attempt: health, circuit breaker, cooldown, latencies.
+//! The lessons of an attempt for its backend's state: health, circuit breaker, cooldown, latencies.
 
 use std::time::Duration;
 
@@ -16,35 +16,35 @@ use crate::scan::Usage;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::failure::{Failure, Refusal};
 
-/// How an attempt ended, as far as the backend is concerned.
+/// The result of an attempt, as far as the backend is concerned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     pub(crate) code: Option<ErrorCode>,
     pub(crate) requester: Requester,
     pub(crate) is_streaming: bool,
-    /// When the first token of a stream passed.
+    /// The time at which the first token of a stream passed.
     pub(crate) first_token: Option<Timestamp>,
-    /// Whether the response goes to the client.
+    /// True if the response goes to the client.
     pub(crate) is_relayed: bool,
-    /// Tokens the engine counted.
+    /// The tokens that the engine counted.
     pub(crate) usage: Option<Usage>,
-    /// Whether the backend did not find what was requested.
+    /// True if the backend did not find what was requested.
     pub(crate) is_not_found: bool,
-    /// Whether the backend does not know the path that it was sent.
+    /// True if the backend does not know the path that it was sent.
     pub(crate) lacks_operation: bool,
-    /// What the client requested.
+    /// The operation that the client requested.
     pub(crate) operation: Option<Operation>,
-    /// Whether the request unloads the model.
+    /// True if the request unloads the model.
     pub(crate) unloads: bool,
-    /// Whether the model ran: other responses say nothing about its latency.
+    /// True if the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
-    /// Whether the request was moved elsewhere before its first token.
+    /// True if the request was moved elsewhere before its first token.
     pub(crate) is_moved: bool,
 }
 
 impl AttemptResult {
-    /// The result by the response's status, where nothing goes wrong after its head.
+    /// The result by the response's status, if nothing goes wrong after its head.
     pub(crate) fn by_status(status: u16, ctx: &RequestContext) -> Self {
         let outcome = match status {
             // The backend waited in vain for a request that was sent whole.
@@ -111,8 +111,9 @@ impl AttemptResult {
     }
 }
 
-/// Reports the result to the backend's health, circuit breaker, cooldown and latencies, and releases
-/// the in-flight permit. Only the first call for an attempt counts: the permit is taken with it.
+/// Reports the result to the backend's health, circuit breaker, cooldown and latencies, and
+/// releases the in-flight permit. Only the first call for an attempt counts: the permit is taken
+/// with it.
 pub(crate) fn record_outcome(
     attempt: &Attempt<'_>,
     result: &AttemptResult,
@@ -168,8 +169,8 @@ pub(crate) fn record_outcome(
     });
 }
 
-/// What a response shows of the backend's models: that this one is in memory or not, or that what is known of
-/// them is outdated.
+/// Learns about the backend's models from a response: that this one is in memory or not, or that
+/// the known lists are outdated.
 fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
     let state = &attempt.serving.state;
     if !result.runs_model {
@@ -178,14 +179,14 @@ fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
     if result.is_not_found {
         state.invalidate_models();
     } else if result.outcome == Outcome::Ok
-        // What a loaded model pushed out is in memory no longer.
+        // A model that was loaded may have evicted others.
         && (result.unloads || attempt.serving.model_state.learn_response(at))
     {
         state.invalidate_loaded();
     }
 }
 
-/// What a response shows of the operations that the backend serves.
+/// Learns from a response about the operations that the backend serves.
 fn learn_operation(
     attempt: &Attempt<'_>,
     result: &AttemptResult,
@@ -204,8 +205,9 @@ fn learn_operation(
     }
 }
 
-/// Whether a request for `operation` has a way without sending `sent` to this backend: else nothing would be won by
-/// a lesson, and an engine's own error says more than that no backend is left.
+/// Returns whether a request for `operation` can be served without sending `sent` to this backend.
+/// Otherwise the lesson gains nothing, and an engine's own error says more than that no backend is
+/// left.
 fn has_other_way(attempt: &Attempt<'_>, operation: Operation, sent: Operation) -> bool {
     let serving = attempt.serving;
     let without = serving.native_operations.without(Operations::of(&[sent]));
@@ -228,8 +230,8 @@ fn requested_wait(failure: &Failure) -> Option<Duration> {
     }
 }
 
-/// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as a
-/// date.
+/// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as
+/// a date.
 pub(crate) fn retry_after(header: &ResponseHeader) -> Option<Duration> {
     let text = |name: &str| header.headers.get(name)?.to_str().ok();
     if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {

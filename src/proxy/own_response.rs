@@ -28,8 +28,9 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const UPSTREAM_REQUEST_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 /// The field Anthropic's clients read the request id from.
 const DIALECT_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// What web pages may read of a response (`server.cors`): request ids, and the rate limits and times that
-/// OpenAI and Anthropic send. A browser takes no pattern here where credentials are involved.
+/// The fields of a response that web pages may read (`server.cors`): request ids, and the rate
+/// limits and times that OpenAI and Anthropic send. A browser takes no pattern here if credentials
+/// are involved.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, x-upstream-request-id, retry-after, retry-after-ms, x-should-retry, \
      x-penstock-backend, x-penstock-decision, x-penstock-context-shift, \
@@ -52,7 +53,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(crate) struct OwnResponse {
     pub(crate) head: ResponseHeader,
     pub(crate) body: Bytes,
-    /// Whether the connection ends with it.
+    /// True if the connection ends with the response.
     pub(crate) closes: bool,
 }
 
@@ -114,9 +115,10 @@ pub(crate) async fn send_wrong_method(
     send(proxy, session, ctx, response).await
 }
 
-/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`: every
-/// backend that could take the request has been tried. A client that tries again soon would have them
-/// all tried once more. So the response says not to, unless the wait is short or the backend sends the field.
+/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`:
+/// every backend that could take the request has been tried. An early retry would try all of them
+/// again, so the response advises against it, unless the wait is short or the backend sends
+/// `x-should-retry`.
 pub(crate) async fn send_held(
     proxy: &Proxy,
     session: &mut Session,
@@ -221,8 +223,8 @@ pub(crate) fn add_common_fields(
     Ok(())
 }
 
-/// Renames the backend's own request id, which `x-request-id` has no room for: a hosted API's support
-/// asks for it. An engine that returns ours has none.
+/// Renames the backend's own request id, because `x-request-id` has penstock's: a hosted API's
+/// support asks for it. An engine that returns ours has none.
 pub(crate) fn keep_upstream_id(
     head: &mut ResponseHeader,
     ctx: &mut RequestContext,

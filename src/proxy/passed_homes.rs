@@ -1,4 +1,4 @@
-//! The homes of sessions, as another process continues with them: its engines still have the prompts.
+//! The homes of sessions, passed on to another process: the engines still have their prompts.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,8 @@ impl Proxy {
         RememberedHomes { room, backends, homes }
     }
 
-    /// Continues with the homes of another process, as far as their backends are known here. Returns their number.
+    /// Continues with the homes of another process, as far as their backends are known here.
+    /// Returns their number.
     pub fn restore_homes(&self, remembered: &RememberedHomes) -> usize {
         let generation = self.generation();
         let topology = generation.fleet.topology();

@@ -1,11 +1,12 @@
-//! The model that a path names: `/v1/models/M:generateContent` of Gemini's API, `/openai/deployments/M/…` of Azure's.
+//! The model that a path names: `/v1/models/M:generateContent` of Gemini's API,
+//! `/openai/deployments/M/…` of Azure's.
 
 use crate::api::{is_same_model, percent_decode};
 use crate::fleet::Topology;
 
 /// The segments behind which a model stands.
 const PARENTS: [&str; 3] = ["models", "deployments", "engines"];
-/// What Gemini's API does with a model, behind its name and a colon.
+/// The methods of Gemini's API, which follow the name of a model and a colon.
 const VERBS: [&str; 8] = [
     "generateContent",
     "streamGenerateContent",
@@ -20,7 +21,7 @@ const VERBS: [&str; 8] = [
 /// A model in a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PathModel {
-    /// The segment behind the parent, without a verb.
+    /// The segment after the parent, without a verb.
     segment: String,
     /// All that follows the parent, without a verb: names may have slashes.
     rest: String,
@@ -43,12 +44,12 @@ impl PathModel {
         })
     }
 
-    /// The name of a model of the fleet, else of one that may be there.
+    /// The full name if the fleet has such a model, else the first segment.
     pub(super) fn name(&self, fleet: &Topology) -> &str {
         if fleet.model_id(&self.rest).is_some() { &self.rest } else { &self.segment }
     }
 
-    /// Whether it is that model.
+    /// Returns whether the path names that model.
     pub(super) fn is(&self, name: &str, fleet: &Topology) -> bool {
         is_same_model(self.name(fleet), name)
     }

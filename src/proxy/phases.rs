@@ -129,7 +129,7 @@ impl ProxyHttp for DataPlane {
     }
 }
 
-/// One request, from its head to its end.
+/// Handles one request, from its head to its end.
 async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
     let config = &ctx.generation.config;
     let head = session.req_header();
@@ -160,7 +160,7 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
         return Ok(());
     };
     if let Forwarded::Blob = forwarded {
-        // Its body is not held.
+        // The body of a blob is not held.
         if ctx.body_length == BodyLength::None {
             client.expect_head();
         }
@@ -174,7 +174,7 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
     forward(proxy, session, ctx, forwarded, body).await
 }
 
-/// A request that needs a backend, with its body.
+/// Forwards a request that needs a backend, with its body.
 async fn forward(
     proxy: &Proxy,
     session: &mut Session,
@@ -207,7 +207,7 @@ async fn forward(
     }
 }
 
-/// A request that is not for a model.
+/// Forwards a request that is not for a model.
 async fn forward_other(
     proxy: &Proxy,
     session: &mut Session,

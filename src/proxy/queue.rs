@@ -1,5 +1,6 @@
-//! The queues of requests that wait for a backend with room, one per model. `admission::queue` has the order and
-//! the turns; this is its edge: the clock, the locks, and the tasks that wait (`wait`).
+//! The queues of requests that wait for a backend with room, one per model. `admission::queue` has
+//! the order and the turns; this is its edge: the clock, the locks, and the tasks that wait
+//! (`wait`).
 
 mod charges;
 mod keep_alive;
@@ -23,34 +24,36 @@ use crate::admission::queue::QueueEnd;
 use crate::clock::now;
 use shared::SharedQueue;
 
-/// The most queues that are remembered for their figures; those that others wait in come on top.
+/// The maximum number of queues that are remembered for their figures. Queues in which requests
+/// wait come on top.
 const MAX_QUEUES: usize = 1024;
 
 /// The queues of all models.
 #[derive(Default)]
 pub struct Queues {
     by_model: RwLock<HashMap<Arc<str>, Arc<SharedQueue>>>,
-    /// Requests that wait, in all of them.
+    /// The number of requests that wait, in all queues.
     waiting: Arc<AtomicUsize>,
 }
 
-/// What a queue has come to.
+/// The figures of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueFigures {
     /// The model.
     pub model: Arc<str>,
-    /// Requests that wait.
+    /// The number of requests that wait.
     pub waiting: usize,
-    /// Requests that no longer do, in the order of [`QueueEnd::ALL`].
+    /// The number of requests that no longer wait, in the order of [`QueueEnd::ALL`].
     pub ended: [u64; QueueEnd::ALL.len()],
-    /// Streams whose clients got something while they waited (`queue.keep_alive`).
+    /// The number of streams whose clients got bytes while they waited (`queue.keep_alive`).
     pub kept_alive: u64,
-    /// Requests that waited although there was room, because that was kept for others (`queue.reserve`).
+    /// The number of requests that waited although there was room, because that was kept for others
+    /// (`queue.reserve`).
     pub held_back: u64,
 }
 
 impl Queues {
-    /// Whether no request waits. Costs one load.
+    /// Returns whether no request waits. Costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
@@ -65,12 +68,12 @@ impl Queues {
         figures
     }
 
-    /// The requests that wait for a model.
+    /// The number of requests that wait for a model.
     pub fn waiting(&self, model: &str) -> usize {
         self.by_model.read().get(model).map_or(0, |queue| queue.waiting())
     }
 
-    /// Something changed that may let requests through: what is configured, or time has passed.
+    /// Signals a change that may let requests through: of the configuration, or by elapsed time.
     pub(super) fn signal(&self) {
         if self.is_empty() {
             return;
@@ -85,7 +88,7 @@ impl Queues {
         self.by_model.read().get(model).cloned()
     }
 
-    /// The queue of a model.
+    /// The queue of a model, made if there is none.
     fn of_model(&self, model: &str) -> Arc<SharedQueue> {
         if let Some(queue) = self.find(model) {
             return queue;

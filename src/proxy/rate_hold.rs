@@ -1,4 +1,4 @@
-//! What a request holds of its client's limits.
+//! The part of a client's limits that a request holds.
 
 use crate::admission::rate_limits::{Moment, RatePermit, RateStatus};
 use crate::shared_state::SharedPermit;
@@ -6,15 +6,16 @@ use crate::shared_state::SharedPermit;
 /// A request's part of its client's limits; empty without limits.
 #[derive(Debug, Default)]
 pub(crate) struct RateHold {
-    /// What is left, for the response.
+    /// The remaining limits, for the response.
     pub(crate) status: Option<RateStatus>,
     pub(crate) permit: Option<Box<RatePermit>>,
-    /// The same in the state shared with other penstocks.
+    /// The permit in the state that replicas share.
     pub(crate) shared: Option<Box<SharedPermit>>,
 }
 
 impl RateHold {
-    /// Ends the request with the tokens it has used; `None`: with those reserved. Only the first call counts.
+    /// Ends the request with the tokens it has used, or with the reserved ones if `None`. Only the
+    /// first call counts.
     pub(crate) fn settle(&self, used: Option<u64>, now: Moment) {
         if let Some(permit) = &self.permit {
             permit.settle(used, now);
@@ -24,7 +25,7 @@ impl RateHold {
         }
     }
 
-    /// Whether the tokens of the request are limited.
+    /// Returns whether the tokens of the request are limited.
     pub(crate) fn counts_tokens(&self) -> bool {
         self.permit.as_ref().is_some_and(|permit| permit.counts_tokens())
     }

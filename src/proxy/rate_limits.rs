@@ -1,5 +1,5 @@
-//! Limits per client on the way of a request: taken once its body has been scanned, settled when its
-//! response has been read, shown in the fields of the response.
+//! Limits per client on the way of a request: taken once its body has been scanned, settled when
+//! its response has been read, shown in the fields of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +32,11 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// What the tokens of a request are estimated by.
+/// The inputs of a token estimate.
 pub(crate) struct Estimate<'a> {
     profile: &'a RequestProfile,
     model: &'a str,
-    /// Calls that the request becomes.
+    /// The number of calls that the request becomes.
     calls: u64,
 }
 
@@ -55,7 +55,8 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// Takes what a request needs from the limits of its client. `estimate`: none for a body that is not read.
+/// Takes what a request needs from the limits of its client. `estimate`: none for a body that is
+/// not read.
 ///
 /// # Errors
 /// When a limit has no room for it.
@@ -101,7 +102,7 @@ pub(crate) async fn limit_rate(
     }
 }
 
-/// The accounts of a client as other penstocks name them: the key's, then the address's.
+/// The accounts of a client as other replicas name them: the key's, then the address's.
 fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
     let key = caller.key.map(|(name, limits)| (format!("key:{name}"), limits));
     let address = caller.address.map(|(address, limits)| (format!("address:{address:x}"), limits));
@@ -109,8 +110,9 @@ fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
     all.map(|(name, limits)| SharedAccount { name, limits: limits.clone() }).collect()
 }
 
-/// Takes the same from the limits of all penstocks together. What this process has counted alone is never
-/// more, so that it was worth looking there first, and is all that holds while the server is not reached.
+/// Takes the same from the limits that all replicas share. The count of this process alone is never
+/// higher, so it was worth checking first, and it is all that holds while the server is not
+/// reached.
 async fn limit_shared(
     proxy: &Proxy,
     shared: &Arc<SharedState>,
@@ -142,8 +144,8 @@ pub(crate) fn moment() -> Moment {
     Moment { at: now(), unix: unix_seconds() }
 }
 
-/// The tokens of the prompt, and those that the response may have: `max_tokens`, else as many as the
-/// model's responses have had on average.
+/// The tokens of the prompt, and those that the response may have: `max_tokens`, else the average
+/// of the model's responses.
 fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
     let profile = estimate.profile;
     let output = match (profile.operation.row().work, profile.output_limit) {
@@ -198,20 +200,20 @@ fn whole_seconds(wait: Duration) -> Duration {
     Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
 }
 
-/// Ends a request as far as its client's limits are concerned; only the first call counts.
+/// Settles a request's part of its client's limits; only the first call counts.
 pub(crate) fn settle_rate(ctx: &RequestContext) {
     settle_rate_of(ctx, ctx.record.usage, ctx.record.token_events);
 }
 
-/// The same as soon as the response of an engine has been read: the client may send its next request at
-/// once.
+/// Settles it as soon as the response of an engine has been read: the client may send its next
+/// request at once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
     if ctx.rate.permit.is_some() {
         ctx.rate.settle(used_tokens(ctx, usage, streamed), moment());
     }
 }
 
-/// The same for one whose client has the head of a response that no backend sent.
+/// Settles it for a request whose client has the head of a response that no backend sent.
 pub(crate) fn settle_unserved(ctx: &RequestContext) {
     if ctx.rate.permit.is_some() {
         let earlier = ctx.record.ensemble_parts;
@@ -220,8 +222,8 @@ pub(crate) fn settle_unserved(ctx: &RequestContext) {
     }
 }
 
-/// The tokens that a request has used: those that the engine counted, else an estimate; `None`: as many
-/// as were reserved. `streamed`: tokens of a stream, as seen here.
+/// The tokens that a request has used: the engine's count, else an estimate; `None` for the
+/// reserved number. `streamed`: tokens of a stream, as seen here.
 fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<u64> {
     let record = &ctx.record;
     let earlier = record.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
@@ -251,8 +253,8 @@ fn is_success(status: u16) -> bool {
     matches!(status, 200..=299)
 }
 
-/// Shows a limited client what is left of its limits, in place of what a hosted backend may have said of
-/// its limits.
+/// Shows a limited client its remaining limits, in place of those that a hosted backend may have
+/// sent.
 pub(crate) fn add_rate_fields(
     head: &mut ResponseHeader,
     ctx: &RequestContext,

@@ -1,5 +1,6 @@
-//! What the access log keeps of a request so that it can be replayed: hashes of its prompt and session, and no
-//! text. The salt is this process's own, so that hashes of two processes, or of a guessed prompt, do not match.
+//! The fields that the access log keeps of a request so that it can be replayed: hashes of its
+//! prompt and session, and no text. The salt is this process's own, so that hashes of two
+//! processes, or of a guessed prompt, do not match.
 
 use once_cell::sync::Lazy;
 

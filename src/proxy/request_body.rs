@@ -33,8 +33,8 @@ const OF_ENCODED: [HeaderName; 4] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// Reads the body; a client that waits for `100 Continue` gets it first. A body that penstock looks into is
-/// decoded, and its request loses the fields that say how it was encoded.
+/// Reads the body; a client that waits for `100 Continue` gets it first. A body that penstock looks
+/// into is decoded, and its request loses the fields that say how it was encoded.
 ///
 /// # Errors
 /// When the body is too large, too slow, malformed, or does not fit beside the others.
@@ -82,7 +82,7 @@ fn fields_of<'a>(
 /// A body that has been scanned.
 pub(crate) struct Scanned {
     pub(crate) named: Named,
-    /// Whether a body without a model gets its name.
+    /// True if the model's name is inserted into a body without one.
     inserts_model: bool,
 }
 
@@ -151,7 +151,8 @@ pub(crate) fn admit_scanned(
     Ok(Box::new(ScannedRequest { inserts_model, adds_usage, shift, ..request }))
 }
 
-/// Whether the request's stream is to end with usage, although its client did not request that.
+/// Returns whether the request's stream is to end with usage, although its client did not request
+/// that.
 fn adds_usage(ctx: &RequestContext, profile: &RequestProfile) -> bool {
     let ledger = &ctx.generation.config.ledger;
     // A limit of tokens should count those that the engine counts.
@@ -162,7 +163,7 @@ fn adds_usage(ctx: &RequestContext, profile: &RequestProfile) -> bool {
         && (ledger.requests_usage() || (may_add && ctx.rate.counts_tokens()))
 }
 
-/// What a request is, and the model it is for.
+/// A request, and the model it is for.
 pub(crate) struct Named {
     pub(crate) profile: RequestProfile,
     pub(crate) model: Arc<str>,
@@ -196,7 +197,8 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    // Most requests have none of these fields, and one look at the names is cheaper than a look-up of each.
+    // Most requests have none of these fields, and one look at the names is cheaper than a look-up
+    // of each.
     let has_objectives = headers.keys().any(is_control_field);
     let field =
         |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
@@ -239,12 +241,12 @@ pub(crate) fn scan_error(error: &ScanError) -> OwnError {
     OwnError::new(error.code(), error.to_string()).about(error.param())
 }
 
-/// What decides the model where an alias leads to several.
+/// The value that selects the model of an alias that leads to several.
 fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
     ctx.generation.router.split_point(session, ctx.key_name(), ctx.request_id().as_bytes())
 }
 
-/// The session of the request, where decisions read it. `body` is what its body names.
+/// The session of the request, if decisions read it. `body`: the session named in its body.
 fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
     let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
     ctx.generation.router.session(&SessionNames { headers, body, key: ctx.key_name() })

@@ -48,13 +48,14 @@ pub(crate) enum Forwarded {
 }
 
 impl Forwarded {
-    /// Whether penstock looks into the body, so that it has to be decoded. Otherwise it is passed on as it came.
+    /// Returns whether penstock looks into the body, so that it has to be decoded. Other bodies are
+    /// passed on as they came.
     pub(crate) fn is_looked_into(&self) -> bool {
         !matches!(self, Self::Blob | Self::Passthrough(Way::Backend(_)))
     }
 }
 
-/// Responds to what needs no backend. Returns what does, with nothing but its head
+/// Responds to a request that needs no backend. Returns one that does, with nothing but its head
 /// read so far.
 pub(crate) async fn read_head(
     proxy: &Proxy,
@@ -109,7 +110,7 @@ pub(crate) async fn read_head(
     Ok(None)
 }
 
-/// Notes the operation and the dialect of a request.
+/// Records the operation and the dialect of a request.
 fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, path: &str) {
     let is_forwarded = matches!(
         target,
@@ -149,7 +150,7 @@ fn identify(proxy: &Proxy, session: &Session, ctx: &mut RequestContext) {
     }
 }
 
-/// Whether the request may go on, by what its head says alone.
+/// Checks whether the request may go on, by its head alone.
 fn check_head(
     proxy: &Proxy,
     session: &Session,
@@ -187,7 +188,7 @@ fn check_head(
         let message = format!("{} takes {}", shown(head.uri.path()), target.methods(has_cors));
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
-    // Two parsers may pick different ones of them: penstock must not check one key and an engine another.
+    // Two parsers may pick different fields: penstock must not check one key and an engine another.
     if let Some(name) = repeated_key(&head.headers) {
         let message = format!("There must be at most one {name} field");
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
@@ -209,7 +210,8 @@ fn check_head(
     Ok(())
 }
 
-/// The one whose turn the request takes: its client, or the tenant that a trusted client names. The weight is that of the key.
+/// The owner of the request's turn: its client, or the tenant that a trusted client names. The
+/// weight is that of the key.
 fn owner_of(proxy: &Proxy, config: &Config, ctx: &RequestContext, headers: &HeaderMap) -> Owner {
     let named = match config.queue.fairness_id {
         FairnessId::Off => None,
@@ -220,7 +222,7 @@ fn owner_of(proxy: &Proxy, config: &Config, ctx: &RequestContext, headers: &Head
     Owner { id, weight: key.map_or(1, |key| key.weight) }
 }
 
-/// The field that carries a key and stands there twice. The map has the values of one name in a row.
+/// Finds a repeated field that carries a key. The map has the values of one name in a row.
 fn repeated_key(headers: &HeaderMap) -> Option<&HeaderName> {
     let mut last = None;
     // Comparing the few names costs less than a look-up of each that may carry a key.

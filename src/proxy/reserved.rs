@@ -3,7 +3,7 @@
 use crate::fleet::InflightGuard;
 use crate::routing::{Capture, RoutingDecision, Trace};
 
-/// Where a request goes, with its permit there.
+/// The decision about a request, with its permit.
 pub(crate) struct Decided {
     pub(crate) decision: RoutingDecision,
     pub(crate) permit: InflightGuard,
@@ -12,8 +12,8 @@ pub(crate) struct Decided {
 /// A decision whose permit has been taken, and that has not been reported.
 pub(crate) struct Reserved {
     pub(super) decided: Decided,
-    /// What the decision read, where a capture or the shadow needs it.
+    /// The inputs of the decision, if a capture or the shadow needs them.
     pub(super) trace: Option<Trace>,
-    /// The same for a file, where decisions are captured.
+    /// The same for a file, if decisions are captured.
     pub(super) captured: Option<Box<Capture>>,
 }

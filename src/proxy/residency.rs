@@ -1,6 +1,6 @@
-//! Requests of Ollama's API that load or unload a model, for backends of another API. llama.cpp's router has
-//! paths for that; other engines keep their models loaded by themselves, so the response is made here and
-//! the backend gets nothing.
+//! Requests of Ollama's API that load or unload a model, for backends of another API. llama.cpp's
+//! router has paths for that; other engines keep their models loaded by themselves, so the response
+//! is made here and the backend gets nothing.
 
 use std::future::poll_fn;
 use std::time::{Duration, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use crate::clock::unix_seconds;
 use crate::scan::ResidencyChange;
 use crate::upstream::failure::Failure;
 
-/// What the request is to do to a model that the attempt's backend keeps loaded by itself.
+/// The requested change of a model that the attempt's backend keeps loaded by itself.
 pub(super) fn change_of(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
@@ -54,7 +54,8 @@ pub(super) async fn respond(
     }
 }
 
-/// Has llama.cpp's router load or unload a model. One that is there already, or gone already, is no error.
+/// Makes llama.cpp's router load or unload a model. One that is there already, or gone already, is
+/// no error.
 ///
 /// # Errors
 /// The router's refusal; `None` when the client is gone.

@@ -1,5 +1,5 @@
-//! The way of a backend's response to the client: its head completed, its body relayed, and a visible
-//! end where the backend broke off.
+//! The way of a backend's response to the client: its head completed, its body relayed, and a
+//! visible end where the backend broke off.
 
 mod converted;
 mod gathered;
@@ -38,7 +38,7 @@ use usage_filter::UsageFilter;
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
-/// What was taken out of the request because a model cannot do it.
+/// The capabilities removed from the request because a model lacks them.
 const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -51,7 +51,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) started: Beginning,
 }
 
-/// Relays a response to the client. `way_back`: how it is converted.
+/// Relays a response to the client. `way_back`: its conversion.
 pub(crate) async fn relay(
     proxy: &Proxy,
     session: &mut Session,
@@ -66,7 +66,8 @@ pub(crate) async fn relay(
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, ctx)?;
     let way_back = match way_back {
-        // Some engines respond whole to a request for a stream. Their clients get what they would get there.
+        // Some engines send a whole response to a request for a stream: their clients get a whole
+        // one, too.
         Some(way_back) if !is_stream && !ctx.record.is_kept_alive => {
             let way_back = way_back.of_whole_response();
             return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
@@ -121,14 +122,15 @@ pub(crate) async fn relay(
     }
 }
 
-/// Has the client's connection end with the response where the process stops: it did not when the request came.
+/// Closes the client's connection after the response if the process stops: it did not when the
+/// request came.
 fn close_if_stopping(proxy: &Proxy, session: &mut Session, ctx: &RequestContext) {
     if proxy.is_stopping() && !ctx.record.is_kept_alive {
         session.set_keepalive(None);
     }
 }
 
-/// Records what a relay showed.
+/// Records the usage, the tokens and the end of a relay.
 fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayEnd) {
     let is_stream = monitor.stream().is_some();
     ctx.record.usage = monitor.usage();
@@ -148,7 +150,8 @@ fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayE
     }
 }
 
-/// Sends the head, unless the client has one already, or gets it with the first token: then it is returned.
+/// Sends the head, unless the client has one already. Returns a head that waits for the first
+/// token.
 async fn send_head(
     session: &mut Session,
     ctx: &RequestContext,
@@ -167,7 +170,7 @@ async fn send_head(
     }
 }
 
-/// Has the timeout of whole responses apply where a stream was requested and a whole one came.
+/// Switches to `timeouts.response` if the backend sends a whole response to a request for a stream.
 fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
     if request.profile.streaming && reply.head.stream.is_none() {
         let limit = reply.attempt.serving.timeouts.response;
@@ -176,7 +179,7 @@ fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
     }
 }
 
-/// What changes the payload on its way, with the head changed to match.
+/// The transformation of the payload, with the head changed to match.
 fn transform_of(
     proxy: &Proxy,
     head: &mut ResponseHead,
@@ -207,7 +210,8 @@ pub(super) fn record_head(
 ) {
     let now = now();
     if head.stream.is_none() {
-        // Of a stream only tokens are progress, and an HTTP server may refuse in front of a dead engine.
+        // Tokens alone are the progress of a stream. An HTTP server may refuse requests for a dead
+        // engine behind it.
         if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
             attempt.serving.state.note_response(now);
         }
@@ -225,7 +229,7 @@ pub(super) fn record_head(
     }
 }
 
-/// Records whose response the client gets.
+/// Records the backend whose response the client gets.
 pub(crate) fn record_backend(ctx: &mut RequestContext, serving: &Serving, backend: &Backend) {
     ctx.record.provider = Some(backend.config.engine.provider());
     ctx.record.backend = Some((serving.id, serving.state.name.clone()));
@@ -262,7 +266,7 @@ fn finish_head(
     }
 }
 
-/// How it was decided, and what was predicted, as `x-penstock-decision` carries it.
+/// The decision and its prediction, as `x-penstock-decision` carries them.
 fn decision_text(
     ctx: &RequestContext,
     decision: &RoutingDecision,
@@ -288,13 +292,13 @@ fn decision_text(
     text
 }
 
-/// Has nothing on the way keep a stream back.
+/// Adds fields that keep proxies from buffering a stream.
 pub(super) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
     header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
     header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
 }
 
-/// What was changed of the request, and what it is made of.
+/// Adds fields for the changes to the request, and for the ensemble behind it.
 pub(super) fn add_request_fields(
     header: &mut ResponseHeader,
     ctx: &RequestContext,
@@ -329,7 +333,7 @@ pub(super) fn frame_open_end(
     Ok(())
 }
 
-/// What a response is made of.
+/// The counts behind an ensemble's response, as a field carries them.
 fn ensemble_text(parts: EnsembleParts) -> String {
     let EnsembleParts { drafts, critiques, input_tokens, output_tokens } = parts;
     format!(

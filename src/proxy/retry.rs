@@ -27,7 +27,8 @@ use crate::routing::{RetrySafety, RouteError, RoutingDecision};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
-/// Finds a backend for the request and relays its response, or responds why there is none.
+/// Finds a backend for the request and relays its response, or responds with the reason that there
+/// is none.
 pub(crate) async fn serve(
     proxy: &Proxy,
     session: &mut Session,
@@ -75,21 +76,21 @@ pub(crate) async fn serve(
     }
 }
 
-/// What follows an attempt.
+/// The step after an attempt.
 enum Next {
-    /// Another one.
+    /// Another attempt.
     Attempt,
-    /// Nothing: the client has its response, or is gone.
+    /// No step: the client has its response, or is gone.
     Served(Served),
-    /// A response that says why there is no other.
+    /// A response that explains why no attempt follows.
     Last(LastWord),
 }
 
 /// The response after the last attempt.
 enum LastWord {
-    /// One of penstock's own.
+    /// Penstock's own response.
     Own(Box<Result<OwnResponse, OwnError>>),
-    /// What the attempt failed with.
+    /// The failure of the attempt.
     Failure(Box<LastAttempt>),
     /// An engine's refusal of a conversation that cannot be shortened, if there is one.
     Refusal,
@@ -115,8 +116,8 @@ fn after_attempt(
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_busy();
             past.has_met_limit |= failure.is_rate_limit();
-            // Or every refused request would reach the backends in cooldown. One that was not refused would fail without
-            // them.
+            // Otherwise every refused request would reach the backends in cooldown. A request that
+            // was not refused would fail without them.
             request.may_probe &= !failure.is_busy();
             let goes_on = goes_on(proxy, ctx, request, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
@@ -137,7 +138,7 @@ fn after_attempt(
                 return Next::Last(LastWord::Refusal);
             }
         }
-        // The same backend may take what is left of the request.
+        // The same backend may take the remainder of the request.
         AttemptEnd::Changed => {}
         AttemptEnd::Moved(reserved) => {
             request.tried.insert(decision.backend);
@@ -169,8 +170,8 @@ async fn send_own(
     }
 }
 
-/// Whether another attempt may follow a failed one; `request` remembers where not to go again.
-/// `is_refused_again`: after one backend limited its client's rate, another refused it too.
+/// Returns whether another attempt may follow a failed one; `request` remembers the backends to
+/// avoid. `is_refused_again`: after one backend limited its client's rate, another refused it too.
 fn goes_on(
     proxy: &Proxy,
     ctx: &mut RequestContext,
@@ -199,7 +200,7 @@ fn goes_on(
             return false;
         }
     }
-    // What a reload has changed meanwhile counts for the next attempt, unless places in the fleet are remembered.
+    // A reload counts for the next attempt, unless the context shift refers to the old fleet.
     if request.shift.is_none() {
         request.decision = None;
     }
@@ -209,8 +210,8 @@ fn goes_on(
     true
 }
 
-/// Whether the failure is safe to retry, and neither `routing.max_retries` nor the retry budget is
-/// used up.
+/// Returns whether the failure is safe to retry, and neither `routing.max_retries` nor the retry
+/// budget is used up.
 pub(super) fn may_retry(
     proxy: &Proxy,
     ctx: &mut RequestContext,
@@ -220,7 +221,7 @@ pub(super) fn may_retry(
     ctx.record.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &ctx.generation.config.routing;
     let safety = match safety_of(failure) {
-        // A prompt that ends two engines' connections may end those of the others, too.
+        // A prompt that has cost two engines their connections may cost the others theirs.
         RetrySafety::IfLostAllowed
             if routing.retry_unanswered == RetryUnanswered::Lost
                 && (ctx.record.lost_connections > 1 || !request.is_repeatable()) =>
@@ -238,20 +239,20 @@ struct LastAttempt {
     failure: Failure,
     decision: RoutingDecision,
     fleet: Arc<Topology>,
-    /// Whether every backend that could take the request has been tried.
+    /// True if every backend that could take the request has been tried.
     is_last: bool,
 }
 
-/// What came of a request's attempts.
+/// The history of a request's attempts.
 #[derive(Default)]
 struct Past {
     last: Option<Box<LastAttempt>>,
-    /// Whether a backend has limited the client's rate.
+    /// True if a backend has limited the client's rate.
     has_met_limit: bool,
     not_converted: Option<NotConverted>,
 }
 
-/// Responds to a request that no further attempt is made for.
+/// Responds to a request without a further attempt.
 async fn send_unadmitted(
     proxy: &Proxy,
     session: &mut Session,
@@ -269,7 +270,8 @@ async fn send_unadmitted(
     }
 }
 
-/// Responds to a request that no backend is left for: with its last attempt, which says more than that there is no other.
+/// Responds to a request that no backend is left for. Its last attempt explains more than the lack
+/// of a backend.
 async fn send_unserved(
     proxy: &Proxy,
     session: &mut Session,
@@ -302,7 +304,7 @@ async fn send_unserved(
     }
 }
 
-/// When a refused request is to come back, where that is predicted.
+/// The wait after which a refused request should return, if that is predicted.
 fn return_time(
     proxy: &Proxy,
     ctx: &RequestContext,
@@ -321,8 +323,8 @@ fn return_time(
     Some(proxy.returns.after(model, wait, together, now()))
 }
 
-/// Responds to a request that has waited in the queue for nothing, or could not. A limit of its client's rate that it met
-/// before says more than that it waited.
+/// Responds to a request that waited in the queue in vain, or could not wait. Prefers an earlier
+/// 429 to the queue's timeout: it shows the client what to change.
 async fn send_queue_end(
     proxy: &Proxy,
     session: &mut Session,
@@ -344,7 +346,7 @@ async fn send_queue_end(
     }
 }
 
-/// Responds with what the last attempt failed with: a backend's own refusal where it sent one.
+/// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
 async fn send_failure(
     proxy: &Proxy,
     session: &mut Session,
@@ -358,7 +360,7 @@ async fn send_failure(
         record_backend(ctx, serving, backend);
     }
     match failure {
-        // Nothing is there that could be passed on.
+        // Without a body there is nothing to pass on.
         Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
             ctx.record.outcome = Some(Outcome::Fault);
             let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
@@ -369,6 +371,7 @@ async fn send_failure(
             let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
             send_held(proxy, session, ctx, held, is_last && is_busy).await
         }
+        // The prompt has cost two engines their connections: it must not be sent again.
         Failure::NoResponse { .. } if ctx.record.lost_connections > 1 => {
             let error = OwnError::from_failure(&failure).without_retry();
             send_error(proxy, session, ctx, error).await
@@ -383,7 +386,8 @@ async fn send_failure(
     }
 }
 
-/// Why no attempt could be made, in the words of the client's dialect. `share`: random, in 0..1.
+/// The error for a request that no attempt could be made for, in the words of the client's dialect.
+/// `share`: random, in 0..1.
 pub(super) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
     let own = OwnError::from_route(error, now(), share);
     match (error, dialect) {
@@ -395,7 +399,8 @@ pub(super) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> O
     }
 }
 
-/// Records how many tokens of the prompt were expected in the cache, beside the engine's count of them.
+/// Records how many tokens of the prompt were expected in the cache, beside the engine's count of
+/// them.
 fn record_expected_cached(ctx: &mut RequestContext, decision: &RoutingDecision) {
     let cached = ctx.record.usage.and_then(|usage| usage.cached_tokens);
     let scores = decision.scores.filter(|_| cached.is_some());

@@ -42,9 +42,9 @@ impl Seeds {
         HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
     }
 
-    /// Identifies a client by the position of its key, else by its address: the circuit breaker counts
-    /// how many clients saw a fault. Of an IPv6 address the network counts: one host commonly has all
-    /// addresses of a /64, and must not pass for many clients.
+    /// Identifies a client by the position of its key, else by its address: the circuit breaker
+    /// counts how many clients saw a fault. An IPv6 address counts by its network: one host
+    /// commonly has all addresses of a /64, and must not pass for many clients.
     pub(crate) fn hash_client(&self, key: Option<usize>, address: Option<IpAddr>) -> u64 {
         let mut hasher = self.hashes.build_hasher();
         match (key, address.map(|address| address.to_canonical())) {
@@ -61,7 +61,7 @@ impl Seeds {
         self.hashes.hash_one(name)
     }
 
-    /// Identifies the credential that a client sends along; never 0, also without one.
+    /// Identifies the credential that a client sends along; never 0, even without one.
     pub(crate) fn hash_credential(&self, headers: &HeaderMap) -> u64 {
         let mut hasher = self.hashes.build_hasher();
         // A web page has its key among the subprotocols of a WebSocket.

@@ -1,6 +1,6 @@
-//! What a dry run shows of a context shift: how many messages a request would lose before any backend is sent
-//! it, and where the rest would go. Decides with the same functions as the proxy. Contexts that engines
-//! reported in refusals count like declared ones.
+//! The context shift in a dry run: the number of messages that a request would lose before any
+//! backend is sent it, and the backend for the remainder. Decides with the same functions as the
+//! proxy. Contexts that engines reported in refusals count like declared ones.
 
 use serde_json::{Value, json};
 
@@ -17,8 +17,8 @@ use crate::scan::{ScanOptions, scan};
 const OTHER_ERRORS: &[&str] =
     &["all_backends_busy", "backends_cooling_down", "model_not_found", "discovery_pending"];
 
-/// Explains a request as [`DryRun::explain`] does. One that no backend has room for, and that may be shortened, is
-/// explained as what is left of it; `context_shift` says what it loses.
+/// Explains a request as [`DryRun::explain`] does. If only a shortened request fits, explains the
+/// shortened request; `context_shift` says what it loses.
 pub fn explain_with_shift(
     dry_run: &DryRun<'_>,
     sample: &DryRunRequest,
@@ -40,7 +40,7 @@ pub fn explain_with_shift(
     value
 }
 
-/// How a request would be shortened.
+/// The plan for a shortened request.
 struct Plan {
     body: Vec<u8>,
     dropped: u32,

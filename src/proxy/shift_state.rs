@@ -1,4 +1,4 @@
-//! What is known about the length of a request that may be shortened (context shift).
+//! The state of a context shift: the known length of a request that may be shortened.
 
 use http::header::HeaderName;
 
@@ -9,52 +9,52 @@ use crate::scan::RequestProfile;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
 
-/// In a response: how many messages were dropped. In a request: `off` for a conversation that is to be
-/// refused rather than shortened.
+/// In a response: the number of dropped messages. In a request: `off` for a conversation that is to
+/// be refused rather than shortened.
 pub(crate) const CONTEXT_SHIFT: HeaderName = HeaderName::from_static("x-penstock-context-shift");
 
-/// The scale of an engine that counts as many tokens as are estimated.
+/// The scale of an engine whose count equals the estimate.
 const UNIT: u32 = 1000;
 
 /// An engine's refusal of a prompt for its length, held back.
 pub(crate) struct TooLong {
-    /// What the engine sent, in the client's dialect.
+    /// The engine's response, in the client's dialect.
     pub(crate) held: HeldResponse,
     pub(crate) refusal: ContextRefusal,
 }
 
-/// How one request may be shortened, and what is known about its length.
+/// The rules for shortening one request, and what is known about its length.
 #[derive(Default)]
 pub(crate) struct ContextShift {
     pub(super) drops_tools: bool,
     /// Tokens of an engine per thousand estimated ones, as an engine counted this request.
     pub(super) scale: Option<u32>,
-    /// Whose context that refused it last, and its length.
+    /// The backend that refused it last, and the length of its context.
     pub(super) refused_by: Option<(BackendId, u32)>,
     /// Tokens that an engine reserved for the response.
     pub(super) output: u32,
-    /// How often it was shortened.
+    /// The number of times the request was shortened.
     pub(super) shifts: u32,
-    /// The messages that were dropped.
+    /// The number of messages that were dropped.
     pub(super) dropped: u32,
-    /// How often it was refused after that.
+    /// The number of refusals after that.
     pub(super) refusals: u32,
     /// The backends that were passed over because of their context.
     pub(super) too_small: BackendSet,
     /// The last refusal, and the decision it followed.
     pub(super) last: Option<(HeldResponse, RoutingDecision)>,
-    /// Nothing can be dropped: what an engine sends is passed on.
+    /// True if nothing can be dropped: an engine's response is then passed on.
     pub(super) gave_up: bool,
 }
 
 impl ContextShift {
-    /// Whether a refusal with this status is worth reading.
+    /// Returns whether a refusal with this status is worth reading.
     pub(crate) fn reads(&self, status: u16) -> bool {
         matches!(status, 400 | 413 | 422) && !self.gave_up
     }
 
-    /// What is known of a backend's context, and of how it counts this request. Its declared length is in
-    /// the estimate's own tokens unless an engine has counted the request.
+    /// The known limit of a backend's context, and the scale by which it counts this request. Its
+    /// declared length is in the estimate's own tokens unless an engine has counted the request.
     pub(super) fn limit_of(&self, serving: &Serving) -> Option<ContextLimit> {
         let learned = serving.latency.context.limit();
         let declared = serving.context_length.map(|length| length.0);
@@ -65,13 +65,14 @@ impl ContextShift {
         Some(ContextLimit { tokens, scale: counted.unwrap_or(UNIT) })
     }
 
-    /// The tokens that `estimated` ones are to an engine, with room for its response.
+    /// Converts `estimated` tokens to those of an engine, with room for its response.
     pub(super) fn needed(&self, estimated: u32, scale: u32) -> u64 {
         (u64::from(estimated) * u64::from(scale)).div_ceil(UNIT.into()) + u64::from(self.output)
     }
 
-    /// The estimated tokens that a prompt of `estimated` ones may keep, by the roomiest of the contexts that are too
-    /// short for it; `None` where none is. `to_fit`: what the router compares with declared lengths.
+    /// The number of estimated tokens that a prompt of `estimated` ones may keep, by the largest of
+    /// the contexts that are too short for it; `None` if there is none. `to_fit`: the tokens that
+    /// the router compares with declared lengths.
     pub(super) fn target<'a>(
         &self,
         rows: impl Iterator<Item = &'a Serving>,
@@ -103,8 +104,9 @@ impl ContextShift {
         limit.is_some_and(|limit| self.needed(estimated, limit.scale) > limit.tokens.into())
     }
 
-    /// Learns from a whole response: one that ended for its length, although its client set no limit, has filled
-    /// the context. Only where no length is declared or discovered, since an engine may have another limit.
+    /// Learns from a whole response: if it ended for its length although its client set no limit,
+    /// it has filled the context. Learns only if no length is declared or discovered, since an
+    /// engine may have another limit.
     pub(super) fn learn_end(
         &self,
         profile: &RequestProfile,

@@ -1,5 +1,5 @@
-//! "Did you mean" for a model that is not found: the nearest name among those that the client may use. The work is
-//! bounded, whatever name a client sends and however many models there are.
+//! "Did you mean" for a model that is not found: the nearest name among those that the client may
+//! use. The work is bounded, whatever name a client sends and however many models there are.
 
 use super::auth;
 use super::context::RequestContext;
@@ -10,16 +10,16 @@ use crate::fleet::Topology;
 
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 128;
-/// In shorter names any letter is a near one.
+/// The minimum length of a name compared by letters: in shorter names any letter is a near one.
 const MIN_LENGTH: usize = 4;
-/// The most names that are looked at, and of those the most that are compared letter by letter, or with what the key
-/// may use.
+/// The maximum number of names that are looked at, and of those that are compared letter by letter,
+/// or with what the key may use.
 const MAX_SEEN: usize = 20_000;
 const MAX_COMPARED: usize = 512;
-/// Names that differ more in length are not alike: `nearest` allows three edits.
+/// The maximum difference in length of similar names: `nearest` allows three edits.
 const MAX_EDITS: usize = 3;
 
-/// The error with the name that the client may have meant, where it is about a model that is not found.
+/// Adds the name that the client may have meant to an error about a model that is not found.
 pub(super) fn with_similar_model(ctx: &RequestContext, given: &str, error: OwnError) -> OwnError {
     if error.code != ErrorCode::ModelNotFound || given.len() > MAX_LENGTH {
         return error;
@@ -43,8 +43,8 @@ fn similar<'a>(ctx: &'a RequestContext, topology: &'a Topology, given: &str) -> 
     nearest_name(given, all, |name| auth::may_use(config, ctx.key, name))
 }
 
-/// The name that differs by a tag or an owner alone (`llama3` and `llama3:8b`, `org/model` and `model`), or else by few
-/// letters.
+/// The name that differs by a tag or an owner alone (`llama3` and `llama3:8b`, `org/model` and
+/// `model`), or else by few letters.
 fn nearest_name<'a>(
     given: &str,
     names: impl Iterator<Item = &'a str>,
@@ -60,7 +60,7 @@ fn nearest_name<'a>(
     nearest(given, usable.into_iter()).filter(|_| given.len() >= MIN_LENGTH)
 }
 
-/// Whether a name is the other one without its tag or its owner.
+/// Returns whether `part` is `whole` without its tag or its owner.
 fn is_part_of(part: &str, whole: &str) -> bool {
     let rest = |prefix: bool| match prefix {
         true => whole.strip_prefix(part).is_some_and(|rest| rest.starts_with(':')),

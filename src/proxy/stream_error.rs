@@ -1,5 +1,6 @@
-//! The end of a stream whose head the client got while its request waited (`queue.keep_alive`), and that comes to nothing: what
-//! would have been the status and the body of an error is an event in the client's dialect.
+//! The end of a stream that comes to nothing after its client got the head in a queue
+//! (`queue.keep_alive`): the status and the body of the error become an event in the client's
+//! dialect.
 
 use pingora_proxy::Session;
 

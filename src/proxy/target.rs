@@ -1,4 +1,4 @@
-//! What a request's path stands for, which methods it takes, and the model that a query names.
+//! The target that a request's path names, the methods it takes, and the model that a query names.
 
 use http::{Method, Uri};
 
@@ -6,7 +6,7 @@ use crate::api::{OllamaRoute, Operation, UsageCall, hex, query_value};
 use crate::config::Compat;
 use crate::routing::{Passthrough, Way};
 
-/// What is requested of a stored response.
+/// The part of a stored response that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoredPart {
     Whole,
@@ -35,7 +35,7 @@ impl StoredPart {
     }
 }
 
-/// What a path stands for.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
     Operation(Operation),
@@ -47,20 +47,20 @@ pub(crate) enum Target<'a> {
         id: &'a str,
         part: StoredPart,
     },
-    /// Live usage, where `server.compat` asks for it.
+    /// Live usage, if `server.compat` enables it.
     Usage(UsageCall),
     /// One of Ollama's routes beside its operations.
     Ollama(OllamaRoute<'a>),
     /// A path that `routing.passthrough` forwards.
     Passthrough(&'a Way),
-    /// `/`: what this is.
+    /// `/`: the description of penstock.
     Root,
     Unknown,
 }
 
 impl<'a> Target<'a> {
-    /// What a request is for. `routing.passthrough` forwards what penstock does not serve itself: other paths, and
-    /// other methods on its own.
+    /// The target of a request. `routing.passthrough` forwards what penstock does not serve itself:
+    /// other paths, and other methods on its own.
     pub(crate) fn of(
         method: &Method,
         path: &'a str,
@@ -109,7 +109,7 @@ impl<'a> Target<'a> {
         (is_plain && !id.is_empty()).then_some(Self::StoredResponse { id, part })
     }
 
-    /// The methods it takes, as an `Allow` field lists them; `OPTIONS` only where CORS is on.
+    /// The methods the target takes, as an `Allow` field lists them; `OPTIONS` only if CORS is on.
     pub(crate) fn methods(self, has_cors: bool) -> &'static str {
         match (self, has_cors) {
             (Self::Operation(_), true) => "POST, OPTIONS",
@@ -129,12 +129,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether it is served without a key.
+    /// Returns whether the target is served without a key.
     pub(crate) fn is_public(self) -> bool {
         matches!(self, Self::Health | Self::Root)
     }
 
-    /// Whether it takes a method; `OPTIONS` is decided by CORS.
+    /// Returns whether the target takes a method; `OPTIONS` is decided by CORS.
     pub(crate) fn takes(self, method: &Method) -> bool {
         match self {
             Self::Operation(_) => *method == Method::POST,
@@ -151,7 +151,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// How the values of `model` in a query begin, as realtime clients name it.
+/// The start of the values of `model` in a query, as realtime clients name it.
 const QUERY_MODEL: &str = "model=";
 
 /// The model that a query names.

@@ -19,13 +19,13 @@ use crate::api::Operation;
 use crate::dialect::{RequestTerms, convert_request};
 use crate::upstream::failure::Failure;
 
-/// The operation by which the attempt's backend counts for a request that wants just that.
+/// The operation by which the attempt's backend counts tokens, if the request wants just that.
 pub(super) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Option<Operation> {
     let operation = request.profile.operation;
     (operation == Operation::CountTokens).then(|| attempt.serving.conversion(operation)).flatten()
 }
 
-/// Counts by that operation, and responds with the count.
+/// Counts by `counter`, and responds with the count.
 pub(super) async fn respond(
     proxy: &Proxy,
     session: &Session,
@@ -75,7 +75,7 @@ struct Counting<'a> {
     ctx: &'a RequestContext,
     headers: &'a HeaderMap,
     attempt: &'a Attempt<'a>,
-    /// Its name for the model.
+    /// The engine's name for the model.
     model: &'a str,
 }
 
@@ -85,7 +85,7 @@ impl Counting<'_> {
         let page = self.post("/tokenize", chat).await?;
         let count = page.get("count").and_then(Value::as_u64);
         count.or_else(|| length_of(&page)).filter(|count| *count > 0).ok_or_else(|| {
-            // An engine that takes text alone finds none of it.
+            // An engine that takes text alone finds none in the messages.
             let text = "its `/tokenize` counts no messages".to_owned();
             Refused { status: None, text }
         })

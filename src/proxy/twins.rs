@@ -1,5 +1,6 @@
-//! Requests in which an engine may read another value than penstock: a name in the query beside the one in the body,
-//! two names, or a body that is not read here. They are refused, whatever the key may use.
+//! Requests in which an engine may read another value than penstock: a name in the query beside the
+//! one in the body, two names, or a body that is not read here. They are refused, whatever the key
+//! may use.
 
 use http::Uri;
 use http::header;
@@ -17,11 +18,11 @@ use crate::scan::{
     BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
 };
 
-/// Checks the query of a request: a body that names a model decides alone, and of a path that goes by the model
-/// in the query, there is one in its plain spelling.
+/// Checks the query of a request. If the body decides, the query may have no deciding field. If the
+/// query names the model, it does so once, in its plain spelling.
 ///
 /// # Errors
-/// When an engine may read a field from the query that is decided by.
+/// When an engine may read a deciding field from the query.
 pub(crate) fn check_query(uri: &Uri, target: Target<'_>) -> Result<(), OwnError> {
     let Some(query) = uri.query() else { return Ok(()) };
     match target {
@@ -53,8 +54,8 @@ pub(crate) fn check_query(uri: &Uri, target: Target<'_>) -> Result<(), OwnError>
     }
 }
 
-/// The fields in a query that are decided by, each with whether it is written as it is read here. Old parsers take
-/// a semicolon for an ampersand.
+/// The deciding fields in a query, each with whether it is written as it is read here. Old parsers
+/// take a semicolon for an ampersand.
 fn deciding(query: &str) -> impl Iterator<Item = (&'static str, bool)> {
     let pairs = query
         .split('&')
@@ -75,7 +76,7 @@ pub(super) fn ambiguous(field: &'static str, place: &str) -> OwnError {
 /// The body of a command as JSON.
 ///
 /// # Errors
-/// When it is none, or an engine may read a member of it as another one.
+/// When it is no JSON, or an engine may read a member of it as another one.
 pub(super) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
     check_twins(body).map_err(|error| scan_error(&error))?;
     serde_json::from_slice(body).map_err(|error| {
@@ -83,7 +84,7 @@ pub(super) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
     })
 }
 
-/// The model that such a body names, as `model` or, by older clients, as `name`.
+/// The model that a command's body names, as `model` or, by older clients, as `name`.
 ///
 /// # Errors
 /// When both are there and differ: engines of different age read different ones.
@@ -97,7 +98,8 @@ pub(super) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
     }
 }
 
-/// The profile of a body on a path that goes by the model: JSON and forms are read, anything else is not.
+/// The profile of a body on a path that goes by the model: JSON and forms are read, anything else
+/// is not.
 ///
 /// # Errors
 /// When the body is malformed, or a limited key sends one that is not read.

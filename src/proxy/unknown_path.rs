@@ -1,4 +1,4 @@
-//! What to do about a path that nothing is served on: mistakes in base URLs are the usual cause.
+//! The hint for a path that is not served: mistakes in base URLs are the usual cause.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::target::Target;
 use crate::config::Compat;
 use crate::routing::Passthrough;
 
-/// Longer paths are no mistake of this kind.
+/// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;
 
 /// Pages of the admin port.
@@ -31,7 +31,7 @@ const ADMIN_PAGES: &[&str] = &[
     "/readyz",
 ];
 
-/// What the message about an unknown path adds; empty where nothing is known.
+/// The hint that the message about an unknown path adds; empty if there is none.
 pub(super) fn hint(path: &str, passthrough: &Passthrough, compat: Compat) -> Cow<'static, str> {
     if path.len() > MAX_PATH {
         return "".into();

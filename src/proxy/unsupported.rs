@@ -1,12 +1,12 @@
-//! Takes tools or images out of a request that an engine has refused because its model cannot do it, where
-//! `routing.retry_without` allows that. The request is then sent once more; what another refusal says
-//! goes to the client.
+//! Removes tools or images from a request that an engine has refused because its model cannot use
+//! them, if `routing.retry_without` allows that. The request is then sent once more; another
+//! refusal goes to the client.
 
 use super::context::{RequestContext, ScannedRequest};
 use crate::api::{Capabilities, Operation};
 use crate::dialect::without;
 
-/// What may be taken out of the request after a response with this status.
+/// The capabilities that may be removed from the request after a response with this status.
 pub(super) fn droppable(
     ctx: &RequestContext,
     request: &ScannedRequest,
@@ -29,7 +29,7 @@ pub(super) fn droppable(
     needs.without(kept)
 }
 
-/// Takes `what` out of the request; returns whether there was such a thing.
+/// Removes `what` from the request; returns whether there was such a thing.
 pub(super) fn take_out(
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,

@@ -7,9 +7,9 @@ use crate::wire::{after, before};
 use pulp::{Arch, NullaryFnOnce};
 use wide::u8x16;
 
-/// Runs `work` with the widest vector instructions that this processor supports. Only code inlined into
-/// `work` is compiled for them. The dispatch costs a few nanoseconds, so it pays for long runs of bytes
-/// but not for single words.
+/// Runs `work` with the widest vector instructions that this processor supports. Only code inlined
+/// into `work` is compiled for them. The dispatch costs a few nanoseconds, so it pays for long runs
+/// of bytes but not for single words.
 #[inline(always)]
 pub(super) fn widest<W: NullaryFnOnce>(work: W) -> W::Output {
     PROCESSOR.dispatch(work)
@@ -37,8 +37,8 @@ pub(super) fn widest_marking<W: Marking>(work: W) -> W::Output {
 /// The number of bytes marked at once: one for each bit of a word.
 pub(super) const STRETCH: usize = 64;
 
-/// Compares each byte of a stretch with one value and sets a bit per match; the first byte is the lowest
-/// bit.
+/// Compares each byte of a stretch with one value and sets a bit per match; the first byte is the
+/// lowest bit.
 pub(super) trait Marker: Copy {
     fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64;
 }
@@ -116,12 +116,12 @@ pub(super) fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
 /// below [`AFTER_STOPS`], and no other byte does.
 const SWAP: u8 = 0x02;
 const AFTER_STOPS: u8 = 0x21;
-/// Flipping these bits moves the non-ASCII bytes to 0..=0x7f and below [`AFTER_ODD`], together with the
-/// backslash, which becomes 0x80.
+/// Flipping these bits moves the non-ASCII bytes to 0..=0x7f and below [`AFTER_ODD`], together with
+/// the backslash, which becomes 0x80.
 const TURN: u8 = 0x80 | b'\\';
 const AFTER_ODD: u8 = 0x81;
 
-/// Whether a block is ASCII and contains no byte that ends or escapes a string.
+/// Returns whether a block is ASCII and contains no byte that ends or escapes a string.
 #[inline(always)]
 pub(super) fn is_plain_block(block: &[u8; BLOCK]) -> bool {
     // Zero marks a hit in both: the form the compiler turns into the fewest instructions.
@@ -130,7 +130,7 @@ pub(super) fn is_plain_block(block: &[u8; BLOCK]) -> bool {
     !stops.iter().zip(odd).fold(false, |hit, (stop, odd)| hit | ((*stop).min(odd) == 0))
 }
 
-/// Whether `byte` interrupts a JSON string: a quote, a backslash or a control character.
+/// Returns whether `byte` interrupts a JSON string: a quote, a backslash or a control character.
 #[inline(always)]
 pub(super) fn is_stop(byte: u8) -> bool {
     byte == b'"' || byte == b'\\' || byte < 0x20
@@ -155,13 +155,13 @@ impl Stop {
         Self { word, bit: stops & stops.wrapping_neg() }
     }
 
-    /// Whether the word has no such byte.
+    /// Returns whether the word has no such byte.
     #[inline(always)]
     pub(super) fn is_none(self) -> bool {
         self.bit == 0
     }
 
-    /// Whether the byte is a quote.
+    /// Returns whether the byte is a quote.
     #[inline(always)]
     pub(super) fn is_quote(self) -> bool {
         let byte = (self.bit >> 7) * 0xff;
@@ -181,7 +181,7 @@ impl Stop {
     }
 }
 
-/// Whether all bytes are ASCII without control characters.
+/// Returns whether all bytes are ASCII without control characters.
 #[inline(never)]
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
     // With the highest bit flipped, control characters and non-ASCII bytes lie below 0xa0: one
@@ -189,8 +189,8 @@ pub(super) fn is_plain(bytes: &[u8]) -> bool {
     widest(|| bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80))) >= 0xa0
 }
 
-/// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: none of them
-/// interrupts a string.
+/// Returns whether all bytes are ASCII above the quote without a backslash, as in base64: none of
+/// them interrupts a string.
 #[inline(never)]
 pub(super) fn is_dense(bytes: &[u8]) -> bool {
     // Two minima take half the instructions of comparisons, and reading both halves together takes
@@ -226,16 +226,18 @@ fn count_in_block(block: &[u8]) -> u64 {
     u64::from(block.iter().map(|byte| u8::from(byte.cast_signed() < -0x40)).sum::<u8>())
 }
 
-/// The first byte of U+3000, and that of the first character of four bytes.
+/// The first byte of U+3000; below it, that of the first four-byte character.
 const FIRST_OF_WIDE: u8 = 0xe3;
 const FIRST_OF_FOUR: u8 = 0xf0;
 
-/// The length of a text in the unit of `TokenEstimate::Auto`: 3 for a character of U+3000 and above, where
-/// Chinese, Japanese and Korean are, 4 for one beyond the basic plane, 1 for any other. A tokenizer needs
-/// nearly a token for each of the former, and one for about four letters of an alphabet.
+/// Returns the length of a text in the unit of `TokenEstimate::Auto`: 3 for a character of U+3000
+/// and above (Chinese, Japanese and Korean), 4 for one beyond the basic plane, 1 for any other. A
+/// tokenizer needs nearly one token for each of the former, and one for about four letters of an
+/// alphabet.
 pub(super) fn weigh(bytes: &[u8]) -> u64 {
-    // The weight of a character is that of its first byte, and at most as many as it has bytes. So the sum
-    // of a block stays in byte-wide lanes; it could wrap only on invalid UTF-8, which is rejected.
+    // The weight of a character is added at its first byte and never exceeds its number of bytes.
+    // So the sum of a block stays in byte-wide lanes; it could wrap only on invalid UTF-8, which is
+    // rejected.
     let weigh_one = |sum: u8, byte: &u8| {
         let is_first = u8::from(byte.cast_signed() >= -0x40);
         let is_wide = u8::from(*byte >= FIRST_OF_WIDE);

@@ -1,6 +1,6 @@
-//! A cursor over JSON bytes. It validates everything it reads by the rules of `serde_json`, and stores
-//! no values. It never recurses on nested values and never allocates; `json` decides which members to
-//! read.
+//! A cursor over JSON bytes. It validates everything it reads by the rules of `serde_json`, and
+//! stores no values. It never recurses on nested values and never allocates; `json` decides which
+//! members to read.
 
 use super::TokenEstimate;
 use super::weight::Weight;
@@ -78,7 +78,8 @@ pub(super) struct Cursor<'a> {
     /// The offset of the next byte; after an error, the offset of the error.
     pub(super) at: usize,
     pub(super) depth: u32,
-    /// All strings combined by bitwise or: if the highest bit of a byte is set, UTF-8 must be validated.
+    /// All strings combined by bitwise or: if the highest bit of a byte is set, UTF-8 must be
+    /// validated.
     pub(super) all_high: u64,
     /// Facts about the last string, as in [`Text`]. Stored here because a result this wide would be
     /// returned through memory.
@@ -108,14 +109,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks that only white space is left.
+    /// Checks that only white space remains.
     pub(super) fn end(&mut self) -> Result<(), Syntax> {
         self.peek();
         if self.at == self.bytes.len() { Ok(()) } else { Err(Syntax::End) }
     }
 
-    /// Visits the members of the object at the cursor. `visit` receives the mapped name and the first
-    /// byte of the value, and must consume the value.
+    /// Visits the members of the object at the cursor. `visit` receives the mapped name and the
+    /// first byte of the value, and must consume the value.
     #[inline(always)]
     pub(super) fn members<T: Copy>(
         &mut self,
@@ -130,7 +131,7 @@ impl<'a> Cursor<'a> {
         self.rest_of_members(false, members, visit)
     }
 
-    /// Visits the remaining members of an object that is already open. `has_member` says whether the
+    /// Visits the remaining members of an object that is already open. If `has_member` is true, the
     /// cursor is after a member; otherwise it is before the first one.
     #[inline(always)]
     pub(super) fn rest_of_members<T: Copy>(
@@ -156,9 +157,9 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Consumes a member's name and colon. Everything after a string depends on the computed offset of
-    /// its end. A match with a likely name is a branch that the processor predicts, so execution continues
-    /// without waiting for that offset.
+    /// Consumes a member's name and colon. Everything after a string depends on the computed offset
+    /// of its end. A match with a likely name is a branch that the processor predicts, so execution
+    /// continues without waiting for that offset.
     #[inline(always)]
     fn member<T: Copy>(
         &mut self,
@@ -182,8 +183,8 @@ impl<'a> Cursor<'a> {
         Ok(self.decoded(name, &members.of))
     }
 
-    /// Visits the elements of the array at the cursor. `visit` receives the first byte of the value and
-    /// must consume the value.
+    /// Visits the elements of the array at the cursor. `visit` receives the first byte of the value
+    /// and must consume the value.
     #[inline(always)]
     pub(super) fn elements(
         &mut self,

@@ -5,7 +5,8 @@ use super::bytes::{InBlocks, Marker, Marking, STRETCH as BLOCK, widest_marking};
 
 /// The bytes read from the start of a block: an escape may end after the block.
 const SEEN: usize = 2 * BLOCK;
-/// The bytes written from the start of a decoded block, including those that the next block overwrites.
+/// The bytes written from the start of a decoded block, including those that the next block
+/// overwrites.
 const MARGIN: usize = 3 * BLOCK;
 
 /// The byte that each letter of a two-byte escape stands for; 0 for other letters.
@@ -21,7 +22,7 @@ const MEANT: [u8; 256] = {
     meant
 };
 
-/// Why decoding stopped.
+/// The reason why decoding stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The closing quote follows; it is not consumed.
@@ -32,8 +33,8 @@ pub(super) enum Stop {
     Room,
 }
 
-/// Decodes the remainder of a valid string into `room`. Returns how many bytes were read, how many were
-/// written, and why decoding stopped.
+/// Decodes the remainder of a valid string into `room`. Returns the number of bytes read, the
+/// number of bytes written, and why decoding stopped.
 pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
     let (mut read, mut written, stop) = in_blocks(text, room);
     if let Some(stop) = stop {
@@ -81,8 +82,8 @@ struct Decoding<'a, 'b> {
 impl Marking for Decoding<'_, '_> {
     type Output = (usize, usize, Option<Stop>);
 
-    /// Decodes until the end of the text or of the room is near. All indexes within a block have bounds
-    /// known at compile time.
+    /// Decodes until the end of the text or of the room is near. All indexes within a block have
+    /// bounds known at compile time.
     #[inline(always)]
     fn run(self, marker: impl Marker) -> Self::Output {
         let Self { text, room } = self;
@@ -112,13 +113,13 @@ impl Marking for Decoding<'_, '_> {
                     *slot = meant;
                 }
                 (from, to) = (at + 2, to + 1);
-                // Copies too much; the next copy overwrites what is not plain text.
+                // Copies more than needed; the next copy overwrites the surplus.
                 copy(seen, from, out, to);
                 // The letter of an escape may itself be a quote or a backslash.
                 stops &= !(found | found << 1);
             }
-            // This branch is predicted correctly but for one escape in 64, so the next block does not wait
-            // for `from`.
+            // This branch is predicted correctly but for one escape in 64, so the next block does
+            // not wait for `from`.
             let end = if from > BLOCK { end_after_block(from) } else { BLOCK };
             (read, written) = (read + end, written + to + end - from);
         }
@@ -132,8 +133,8 @@ fn end_after_block(from: usize) -> usize {
     from
 }
 
-/// Copies a block. Both offsets are reduced to the valid range, which removes bounds checks; bytes copied
-/// from a reduced offset are overwritten later.
+/// Copies a block. Both offsets are reduced to the valid range, which removes bounds checks; bytes
+/// copied from a reduced offset are overwritten later.
 #[inline(always)]
 fn copy(seen: &[u8; SEEN], from: usize, out: &mut [u8; MARGIN], to: usize) {
     let source = seen.get(from % BLOCK..).and_then(|rest| rest.first_chunk::<BLOCK>());

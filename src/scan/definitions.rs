@@ -1,9 +1,9 @@
-//! Reads what an engine reads beside the conversation: definitions of tools, documents, and the
+//! Reads the parts of a prompt outside the conversation: definitions of tools, documents, and the
 //! format that a response must have.
 
 use super::cursor::{Cursor, Members, Syntax};
 
-/// A member of the body that an engine reads beside the conversation.
+/// A member of the body that an engine reads in addition to the conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Definition {
     Tools,
@@ -13,7 +13,8 @@ pub(super) enum Definition {
     Documents,
 }
 
-/// The lengths of the definitions, in the unit of the token estimate; of a repeated one, the last.
+/// The lengths of the definitions, in the unit of the token estimate. A repeated member replaces
+/// the earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Definitions([u64; 5]);
 
@@ -44,7 +45,7 @@ impl Definitions {
 /// The format of a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Format {
-    /// Whether it has the form `{"type": "json_…"}`.
+    /// True if it has the form `{"type": "json_…"}`.
     pub(super) is_json: bool,
     /// The length of its schema, in the unit of the token estimate.
     pub(super) schema: u64,

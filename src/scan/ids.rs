@@ -1,4 +1,4 @@
-//! The ids of what an engine keeps between requests: a response and a conversation.
+//! The ids of objects that an engine keeps between requests: a response and a conversation.
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::twin::twin_among;
@@ -23,7 +23,8 @@ impl IdMember {
     }
 }
 
-/// Consumes a value. Returns the span of a string, between its quotes, and an empty one for anything else.
+/// Consumes a value. Returns the span of a string between its quotes, or an empty span for any
+/// other value.
 pub(super) fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> Result<ByteSpan, Syntax> {
     if kind != b'"' {
         cursor.skip(kind)?;
@@ -33,7 +34,7 @@ pub(super) fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> Result<ByteSpan, Syn
     Ok(ByteSpan { start: to_offset(id.start), end: to_offset(id.end) })
 }
 
-/// Consumes the id of a response. `twin` is set where null follows an id: to Go it is no value.
+/// Consumes the id of a response. `twin` is set if null follows an id: Go ignores that null.
 #[inline(never)]
 pub(super) fn read_response(
     cursor: &mut Cursor<'_>,
@@ -48,8 +49,8 @@ pub(super) fn read_response(
     Ok(())
 }
 
-/// Consumes a conversation: its id, or an object with it. `twin` is set as for a response, and where the id is there
-/// in another spelling.
+/// Consumes a conversation: its id, or an object with it. `twin` is set if null follows an id, or
+/// if the id is in another spelling.
 #[inline(never)]
 pub(super) fn read_conversation(
     cursor: &mut Cursor<'_>,
@@ -89,16 +90,16 @@ pub struct StoredIds {
 }
 
 impl StoredIds {
-    /// The ids in `body`; none in what is no JSON object.
+    /// Reads the ids in `body`; there are none unless it is a JSON object.
     ///
     /// # Errors
-    /// [`ScanError::Twin`] where one is there in a second spelling.
+    /// [`ScanError::Twin`] if an id has a second spelling.
     pub fn of(body: &[u8]) -> Result<Self, ScanError> {
         let mut cursor = Cursor::new(body, TokenEstimate::Utf8);
         cursor.at = if body.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
         let (mut found, mut twin) = (Self::default(), None);
         if cursor.peek() == b'{' {
-            // An engine refuses what does not parse.
+            // The engine refuses a body that does not parse.
             _ = cursor.members(
                 Members::named(StoredMember::of),
                 |cursor, member, kind| match member {

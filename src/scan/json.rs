@@ -1,5 +1,5 @@
-//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads the
-//! prompt. Of a repeated member the last one counts, as it does for the backends.
+//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads
+//! the prompt. The last of repeated members counts, as it does for the backends.
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
@@ -37,11 +37,11 @@ enum Model {
     WrongType,
 }
 
-/// The values of the body's members; of a repeated member, the last value.
+/// The values of the body's members. A repeated member replaces the earlier value.
 #[derive(Default)]
 struct Facts {
     model: Model,
-    /// Where a member can be inserted.
+    /// The offset at which a member can be inserted.
     insertion: u32,
     previous_response: ByteSpan,
     conversation: ByteSpan,
@@ -110,7 +110,7 @@ enum Member {
     Functions,
     ResponseFormat,
     TextFormat,
-    /// A member that only counts.
+    /// A member that counts only by its length.
     Counted(Definition),
     Limit(Limit),
     Salt,
@@ -123,7 +123,7 @@ enum Member {
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
-    /// An engine may read it as this field.
+    /// A name that an engine may read as this field.
     Twin(&'static str),
     Other,
 }
@@ -261,7 +261,7 @@ impl Facts {
         let start = to_offset(cursor.at);
         cursor.skip(kind)?;
         let span = ByteSpan { start, end: to_offset(cursor.at) };
-        // To Go, null is no value: it keeps the one before.
+        // Go ignores null: it keeps the value before.
         if kind == b'n' && matches!(self.model, Model::Named(_)) {
             self.twin = Some("model");
         }
@@ -350,8 +350,8 @@ impl Facts {
         })
     }
 
-    /// Whether tools are offered. Ollama's clients send an empty list with every chat; in the other APIs a
-    /// client that sends one relies on tools.
+    /// Returns whether tools are offered. Ollama's clients send an empty list with every chat; in
+    /// the other APIs a client that sends one relies on tools.
     fn has_tools(&self, body: &[u8]) -> bool {
         self.tools && !(self.streams_by_default && ollama::is_empty(self.places.tools.of(body)))
     }
@@ -363,7 +363,7 @@ impl Facts {
         self.limits.first()
     }
 
-    /// What a request of Ollama's API without a prompt is for.
+    /// Returns the purpose of a request of Ollama's API without a prompt; `None` if it has one.
     fn residency_change(&self, body: &[u8]) -> Option<ResidencyChange> {
         let is_change = self.streams_by_default && ollama::is_empty(self.places.main.of(body));
         is_change.then_some(match self.ollama.unloads {

@@ -5,10 +5,10 @@ use super::Usage;
 use super::cursor::{Cursor, Members, Syntax};
 use super::ollama::is_filled;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct JsonLine {
-    /// Whether it carries tokens: text, thinking, or calls of tools.
+    /// True if it carries tokens: text, thinking, or tool calls.
     pub(super) has_token: bool,
     pub(super) is_done: bool,
     pub(super) is_error: bool,
@@ -55,7 +55,7 @@ fn carries_tokens(name: &[u8]) -> bool {
 }
 
 impl JsonLine {
-    /// Reads a line. Of one that is cut or malformed, what comes before that counts.
+    /// Reads a line. A truncated or malformed line yields the fields before the error.
     pub(super) fn read(line: &[u8]) -> Self {
         let mut read = Self::default();
         let mut cursor = Cursor::new(line, TokenEstimate::Chars);

@@ -8,7 +8,7 @@ pub(super) enum Limit {
     MaxCompletionTokens,
     MaxOutputTokens,
     MaxTokens,
-    /// llama.cpp's own.
+    /// The limit that only llama.cpp has.
     Predict,
     /// `n` or `best_of`.
     Choices,
@@ -28,7 +28,7 @@ impl Limit {
     }
 }
 
-/// Their values.
+/// The values of the limits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
     max_completion_tokens: Option<u32>,
@@ -64,17 +64,18 @@ impl Limits {
         Ok(())
     }
 
-    /// The first that is there, in the order in which OpenAI replaced them.
+    /// Returns the first limit that is set, in the order in which OpenAI replaced them.
     pub(super) fn first(&self) -> Option<u32> {
         self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens)
     }
 
-    /// The most tokens that all choices together can have, `own` being the limit in the dialect of the request.
-    /// Engines differ in which of several limits they read, so the largest one counts.
+    /// Returns the largest number of tokens that all choices together can have. `own` is the limit
+    /// in the dialect of the request. Engines differ in which of several limits they read, so the
+    /// largest one counts.
     pub(super) fn of_output(&self, own: Option<u32>) -> Option<u32> {
         let of_openai = [self.max_completion_tokens, self.max_output_tokens, self.max_tokens];
         let all = of_openai.into_iter().chain([self.n_predict, own]).flatten();
-        // To some engines 0 is no limit.
+        // Some engines treat 0 as no limit.
         let most = all.filter(|limit| *limit > 0).max()?;
         Some(most.saturating_mul(self.choices.unwrap_or(1).max(1)))
     }

@@ -1,6 +1,6 @@
 //! Reads strings with many escapes, such as code and quoted documents. A search for the next escape
-//! mispredicts a branch at nearly every one. A bitmap of 64 bytes costs the same however many escapes it
-//! contains.
+//! mispredicts a branch at nearly every one, while a bitmap of 64 bytes costs the same with any
+//! number of escapes.
 
 use pulp::NullaryFnOnce;
 use wide::u8x16;
@@ -24,8 +24,8 @@ struct Marks {
 }
 
 impl Marks {
-    // One block after another: with markers of half a stretch the compiler generates code that takes
-    // five times as long.
+    // One block after another: with markers of half a stretch the compiler generates code that
+    // takes five times as long.
     #[inline(always)]
     fn of(stretch: &[u8; STRETCH]) -> Self {
         let (blocks, _) = stretch.as_chunks::<16>();
@@ -58,7 +58,8 @@ fn controls(stretch: &[u8; STRETCH]) -> u64 {
     stretch.iter().rev().fold(0, |marks, byte| marks << 1 | u64::from(*byte < 0x20))
 }
 
-/// The backslashes that start an escape: in a row of backslashes the first one and then every other one.
+/// The backslashes that start an escape: in a row of backslashes the first one and then every other
+/// one.
 #[inline(always)]
 fn starters(backslashes: u64) -> u64 {
     let first = backslashes & !(backslashes << 1);
@@ -71,7 +72,7 @@ fn starters(backslashes: u64) -> u64 {
 #[derive(Default)]
 struct Progress {
     excess: usize,
-    /// One bit: whether the byte before the cursor starts an escape.
+    /// One bit: set if the byte before the cursor starts an escape.
     is_open: u64,
     /// The end of the last `\u` escape that was read.
     read: usize,
@@ -93,8 +94,9 @@ impl NullaryFnOnce for InStretches<'_, '_> {
 }
 
 impl Cursor<'_> {
-    /// Consumes a string from a backslash to its end, or until escapes are rare, or until less than a
-    /// stretch of the body is left. Returns by how many bytes the escapes exceed the decoded text.
+    /// Consumes a string from a backslash to its end, or until escapes are rare, or until less than
+    /// a stretch of the body remains. Returns by how many bytes the escapes exceed the decoded
+    /// text.
     #[inline(never)]
     pub(super) fn dense_escapes(&mut self, high: &mut u64) -> Result<usize, Syntax> {
         widest(InStretches { cursor: self, high })
@@ -132,7 +134,8 @@ impl Cursor<'_> {
             clean_stretches = if marks.backslashes == 0 { clean_stretches + 1 } else { 0 };
         }
         if progress.read > at {
-            // The second half of a pair is after `at`: the one byte for its backslash is not counted yet.
+            // The second half of a pair is after `at`: the one byte for its backslash is not
+            // counted yet.
             progress.excess += usize::from(progress.read - "uXXXX".len() >= at);
             at = progress.read;
         } else if progress.is_open == 1 {
@@ -142,8 +145,8 @@ impl Cursor<'_> {
         Ok(progress.excess)
     }
 
-    /// Consumes the escapes whose second bytes are marked, as offsets from `start`. Each one is already
-    /// counted as one byte of excess.
+    /// Consumes the escapes whose second bytes are marked, as offsets from `start`. Each one is
+    /// already counted as one byte of excess.
     #[inline(never)]
     fn rare_escapes(
         &mut self,

@@ -68,8 +68,8 @@ impl Delimiter {
     }
 }
 
-/// The value of the parameter `wanted` in a list such as `; name=value; name="value"`. `None` if it is
-/// missing or repeated, or if the list is malformed.
+/// Returns the value of the parameter `wanted` in a list such as `; name=value; name="value"`.
+/// `None` if it is missing or repeated, or if the list is malformed.
 fn only_parameter<'a>(list: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let mut found = None;
     each_parameter(list, |name, value| {
@@ -123,23 +123,23 @@ fn closing_quote(quoted: &[u8]) -> Option<usize> {
     }
 }
 
-/// The part of a form that is looked at.
+/// The part of a form that the scan reads.
 #[derive(Clone, Copy)]
 enum Field {
     Model,
-    /// A file called `model`.
+    /// A file named `model`.
     ModelFile,
     Stream,
     Prompt,
-    /// An engine may read it as this field.
+    /// A name that an engine may read as this field.
     Twin(&'static str),
     Other,
 }
 
-/// What the fields of the form said, each the last time it came.
+/// The values of the form's fields. A repeated field replaces the earlier one.
 struct Form {
     model: Option<ByteSpan>,
-    /// Where the first part begins.
+    /// The offset of the first part.
     start: u32,
     model_is_file: bool,
     streaming: bool,
@@ -247,7 +247,7 @@ impl Form {
             .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
         match field {
             Field::Model => {
-                // Of two fields, some engines read the first.
+                // Some engines read the first of two fields.
                 if self.model.is_some_and(|first| first.of(body) != value) {
                     return Err(ScanError::Twin { field: "model" });
                 }
@@ -339,7 +339,7 @@ fn read_disposition(value: &[u8]) -> Option<Field> {
     })
 }
 
-/// The field that a name stands for in another spelling, also percent-encoded.
+/// Returns the field that a name stands for in another spelling, also percent-encoded.
 fn twin_of_field(name: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(name);
     let name = if text.contains('%') { percent_decode(&text).into() } else { text };

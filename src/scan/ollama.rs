@@ -1,4 +1,4 @@
-//! The members that only Ollama's own API has: options, format, images, `keep_alive`.
+//! The members that exist only in Ollama's own API: options, format, images, `keep_alive`.
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::twin::twin_among;
@@ -27,19 +27,19 @@ impl OllamaMember {
 /// The values of these members.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OllamaFacts {
-    /// `options.num_predict`, where it is a limit.
+    /// `options.num_predict`, if it is a limit.
     pub(super) num_predict: Option<u32>,
     /// `options.num_ctx`.
     pub(super) num_ctx: Option<u32>,
-    /// Whether `format` asks for JSON.
+    /// True if `format` requests JSON.
     pub(super) wants_json: bool,
     /// The length of `format` as JSON.
     pub(super) schema: u64,
     /// The number of `images`.
     pub(super) images: u64,
-    /// Whether `keep_alive` is zero: the model is not to stay loaded.
+    /// True if `keep_alive` is zero: the model is unloaded after the request.
     pub(super) unloads: bool,
-    /// The field that a member of `options` is a twin of, or `options` itself where it is repeated.
+    /// The field that a member of `options` is a twin of, or `options` if it is repeated.
     pub(super) twin: Option<&'static str>,
     has_options: bool,
 }
@@ -74,7 +74,7 @@ impl OllamaFacts {
     }
 
     fn read_options(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
-        // Go adds the members of a repeated object to those of the first.
+        // Go merges the members of a repeated object into the first one.
         if std::mem::replace(&mut self.has_options, true) {
             self.twin = Some("options");
         }
@@ -120,7 +120,7 @@ impl OptionMember {
     }
 }
 
-/// Consumes a value. Returns whether it is a string, array or object with anything in it.
+/// Consumes a value. Returns whether it is a non-empty string, array or object.
 pub(super) fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
     let start = cursor.at;
     cursor.skip(kind)?;
@@ -135,7 +135,7 @@ pub(super) fn count_images(cursor: &mut Cursor<'_>, kind: u8) -> Result<u64, Syn
     Ok(if is_filled { count.max(1) } else { 0 })
 }
 
-/// Whether a value is missing, null, an empty string, or an empty array.
+/// Returns whether a value is missing, null, an empty string, or an empty array.
 pub(super) fn is_empty(value: &[u8]) -> bool {
     match value {
         [] | b"null" => true,
@@ -145,7 +145,7 @@ pub(super) fn is_empty(value: &[u8]) -> bool {
     }
 }
 
-/// Whether a value is the number zero, or a string like `0s` or `0h0m`.
+/// Returns whether a value is the number zero, or a string like `0s` or `0h0m`.
 fn is_zero_duration(value: &[u8]) -> bool {
     let is_text =
         |byte: &u8| matches!(byte, b'"' | b'.' | b'-' | b'+') || byte.is_ascii_lowercase();

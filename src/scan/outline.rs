@@ -1,5 +1,5 @@
-//! The canonical form of a prompt: tools first, then the system text, then the messages with role before
-//! content. Two requests that send the same prompt to an engine yield the same bytes, whatever the order,
+//! The canonical form of a prompt: tools first, then the system text, then the messages with role
+//! before content. Two requests with the same prompt yield the same bytes, whatever the order,
 //! spacing and escapes of their JSON. Prefix routing hashes these bytes.
 
 use memchr::memmem;
@@ -23,7 +23,7 @@ const PART: &[u8] = &[0xfb];
 const IMAGE: &[u8] = &[0xfc];
 const OTHER: &[u8] = &[0xfd];
 
-/// The members of most messages, and whether each is the role.
+/// The members of most messages; the value is true for the role, false for the content.
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
     [(b"role\":", Some(true)), (b"content\":", Some(false))];
 
@@ -38,8 +38,8 @@ pub struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// The outline of `body`, from which `scan` made `request`; `None` for operations without a prompt
-    /// that an engine could cache.
+    /// Returns the outline of `body`, from which `scan` made `request`; `None` for operations
+    /// without a prompt that an engine could cache.
     pub fn of(request: &'a RequestProfile, body: &'a [u8]) -> Option<Self> {
         let row = request.operation.row();
         let has_one = row.work == Work::Generation;
@@ -47,8 +47,8 @@ impl<'a> Outline<'a> {
         has_one.then_some(Self { body, request })
     }
 
-    /// The raw bytes of `cache_salt` with their quotes, or nothing without it. Engines share no cached
-    /// prefix between requests with different salts.
+    /// Returns the raw bytes of `cache_salt` with their quotes; empty if it is missing. Engines
+    /// share no cached prefix between requests with different salts.
     pub fn salt(&self) -> &'a [u8] {
         self.request.prompt.salt.of(self.body)
     }
@@ -119,7 +119,8 @@ impl<'a> Outline<'a> {
         cursor.members(members, |cursor, member, kind| {
             match (member, role) {
                 (Some(true), _) => role = Some(take(cursor, kind)?),
-                // Nearly all messages begin with their role; their content is written in the same pass.
+                // Nearly all messages begin with their role; their content is written in the same
+                // pass.
                 (Some(false), Some(span)) if !is_written => {
                     is_written = true;
                     self.begin_message(Some(span), sink);
@@ -219,7 +220,7 @@ impl<'a> Outline<'a> {
         Ok(())
     }
 
-    /// Writes one prompt as it is, or several with a separator after each.
+    /// Writes a single prompt unchanged, or several with a separator after each.
     fn write_plain(
         &self,
         cursor: &mut Cursor<'_>,
@@ -253,8 +254,8 @@ impl Author {
         }
     }
 
-    /// Consumes and writes a text. In instructions, the line of Claude Code that differs in every
-    /// request is left out: two prompts that differ in it alone share all that follows.
+    /// Consumes and writes a text. A line of Claude Code's instructions differs in every request
+    /// and is left out: two prompts that differ in it alone share everything after it.
     fn write_text(self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
         let is_text = cursor.peek() == b'"';
         let string = after(cursor.bytes, cursor.at);
@@ -268,7 +269,7 @@ impl Author {
     }
 }
 
-/// Whether a member of a message is its role or, if false, its content.
+/// Returns true if a member of a message is its role, false if it is its content.
 fn is_role(name: &[u8]) -> Option<bool> {
     match name {
         b"role" => Some(true),
@@ -303,7 +304,8 @@ fn part(body: &[u8], (from, to): Span) -> &[u8] {
     between(body, from, to)
 }
 
-/// Consumes the value at the cursor and writes it: strings decoded, other values without white space.
+/// Consumes the value at the cursor and writes it: strings decoded, other values without white
+/// space.
 fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
     let kind = cursor.peek();
     if kind == b'"' {

@@ -7,7 +7,7 @@ use super::cursor::{Cursor, Syntax};
 pub(super) enum PartKind {
     Text,
     Image,
-    /// A sound, a video, or an image that a tool took.
+    /// A sound, a video, or an image taken by a tool.
     Blob,
     ToolCall,
     ToolResult,
@@ -60,8 +60,8 @@ impl PartMember {
     }
 }
 
-/// Whether a member of a message, an item or a part is not for the model: what numbers and signs
-/// it.
+/// Returns whether a member of a message, an item or a part is not for the model, such as its
+/// number or signature.
 pub(super) fn is_unread(name: &[u8]) -> bool {
     const UNREAD: [&[u8]; 16] = [
         b"id",

@@ -5,14 +5,15 @@ use super::sink::OutlineSink;
 use super::unescape::Unescape;
 use crate::wire::after;
 
-/// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of the
-/// body if the sink is full.
+/// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of
+/// the body if the sink is full.
 pub(super) fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
     let read = write_text(after(body, at + 1), sink);
     if sink.is_full() { body.len() } else { at + 1 + read + 1 }
 }
 
-/// Decodes text up to the closing quote, or until the sink is full. Returns how many bytes were read.
+/// Decodes text up to the closing quote, or until the sink is full. Returns the number of bytes
+/// read.
 fn write_text(text: &[u8], sink: &mut impl OutlineSink) -> usize {
     let mut at = 0;
     loop {

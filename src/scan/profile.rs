@@ -14,46 +14,47 @@ use crate::units::{ByteSpan, Timestamp, TokenCount};
 /// The facts about one request. Its spans refer to the body; nothing is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestProfile {
-    /// When the request arrived.
+    /// The time at which the request arrived.
     pub arrived_at: Timestamp,
     /// The requested operation.
     pub operation: Operation,
     /// The wire format of errors and streams.
     pub dialect: Dialect,
-    /// The span of the model's name: between the quotes, or the value of a multipart field. Without a
-    /// name, where it can be inserted.
+    /// The span of the model's name: between the quotes, or the value of a multipart field. If
+    /// there is no name, an empty span at the offset where it can be inserted.
     pub model: ByteSpan,
-    /// How the model is named.
+    /// The form of the model's name.
     pub model_form: ModelForm,
-    /// Whether the client requested a stream.
+    /// True if the client requested a stream.
     pub streaming: bool,
     /// The estimated length of the conversation: a quarter of its text length, plus one for each
     /// token id.
     pub estimated_tokens: TokenCount,
-    /// The estimated length of all that an engine reads: the conversation, and definitions of
-    /// tools, schemas, thinking and images. Equal to `estimated_tokens` for plain text.
+    /// The estimated length of everything that an engine reads: the conversation, and definitions
+    /// of tools, schemas, thinking and images. Equal to `estimated_tokens` for plain text.
     pub prompt_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
-    /// The most tokens that the response can have: the largest of the client's limits, for all choices.
+    /// The upper bound of the response's tokens: the largest of the client's limits, for all
+    /// choices.
     pub output_limit: Option<TokenCount>,
-    /// The most tokens that the prompt can have.
+    /// The upper bound of the prompt's tokens.
     pub prompt_limit: PromptLimit,
-    /// The context length that the client asks for (`options.num_ctx`).
+    /// The context length that the client requests (`options.num_ctx`).
     pub context_length: Option<TokenCount>,
-    /// What a request without a prompt is for, in Ollama's own API.
+    /// The purpose of a request without a prompt in Ollama's own API.
     pub residency_change: Option<ResidencyChange>,
     /// The capabilities that the model must have.
     pub needs: Capabilities,
     /// The spans of the prompt in a JSON body.
     pub prompt: PromptPlaces,
-    /// What makes a stream end with its usage; `None` if the client requested that.
+    /// The edit after which a stream ends with its usage; `None` if the client requested that.
     pub usage_edit: Option<UsageEdit>,
     /// The span of `previous_response_id`, between its quotes; empty without it.
     pub previous_response: ByteSpan,
     /// The span of the id in `conversation`, between its quotes; empty without one.
     pub conversation: ByteSpan,
-    /// The span of what names the session in the body, between its quotes: `prompt_cache_key`, else
+    /// The span of the session's name in the body, between its quotes: `prompt_cache_key`, else
     /// `conversation`; empty without both.
     pub session: ByteSpan,
 }
@@ -61,31 +62,31 @@ pub struct RequestProfile {
 /// The edit of a body that sets `stream_options.include_usage`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageEdit {
-    /// What is replaced.
+    /// The bytes to replace.
     pub span: ByteSpan,
-    /// What goes there.
+    /// The replacement.
     pub text: &'static str,
 }
 
-/// What an Ollama request without a prompt is for.
+/// The purpose of an Ollama request without a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResidencyChange {
-    /// The model is to be loaded.
+    /// Load the model.
     Load,
-    /// The model is to be unloaded (`keep_alive: 0`).
+    /// Unload the model (`keep_alive: 0`).
     Unload,
 }
 
-/// How a body names its model.
+/// The form in which a body names its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelForm {
-    /// By the bytes of the name.
+    /// The bytes of the name.
     Plain,
-    /// By a JSON string with escapes.
+    /// A JSON string with escapes.
     Escaped,
-    /// Not at all: `model` is null.
+    /// No name: `model` is null.
     Null,
-    /// Not at all.
+    /// No name: `model` is missing.
     Missing,
 }
 
@@ -130,8 +131,8 @@ impl RequestProfile {
         }
     }
 
-    /// The decoded name of the model; empty without one. Allocates only if the name contains escapes. `body` is the scanned
-    /// body.
+    /// Returns the decoded name of the model; empty if there is none. Allocates only if the name
+    /// contains escapes. `body` is the scanned body.
     pub fn model_name<'a>(&self, body: &'a [u8]) -> Cow<'a, str> {
         let raw = self.model.of(body);
         match self.model_form {
@@ -141,7 +142,7 @@ impl RequestProfile {
         }
     }
 
-    /// The tokens of the prompt that an engine computes: none where the model does not run.
+    /// Returns the number of prompt tokens that an engine computes: none if the model does not run.
     pub fn prefill_tokens(&self) -> TokenCount {
         match self.operation.row().work {
             Work::Generation | Work::Inference => self.prompt_tokens,
@@ -149,7 +150,7 @@ impl RequestProfile {
         }
     }
 
-    /// Whether the body names its model.
+    /// Returns whether the body names its model.
     pub fn names_model(&self) -> bool {
         matches!(self.model_form, ModelForm::Plain | ModelForm::Escaped)
     }
@@ -175,14 +176,14 @@ pub struct RequestRequirements {
     pub model: String,
     /// The estimated length of the conversation, in tokens.
     pub estimated_tokens: u32,
-    /// The estimated length of all that an engine reads, in tokens.
+    /// The estimated length of everything that an engine reads, in tokens.
     pub prompt_tokens: u32,
-    /// Whether the prompt contains an image.
+    /// True if the prompt contains an image.
     pub needs_vision: bool,
-    /// Whether the request offers tools.
+    /// True if the request offers tools.
     pub needs_tools: bool,
-    /// Whether the response must be JSON.
+    /// True if the response must be JSON.
     pub needs_json_mode: bool,
-    /// Whether the client requested a stream. It is a hint and never a filter.
+    /// True if the client requested a stream. It is a hint and never a filter.
     pub prefers_streaming: bool,
 }

@@ -14,14 +14,15 @@ pub(super) struct Prompt {
     /// The length of its text, with the arguments and the results of tool calls; a token id counts
     /// as the text of one token.
     pub(super) text: u64,
-    /// The length of what an engine reads besides: thinking, images, and the marks of JSON.
+    /// The length of everything else that an engine reads: thinking, images, and the punctuation of
+    /// JSON.
     pub(super) besides: u64,
-    /// Whether it contains an image.
+    /// True if it contains an image.
     pub(super) has_image: bool,
     /// The number of messages and items.
     pub(super) messages: u64,
-    /// Whether it has a part or an item of another kind than text and calls: files, searches, items
-    /// that the engine keeps. An engine may read more there than the body holds.
+    /// True if it has a part or an item other than text and calls: files, searches, items that the
+    /// engine keeps. An engine may read more there than the body holds.
     pub(super) refers: bool,
 }
 
@@ -65,7 +66,8 @@ pub(super) fn read_prompt(
     }
 }
 
-/// The first bytes of most messages, up to their content. Short messages gain most from this fast path.
+/// The first bytes of most messages, up to their content. Short messages gain most from this fast
+/// path.
 const OPENINGS: [&[u8]; 3] = [
     br#"{"role":"user","content":"#,
     br#"{"role":"assistant","content":"#,
@@ -76,13 +78,13 @@ const OPENINGS: [&[u8]; 3] = [
 #[derive(Clone, Copy)]
 enum MessageMember {
     Content,
-    /// Ollama's own API has images beside the text.
+    /// Ollama's own API has images next to the text.
     Images,
     /// The result of a tool call.
     Output,
     /// Tool calls.
     Calls,
-    /// What a tool is called with.
+    /// The arguments of a tool call.
     Arguments,
     /// A member that no engine reads.
     Unread,
@@ -136,7 +138,7 @@ fn messages(
         }
         found.add(beside);
         found.messages = 1;
-        // An item of a conversation that shows nothing may stand for one that the engine keeps.
+        // An item of a conversation without content may refer to one that the engine keeps.
         found.refers |= found.text + found.besides == 0;
         into.add(found);
         Ok(())
@@ -144,8 +146,7 @@ fn messages(
 }
 
 impl Prompt {
-    /// Consumes Ollama's list of images. Of a repeated one the last one decides whether there are
-    /// any.
+    /// Consumes Ollama's list of images. The last of repeated lists decides whether there are any.
     fn read_images(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
         let count = count_images(cursor, kind)?;
         self.has_image = count > 0;
@@ -167,7 +168,7 @@ impl MessageMember {
         }
     }
 
-    /// Consumes a member that comes beside the content. A repeated one counts each time.
+    /// Consumes a member other than the content. A repeated one counts each time.
     #[inline(never)]
     fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
         match (self, kind) {
@@ -212,7 +213,7 @@ fn open_message(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
     Ok(false)
 }
 
-/// Whether content belongs to a message or to a tool result inside a message.
+/// The place of content: in a message, or in a tool result inside a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nesting {
     Outer,

@@ -1,6 +1,6 @@
-//! The most tokens that the prompt in a body can have: `usage_bounds` cuts what an engine reports to it. All of it
-//! comes from the scan; only definitions of tools are searched, because those of tools that the engine runs by itself
-//! look like any other.
+//! The upper bound of the tokens of a prompt; `usage_bounds` cuts the counts of an engine to it.
+//! All facts come from the scan. Only definitions of tools are searched, because tools that the
+//! engine runs itself look like any other in the scan.
 
 use std::sync::LazyLock;
 
@@ -11,21 +11,21 @@ use super::prompt::Prompt;
 use crate::api::Operation;
 use crate::units::TokenCount;
 
-/// What the template of a model may add for a message, and once for the whole.
+/// The most tokens that a model's template may add for each message, and once for the whole.
 const PER_MESSAGE: u64 = 64;
-/// What it may add where tools are offered.
+/// The most tokens that a template may add if tools are offered.
 const FOR_TOOLS: u64 = 512;
 
-/// What stands in the definition of a tool that the engine runs by itself.
+/// Texts in the definition of a tool that the engine runs itself.
 static HOSTED_TOOLS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| ["_search", "\"mcp\""].map(Finder::new));
 
-/// The most tokens of a prompt.
+/// The upper bound of a prompt's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptLimit {
-    /// Those that the body can make up.
+    /// The most tokens that the body itself can make up.
     pub tokens: TokenCount,
-    /// Whether the body refers to something outside it, which may fill the context.
+    /// True if the body refers to something outside it, which may fill the context.
     pub refers_outside: bool,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct LimitFacts<'a> {
     pub(super) operation: Operation,
     pub(super) body: &'a [u8],
     pub(super) prompt: Prompt,
-    /// The definitions of tools; empty without.
+    /// The definitions of tools; empty if there are none.
     pub(super) tools: &'a [u8],
-    /// Whether it has a picture, or continues a stored response or conversation.
+    /// True if it has an image, or continues a stored response or conversation.
     pub(super) continues: bool,
 }
 
@@ -48,7 +48,7 @@ impl PromptLimit {
         let template = (facts.prompt.messages + 1) * PER_MESSAGE;
         let tools = if facts.tools.is_empty() { 0 } else { FOR_TOOLS };
         let copies = match facts.operation {
-            // The query goes before each of the documents.
+            // The query is put before each of the documents.
             Operation::Rerank | Operation::Score => memchr_iter(b'"', facts.body).count() / 2 + 1,
             _ => 1,
         };

@@ -1,4 +1,5 @@
-//! Failures that a response reports although its status is a good one: by its first event, or as a whole.
+//! Detects failures that a response reports despite a success status: in its first event, or as a
+//! whole.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -16,18 +17,18 @@ use crate::wire::split_at;
 /// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstEvent {
-    /// Its first event has not come, or not whole.
+    /// The first event is missing or incomplete.
     Incomplete,
-    /// It ends without an event.
+    /// The stream ends without an event.
     Missing,
-    /// It is an error, whose object stands at this place.
+    /// The first event is an error, whose object is at this range.
     Failed(Range<usize>),
-    /// It is something else, or a comment.
+    /// The first event is another one, or a comment.
     Good,
 }
 
 impl FirstEvent {
-    /// Reads the beginning of a stream. `is_whole`: no more of it will come.
+    /// Reads the beginning of a stream. If `is_whole` is true, the stream has ended.
     pub fn read(
         operation: Operation,
         framing: StreamFraming,
@@ -57,7 +58,7 @@ impl FirstEvent {
         }
     }
 
-    /// Reads a stream whose first event has `length` bytes of data, that end at an offset.
+    /// Reads a stream whose first event has `length` bytes of data that end at the given offset.
     fn of(
         operation: Operation,
         framing: StreamFraming,
@@ -69,7 +70,7 @@ impl FirstEvent {
         let read = scanner.feed(b"\n");
         match (read.error, read.done && read.tokens == 0) {
             (true, _) => Self::Failed(end.saturating_sub(length)..end),
-            // `[DONE]` alone. The first line of Ollama's streams may be their last one.
+            // Only `[DONE]`. The first line of Ollama's streams may also be the last one.
             (false, true) if length <= DONE.len() + 1 => Self::Missing,
             (false, _) => Self::Good,
         }
@@ -79,7 +80,7 @@ impl FirstEvent {
 const DONE: &[u8] = b"[DONE]";
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
 
-/// The data of a line that has some.
+/// Returns the data of a line, if it has any.
 fn data_of(line: &[u8], framing: StreamFraming) -> Option<&[u8]> {
     let data = match framing {
         StreamFraming::Events => line.strip_prefix(b"data:")?,
@@ -108,9 +109,10 @@ impl BodyMember {
     }
 }
 
-/// Whether a whole response is an error: an `error` without any content, or an object of that type.
+/// Returns whether a whole response is an error: an `error` without any content, or an object of
+/// that type.
 pub fn reports_failure(body: &[u8]) -> bool {
-    // Nearly every response is without that word, and the search for it costs next to nothing.
+    // Nearly every response lacks the word, and the search for it costs next to nothing.
     if ERROR.find(body).is_none() {
         return false;
     }
@@ -132,7 +134,7 @@ pub fn reports_failure(body: &[u8]) -> bool {
                     return Ok(());
                 }
                 BodyMember::Content => {
-                    // vLLM's older errors have their text in `message`.
+                    // Older errors of vLLM have their text in `message`.
                     has_content |= is_filled(cursor, kind)? && kind != b'"';
                     return Ok(());
                 }
@@ -143,8 +145,8 @@ pub fn reports_failure(body: &[u8]) -> bool {
     read.is_ok() && (is_error || (has_error && !has_content))
 }
 
-/// Whether the beginning of a whole response may be that of an error: its first member is none that only responses
-/// with content begin with.
+/// Returns whether the beginning of a whole response may belong to an error: its first member is
+/// not one that only responses with content begin with.
 pub fn may_report_failure(start: &[u8]) -> bool {
     let rest = start.trim_ascii_start();
     let Some(rest) = rest.strip_prefix(b"{") else { return false };
@@ -163,7 +165,7 @@ pub fn may_report_failure(start: &[u8]) -> bool {
     }
 }
 
-/// Whether a member of the body's object is `false`.
+/// Returns whether a member of the body's object is `false`.
 pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
     let mut is_off = false;
     let mut cursor = Cursor::new(body, TokenEstimate::Chars);

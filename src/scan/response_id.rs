@@ -4,7 +4,7 @@
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 
-/// The most bytes of a response's beginning that are searched.
+/// The number of bytes searched at the beginning of a response.
 const SEARCHED: usize = 4 << 10;
 /// The longest id that is recognised.
 const LONGEST_ID: usize = 256;
@@ -12,7 +12,7 @@ const LONGEST_ID: usize = 256;
 /// Searches the beginning of one response.
 #[derive(Debug, Default)]
 pub struct ResponseIdFinder {
-    /// The beginning, as long as it has no id.
+    /// The beginning of the response, until the id is found.
     seen: Vec<u8>,
     found: Option<Box<[u8]>>,
     is_over: bool,
@@ -33,13 +33,13 @@ impl ResponseIdFinder {
         }
     }
 
-    /// The id, once it has been read.
+    /// Returns the id, once it has been read.
     pub fn id(&self) -> Option<&[u8]> {
         self.found.as_deref()
     }
 }
 
-/// The id in the beginning of a response, which may end anywhere.
+/// Finds the id in the beginning of a response, which may end anywhere.
 fn find_id(start: &[u8]) -> Option<Box<[u8]>> {
     let trimmed = start.trim_ascii_start();
     if trimmed.starts_with(b"{") {
@@ -49,12 +49,12 @@ fn find_id(start: &[u8]) -> Option<Box<[u8]>> {
     lines.find_map(|line| id_of(line.strip_prefix(b"data:")?))
 }
 
-/// The id of an object whose end may be missing.
+/// Finds the id of an object whose end may be missing.
 fn id_of(object: &[u8]) -> Option<Box<[u8]>> {
     let mut cursor = Cursor::new(object, TokenEstimate::Utf8);
     let mut id = None;
     if cursor.peek() == b'{' {
-        // What was read before the end of the bytes counts.
+        // Members before the end of the bytes count.
         _ = cursor.members(Members::named(Member::of), |cursor, member, kind| {
             match (member, kind) {
                 (Member::Id, b'"') => read_id(cursor, &mut id),

@@ -73,8 +73,8 @@ impl Cursor<'_> {
             return Err(Syntax::Digit);
         }
         self.at = at;
-        // Up to this length the value did not wrap. A longer number has no leading zeros, so it exceeds
-        // `u32::MAX`.
+        // Up to this length the value did not wrap. A longer number has no leading zeros, so it
+        // exceeds `u32::MAX`.
         let value = if count <= EXACT_DIGITS { value } else { u64::MAX };
         Ok(u32::try_from(value).unwrap_or(u32::MAX))
     }

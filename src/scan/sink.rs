@@ -9,6 +9,6 @@ pub trait OutlineSink {
     fn room(&mut self) -> &mut [u8];
     /// Appends the first `count` bytes of the room.
     fn fill(&mut self, count: usize);
-    /// Whether the sink ignores further pieces, so that the walk may stop.
+    /// Returns whether the sink ignores further pieces, so that the walk may stop.
     fn is_full(&self) -> bool;
 }

@@ -1,6 +1,6 @@
-//! Observes a stream of server-sent events or JSON lines: which events carry tokens, whether the stream
-//! has completed or failed, and the usage it reports. The scanner reads lines in place and copies only
-//! those that a chunk boundary splits; the relay forwards the bytes regardless.
+//! Observes a stream of server-sent events or JSON lines: the events that carry tokens, the
+//! completion or failure of the stream, and the usage it reports. The scanner reads lines in place
+//! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
 
 use std::sync::LazyLock;
 
@@ -16,12 +16,12 @@ use crate::wire::split_at;
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
-/// The members by which chats, completions and messages say why their generation has ended.
+/// The members in which chats, completions and messages report why their generation ended.
 static REASONS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
-/// The longest line that is read whole. Of a longer line only the end is read, to find the usage.
+/// The longest line that is read whole. Only the end of a longer line is read, to find the usage.
 const LONGEST_LINE: usize = 16 << 10;
 /// The bytes of a longer JSON line that are read for tokens.
 const LINE_START: usize = 4 << 10;
@@ -33,14 +33,14 @@ const LINE_TAIL: usize = 4 << 10;
 pub struct Progress {
     /// Events of this chunk that carry a token.
     pub tokens: u32,
-    /// Whether the stream has reported completion so far.
+    /// True if the stream has reported completion so far.
     pub done: bool,
-    /// Whether the stream has reported an error so far.
+    /// True if the stream has reported an error so far.
     pub error: bool,
 }
 
-/// Splits a stream of server-sent events into lines and counts their tokens. A chunk may end anywhere,
-/// even inside a character: the totals do not depend on the chunks.
+/// Splits a stream of server-sent events into lines and counts their tokens. A chunk may end
+/// anywhere, even inside a character: the totals do not depend on the chunks.
 #[derive(Debug)]
 pub struct EventScanner {
     form: EventForm,
@@ -50,11 +50,11 @@ pub struct EventScanner {
     partial_is_long: bool,
     after_carriage_return: bool,
     at_boundary: bool,
-    /// Whether the current event has a name that ends the stream.
+    /// True if the name of the current event ends the stream.
     event_ends: bool,
     tokens: u32,
     done: bool,
-    /// Whether an event has said why the generation ended.
+    /// True if an event has reported why the generation ended.
     has_reason: bool,
     error: bool,
     usage: Option<Usage>,
@@ -79,8 +79,8 @@ impl EventScanner {
         }
     }
 
-    /// Whether the stream has an ending of its dialect. Not every engine sends `[DONE]`, and the streams of some
-    /// operations have no last event.
+    /// Returns whether the stream has ended as its dialect requires. Not every engine sends
+    /// `[DONE]`, and the streams of some operations have no last event.
     pub fn has_finished(&self) -> bool {
         self.done || self.has_reason || self.form == EventForm::Any
     }
@@ -110,17 +110,17 @@ impl EventScanner {
         Progress { tokens: self.tokens, done: self.done, error: self.error }
     }
 
-    /// The token counts that the stream has reported so far.
+    /// Returns the token counts that the stream has reported so far.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// How the stream is framed.
+    /// Returns the framing of the stream.
     pub fn framing(&self) -> StreamFraming {
         self.framing
     }
 
-    /// Whether no event is incomplete, so that penstock may insert another event here.
+    /// Returns whether no event is incomplete, so that penstock may insert another event here.
     pub fn at_boundary(&self) -> bool {
         self.at_boundary
     }
@@ -136,7 +136,7 @@ impl EventScanner {
         }
         if !self.partial_is_long {
             self.partial_is_long = true;
-            // Not read, so it may have said why the generation ended.
+            // The line is not read, so it may have reported why the generation ended.
             self.has_reason = true;
             self.begin_long_line(piece);
         }
@@ -236,7 +236,8 @@ impl EventScanner {
             _ = self.read_rest(data);
         }
         let usage = find_usage(data);
-        // llama.cpp's own counts are five searches more. Only the last event has them, and no token.
+        // The counts in llama.cpp's own format take five more searches. Only the last event has
+        // them, and no token.
         self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
     }
 
@@ -356,7 +357,7 @@ fn has_token_in_delta(data: &[u8]) -> bool {
     })
 }
 
-/// Whether a member of a delta carries tokens.
+/// The frequent members of a delta; the value is true if they carry tokens.
 const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
     [(b"content\":", true), (b"type\":", false), (b"text\":", true), (b"role\":", false)];
 

@@ -1,4 +1,5 @@
-//! `stream_options`: whether a stream is to end with its usage, and how the body is edited so that it does.
+//! `stream_options`: detects whether a stream will end with its usage, and edits the body so that
+//! it does.
 
 use super::UsageEdit;
 use super::cursor::{Cursor, Members, Syntax};
@@ -6,19 +7,19 @@ use super::to_offset;
 use super::twin::twin_among;
 use crate::units::ByteSpan;
 
-/// The value of the member.
+/// The value of `stream_options`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum StreamOptions {
     #[default]
     Missing,
-    /// No object.
+    /// A value that is not an object.
     Other(ByteSpan),
-    /// An object without `include_usage`, and where its first member begins.
+    /// An object without `include_usage`, and the offset of its first member.
     Without {
         start: u32,
         is_empty: bool,
     },
-    /// `include_usage` is not true.
+    /// An `include_usage` that is not true.
     Excluded(ByteSpan),
     Included,
 }
@@ -52,7 +53,8 @@ impl StreamOptions {
         Ok(found.unwrap_or(Self::Without { start: to_offset(start + 1), is_empty }))
     }
 
-    /// The edit that requests usage, in a body where a member can be inserted at `insertion`.
+    /// Returns the edit that requests usage. `insertion` is the offset at which the body can take a
+    /// member.
     pub(super) fn usage_edit(self, insertion: u32) -> Option<UsageEdit> {
         let at = |offset| ByteSpan { start: offset, end: offset };
         let (span, text) = match self {
@@ -70,7 +72,7 @@ impl StreamOptions {
 #[derive(Debug, Clone, Copy)]
 enum OptionName {
     IncludeUsage,
-    /// An engine may read it as this member.
+    /// A name that an engine may read as this member.
     Twin(&'static str),
     Other,
 }

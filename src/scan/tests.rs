@@ -1,8 +1,7 @@
 //! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in
 //! `oracle`, rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`,
-//! what counts beside text in
-//! `prompt_tokens`, requests of agents in `agents`, counted allocations in `allocations`, and the
-//! token estimate compared with real counts in `estimate`.
+//! prompt parts other than text in `prompt_tokens`, requests of agents in `agents`, counted
+//! allocations in `allocations`, and the token estimate compared with real counts in `estimate`.
 
 mod agents;
 mod allocations;
@@ -28,7 +27,7 @@ fn scan_chat(body: &str) -> Result<RequestProfile, ScanError> {
     scan_as(Operation::Chat, body)
 }
 
-/// The length of a decoded text in the unit of an estimate, found the slow way.
+/// Returns the length of a decoded text in the unit of an estimate, computed naively.
 fn length(text: &str, estimate: TokenEstimate) -> usize {
     let weigh = |character: char| match character {
         '\u{10000}'.. => 4,

@@ -1,5 +1,5 @@
-//! Reads strings, where a scan spends most of its time, and records facts about them. Short strings are
-//! read word by word, long ones by `memchr` in windows.
+//! Reads strings, where a scan spends most of its time, and records facts about them. Short strings
+//! are read word by word, long ones by `memchr` in windows.
 
 use memchr::memchr2;
 
@@ -28,14 +28,14 @@ pub(super) struct Text {
     pub(super) start: usize,
     /// The offset of the closing quote.
     pub(super) end: usize,
-    /// By how much the escapes exceed the decoded text, in the unit of the token estimate.
+    /// The length by which the escapes exceed the decoded text, in the unit of the token estimate.
     excess: usize,
     /// The highest bit of some byte is set if the string is not ASCII.
     pub(super) high: u64,
 }
 
 impl Text {
-    /// Whether the string contains escapes.
+    /// Returns whether the string contains escapes.
     #[inline(always)]
     pub(super) fn is_escaped(self) -> bool {
         self.excess != 0
@@ -93,7 +93,8 @@ impl<'a> Cursor<'a> {
         self.hard_string(high)
     }
 
-    /// Moves to the word with the next stop; `None` if it is far away or too close to the end of the body.
+    /// Moves to the word with the next stop; `None` if it is far away or too close to the end of
+    /// the body.
     #[inline(always)]
     fn find_near_stop(&mut self, high: &mut u64) -> Option<Stop> {
         let mut at = self.at;
@@ -122,7 +123,8 @@ impl<'a> Cursor<'a> {
     #[inline(never)]
     fn hard_string(&mut self, mut high: u64) -> Result<(), Syntax> {
         let mut excess = 0;
-        // Files in base64 are read in one pass; the first space shows that the string is no such file.
+        // Files in base64 are read in one pass; the first space shows that the string is no such
+        // file.
         let mut len = FIRST_DENSE_WINDOW;
         while let Some(window) = self.bytes.get(self.at..self.at + len)
             && is_dense(window)
@@ -192,7 +194,7 @@ impl<'a> Cursor<'a> {
         Err(Syntax::Character)
     }
 
-    /// Consumes one escape. Returns by how much it exceeds the decoded text.
+    /// Consumes one escape. Returns the length by which it exceeds the decoded text.
     #[inline]
     fn escape(&mut self) -> Result<usize, Syntax> {
         self.at += 1;
@@ -214,7 +216,8 @@ impl<'a> Cursor<'a> {
             unit @ 0..0x80 => (6, 1, unit),
             unit @ 0x80..0x800 => (6, 2, unit),
             unit @ 0xd800..0xdc00 => {
-                // A lone surrogate has no UTF-8 form; backends that accept it fail later, in the tokenizer.
+                // A lone surrogate has no UTF-8 form; backends that accept it fail later, in the
+                // tokenizer.
                 if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
                     return Err(Syntax::Surrogate);
                 }
@@ -270,7 +273,8 @@ impl<'a> Cursor<'a> {
         }
         let raw = self.raw(text);
         match self.estimate {
-            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it has bytes.
+            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it
+            // has bytes.
             TokenEstimate::Auto => (length + weigh(raw)).saturating_sub(raw.len() as u64),
             TokenEstimate::Chars => length - count_continuations(raw),
             TokenEstimate::Utf8 => length,

@@ -1,12 +1,12 @@
-//! Twins: names that an engine may read as a field that penstock decides by, although they are written
-//! otherwise. Ollama decodes JSON with Go's `encoding/json`, which folds case, Unicode's two letters that fold to
-//! ASCII included, and takes the last of several. A request with a twin is refused: penstock would check one
-//! value, and the engine use another.
+//! Twins: names in another spelling that an engine may read as a field that penstock decides by.
+//! Ollama decodes JSON with Go's `encoding/json`, which folds case (including the two Unicode
+//! letters that fold to ASCII) and takes the last of several members. A request with a twin is
+//! refused: otherwise penstock would check one value, and the engine use another.
 
 use super::cursor::{Cursor, Members};
 use super::{ScanError, TokenEstimate};
 
-/// The fields that penstock decides by, in any operation: what is read at the top of a body.
+/// The fields that penstock decides by, in any operation: the members read at the top of a body.
 const DECIDING: &[&str] = &[
     "model",
     "name",
@@ -51,7 +51,8 @@ const DECIDING: &[&str] = &[
     "input_suffix",
 ];
 
-/// The fields of these that decide in a query as well, where an engine may look for them.
+/// The number of these fields, from the start, that also decide in a query, where an engine may
+/// look for them.
 const IN_QUERY: usize = 16;
 
 /// U+017F in UTF-8, which folds to `s`.
@@ -59,7 +60,7 @@ const LONG_S: &[u8] = "\u{17f}".as_bytes();
 /// U+212A in UTF-8, which folds to `k`.
 const KELVIN: &[u8] = "\u{212a}".as_bytes();
 
-/// Whether an engine that folds case reads `name` as `field`, which is in lower case.
+/// Returns whether an engine that folds case reads `name` as `field`, which is in lower case.
 pub fn folds_to(name: &[u8], field: &str) -> bool {
     let mut rest = name;
     for wanted in field.bytes() {
@@ -77,7 +78,7 @@ pub fn folds_to(name: &[u8], field: &str) -> bool {
     rest.is_empty()
 }
 
-/// The field among `fields` that `name` is a twin of; none for a name that is one of them.
+/// Returns the field among `fields` that `name` is a twin of; `None` if `name` is one of them.
 #[inline]
 pub(super) fn twin_among(name: &[u8], fields: &[&'static str]) -> Option<&'static str> {
     // Every field is in lower case, so nearly no name needs more than this.
@@ -92,13 +93,13 @@ fn find_twin(name: &[u8], fields: &[&'static str]) -> Option<&'static str> {
     fields.iter().copied().find(|field| folds_to(name, field))
 }
 
-/// The field that a member of a body is a twin of.
+/// Returns the field that a member of a body is a twin of.
 #[inline]
 pub(super) fn twin_of(name: &[u8]) -> Option<&'static str> {
     twin_among(name, DECIDING)
 }
 
-/// The field that a name in a query, decoded, stands for in any spelling.
+/// Returns the field that a decoded name in a query stands for, in any spelling.
 pub fn deciding_in_query(name: &str) -> Option<&'static str> {
     let fields = DECIDING.get(..IN_QUERY).unwrap_or(DECIDING);
     // Frameworks read `model[]` and `model[0]` as `model`, and skip blanks around it.
@@ -106,16 +107,17 @@ pub fn deciding_in_query(name: &str) -> Option<&'static str> {
     fields.iter().copied().find(|field| folds_to(plain.as_bytes(), field))
 }
 
-/// Checks the members at the top of a JSON body that is read elsewhere: none is a twin, and none that decides is
-/// taken back by null, which to Go is no value. Bodies that are no JSON are left to their reader.
+/// Checks the members at the top of a JSON body that is read elsewhere: none may be a twin, and no
+/// field that penstock decides by may be repeated as null, which Go ignores, or as an object or
+/// array. Bodies that are not JSON are left to their reader.
 ///
 /// # Errors
-/// [`ScanError::Twin`] where there is one.
+/// [`ScanError::Twin`] if there is one.
 pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
     let mut cursor = Cursor::new(body, TokenEstimate::Utf8);
     let (mut seen, mut twin) = (0_u64, None);
     if cursor.peek() == b'{' {
-        // What does not parse is refused by the reader of the body.
+        // The reader of the body refuses what does not parse.
         _ = cursor.members(Members::named(Found::of), |cursor, found, kind| {
             match found {
                 Found::Twin(field) => twin = Some(field),
@@ -134,7 +136,7 @@ pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
     twin.map_or(Ok(()), |field| Err(ScanError::Twin { field }))
 }
 
-/// What a member of such a body is.
+/// The meaning of a member of such a body.
 #[derive(Debug, Clone, Copy)]
 enum Found {
     Deciding(usize),

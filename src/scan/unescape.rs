@@ -1,5 +1,5 @@
-//! Decodes JSON string escapes, character by character. Only the rare names and values with escapes need
-//! it; the cursor has already validated them.
+//! Decodes JSON string escapes, character by character. Only the rare names and values with escapes
+//! need it; the cursor has already validated them.
 
 use crate::wire::before;
 

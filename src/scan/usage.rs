@@ -1,8 +1,9 @@
-//! Finds the token counts that a backend reports, in the last bytes of a response or in one event of a
-//! stream. The response itself is not stored, and counts that cannot be parsed are not an error.
+//! Finds the token counts that a backend reports, in the last bytes of a response or in one event
+//! of a stream. The response itself is not stored, and counts that cannot be parsed are not an
+//! error.
 //!
-//! Three forms exist: the `usage` object of OpenAI and Anthropic, and the counts that llama.cpp and Ollama
-//! put beside the text in their own dialects, llama.cpp also as `timings`.
+//! Three forms exist: the `usage` object of OpenAI and Anthropic, and the counts that llama.cpp and
+//! Ollama put beside the text in their own dialects, llama.cpp also as `timings`.
 
 use std::sync::LazyLock;
 
@@ -13,15 +14,16 @@ use super::cursor::{Cursor, Members, Syntax};
 
 static USAGE: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"usage\""));
 static TIMINGS: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"timings\""));
-/// The prompt's tokens, as llama.cpp and Ollama name them.
+/// The names of the prompt's token count in llama.cpp and Ollama.
 static PROMPT: LazyLock<[MemberName; 2]> = LazyLock::new(|| {
     [MemberName::new("\"tokens_evaluated\""), MemberName::new("\"prompt_eval_count\"")]
 });
-/// The response's tokens, as llama.cpp and Ollama name them.
+/// The names of the response's token count in llama.cpp and Ollama.
 static COMPLETION: LazyLock<[MemberName; 2]> =
     LazyLock::new(|| [MemberName::new("\"tokens_predicted\""), MemberName::new("\"eval_count\"")]);
 
-/// The number of members of one name that are tried in one tail. It bounds the work for a hostile response.
+/// The number of members of one name that are tried in one tail. It bounds the work for a hostile
+/// response.
 const ATTEMPTS: usize = 16;
 
 /// The token counts that a backend reported for a request.
@@ -33,24 +35,24 @@ pub struct Usage {
     pub completion_tokens: Option<u32>,
     /// Tokens of the prompt that came from a cache.
     pub cached_tokens: Option<u32>,
-    /// The counts that were above what the request can have had, and were cut to it.
+    /// The counts that exceeded the bounds of the request and were cut to them.
     pub cut: CutCounts,
 }
 
-/// Which of the counts were cut.
+/// The counts that were cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CutCounts {
-    /// Those of the prompt.
+    /// True if the prompt's count was cut.
     pub prompt: bool,
-    /// Those of the response.
+    /// True if the response's count was cut.
     pub completion: bool,
-    /// Those that came from a cache.
+    /// True if the count of cached tokens was cut.
     pub cached: bool,
 }
 
 impl Usage {
-    /// These counts, completed by `earlier` ones: a stream may report the prompt's tokens at its start
-    /// and the response's at its end.
+    /// These counts, completed by `earlier` ones: a stream may report the prompt's tokens at its
+    /// start and the response's at its end.
     #[must_use]
     pub fn or(self, earlier: Self) -> Self {
         Self {
@@ -62,7 +64,8 @@ impl Usage {
     }
 
     fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
-        // Anthropic counts what a cache had and what it took in beside `input_tokens`; the others include it.
+        // Anthropic counts cache reads and cache writes apart from `input_tokens`; the others
+        // include them.
         let (mut had, mut taken) = (None, None);
         cursor.members(Members::named(Count::of), |cursor, count, kind| match count {
             Count::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
@@ -169,7 +172,7 @@ impl MemberName {
         Self { any: Finder::new(quoted), last: FinderRev::new(quoted) }
     }
 
-    /// The last value of a member of that name in `tail` that `read` accepts.
+    /// Returns the last value of a member of that name in `tail` that `read` accepts.
     fn find_last<T>(
         &self,
         tail: &[u8],
@@ -193,13 +196,13 @@ impl MemberName {
     }
 }
 
-/// The counts in the last valid `usage` object of `tail`, which is the end of a response or the data of
-/// one event.
+/// Returns the counts in the last valid `usage` object of `tail`, which is the end of a response or
+/// the data of one event.
 pub fn find_usage(tail: &[u8]) -> Option<Usage> {
     USAGE.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read))
 }
 
-/// The counts in `tail` of llama.cpp's and Ollama's own APIs, which have no `usage`.
+/// Returns the counts in `tail` of llama.cpp's and Ollama's own APIs, which have no `usage`.
 pub fn find_counts(tail: &[u8]) -> Option<Usage> {
     let timings =
         TIMINGS.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read_timings));
@@ -228,7 +231,7 @@ fn read_object(
     (usage != Usage::default()).then_some(usage)
 }
 
-/// Reads a count that another member or the end of the object follows.
+/// Reads a count that is complete: followed by another member or the end of the object.
 fn whole_count(cursor: &mut Cursor<'_>, kind: u8) -> Option<u32> {
     let mut count = None;
     read_count(cursor, kind, &mut count).ok()?;

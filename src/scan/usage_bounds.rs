@@ -1,15 +1,16 @@
-//! The most tokens that a request can have had. An engine's own figures become debts, prices and predictions: one that
-//! overflows, or that is not trusted, must not lock a client out or spoil the books. A token is at least one byte of
-//! text, so that bytes bound tokens.
+//! Upper bounds of the tokens that a request can have used. An engine's counts become debts, prices
+//! and predictions: an engine that overflows or is not trusted must not lock a client out or
+//! corrupt the ledger. A token is at least one byte of text, so bytes bound tokens.
 
 use super::prompt_limit::PromptLimit;
 use super::usage::CutCounts;
 use super::{RequestProfile, Usage};
 use crate::units::TokenCount;
 
-/// The context that is assumed of a model whose context is not known.
+/// The context length assumed for a model whose context is unknown.
 const ASSUMED_CONTEXT: u32 = 131_072;
-/// The tokens that a whole response may have had without showing them, where its model's context is not known.
+/// The tokens that a whole response may have had without showing them, if its model's context is
+/// unknown.
 const HIDDEN: u32 = 32_768;
 
 /// The bounds of one request.
@@ -17,28 +18,28 @@ const HIDDEN: u32 = 32_768;
 pub struct UsageBounds {
     /// The tokens of the prompt.
     pub prompt: PromptLimit,
-    /// The tokens of the response, where the request limits them.
+    /// The tokens of the response, if the request limits them.
     pub output: Option<TokenCount>,
-    /// The context of the model that responded, where it is known.
+    /// The context of the model that responded, if known.
     pub context: Option<TokenCount>,
 }
 
-/// What passed of a response.
+/// The part of a response that has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Passed {
-    /// Bytes of its payload.
+    /// The bytes of its payload.
     pub bytes: u64,
-    /// Whether it is a stream, which shows what it has.
+    /// True if it is a stream, which shows all its tokens.
     pub is_stream: bool,
 }
 
 impl UsageBounds {
-    /// The bounds of a request on a model with that context.
+    /// Returns the bounds of a request on a model with the given context.
     pub fn of(request: &RequestProfile, context: Option<TokenCount>) -> Self {
         Self { prompt: request.prompt_limit, output: request.output_limit, context }
     }
 
-    /// The counts of an engine, none above what can have been.
+    /// Returns the counts of an engine, each cut to its bound.
     #[must_use]
     pub fn apply(&self, usage: Usage, passed: Passed) -> Usage {
         let context = self.context.map(|context| context.0);
@@ -63,7 +64,7 @@ impl UsageBounds {
 }
 
 impl Passed {
-    /// The most tokens of a response that no limit bounds.
+    /// Returns the upper bound of a response's tokens if the request sets no limit.
     fn most(self, context: Option<u32>) -> u32 {
         let shown = u32::try_from(self.bytes).unwrap_or(u32::MAX);
         match (self.is_stream, context) {
@@ -133,7 +134,7 @@ mod tests {
             let body = serde_json::json!({"model": "m", "messages": vec![message; turns]}).to_string();
             let request =
                 scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
-            // A token for each byte, and a large template.
+            // One token for each byte, and a large template.
             let prompt = u32::try_from(turns * (text.len() + 30) + 30).unwrap();
             let usage = Usage {
                 prompt_tokens: Some(prompt),

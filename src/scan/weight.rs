@@ -1,10 +1,11 @@
-//! The length of what an engine reads as JSON: definitions of tools, schemas, arguments of calls.
+//! The length of the JSON that an engine reads: definitions of tools, schemas, arguments of calls.
 
 use super::bytes::{HIGH, count_continuations, is_dense, weigh};
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 
-/// The text that a name or a value in JSON counts beside its characters: one and a half tokens for
-/// its quotes, colons, commas and braces. Measured on definitions of tools, for six vocabularies.
+/// The length counted for each name or value in JSON in addition to its characters: one and a half
+/// tokens for its quotes, colons, commas and braces. Measured on definitions of tools, for six
+/// vocabularies.
 const TEXT_PER_VALUE: u64 = 6;
 /// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of
 /// an image, by its size and the model; its size is not in the request.
@@ -13,7 +14,7 @@ const TOKENS_PER_BLOB: u64 = 768;
 /// base64.
 const SHORTEST_BLOB: usize = 1 << 10;
 
-/// What `count` images count.
+/// Returns the length counted for `count` images.
 pub(super) fn weigh_blobs(count: u64) -> u64 {
     count * TOKENS_PER_BLOB * TEXT_PER_TOKEN
 }
@@ -34,9 +35,8 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Adds a string, of which `raw` are the bytes as written and `length` is the decoded length. A
-    /// length that was measured as if all was ASCII comes with `high`, whose highest bits show whether
-    /// it was.
+    /// Adds a string. `raw` are the bytes as written, `length` is the decoded length. If `length`
+    /// was measured as if the string was ASCII, the highest bits of `high` show whether it was.
     #[inline(always)]
     pub(super) fn add_string(&mut self, raw: &[u8], length: u64, high: u64) {
         self.text += length;
@@ -85,12 +85,12 @@ impl Weight {
         self.blobs += other.blobs;
     }
 
-    /// The length of all of it as JSON.
+    /// Returns the length of all values as JSON.
     pub(super) fn as_json(self) -> u64 {
         self.text + self.values * TEXT_PER_VALUE
     }
 
-    /// The same, but strings in base64 count as images.
+    /// Returns the same length, but with strings in base64 counted as images.
     pub(super) fn with_blobs(self) -> u64 {
         self.as_json().saturating_sub(self.blob_text) + weigh_blobs(self.blobs)
     }

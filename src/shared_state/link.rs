@@ -23,31 +23,32 @@ use crate::tls::ClientTls;
 const ADMIT: &str = include_str!("admit.lua");
 const SETTLE: &str = include_str!("settle.lua");
 const LOAD: &str = include_str!("load.lua");
-/// Time to connect, and for what no request waits for.
+/// The timeout of a connection attempt, and of commands that no request waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why the server does not do what it should.
+/// The reason for which a command to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    /// The server or the connection.
+    /// An error of the server or the connection.
     #[error("{0}")]
     Redis(#[from] RedisError),
-    /// There is no connection, or no TLS on it.
+    /// A failure to connect, or to set up TLS.
     #[error("{0}")]
     Connect(#[from] io::Error),
-    /// It took too long.
+    /// A timeout.
     #[error("the server did not respond within 1 s")]
     Late(#[from] Elapsed),
-    /// There is no address.
+    /// No address is configured.
     #[error("no server is configured")]
     NoAddress,
-    /// What is to be sent cannot be written.
+    /// A value cannot be serialized.
     #[error("{0}")]
     Report(#[from] serde_json::Error),
 }
 
 impl LinkError {
-    /// Whether the server is there, and does not want the command: another program has keys of the same name, say.
+    /// Returns whether the server is reachable but refuses the command, for example because another
+    /// program uses keys of the same name.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Redis(error) => {
@@ -59,34 +60,35 @@ impl LinkError {
     }
 }
 
-/// What a penstock reports of its requests in flight, and what it knows of the others.
+/// A replica's report of its requests in flight, and the reports it knows of other replicas.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
-    /// The names of the reports, their versions and when they end.
+    /// The keys of the reports, of their versions and of their ends.
     pub(super) keys: [String; 3],
-    /// This penstock.
+    /// The name of this replica.
     pub(super) instance: &'a str,
-    /// How long its report counts.
+    /// The time for which its report counts.
     pub(super) lease: Duration,
     /// The version of its report.
     pub(super) version: u64,
-    /// Empty where it is unchanged.
+    /// The report; empty if unchanged.
     pub(super) report: &'a str,
-    /// Other penstocks, and the versions of their reports.
+    /// The other replicas, with the versions of their reports.
     pub(super) known: Vec<(&'a str, &'a str)>,
 }
 
-/// A connection, shared by all requests: commands are sent one behind the other.
+/// A connection, shared by all requests: commands are pipelined.
 pub(super) struct Link {
     connection: MultiplexedConnection,
     name: String,
-    /// The names of the scripts in the server.
+    /// The hashes of the scripts on the server.
     admit: String,
     settle: String,
     load: String,
 }
 
-/// A connection to the first address of a name that accepts one: some may lead nowhere.
+/// Connects to the first address of a name that accepts a connection, because some may be
+/// unreachable.
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut dialing: JoinSet<_> =
         lookup_host((host, port)).await?.map(TcpStream::connect).collect();
@@ -100,13 +102,13 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(reason)
 }
 
-/// A connection in plain text becomes one with TLS.
+/// Turns a connection in plain text into one with TLS.
 async fn secure(
     socket: TcpStream,
     tls: &ClientTls,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let mut config = ClientConfig::clone(&tls.config());
-    // Those for HTTP: some servers refuse what they do not know.
+    // The configured protocols are those of HTTP, and some servers refuse unknown ones.
     config.alpn_protocols.clear();
     let name = ServerName::try_from(tls.server_name().to_owned()).map_err(io::Error::other)?;
     TlsConnector::from(Arc::new(config)).connect(name, socket).await
@@ -120,7 +122,7 @@ async fn open(
     let patience = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     let opening = MultiplexedConnection::new_with_config(login, stream, patience);
     let (connection, driver) = timeout(PATIENCE, opening).await??;
-    // It ends with the last clone of the connection.
+    // The task ends with the last clone of the connection.
     tokio::spawn(driver);
     Ok(connection)
 }
@@ -159,7 +161,7 @@ impl Link {
         &self.name
     }
 
-    /// Runs the script that admits a request with so many tokens under a lease.
+    /// Runs the script that admits a request with a number of tokens under a lease.
     pub(super) async fn admit(
         &self,
         keys: &[String],
@@ -196,7 +198,7 @@ impl Link {
         self.send(all).await
     }
 
-    /// Reports what is in flight, and returns what others have: see `load.lua`.
+    /// Reports this replica's load, and returns the load of the others: see `load.lua`.
     pub(super) async fn exchange(
         &self,
         exchange: &Exchange<'_>,
@@ -210,7 +212,8 @@ impl Link {
         Ok(script.query_async(&mut self.connection.clone()).await?)
     }
 
-    /// Extends leases by the server's clock. Shows that the server is there where there are none.
+    /// Extends leases by the server's clock. Without leases it only checks that the server
+    /// responds.
     pub(super) async fn renew(
         &self,
         leases: &[(String, String)],

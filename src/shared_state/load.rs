@@ -1,8 +1,9 @@
-//! What penstocks have in flight, shared with each other: five times a second each reports what has changed and reads
-//! what the others report, by one script in one round trip. No request waits for it. While the server is gone the last
-//! numbers hold for a lease, and then none.
+//! The load of replicas in flight, shared with each other. Five times a second each replica reports
+//! changes and reads the reports of the others, by one script in one round trip. No request waits
+//! for it. If the server is gone, the last numbers hold for the time of a lease, and then count as
+//! zero.
 //!
-//! What the server holds may be anything: it is bounded here, and by [`Fleet::apply_others`].
+//! The server may hold anything, so reports are bounded here and by [`Fleet::apply_others`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,34 +17,34 @@ use super::link::{Exchange, Link, LinkError};
 use crate::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
 use crate::routing::Generation;
 
-/// How long a report of a penstock counts that is about to exit.
+/// The time for which the report of a replica counts that is about to exit.
 const LAST_LEASE: Duration = Duration::from_secs(1);
 /// The longest report that is read, in bytes.
 const LONGEST: usize = 1 << 20;
-/// The most other penstocks whose reports count.
+/// The most other replicas whose reports count.
 const MOST_PENSTOCKS: usize = 64;
 
-/// What was reported and read.
+/// The reports that were sent and read.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// The version of the own report, and its text, as far as the server has it.
+    /// The version of this replica's report, and its text, as far as the server has it.
     version: u64,
     sent: String,
-    /// The reports of others, with their versions.
+    /// The reports of other replicas, with their versions.
     others: HashMap<String, (String, LoadReport)>,
 }
 
-/// What came of reading a response.
+/// The result of reading a response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Merged {
-    /// Whether anything is new.
+    /// True if anything changed.
     pub(super) is_new: bool,
-    /// Reports that cannot be read: they count as empty.
+    /// The number of unreadable reports, which count as empty.
     pub(super) unreadable: u64,
 }
 
 impl Board {
-    /// Takes over the reports of a response; those of penstocks that are not in it are gone.
+    /// Takes over the reports of a response; reports that it no longer contains are dropped.
     pub(super) fn merge(&mut self, response: &[Vec<u8>]) -> Merged {
         let mut merged = Merged::default();
         let Some((is_held, others)) = response.split_first() else { return merged };
@@ -70,7 +71,7 @@ impl Board {
         merged
     }
 
-    /// Forgets all that depends on the server. Returns whether others counted.
+    /// Forgets all that depends on the server. Returns whether other replicas counted.
     fn forget(&mut self) -> bool {
         self.sent.clear();
         !std::mem::take(&mut self.others).is_empty()
@@ -89,8 +90,8 @@ fn read(text: &[u8]) -> Option<LoadReport> {
 }
 
 impl SharedState {
-    /// Shares what the fleet of the generation in force has in flight, and while the process drains only for a moment from
-    /// report to report, so that its end is seen; never returns.
+    /// Shares the load in flight of the current generation's fleet; never returns. While the
+    /// process drains, each report holds only for a moment, so that its end is noticed.
     pub async fn share_load(
         self: Arc<Self>,
         generation: impl Fn() -> Arc<Generation>,
@@ -148,12 +149,14 @@ impl SharedState {
         board.sent = text;
         let merged = board.merge(&response);
         self.errors.fetch_add(merged.unreadable, Ordering::Relaxed);
-        // Each time: a reload may have brought backends that others have long had requests on.
+        // Each time, because a reload may have added backends on which others have had requests for
+        // long.
         fleet.apply_others(&board.reports());
         Ok(())
     }
 
-    /// What the server refuses of this is no reason to do without the rest.
+    /// Counts a failed exchange. If the server refuses this command, the connection stays in use
+    /// for the others.
     fn note_exchange_error(&self, link: &Arc<Link>, error: &LinkError) {
         if error.is_refusal() {
             self.errors.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +166,7 @@ impl SharedState {
         }
     }
 
-    /// Other penstocks whose requests in flight count.
+    /// The number of other replicas whose requests in flight count.
     pub fn penstocks(&self) -> usize {
         self.penstocks.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! A request's part of the shared limits. Its end is reported when the permit is settled or dropped.
+//! A request's part of the shared limits. Its end is reported when the permit is settled or
+//! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +13,14 @@ pub(super) struct Settlement {
     pub(super) keys: Vec<String>,
     pub(super) limits: Vec<RateLimits>,
     pub(super) lease: u64,
-    /// The server's day when tokens were reserved.
+    /// The server's day on which tokens were reserved.
     pub(super) day: i64,
     pub(super) reserved: u64,
-    /// Tokens to add to those reserved, or, negative, to give back.
+    /// The tokens to add to the reserved ones, or to give back if negative.
     pub(super) change: i64,
 }
 
-/// What a request holds of the shared limits.
+/// A request's part of the shared limits.
 #[derive(Debug)]
 pub struct SharedPermit {
     shared: Arc<SharedState>,
@@ -32,7 +33,8 @@ impl SharedPermit {
         Self { shared, reserved, is_settled: AtomicBool::new(false) }
     }
 
-    /// Ends the request with the tokens it has used; `None`: with those reserved. Only the first call counts.
+    /// Ends the request with the tokens it has `used`, or with the reserved ones for `None`. Only
+    /// the first call counts.
     pub fn settle(&self, used: Option<u64>) {
         if self.is_settled.swap(true, Ordering::AcqRel) {
             return;

@@ -1,9 +1,10 @@
-//! The capacity of a fleet for a workload: the rate up to which it keeps up. Beyond it the queue grows for as long as
-//! requests arrive.
+//! The capacity of a fleet for a workload: the highest rate at which it keeps up. Beyond it the
+//! queue grows for as long as requests arrive.
 //!
-//! It is a figure of the engines and the workload, the same for every configuration that is compared: the preset
-//! `balanced` decides, nothing is refused, and no client leaves. Long prompts, caches and preemptions make what a full
-//! fleet completes a bad estimate of it, in both directions, so that it is searched for.
+//! Capacity is a property of the engines and the workload, the same for every configuration that is
+//! compared: the preset `balanced` routes, nothing is refused, and no client leaves. The throughput
+//! of a full fleet is a poor estimate of it, in both directions, because of long prompts, caches
+//! and preemptions. So it is searched for.
 
 use super::experiment::{Setting, Variant};
 use super::stationarity::is_stationary;
@@ -11,14 +12,14 @@ use super::workload::Workload;
 use super::world::WorldError;
 use crate::config::{Config, Strategy};
 
-/// The preset that decides.
+/// The preset that routes during the search.
 const PRESET: &str = "balanced";
-/// The search ends when the rate that is too high is at most this many times the one that is not.
+/// The ratio of the lowest failing rate to the highest sustained rate at which the search ends.
 const PRECISION: f64 = 1.05;
-/// The most runs of a search.
+/// The maximum number of runs per search.
 const MAX_RUNS: usize = 40;
 
-/// Finds the capacity in requests per second; `None` for requests that all arrive at once.
+/// Finds the capacity in requests per second; returns `None` if all requests arrive at once.
 ///
 /// # Errors
 /// [`WorldError`] when the fleet cannot be built.
@@ -56,7 +57,8 @@ pub fn capacity(
         }
         speed = match () {
             () if missed.is_infinite() => kept * 2.0,
-            // What a full fleet completed is near enough to go on from, however far beyond it the workload is.
+            // However far the workload exceeds capacity, the throughput of a full fleet is close
+            // enough to continue from.
             () if kept == 0.0 => (missed / 2.0).min(run.completed_rate() / rate),
             () => libm::sqrt(kept * missed),
         };
@@ -64,8 +66,8 @@ pub fn capacity(
     Ok(Some(rate * if missed.is_infinite() { kept } else { libm::sqrt(kept * missed) }))
 }
 
-/// The configuration without what refuses requests or has them wait. Engines that load models on demand keep their
-/// strategy: where a model is decides there.
+/// Returns the configuration without limits and queues. Engines that load models on demand keep
+/// their strategy: there the placement of models determines the result.
 fn unlimited(config: &Config, is_on_demand: bool) -> Config {
     let mut config = config.clone();
     let routing = &mut config.routing;
@@ -84,7 +86,7 @@ fn unlimited(config: &Config, is_on_demand: bool) -> Config {
     config
 }
 
-/// The workload with clients that wait, all of the same priority.
+/// Returns the workload with clients that never leave, all of the same priority.
 fn patient(mut workload: Workload) -> Workload {
     for request in &mut workload.requests {
         (request.patience_ms, request.priority) = (0, 0);

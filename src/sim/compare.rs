@@ -1,19 +1,19 @@
-//! Paired comparisons: the same seeds in both arms, differences with intervals, and a verdict that may be
-//! "cannot tell".
+//! Paired comparisons: the same seeds in both arms, differences with intervals, and a verdict that
+//! may be "cannot tell".
 
 use super::statistics::{Interval, mean};
 use super::summary::{Load, Summary};
 
-/// Which way is better.
+/// The direction in which a figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aim {
-    /// Less.
+    /// A lower figure is better.
     Less,
-    /// More.
+    /// A higher figure is better.
     More,
 }
 
-/// The figures that are compared.
+/// The figures that are compared, each with its better direction.
 pub const COMPARED: &[(&str, Aim)] = &[
     ("ttft_mean", Aim::Less),
     ("ttft_p50", Aim::Less),
@@ -25,30 +25,31 @@ pub const COMPARED: &[(&str, Aim)] = &[
     ("goodput", Aim::More),
 ];
 
-/// What a comparison shows.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The other arm is better than the base.
     Better,
-    /// It is worse.
+    /// The other arm is worse than the base.
     Worse,
-    /// The difference may be chance, or the model's error.
+    /// The difference may be chance or an error of the model.
     CannotTell(Doubt),
 }
 
-/// Why a comparison shows nothing.
+/// The reason why a comparison is inconclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// One seed shows no variation.
+    /// A single seed shows no variation.
     OneSeed,
-    /// The interval has both signs in it.
+    /// The interval contains zero.
     Chance,
-    /// One arm kept up with the load and the other did not: the error of the model decides which.
+    /// One arm kept up with the load and the other did not, so the error of the model decides the
+    /// result.
     Saturation,
 }
 
 impl Verdict {
-    /// In words.
+    /// Returns the verdict in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -63,15 +64,15 @@ impl Verdict {
 /// The difference of one figure between two arms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Which figure.
+    /// The name of the figure.
     pub figure: &'static str,
     /// Its mean in the base arm.
     pub base: f64,
-    /// Its mean in the other.
+    /// Its mean in the other arm.
     pub other: f64,
-    /// The other less the base, with its interval.
+    /// The other arm minus the base, with its interval.
     pub interval: Interval,
-    /// What that shows.
+    /// The verdict on the difference.
     pub verdict: Verdict,
 }
 
@@ -94,7 +95,8 @@ pub fn difference(
     let differences: Vec<f64> = first.iter().zip(&second).map(|(a, b)| b - a).collect();
     let interval = Interval::of(&differences);
     let saturated = |arm: &[Summary]| arm.iter().filter(|one| one.load == Load::Saturated).count();
-    // Goodput counts what saturation costs; latencies of a growing queue depend on how long the run was.
+    // Goodput includes the cost of saturation; latencies of a growing queue depend on the length of
+    // the run.
     let is_uneven = (saturated(base) == 0) != (saturated(other) == 0) && aim == Aim::Less;
     let verdict = match () {
         () if differences.len() < 2 => Verdict::CannotTell(Doubt::OneSeed),

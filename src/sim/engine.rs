@@ -1,16 +1,17 @@
-//! An LLM engine with continuous batching, as vLLM's V1 scheduler works: each step takes one token of every
-//! decoding request and, within the token budget, chunks of prompts; blocks of 16 tokens hold the KV cache;
-//! who finds none free preempts the request admitted last.
+//! An LLM engine with continuous batching, modelled on vLLM's V1 scheduler. Each step computes one
+//! token of every decoding request and, within the token budget, chunks of prompts. The KV cache is
+//! divided into blocks of 16 tokens; a request that finds no free block preempts the request
+//! admitted last.
 //!
-//! **Why it is fast.** While every running request decodes and none can be admitted, `n` steps take a sum
-//! that has a closed form ([`StepTime::of_steps`], and the same for each segment of a [`StepTable`]). So the engine advances from one event (a completion, an
-//! arrival that can be admitted, a shortage of blocks) to the next, and touches a decoding request only when it
-//! starts and when it ends. The tests compare it with a loop over single steps: same steps, times and
-//! preemptions.
+//! **Why it is fast.** While every running request decodes and none can be admitted, the time of
+//! `n` steps has a closed form ([`StepTime::of_steps`], and the same for each segment of a
+//! [`StepTable`]). So the engine advances from one event (a completion, an arrival that can be
+//! admitted, a shortage of blocks) to the next, and touches a decoding request only at its start
+//! and end. Tests compare it with a loop over single steps: same steps, times and preemptions.
 //!
-//! **What would break it.** A decoding request computes one token in every step, whatever else the step does
-//! ([`Decoders`] counts on it). That holds because the token budget is at least the number of requests
-//! ([`EngineSpec::validate`]) and because at most one prompt is partly computed, which is the last admitted.
+//! **What would break it.** [`Decoders`] relies on every decoding request computing one token in
+//! every step. This holds for two reasons: the token budget is at least the number of requests
+//! ([`EngineSpec::validate`]), and at most one prompt, the last admitted, is partly computed.
 
 mod block_cache;
 mod decoders;
@@ -47,17 +48,17 @@ pub use step_table::{GridError, StepGrid, StepTable};
 pub(crate) use step_time::picoseconds;
 pub use step_time::{StepTime, StepWork};
 
-/// Tokens of one block of the KV cache.
+/// The number of tokens in one block of the KV cache.
 pub const BLOCK_TOKENS: u32 = 16;
 
-/// What happened to a request.
+/// An event in the life of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineEvent {
     /// The request.
     pub id: u32,
-    /// When, in picoseconds.
+    /// The time of the event, in picoseconds.
     pub at: u64,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
@@ -74,41 +75,41 @@ pub enum EventKind {
         /// The tokens it emitted.
         output_tokens: u32,
     },
-    /// It can never run here.
+    /// The engine can never run the request.
     Refused(RefuseReason),
 }
 
-/// What an engine reports about itself at one moment.
+/// The telemetry that an engine reports at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineTelemetry {
-    /// Requests in the batch.
+    /// The number of requests in the batch.
     pub running: usize,
-    /// Requests in the queue.
+    /// The number of requests in the queue.
     pub waiting: usize,
-    /// Blocks that running requests hold.
+    /// The number of blocks that running requests hold.
     pub used_blocks: u32,
-    /// All blocks of the KV cache.
+    /// The number of blocks in the KV cache.
     pub total_blocks: u32,
 }
 
-/// What an engine did so far.
+/// The counters of an engine since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineCounters {
-    /// Steps.
+    /// The number of steps.
     pub steps: u64,
-    /// Requests that lost their blocks and start again.
+    /// The number of requests that lost their blocks and started again.
     pub preemptions: u64,
-    /// Picoseconds in which it computed.
+    /// The time spent computing, in picoseconds.
     pub busy: u64,
-    /// Prompt tokens of admitted requests.
+    /// The prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Those of them that were in the prefix cache.
+    /// The prompt tokens that were found in the prefix cache.
     pub cached_tokens: u64,
-    /// Tokens emitted.
+    /// The number of tokens emitted.
     pub output_tokens: u64,
-    /// Models that were loaded.
+    /// The number of models that were loaded.
     pub loads: u64,
-    /// The blocks of the KV cache that requests held while it computed, times microseconds.
+    /// The integral of held KV-cache blocks over computing time, in block-microseconds.
     pub held_blocks: u64,
 }
 
@@ -125,38 +126,38 @@ impl EngineCounters {
     }
 }
 
-/// One engine. A clone goes on as the engine would.
+/// An engine. A clone continues exactly as the original would.
 #[derive(Debug, Clone)]
 pub struct Engine {
     spec: EngineSpec,
-    /// The end of the last step, or of the last idle time.
+    /// The end of the last step or of the last idle period.
     time: u64,
     requests: Requests,
-    /// The requests by their id.
+    /// The slot of each request, by its id.
     slots: HashMap<u32, u32>,
     waiting: VecDeque<u32>,
-    /// In the order of admission; the one that is partly computed, if any, is the last.
+    /// The running requests in the order of admission; a partly computed one can only be the last.
     running: Vec<u32>,
     decoders: Decoders,
     cache: BlockCache,
-    /// Empty unless each slot has its own.
+    /// The caches of the slots; empty if the slots share one cache.
     slot_caches: SlotCaches,
     plan: Option<Plan>,
-    /// Requests that end with the current step, because their clients left.
+    /// The requests that end with the current step because their clients left.
     cancelled: Vec<u32>,
     admitted: u64,
     submitted: u64,
     counters: EngineCounters,
     refused: Vec<EngineEvent>,
-    /// The step time once the current step is over.
+    /// The step time that applies after the current step.
     next_step_time: Option<StepModel>,
 }
 
 impl Engine {
-    /// An idle engine with an empty cache.
+    /// Creates an idle engine with an empty cache.
     ///
     /// # Errors
-    /// When the specification describes no engine that could run.
+    /// When the engine could not run with this specification.
     pub fn new(spec: EngineSpec) -> Result<Self, SpecError> {
         spec.validate()?;
         Ok(Self {
@@ -182,16 +183,17 @@ impl Engine {
         })
     }
 
-    /// An engine that takes its first step at `start` or later, because it is still being loaded.
+    /// Creates an engine that starts its first step at `start` or later, because it is still being
+    /// loaded.
     ///
     /// # Errors
-    /// When the specification describes no engine that could run.
+    /// When the engine could not run with this specification.
     fn starting_at(spec: EngineSpec, start: u64) -> Result<Self, SpecError> {
         Ok(Self { time: start, ..Self::new(spec)? })
     }
 
-    /// Takes a request that arrives at `now` (picoseconds), which is not before the time that the engine was
-    /// advanced to. It takes part in the first step that starts at `now` or later.
+    /// Takes a request that arrives at `now` (picoseconds), not earlier than the time the engine
+    /// was advanced to. The request takes part in the first step that starts at `now` or later.
     pub fn submit(&mut self, now: u64, request: &EngineRequest<'_>) {
         let length = self.spec.longest();
         if request.input_tokens >= length {
@@ -206,14 +208,15 @@ impl Engine {
         self.submitted += 1;
         self.slots.insert(request.id, slot);
         self.waiting.push_back(slot);
-        // Behind others it waits for them, unless it may overtake them, and in a full batch for a completion.
+        // A request waits for those ahead of it, unless it may overtake them, and in a full batch
+        // for a completion.
         let may_be_first = self.waiting.len() == 1 || self.spec.order == Order::LongestPrefix;
         if may_be_first && self.running.len() < self.spec.max_requests as usize {
             self.cut_plan(now);
         }
     }
 
-    /// Ends a request whose client left at `now`; one that runs leaves with the step that is being computed.
+    /// Ends a request whose client left at `now`; a running request leaves with the current step.
     pub fn cancel(&mut self, now: u64, id: u32) {
         let Some(slot) = self.slots.get(&id).copied() else {
             return;
@@ -232,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// When something happens next; `None` while the engine is idle.
+    /// Returns the time of the next event; `None` while the engine is idle.
     pub fn next_event(&self) -> Option<u64> {
         if let Some(refused) = self.refused.first() {
             return Some(refused.at);
@@ -244,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Computes every step that ends at `until` or before, and reports what happened in `events`, in order.
+    /// Computes every step that ends at `until` or before, and appends the events in order.
     pub fn advance(&mut self, until: u64, events: &mut Vec<EngineEvent>) {
         events.append(&mut self.refused);
         loop {
@@ -267,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// What the engine would report at `at`, which is not before the time it was advanced to.
+    /// Returns the telemetry at `at`, not earlier than the time the engine was advanced to.
     pub fn telemetry(&self, at: u64) -> EngineTelemetry {
         let started =
             self.plan.as_ref().map_or(0, |plan| plan.steps_started(at, &self.spec.step_time));
@@ -279,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// From the step after the one that is being computed at `now` on, steps take this long.
+    /// Sets the step time that applies after the step being computed at `now`.
     pub fn set_step_time(&mut self, now: u64, step_time: StepModel) {
         self.cut_plan(now);
         if self.plan.is_some() {
@@ -289,30 +292,31 @@ impl Engine {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> EngineCounters {
         self.counters
     }
 
-    /// Starts again at `now`: the cache is lost, and so is every request, whose ids are returned.
+    /// Restarts the engine at `now`: it loses its cache and all requests. Returns the ids of the
+    /// requests.
     pub fn restart(&mut self, now: u64) -> Vec<u32> {
         let mut lost: Vec<u32> = self.slots.keys().copied().collect();
         lost.sort_unstable();
         let counters = self.counters;
         let spec = self.spec.clone();
-        // The specification was valid before.
+        // The specification has been validated already.
         if let Ok(fresh) = Self::new(spec) {
             *self = Self { time: self.time.max(now), counters, ..fresh };
         }
         lost
     }
 
-    /// Blocks of the KV cache that requests hold, that none holds, and all of them.
+    /// Returns the numbers of KV-cache blocks: held by requests, free, and total.
     pub fn block_counts(&self) -> (u32, u32, u32) {
         (self.cache.used(), self.cache.free_blocks(), self.cache.total())
     }
 
-    /// Whether nothing runs or waits.
+    /// Returns whether no request runs or waits.
     pub fn is_idle(&self) -> bool {
         self.slots.is_empty()
     }
@@ -323,7 +327,7 @@ impl Engine {
         }
     }
 
-    /// Takes a running request out of the batch, and frees its blocks.
+    /// Removes a running request from the batch and frees its blocks.
     fn leave(&mut self, slot: u32) {
         self.running.retain(|one| *one != slot);
         self.release(slot);
@@ -341,7 +345,8 @@ impl Engine {
         };
         request.computed = computed;
         if self.spec.caching == Caching::Blocks {
-            // Blocks that another request kept at the time, and that were evicted since.
+            // Another request may have kept the same blocks at the time; those evicted since are
+            // kept now.
             self.cache.keep(&mut request.held, computed);
         }
         self.cache.free(&mut request.held, computed);

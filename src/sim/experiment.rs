@@ -1,5 +1,5 @@
-//! Several configurations, each with the same workloads: one per seed, so that what differs between two
-//! configurations is not chance (common random numbers).
+//! Several configurations run with the same workloads, one per seed, so that differences between
+//! configurations are not chance (common random numbers).
 
 use std::time::Duration;
 
@@ -15,34 +15,34 @@ use crate::scoring::Objectives;
 /// A configuration with a name.
 #[derive(Debug, Clone)]
 pub struct Variant {
-    /// What it is called: its file, or what a sweep sets.
+    /// The name of the variant: its file, or the values that a sweep sets.
     pub name: String,
     /// The configuration; its backends declare their models.
     pub config: Config,
-    /// Where the true state of the engines decides instead of the strategy.
+    /// The oracle that decides instead of the strategy, from the true state of the engines.
     pub oracle: Option<Oracle>,
 }
 
-/// What all variants have in common.
+/// The setting that all variants share.
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// One workload per seed.
     pub workloads: Vec<Workload>,
     /// The engines, in the order of the backends.
     pub engines: Vec<EngineSpec>,
-    /// How many balancers share the clients.
+    /// The number of balancers that share the clients.
     pub balancers: u32,
     /// The first seed.
     pub seed: u64,
-    /// What lies between.
+    /// The delays between balancers and engines.
     pub delays: Delays,
-    /// What happens to the engines.
+    /// The faults of the engines.
     pub faults: Vec<Fault>,
-    /// Whether engines report how much of a prompt they had cached.
+    /// If set, engines report how much of a prompt they had cached.
     pub reports_cached: bool,
-    /// What a good request reaches.
+    /// The objective of a good request.
     pub objective: Objective,
-    /// Whether every refusal is compared with what the engines could have done.
+    /// If set, every refusal is compared with what the engines could have done.
     pub judges_sheds: bool,
 }
 
@@ -101,8 +101,8 @@ impl Setting {
         }
     }
 
-    /// The same world with errors of the model in it: prefill, KV reads and capacity up to a fifth off, outputs
-    /// up to 30 %, telemetry late, or a backend lost. The number says which world.
+    /// Returns the same setting with model errors: prefill, KV reads and capacity up to 20 % off,
+    /// outputs up to 30 %, late telemetry, or a lost backend. `world` seeds the errors.
     #[must_use]
     pub fn perturbed(&self, world: u64, backends: &[String]) -> Self {
         let mut random = Stream::new(self.seed, Purpose::Perturbations, world);
@@ -128,7 +128,7 @@ impl Setting {
         setting
     }
 
-    /// A backend that is lost in the middle, where there is more than one.
+    /// Returns the loss of a random backend halfway through the run, if there is more than one.
     fn lost_backend(&self, backends: &[String], random: &mut Stream) -> Option<Fault> {
         if backends.len() < 2 {
             return None;
@@ -144,25 +144,26 @@ impl Setting {
     }
 }
 
-/// Why a configuration cannot be simulated with a workload.
+/// The reason why a configuration cannot be simulated with a workload.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no backend of '{variant}' serves the model '{model}' of the workload; --model NAME sends every request to NAME"
 )]
 pub struct UnservedModel {
-    /// The variant.
+    /// The name of the variant.
     pub variant: String,
-    /// The model.
+    /// The name of the model.
     pub model: String,
 }
 
 impl Variant {
-    /// A configuration that decides itself.
+    /// Creates a variant whose strategy decides.
     pub fn new(name: String, config: Config) -> Self {
         Self { name, config, oracle: None }
     }
 
-    /// The oracle over the fleet of a configuration, with its limits. Nothing waits at it: it decides at once.
+    /// Creates an oracle for the fleet of a configuration, with its limits. It has no queue: it
+    /// decides at once.
     #[must_use]
     pub fn oracle(of: &Self, oracle: Oracle) -> Self {
         let name = match oracle {
@@ -177,7 +178,8 @@ impl Variant {
         Self { name: name.to_owned(), config, oracle: Some(oracle) }
     }
 
-    /// Declares the models of a workload on the backends that declare none, so that there is nothing to discover.
+    /// Declares the models of a workload on the backends that declare none, so that there is
+    /// nothing to discover.
     pub fn declare_models(&mut self, workload: &Workload) {
         use crate::config::ModelEntry;
         let entry = |name: &String| ModelEntry { id: name.clone(), ..ModelEntry::default() };
@@ -189,7 +191,7 @@ impl Variant {
     /// Checks that every model of the workload is served, by its name or an alias.
     ///
     /// # Errors
-    /// [`UnservedModel`] for the first that is not.
+    /// [`UnservedModel`] for the first model that is not served.
     pub fn check_models(&self, workload: &Workload) -> Result<(), UnservedModel> {
         let generation = crate::routing::Generation::new(self.config.clone());
         dump::assume_healthy(&generation.fleet);

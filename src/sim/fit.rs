@@ -1,44 +1,44 @@
-//! Learns an engine's step time from a run, and says how well it predicts requests that it has not seen.
+//! Learns an engine's step time from a run, and measures how well it predicts unseen requests.
 
 use super::engine::{EngineSpec, SpecError, StepTime, picoseconds};
 use super::minimize::minimize;
 use super::run::{Latencies, Run};
 use super::workload::rounded;
 
-/// How often the search begins again where it ended, and its rounds each time: enough for the four coefficients
-/// to settle on the recorded runs.
+/// The number of searches, each of which starts from the result of the last, and the rounds of
+/// each: enough for the four coefficients to converge on the recorded runs.
 const SEARCHES: usize = 3;
 const ROUNDS: usize = 50;
 
-/// What a coefficient costs that is twice, or nothing of, the one that its search began with: so little that what a run shows
-/// counts alone, and what it does not show stays where it was. A row may be off by far more, so that each search counts
-/// from where the last one ended.
+/// The penalty of a coefficient that doubles or becomes 0, relative to the start of its search: a
+/// weak prior. Coefficients that the run determines follow the run; the others keep their values. A
+/// row may be far off, so the penalty is relative to the start of each search.
 const PRIOR: f64 = 0.01;
 
-/// A second search begins with streams of which so many cost as much as the rest of a step: from a row in which they cost next
-/// to nothing, no small change shows that they do.
+/// The number of streams that cost as much as the rest of a step, where the second search starts.
+/// From a row in which streams cost almost nothing, no small change reveals their cost.
 const STREAMS_OF_A_BASE: u64 = 20;
-/// By how much its result has to describe the run better, to be taken.
+/// The ratio of errors below which the result of the second search is preferred.
 const SURELY_BETTER: f64 = 0.9;
 
-/// Where the search for what lies before the first step begins, in picoseconds.
+/// The front-end time where the search starts, in picoseconds.
 const FRONT_END: f64 = 4e9;
 
-/// How far predictions are off: predicted / measured - 1.
+/// Relative prediction errors: predicted / measured - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
-    /// Of the mean.
+    /// The error of the mean.
     pub mean: f64,
-    /// Of the 50th percentile.
+    /// The error of the 50th percentile.
     pub p50: f64,
-    /// Of the 99th percentile.
+    /// The error of the 99th percentile.
     pub p99: f64,
-    /// The sum of all absolute errors by the sum of what was measured (WAPE).
+    /// The sum of absolute errors over the sum of measurements (WAPE).
     pub weighted: f64,
 }
 
 impl Errors {
-    /// Compares predictions with what was measured, request by request.
+    /// Compares predictions with measurements, request by request.
     pub fn of(predicted: &[f64], measured: &[f64]) -> Self {
         let ratio = |at: fn(&[f64]) -> f64| at(predicted) / at(measured) - 1.0;
         let off: f64 = predicted.iter().zip(measured).map(|(a, b)| (a - b).abs()).sum();
@@ -55,7 +55,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The value at a share of the sorted values, between the two nearest.
+/// Returns the percentile of sorted values, interpolated between the two nearest.
 fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -70,11 +70,11 @@ fn percentile(values: &[f64], share: f64) -> f64 {
 /// The errors of all three latencies.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RunErrors {
-    /// TTFT.
+    /// The errors of the time to the first token (TTFT).
     pub first_token: Errors,
-    /// TPOT.
+    /// The errors of the time per further token (TPOT).
     pub per_token: Errors,
-    /// To the last token.
+    /// The errors of the time to the last token.
     pub total: Errors,
 }
 
@@ -97,23 +97,24 @@ impl RunErrors {
     }
 }
 
-/// A step time that was learned from the first half of a run.
+/// A step time learned from the first half of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// The step time.
+    /// The learned step time.
     pub step_time: StepTime,
-    /// What lies between penstock and the first step of a request, in picoseconds: network, front end and tokenizer;
-    /// 0 for runs that were measured at the engine.
+    /// The time between penstock and the first step of a request, in picoseconds: network, front
+    /// end and tokenizer; 0 for runs that were measured at the engine.
     pub front_end: u64,
-    /// How well it describes the half it was learned from.
+    /// The errors on the half it was learned from.
     pub learned: RunErrors,
-    /// How well it predicts the other half.
+    /// The errors on the other half.
     pub other: RunErrors,
 }
 
-/// Learns a step time from the first half of a run on an engine with the limits of `start`, whose step time is
-/// where the search begins. What attention costs per pair of tokens stays as it is: runs with prompts below
-/// some 4,000 tokens do not show it. Nothing below `least`, what the hardware can do, is tried.
+/// Learns a step time from the first half of a run, on an engine with the limits of `start`. The
+/// search starts from the step time of `start` and tries nothing below `least`, the limit of the
+/// hardware. The cost per attention pair stays as it is: runs with prompts below some 4,000 tokens
+/// do not show it.
 ///
 /// # Errors
 /// When `start` describes no engine.
@@ -121,7 +122,7 @@ pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecE
     fit_first(run.len() / 2, run, start, least)
 }
 
-/// The same from the first requests of a run; the others are there, and load the engine, but are not learned from.
+/// Learns a step time from the first `learned` requests of a run; the others only add load.
 ///
 /// # Errors
 /// When `start` describes no engine.
@@ -140,7 +141,7 @@ pub fn fit_first(
     Ok(if is_better { from_other } else { from_row })
 }
 
-/// The same with a search that begins with `first`.
+/// Learns a step time with a search that starts from `first`.
 fn fit_from(
     first: &StepTime,
     learned: usize,
@@ -178,10 +179,11 @@ fn fit_from(
     Ok(Fit { step_time, front_end, learned, other })
 }
 
-/// The factors for which a value is the least.
+/// Returns the factors that minimize `value`.
 fn search<const N: usize>(value: impl Fn(&[f64; N]) -> f64) -> [f64; N] {
     let mut best = [1.0_f64; N];
     for _ in 0..SEARCHES {
+        // The simplex method cannot start from 0.
         let start = best.map(|factor| factor.max(0.01));
         (best, _) = minimize(start, ROUNDS, |factors| {
             let moved = factors.iter().zip(&start).map(|(factor, start)| distance(factor / start));
@@ -191,7 +193,8 @@ fn search<const N: usize>(value: impl Fn(&[f64; N]) -> f64) -> [f64; N] {
     best
 }
 
-/// How far a coefficient has moved, which is `ratio` times what it was: 1 for nothing of it, and by doublings above.
+/// Returns how far a coefficient has moved if `ratio` is its relative change: 1 at a ratio of 0,
+/// and the squared number of doublings above 1.
 fn distance(ratio: f64) -> f64 {
     if ratio > 1.0 { ratio.log2().powi(2) } else { (ratio - 1.0).powi(2) }
 }

@@ -1,11 +1,11 @@
-//! Finds where a function is least, without its derivatives.
+//! Minimizes a function without derivatives.
 
-/// A point, and the function's value there.
+/// A vertex of the simplex, and the function's value there.
 type Vertex<const N: usize> = ([f64; N], f64);
 
-/// The least value found of a function of `N` numbers that are not negative, after `rounds` rounds: the simplex
-/// method of Nelder and Mead (1965) with its standard coefficients 1, 2, 1/2 and 1/2. A coordinate that would
-/// become negative becomes 0. `start` must not be 0 anywhere.
+/// Minimizes a function of `N` non-negative numbers in `rounds` rounds: the simplex method of
+/// Nelder and Mead (1965) with its standard coefficients 1, 2, 1/2 and 1/2. Negative coordinates
+/// are clamped to 0. No coordinate of `start` may be 0.
 pub(super) fn minimize<const N: usize>(
     start: [f64; N],
     rounds: usize,
@@ -66,7 +66,8 @@ fn center_of<const N: usize>(simplex: &[Vertex<N>]) -> [f64; N] {
     center
 }
 
-/// The point beyond `center` as seen from `from`, at so many of their distances.
+/// Returns the point beyond `center`, seen from `from`, at `distance` times the distance between
+/// them.
 fn along<const N: usize>(center: &[f64; N], from: &[f64; N], distance: f64) -> [f64; N] {
     let mut point = *center;
     for (one, from) in point.iter_mut().zip(from) {

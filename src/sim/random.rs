@@ -1,25 +1,26 @@
-//! Random numbers of the simulator: one stream per purpose and id, each a counter that is mixed with the stream's
-//! key. What one stream draws never changes what another one does, so that two configurations meet the same
-//! workload (common random numbers), and the logarithms come from `libm`, so that every machine draws the same.
+//! Random numbers of the simulator: one stream per purpose and id, each a counter mixed with the
+//! stream's key. Draws from one stream never change another, so two configurations meet the same
+//! workload (common random numbers). The logarithms come from `libm`, so every machine draws the
+//! same numbers.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::mix::{GOLDEN_GAMMA, mix};
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// When requests arrive.
+    /// The arrival times of requests.
     Arrivals,
-    /// Tokens of prompts.
+    /// The lengths of prompts.
     Inputs,
-    /// Tokens of outputs.
+    /// The lengths of outputs.
     Outputs,
-    /// Which prefix a prompt begins with.
+    /// The choice of a prompt's prefix.
     Prefixes,
-    /// Turns of sessions, and pauses between them.
+    /// The turns of sessions, and the pauses between them.
     Sessions,
-    /// Random picks of a decision.
+    /// The random picks of decisions.
     Decisions,
     /// The jitter of health checks.
     Checks,
@@ -27,9 +28,9 @@ pub enum Purpose {
     Scrapes,
     /// The jitter of cooldowns.
     Cooldowns,
-    /// Changes of the world, to see whether advice survives them.
+    /// The errors of a perturbed model, to test whether advice survives them.
     Perturbations,
-    /// When balancers read which models are in memory.
+    /// The times at which balancers read the models in memory.
     Probes,
 }
 
@@ -41,45 +42,46 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a purpose and an id; the same seed gives the same numbers.
+    /// Creates the stream of a purpose and an id; the same seed gives the same numbers.
     pub fn new(seed: u64, purpose: Purpose, id: u64) -> Self {
         let key = xxh3_64_with_seed(&id.to_le_bytes(), mix(seed ^ GOLDEN_GAMMA) ^ purpose as u64);
         Self { key: mix(key.wrapping_add((purpose as u64) << 32)), drawn: 0 }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.drawn += 1;
         mix(self.key.wrapping_add(self.drawn.wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// Uniform in 0..1, 1 excluded.
+    /// Draws from the uniform distribution over 0..1, excluding 1.
     pub fn uniform(&mut self) -> f64 {
-        // The 53 bits that a double has.
+        // A double has 53 bits of precision.
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in `0..count`; 0 where there is none.
+    /// Draws from the uniform distribution over `0..count`; returns 0 if `count` is 0.
     pub fn below(&mut self, count: u64) -> u64 {
         let wide = u128::from(self.bits()) * u128::from(count);
         u64::try_from(wide >> u64::BITS).unwrap_or(0)
     }
 
-    /// Exponential with mean 1.
+    /// Draws from the exponential distribution with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -libm::log(1.0 - self.uniform())
     }
 
-    /// Normal with mean 0 and deviation 1 (Box and Muller, 1958).
+    /// Draws from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(2.0 * self.exponential());
         radius * libm::cos(std::f64::consts::TAU * self.uniform())
     }
 
-    /// Gamma with this shape and mean 1 (Marsaglia and Tsang, 2000).
+    /// Draws from the gamma distribution with this shape and mean 1 (Marsaglia and Tsang, 2000).
     pub fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
-            // Boosted: a shape below 1 is one above it, times a power of a uniform number.
+            // A shape below 1 is drawn with the next higher shape, times a power of a uniform
+            // number.
             let power = libm::pow(1.0 - self.uniform(), 1.0 / shape);
             return self.gamma(shape + 1.0) * (shape + 1.0) / shape * power;
         }
@@ -98,13 +100,13 @@ impl Stream {
         }
     }
 
-    /// Weibull with this shape and mean 1.
+    /// Draws from the Weibull distribution with this shape and mean 1.
     pub fn weibull(&mut self, shape: f64) -> f64 {
         libm::pow(self.exponential(), 1.0 / shape) / libm::tgamma(1.0 + 1.0 / shape)
     }
 }
 
-/// The shape of a Weibull distribution with this coefficient of variation, by bisection.
+/// Returns the shape of a Weibull distribution with this coefficient of variation, by bisection.
 pub fn weibull_shape(variation: f64) -> f64 {
     let of = |shape: f64| {
         let first = libm::tgamma(1.0 + 1.0 / shape);
@@ -119,15 +121,16 @@ pub fn weibull_shape(variation: f64) -> f64 {
     low
 }
 
-/// Ranks by popularity: rank `n` (from 0) comes `1/(n+1)^exponent` as often as the first.
+/// A Zipf distribution over ranks: rank `n` (from 0) comes `1/(n+1)^exponent` as often as the
+/// first.
 #[derive(Debug, Clone)]
 pub struct Zipf {
-    /// The sums of the weights up to each rank, of all weights together.
+    /// The cumulative weights of the ranks, normalized to 1.
     sums: Vec<f64>,
 }
 
 impl Zipf {
-    /// So many ranks; an exponent of 0 makes all alike.
+    /// Creates a distribution over `ranks` ranks; with an exponent of 0 all are equally likely.
     pub fn new(ranks: u32, exponent: f64) -> Self {
         let mut sum = 0.0;
         let mut sums: Vec<f64> = (1..=ranks.max(1))
@@ -140,7 +143,7 @@ impl Zipf {
         Self { sums }
     }
 
-    /// A rank.
+    /// Draws a rank.
     pub fn draw(&self, stream: &mut Stream) -> u64 {
         let point = stream.uniform();
         self.sums.partition_point(|sum| *sum <= point) as u64
@@ -191,7 +194,7 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
-        // Fixed: the same numbers on every machine.
+        // Pinned: every machine draws the same numbers.
         assert_eq!(Stream::new(7, Purpose::Sessions, 3).bits(), PINNED);
     }
 
@@ -203,7 +206,7 @@ mod tests {
         let mut stream = Stream::new(1, Purpose::Prefixes, 0);
         let mut counts = [0_u32; 4];
         (0..100_000).for_each(|_| counts[usize::try_from(zipf.draw(&mut stream)).unwrap()] += 1);
-        // 1, 1/2, 1/3, 1/4 of their sum.
+        // The expected shares are 1, 1/2, 1/3 and 1/4 over their sum.
         for (count, expected) in counts.iter().zip([0.48, 0.24, 0.16, 0.12]) {
             near(f64::from(*count) / 100_000.0, expected);
         }

@@ -1,56 +1,56 @@
-//! True regret: what a decision cost its request, against the best backend it could have gone to. The same run is
-//! repeated up to the decision and goes on with each backend in turn (the same random numbers, so all else is equal),
-//! until the request has ended.
+//! True regret: the cost of a decision to its request, compared with the best backend available.
+//! The run is repeated up to the decision and continued with each backend in turn until the request
+//! ends. Random numbers are the same, so all else is equal.
 
 use super::experiment::{Setting, Variant};
 use super::summary::first_token;
 use super::world::{Examined, RequestResult, Status, WorldError};
 
-/// One decision that was looked at. Times in seconds.
+/// A decision under examination. Times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The request, as an index into the workload.
     pub request: u32,
-    /// Time to the end as it was decided.
+    /// The time to the end of the request with the actual decision.
     pub decided: f64,
-    /// The same by backend; `None` where the request did not complete.
+    /// The time to the end of the request, by backend; `None` if it did not complete.
     pub by_backend: Vec<Option<f64>>,
-    /// Where each scorer alone would have sent it.
+    /// The backend that each scorer alone would have chosen.
     pub picks: Vec<(String, usize)>,
 }
 
 impl Decision {
-    /// The least that was possible.
+    /// Returns the shortest possible time.
     pub fn best(&self) -> f64 {
         self.by_backend.iter().flatten().copied().fold(self.decided, f64::min)
     }
 
-    /// What the decision cost.
+    /// Returns the regret of the decision.
     pub fn regret(&self) -> f64 {
         self.decided - self.best()
     }
 
-    /// What a random pick costs on average.
+    /// Returns the average regret of a random pick.
     pub fn random_regret(&self) -> f64 {
         let known: Vec<f64> = self.by_backend.iter().flatten().copied().collect();
         super::statistics::mean(&known) - self.best()
     }
 
-    /// What the pick of a scorer alone costs; `None` without one that completes.
+    /// Returns the regret of a scorer's own pick; `None` if that does not complete.
     pub fn regret_of(&self, scorer: &str) -> Option<f64> {
         let (_, backend) = self.picks.iter().find(|(name, _)| name == scorer)?;
         self.by_backend.get(*backend).copied().flatten().map(|time| time - self.best())
     }
 }
 
-/// The requests that are looked at: so many, evenly over the workload.
+/// Returns the requests to examine: `count` of them, evenly spread over the workload.
 pub fn sampled(requests: usize, count: usize) -> Vec<u32> {
     let count = count.min(requests);
     let at = |number: usize| u32::try_from((2 * number + 1) * requests / (2 * count.max(1)));
     (0..count).filter_map(|number| at(number).ok()).collect()
 }
 
-/// Looks at the decision about one request; `None` where it did not complete.
+/// Examines the decision about one request; returns `None` if it did not complete.
 ///
 /// # Errors
 /// [`WorldError`] when the fleet cannot be built.

@@ -1,5 +1,5 @@
-//! Recent traffic under another configuration: engines are learned from it, the configuration in force shows how far
-//! the simulation is off, and the new one is compared with it.
+//! Recent traffic under a new configuration: engines are learned from the traffic, the current
+//! configuration shows the error of the simulation, and the new one is compared with it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,35 +20,35 @@ use crate::prefix::{most_replayed, unfold};
 use crate::routing::ReplayFields;
 use crate::units::{Timestamp, to_micros};
 
-/// Runs of each configuration, each with other chances.
+/// The number of runs of each configuration, each with its own random numbers.
 const SEEDS: usize = 3;
-/// The most requests that an engine is learned from, and those of all engines together: the search takes some hundred
-/// runs for each.
+/// The maximum number of requests that an engine is learned from, and the total over all engines:
+/// the search takes some hundred runs for each engine.
 const MOST_LEARNED: usize = 400;
 const MOST_LEARNED_OF_ALL: usize = 3200;
-/// The fewest that many engines leave to each.
+/// The minimum number of requests per engine, however many engines share the total.
 const LEAST_LEARNED: usize = 50;
-/// Beyond this error of the configuration in force, a simulation shows nothing.
+/// The error of the current configuration beyond which a simulation shows nothing.
 const MOST_ERROR: f64 = 0.25;
 
 /// A request that was served.
 #[derive(Debug, Clone)]
 pub struct ServedRequest {
-    /// When it ended.
+    /// The end of the request.
     pub ended: Timestamp,
-    /// How long it took.
+    /// The duration of the request.
     pub took: Duration,
-    /// When the first token of a stream came, after its arrival.
+    /// The time from arrival to the first token of a stream.
     pub first_token: Option<Duration>,
-    /// Tokens of its prompt.
+    /// The number of prompt tokens.
     pub input_tokens: u32,
-    /// The same, as estimated from its bytes: what its blocks are counted in; 0 where that is not known.
+    /// The number of prompt tokens as estimated from bytes, the unit of its blocks; 0 if unknown.
     pub estimated_tokens: u32,
-    /// Tokens of the response.
+    /// The number of response tokens.
     pub output_tokens: u32,
     /// The requested model.
     pub model: Box<str>,
-    /// Its key or address.
+    /// The key or address of the client.
     pub client: Box<str>,
     /// The backend that responded.
     pub backend: Box<str>,
@@ -56,10 +56,10 @@ pub struct ServedRequest {
     pub fields: ReplayFields,
 }
 
-/// Why nothing can be compared.
+/// The reason why nothing can be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Too little traffic to learn an engine from.
+    /// The traffic is too little to learn an engine from.
     #[error("the recent traffic shows too little of the engines: {0}")]
     TooFew(#[from] RunError),
     /// The fleet cannot be simulated.
@@ -73,53 +73,54 @@ pub enum ReplayError {
 /// One figure under both configurations, in seconds or as a share.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedFigure {
-    /// Which.
+    /// The name of the figure.
     pub figure: &'static str,
-    /// Under the configuration in force.
+    /// The value under the current configuration.
     pub now: f64,
-    /// Under the new one.
+    /// The value under the new configuration.
     pub then: f64,
-    /// What the difference shows.
+    /// The verdict on the difference.
     pub verdict: &'static str,
 }
 
-/// What a new configuration would do.
+/// The predicted effect of a new configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// Requests that were simulated.
+    /// The number of simulated requests.
     pub requests: usize,
-    /// Those that the new configuration would not serve.
+    /// The number of requests that the new configuration would not serve.
     pub unserved: usize,
-    /// How far the mean time to the first token of the configuration in force is off, as a share.
+    /// The relative error of the simulated mean time to the first token under the current
+    /// configuration.
     pub error: f64,
-    /// Whether the error is small enough to rely on the comparison.
+    /// True if the error is small enough to rely on the comparison.
     pub is_reliable: bool,
-    /// The figures.
+    /// The compared figures.
     pub figures: Vec<ComparedFigure>,
-    /// Why the new configuration is refused, if it is.
+    /// The reason to refuse the new configuration, if there is one.
     pub regression: Option<String>,
 }
 
-/// What is compared.
+/// The input of a comparison.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    /// The configuration in force, with the members of its groups as backends.
+    /// The current configuration, with the members of its groups as backends.
     pub current: Config,
-    /// The new one.
+    /// The new configuration.
     pub next: Config,
     /// The traffic.
     pub served: &'a [ServedRequest],
-    /// Blocks of the KV caches, by the names of the backends whose engines report them.
+    /// The number of KV-cache blocks, by the names of the backends whose engines report it.
     pub kv_blocks: BTreeMap<String, u32>,
-    /// The regression beyond which the new one is refused.
+    /// The regression beyond which the new configuration is refused.
     pub max_regression: f64,
 }
 
-/// What was learned of the engines.
+/// The engines learned from traffic.
 struct LearnedEngines {
-    /// By the names of backends.
+    /// The learned engines, by the names of their backends.
     engines: BTreeMap<String, EngineSpec>,
-    /// That of the backend with the most streams.
+    /// The engine of the backend with the most streams.
     usual: EngineSpec,
 }
 
@@ -130,10 +131,10 @@ impl LearnedEngines {
 }
 
 impl Replay<'_> {
-    /// Simulates both.
+    /// Simulates both configurations and compares them.
     ///
     /// # Errors
-    /// [`ReplayError`] where there is nothing to compare.
+    /// [`ReplayError`] if there is nothing to compare.
     pub fn compare(self) -> Result<ReplayReport, ReplayError> {
         let workload = workload_of(self.served);
         let learned = self.learn_engines()?;
@@ -202,7 +203,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The engine of each backend that has enough streams, and the one of the backend with the most for the others.
+    /// Learns the engine of each backend with enough streams; the others get that of the backend
+    /// with the most streams.
     fn learn_engines(&self) -> Result<LearnedEngines, ReplayError> {
         let block = block_tokens(self.served);
         let mut backends: BTreeMap<&str, Vec<Timing>> = BTreeMap::new();
@@ -237,7 +239,7 @@ impl Replay<'_> {
         Ok(LearnedEngines { engines, usual })
     }
 
-    /// The engine that explains the streams of a backend best.
+    /// Learns the engine that explains the streams of a backend best.
     fn learn_engine(&self, name: &str, run: &Run) -> Result<EngineSpec, ReplayError> {
         let backend = self.current.backends.iter().find(|backend| backend.name == name);
         let rows = engine_rows().unwrap_or_default();
@@ -265,7 +267,7 @@ impl Replay<'_> {
     }
 }
 
-/// Whether a figure is worse by more than the bound.
+/// Returns whether a figure is worse by more than the bound.
 fn is_beyond(difference: &Difference, most: f64) -> bool {
     difference.verdict == Verdict::Worse && difference.other > difference.base * (1.0 + most)
 }
@@ -290,14 +292,14 @@ fn timing_of(one: &ServedRequest, block_tokens: u32) -> Option<Timing> {
     })
 }
 
-/// Tokens of a block, as the engine counts them.
+/// Returns the tokens of a block, as the engine counts them.
 fn block_tokens(served: &[ServedRequest]) -> u32 {
     let known = served.iter().filter(|one| one.estimated_tokens > 0);
     let pairs = known.map(|one| (one.input_tokens.into(), one.estimated_tokens.into()));
     counted_block(pairs)
 }
 
-/// The traffic as a workload.
+/// Converts the traffic to a workload.
 fn workload_of(served: &[ServedRequest]) -> Workload {
     let mut workload = Workload { block_tokens: block_tokens(served), ..Workload::default() };
     let start = served.iter().map(arrival_of).min().unwrap_or(0);
@@ -321,6 +323,7 @@ fn workload_of(served: &[ServedRequest]) -> Workload {
             input_tokens: one.input_tokens.max(1),
             output_tokens: one.output_tokens.max(1),
             max_tokens: one.fields.max_tokens.map_or(0, |most| most.0),
+            // Never 0, which means no session.
             session: one.fields.session.map_or(0, |session| session | 1),
             prefix: (first, u32::try_from(count).unwrap_or(0)),
             is_streamed: one.first_token.is_some(),

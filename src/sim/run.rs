@@ -1,4 +1,4 @@
-//! A recorded run of an engine: when each request arrived, and when its first and its last token came.
+//! A recorded run of an engine: the times of each request's arrival, first token and last token.
 
 use serde::Deserialize;
 
@@ -9,64 +9,64 @@ use super::engine::{
 /// Picoseconds per second.
 const PER_SECOND: f64 = 1e12;
 
-/// One request of a run. Times in seconds, on any clock.
+/// A request of a run. Times are in seconds, on any clock.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct Timing {
-    /// When it reached the engine.
+    /// The arrival of the request at the engine.
     #[serde(alias = "queued_ts")]
     pub arrived: f64,
-    /// When its first token came.
+    /// The time of its first token.
     #[serde(alias = "first_token_ts")]
     pub first_token: f64,
-    /// When its last token came.
+    /// The time of its last token.
     #[serde(alias = "last_token_ts")]
     pub last_token: f64,
-    /// Tokens of its prompt.
+    /// The number of prompt tokens.
     #[serde(alias = "input_toks")]
     pub input_tokens: u32,
-    /// Tokens of its output.
+    /// The number of output tokens.
     #[serde(alias = "output_toks")]
     pub output_tokens: u32,
-    /// The hashes of its prompt's whole blocks, where they are known: what is cached is not computed again.
+    /// The hashes of its prompt's whole blocks, if known: cached blocks are not computed again.
     #[serde(skip)]
     pub prefix: Vec<u64>,
-    /// The tokens of each of these blocks.
+    /// The tokens of each block.
     #[serde(skip)]
     pub prefix_tokens: u32,
 }
 
-/// Why a run cannot be read.
+/// The reason why a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A line is no request.
+    /// A line is not a valid request.
     #[error("line {line}: {reason}")]
     Line {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in the line.
         reason: String,
     },
-    /// Too few requests.
+    /// The run has too few requests.
     #[error("{found} requests are too few: at least {least} are needed")]
     TooFew {
-        /// How many there are.
+        /// The number of requests found.
         found: usize,
-        /// How many are needed.
+        /// The number of requests needed.
         least: usize,
     },
 }
 
-/// The fewest requests that tell anything.
+/// The minimum number of requests for a meaningful fit.
 const LEAST: usize = 20;
 
-/// Latencies of one request, in seconds.
+/// The latencies of one request, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Latencies {
-    /// To the first token (TTFT).
+    /// The time to the first token (TTFT).
     pub first_token: f64,
-    /// Between two tokens, on average (TPOT); 0 for a single token.
+    /// The mean time between two tokens (TPOT); 0 for a single token.
     pub per_token: f64,
-    /// To the last token.
+    /// The time to the last token.
     pub total: f64,
 }
 
@@ -85,17 +85,19 @@ impl Latencies {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     requests: Vec<Timing>,
-    /// Whether it was measured at penstock, so that its times have the network and the engine's front end in them.
+    /// If set, the run was measured at penstock: its times include the network and the engine's
+    /// front end.
     is_at_penstock: bool,
 }
 
 impl Run {
-    /// Reads a JSON object per line, with `arrived`, `first_token`, `last_token`, `input_tokens` and
-    /// `output_tokens`, or the names `queued_ts`, `first_token_ts`, `last_token_ts`, `input_toks` and
+    /// Reads a JSON object per line, with `arrived`, `first_token`, `last_token`, `input_tokens`
+    /// and `output_tokens`, or the names `queued_ts`, `first_token_ts`, `last_token_ts`,
+    /// `input_toks` and
     /// `output_toks` that vLLM benchmarks use.
     ///
     /// # Errors
-    /// When a line is something else, times run backwards, or there are too few requests.
+    /// When a line has another form, times run backwards, or there are too few requests.
     pub fn parse(text: &str) -> Result<Self, RunError> {
         let mut requests = Vec::new();
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -115,10 +117,10 @@ impl Run {
         Self::of(requests)
     }
 
-    /// A run of these requests, whose times do not run backwards.
+    /// Creates a run from requests whose times do not run backwards.
     ///
     /// # Errors
-    /// When there are too few.
+    /// When there are too few requests.
     pub fn of(mut requests: Vec<Timing>) -> Result<Self, RunError> {
         if requests.len() < LEAST {
             return Err(RunError::TooFew { found: requests.len(), least: LEAST });
@@ -127,33 +129,33 @@ impl Run {
         Ok(Self { requests, is_at_penstock: false })
     }
 
-    /// The same, measured at penstock.
+    /// Marks the run as measured at penstock.
     #[must_use]
     pub fn at_penstock(self) -> Self {
         Self { is_at_penstock: true, ..self }
     }
 
-    /// Whether its times have the network and the engine's front end in them.
+    /// Returns whether its times include the network and the engine's front end.
     pub fn is_at_penstock(&self) -> bool {
         self.is_at_penstock
     }
 
-    /// The requests in the order of arrival.
+    /// Returns the requests in the order of arrival.
     pub fn timings(&self) -> &[Timing] {
         &self.requests
     }
 
-    /// How many requests it has.
+    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the run has no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// What was measured, in the order of arrival.
+    /// Returns the measured latencies in the order of arrival.
     pub fn measured(&self) -> Vec<Latencies> {
         let of = |one: &Timing| {
             Latencies::new(one.arrived, one.first_token, one.last_token, one.output_tokens)
@@ -161,11 +163,11 @@ impl Run {
         self.requests.iter().map(of).collect()
     }
 
-    /// What an engine of that kind would have measured, in the same order, if each request reached it `front_end`
-    /// picoseconds after it was sent.
+    /// Simulates the latencies on an engine of that kind, in the order of arrival. Each request
+    /// reaches the engine `front_end` picoseconds after it was sent.
     ///
     /// # Errors
-    /// When the specification describes no engine.
+    /// When the specification is invalid.
     pub fn simulated(
         &self,
         spec: &EngineSpec,

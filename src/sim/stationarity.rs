@@ -1,18 +1,19 @@
-//! The queue of a run: whether the number of requests in the fleet is stationary, as it is where the fleet keeps up.
+//! Stationarity of a run: a fleet keeps up if the number of requests in it does not grow.
 
 use super::workload::Workload;
 use super::world::{RunResult, Status};
 
-/// The growth of the number of requests in the fleet, as a share of those that arrived meanwhile, beyond which the
-/// fleet does not keep up.
+/// The growth of the number of requests in the fleet, as a fraction of the arrivals meanwhile,
+/// beyond which the fleet does not keep up.
 const MAX_GROWTH: f64 = 0.015;
-/// The growth that is chance: this many requests, and twice the deviation of a number that varies as arrivals do.
+/// The growth attributed to chance: this many requests, plus twice the deviation of a Poisson
+/// number.
 const CHANCE: f64 = 10.0;
 const DEVIATIONS: f64 = 2.0;
 
-/// Returns whether the number of requests was the same in the second and in the last quarter of the arrivals; `None`
-/// where that shows nothing: sessions go on for longer than new ones arrive, as in a closed loop, or the run is so short
-/// that the fleet fills up for most of it.
+/// Returns whether the number of requests was the same in the second and in the last quarter of the
+/// arrivals. Returns `None` if that shows nothing: sessions outlast the arrival of new ones, as in
+/// a closed loop, or the run is so short that the fleet is filling up for most of it.
 pub(super) fn is_stationary(run: &RunResult, workload: &Workload) -> Option<bool> {
     let roots = workload.requests.iter().filter(|request| request.follows == 0);
     let (count, last) =
@@ -27,7 +28,7 @@ pub(super) fn is_stationary(run: &RunResult, workload: &Workload) -> Option<bool
         end: run.start + last / 4 * (number + 1),
     };
     let (before, after) = (quarter(1).figures(run), quarter(3).figures(run));
-    // Where requests arrive faster at the end, more of them are in the fleet without a queue.
+    // Faster arrivals at the end put more requests in the fleet, even without a queue.
     let faster = (after.arrived / before.arrived.max(1.0)).max(1.0);
     let expected = before.inside * faster;
     let chance = CHANCE + DEVIATIONS * libm::sqrt(expected);

@@ -1,29 +1,29 @@
-//! Figures over many values.
+//! Statistics over many values.
 
 /// The mean and percentiles of values.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Percentiles {
-    /// The mean; 0 of none.
+    /// The mean; 0 without values.
     pub mean: f64,
-    /// Half of the values are at most this.
+    /// The median.
     pub p50: f64,
-    /// Nine of ten.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
 impl Percentiles {
-    /// Of these values, in any order.
+    /// Computes the percentiles of values in any order.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let count = values.len();
         if count == 0 {
             return Self::default();
         }
-        // The nearest rank: at least this share of the values is at most the percentile.
+        // Nearest rank: at least this share of the values is at most the percentile.
         let at = |percent: usize| {
             let rank = (count * percent).div_ceil(100).max(1);
             values.get(rank - 1).copied().unwrap_or_default()
@@ -32,12 +32,12 @@ impl Percentiles {
     }
 }
 
-/// The mean; 0 of none.
+/// Returns the mean; 0 without values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The coefficient of variation: the deviation in relation to the mean.
+/// Returns the coefficient of variation: the deviation divided by the mean.
 pub fn variation(values: &[f64]) -> f64 {
     let middle = mean(values);
     if middle <= 0.0 {
@@ -48,24 +48,25 @@ pub fn variation(values: &[f64]) -> f64 {
     libm::sqrt(variance) / middle
 }
 
-/// Jain's index of fairness: 1 where all get the same, 1/n where one gets everything.
+/// Returns Jain's index of fairness: 1 if all get the same, 1/n if one gets everything.
 pub fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
     if squares <= 0.0 { 1.0 } else { sum * sum / (values.len() as f64 * squares) }
 }
 
-/// A mean with the interval that holds the true one in 95 of 100 cases.
+/// A mean with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Interval {
     /// The mean.
     pub mean: f64,
-    /// How far the true mean may be from it.
+    /// The half-width of the interval.
     pub margin: f64,
 }
 
 impl Interval {
-    /// Of a few independent values (Student's t). A single value has an endless interval.
+    /// Computes the interval of a few independent values (Student's t). It is unbounded for a
+    /// single value.
     pub fn of(values: &[f64]) -> Self {
         let middle = mean(values);
         let freedom = values.len().saturating_sub(1);
@@ -77,20 +78,20 @@ impl Interval {
         Self { mean: middle, margin: error * student(freedom) }
     }
 
-    /// Whether the true mean is not zero, as far as these values show.
+    /// Returns whether the interval excludes zero.
     pub fn excludes_zero(&self) -> bool {
         self.mean.abs() > self.margin
     }
 }
 
-/// The 97.5 % quantile of Student's t distribution.
+/// Returns the 97.5 % quantile of Student's t distribution.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 20] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
         2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     ];
     let known = freedom.checked_sub(1).and_then(|index| TABLE.get(index)).copied();
-    // Beyond the table within half a percent of the normal quantile's correction.
+    // Beyond the table this is within half a percent of the correction to the normal quantile.
     known.unwrap_or_else(|| 1.96 + 2.4 / freedom as f64)
 }
 

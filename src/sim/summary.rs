@@ -15,17 +15,17 @@ use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
 /// Seconds per microsecond.
 const MICRO: f64 = 1e-6;
 
-/// What a request must reach to count as good.
+/// The objective of a good request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objective {
-    /// Seconds to the first token.
+    /// The maximum time to the first token, in seconds.
     pub first_token: f64,
-    /// Seconds per further token.
+    /// The maximum time per further token, in seconds.
     pub per_token: f64,
 }
 
 impl Objective {
-    /// Whether a request is good. One that did not complete is not.
+    /// Returns whether a request is good; false if it did not complete.
     pub fn is_reached(&self, request: &RequestResult) -> bool {
         request.status == Status::Done
             && first_token(request) <= self.first_token
@@ -33,90 +33,90 @@ impl Objective {
     }
 }
 
-/// Whether a run kept up with its workload.
+/// The load of a run in relation to its capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// It did.
+    /// The fleet kept up with the workload.
     Sustained,
-    /// The number of requests in the fleet grew to the end.
+    /// The number of requests in the fleet grew until the end.
     Saturated,
 }
 
-/// The figures of a run. Times in seconds.
+/// The figures of a run. Times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Requests that arrived.
+    /// The number of requests that arrived.
     pub requests: usize,
-    /// Those whose response is complete.
+    /// The number of requests whose response is complete.
     pub done: usize,
-    /// Those that were not sent, by reason.
+    /// The number of requests that were not sent, by reason.
     pub shed: Vec<(ShedReason, usize)>,
-    /// Whether those were refused rightly; `None` where none was.
+    /// The figures of refusals; `None` if no request was refused.
     pub sheds: Option<ShedFigures>,
-    /// Those that failed, by reason.
+    /// The number of requests that failed, by reason.
     pub failed: Vec<(FailReason, usize)>,
-    /// Those whose client left.
+    /// The number of requests whose client left.
     pub left: usize,
-    /// Those that never arrived, because what they follow failed.
+    /// The number of requests that never arrived, because a request that they follow failed.
     pub abandoned: usize,
-    /// Attempts after the first ones.
+    /// The number of attempts after the first ones.
     pub retries: usize,
-    /// To the first token (TTFT).
+    /// The time to the first token (TTFT).
     pub first_token: Percentiles,
-    /// Between two tokens (TPOT), of requests with several.
+    /// The time between two tokens (TPOT), of requests with several tokens.
     pub per_token: Percentiles,
-    /// To the last token (E2E).
+    /// The time to the last token (E2E).
     pub total: Percentiles,
-    /// The share of all requests that reached the objective; those that did not complete are misses.
+    /// The share of all requests that reached the objective; incomplete requests are misses.
     pub goodput: f64,
-    /// Output tokens per second of requests that did.
+    /// The output tokens per second of requests that reached the objective.
     pub good_tokens: f64,
-    /// Output tokens per second.
+    /// The output tokens per second of all complete requests.
     pub tokens_per_second: f64,
-    /// The share of prompt tokens that engines had cached.
+    /// The share of prompt tokens that the engines had cached.
     pub hit_rate: f64,
-    /// The share that the balancer believed to be cached.
+    /// The share of prompt tokens that the balancer believed to be cached.
     pub believed_rate: f64,
-    /// The coefficient of variation of the tokens that backends served.
+    /// The coefficient of variation of tokens per backend.
     pub imbalance: f64,
-    /// The most requests of a backend in relation to the mean.
+    /// The highest number of requests per backend, divided by the mean.
     pub concentration: f64,
-    /// Requests that lost their blocks.
+    /// The number of preemptions: requests that lost their blocks.
     pub preemptions: u64,
-    /// Models that were loaded on demand.
+    /// The number of models loaded on demand.
     pub loads: u64,
-    /// The share of the time in which engines computed, for however few requests.
+    /// The share of time in which engines computed, regardless of batch size.
     pub utilization: f64,
-    /// The share of the KV caches that requests held: how full the engines were.
+    /// The share of the KV caches that requests held.
     pub kv_use: f64,
-    /// How far predictions of the TTFT were off, where any were made.
+    /// The accuracy of TTFT predictions, if any were made.
     pub prediction: Option<PredictionFigures>,
-    /// In the balancer's queue, of requests whose response is complete.
+    /// The time in the balancer's queue, of complete requests.
     pub queued: Percentiles,
-    /// By priority, the most important first; empty where all requests have the same.
+    /// The figures by priority, highest first; empty if all requests have the same.
     pub priorities: Vec<PriorityFigures>,
-    /// Jain's index over the clients: of the share of their requests that reached the objective.
+    /// Jain's index over clients, of the share of their requests that reached the objective.
     pub fairness: f64,
-    /// Whether it kept up.
+    /// The load of the run.
     pub load: Load,
-    /// From the first arrival to the last end.
+    /// The time from the start of the run to the last end.
     pub duration: f64,
-    /// Steps of all engines.
+    /// The number of steps of all engines.
     pub steps: u64,
 }
 
-/// How far predictions of the TTFT were off, over the requests that have a first token.
+/// The accuracy of TTFT predictions, over complete requests that have one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictionFigures {
     /// The mean of |predicted - actual| / actual (MAPE).
     pub mean_error: f64,
-    /// The sum of all errors by the sum of all times (WAPE).
+    /// The sum of errors over the sum of times (WAPE).
     pub weighted_error: f64,
-    /// The share of first tokens that came within the predicted 90th percentile.
+    /// The share of first tokens that came within the predicted p90.
     pub coverage: f64,
 }
 
-/// The part of a run, from its start, in which predictors learn: it is left out of their figures.
+/// The divisor of the request count that gives the learning phase; predictions in it are left out.
 const LEARNING: usize = 10;
 
 impl PredictionFigures {
@@ -141,7 +141,7 @@ impl PredictionFigures {
 }
 
 impl Summary {
-    /// The figures of a run of that workload.
+    /// Computes the figures of a run of `workload`.
     pub fn new(run: &RunResult, workload: &Workload, objective: &Objective) -> Self {
         let done: Vec<(&RequestResult, usize)> = run
             .requests
@@ -201,16 +201,16 @@ impl Summary {
         }
     }
 
-    /// The figure of that name.
+    /// Returns the figure with that name.
     pub fn figure(&self, name: &str) -> Option<f64> {
         FIGURES.iter().find_map(|(one, of)| (*one == name).then(|| of(self)))
     }
 }
 
-/// A figure by its name.
+/// A figure's name, and the function that reads it.
 pub type Figure = (&'static str, fn(&Summary) -> f64);
 
-/// The figures that comparisons and assertions are about.
+/// The figures that comparisons and assertions use.
 pub const FIGURES: &[Figure] = &[
     ("ttft_mean", |one| one.first_token.mean),
     ("ttft_p50", |one| one.first_token.p50),
@@ -238,7 +238,7 @@ pub const FIGURES: &[Figure] = &[
     ("shed", |one| one.shed.iter().map(|(_, count)| *count as f64).sum()),
 ];
 
-/// Tokens of prompts.
+/// The prompt tokens of a run.
 #[derive(Default)]
 struct Prompts {
     all: f64,
@@ -271,12 +271,12 @@ fn seconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 * MICRO
 }
 
-/// Seconds to the first token.
+/// Returns the time to the first token, in seconds.
 pub fn first_token(request: &RequestResult) -> f64 {
     seconds(request.arrived, request.first_token)
 }
 
-/// Seconds per token after the first; `None` for a single token.
+/// Returns the seconds per token after the first; `None` for a single token.
 pub fn per_token(request: &RequestResult) -> Option<f64> {
     let gaps = request.output_tokens.saturating_sub(1);
     (gaps > 0).then(|| seconds(request.first_token, request.ended) / f64::from(gaps))
@@ -289,14 +289,15 @@ fn tally<T: Ord + Copy>(run: &RunResult, reason: impl Fn(Status) -> Option<T>) -
     groups.filter_map(|group| Some((*group.first()?, group.len()))).collect()
 }
 
-/// The mean share of the KV caches that requests held.
+/// Returns the mean share of the KV caches that requests held.
 fn kv_use(run: &RunResult, duration: f64) -> f64 {
     let held: f64 = run.backends.iter().map(|one| one.counters.held_blocks as f64 * MICRO).sum();
     let blocks: f64 = run.backends.iter().map(|one| f64::from(one.kv_blocks)).sum();
     if blocks > 0.0 { held / (duration * blocks) } else { 0.0 }
 }
 
-/// How unevenly backends were used: the variation of their tokens, and the most requests against the mean.
+/// Returns the imbalance of backends: the variation of their tokens, and the highest number of
+/// requests over the mean.
 fn balance(run: &RunResult) -> (f64, f64) {
     let counters = run.backends.iter().map(|one| one.counters);
     let tokens: Vec<f64> =

@@ -80,7 +80,7 @@ fn row_of_the_starved_engine_holds_for_other_arrivals() {
 fn rows_fitted_to_one_half_predict_the_other() {
     for (name, text, max_requests) in RUNS {
         let run = Run::parse(text).unwrap();
-        // From a guess that is off: the base by half, the rest by a fifth and more.
+        // The search starts from a poor guess: the base off by half, the rest by a fifth and more.
         let start = spec(name, max_requests);
         let mut time = start.step_time.linear().unwrap();
         time.base = time.base * 3 / 2;
@@ -90,7 +90,7 @@ fn rows_fitted_to_one_half_predict_the_other() {
         let fit = fit(&run, &start, &row(name).least_step_time()).unwrap();
 
         assert_within(name, fit.other.first_token, 0.03, 0.05);
-        // Where blocks are short, which request is preempted decides its TPOT.
+        // If blocks are short, a request's TPOT depends on which request is preempted.
         let p99 = if name.starts_with("rtx4090") { 0.11 } else { 0.05 };
         assert_within(name, fit.other.per_token, 0.03, p99);
         assert_within(name, fit.other.total, 0.03, 0.05);

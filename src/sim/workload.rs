@@ -1,7 +1,8 @@
-//! What clients send, in full before a run starts: two configurations meet the very same requests.
+//! The requests of clients, generated in full before a run starts: two configurations meet the same
+//! requests.
 //!
-//! Requests either arrive at a time that is given, or after others: the next turn of a session follows the
-//! response to the one before, the last call of an agent follows all that it waits for.
+//! A request arrives at a given time or after others. The next turn of a session follows the
+//! previous response; the last call of an agent follows all requests it waits for.
 
 mod arrivals;
 mod duration;
@@ -21,37 +22,38 @@ pub use presets::{WorkloadPreset, presets};
 pub use spec::{WorkloadError, WorkloadSpec};
 pub use traces::{TraceError, TraceFormat, read_timings, read_trace};
 
-/// The most that a block of a log is taken for, in blocks of an engine.
+/// The maximum size of a logged block, in blocks of an engine.
 const MOST_UNITS: f64 = 64.0;
 
-/// One request, as a client sends it. Times in microseconds since the start.
+/// A request as a client sends it. Times are in microseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// When it arrives at the earliest.
+    /// The earliest arrival time.
     pub arrives_at: u64,
-    /// How long after the end of the last one that it follows.
+    /// The pause after the end of the last request that it follows.
     pub pause: u32,
-    /// How many requests it follows.
+    /// The number of requests that it follows.
     pub follows: u16,
-    /// Its model, as an index into [`Workload::models`].
+    /// The model, as an index into [`Workload::models`].
     pub model: u16,
-    /// Tokens of its prompt.
+    /// The number of prompt tokens.
     pub input_tokens: u32,
-    /// Tokens that the engine will emit. No decision reads it.
+    /// The number of tokens that the engine will emit. No decision reads it.
     pub output_tokens: u32,
-    /// The most that it may emit; 0 where the client sets no limit.
+    /// The output limit; 0 if the client sets none.
     pub max_tokens: u32,
-    /// Who sends it.
+    /// The client, as an index into [`Workload::clients`].
     pub client: u32,
-    /// Its session; 0 for none.
+    /// The session id; 0 without a session.
     pub session: u64,
-    /// The hashes of its prompt's whole blocks: where they start in [`Workload::hashes`], and how many.
+    /// The hashes of its prompt's whole blocks: their start in [`Workload::hashes`] and their
+    /// number.
     pub prefix: (u64, u32),
-    /// How long the client waits for the first token, in milliseconds; 0 for as long as it takes.
+    /// The time that the client waits for the first token, in milliseconds; 0 for no limit.
     pub patience_ms: u32,
-    /// Whether it is streamed.
+    /// True if the response is streamed.
     pub is_streamed: bool,
-    /// How important it is.
+    /// The priority; higher is more important.
     pub priority: i8,
 }
 
@@ -75,39 +77,39 @@ impl Default for Request {
     }
 }
 
-/// All requests of a run, those without a predecessor in the order of their arrival.
+/// The requests of a run; those without a predecessor are in the order of arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Workload {
-    /// The names of models; empty for the one that every backend serves.
+    /// The names of models; an empty name stands for the model that every backend serves.
     pub models: Vec<String>,
     /// The names of clients.
     pub clients: Vec<String>,
     /// The requests.
     pub requests: Vec<Request>,
-    /// The hashes of all prompts' blocks, each with all before it.
+    /// The hashes of all prompts' blocks; each includes everything before it.
     pub hashes: Vec<u64>,
-    /// Tokens of each of these blocks.
+    /// The tokens of each block.
     pub block_tokens: u32,
-    /// Which request is followed by which, sorted.
+    /// The pairs of a request and its follower, sorted.
     pub edges: Vec<(u32, u32)>,
 }
 
 impl Workload {
-    /// The hashes of a request's prompt.
+    /// Returns the hashes of a request's prompt.
     pub fn prefix_of(&self, request: &Request) -> &[u64] {
         let (start, count) = request.prefix;
         let start = usize::try_from(start).unwrap_or(usize::MAX);
         self.hashes.get(start..start.saturating_add(count as usize)).unwrap_or_default()
     }
 
-    /// The requests that follow one.
+    /// Returns the requests that follow `request`.
     pub fn followers_of(&self, request: u32) -> impl Iterator<Item = u32> + '_ {
         let start = self.edges.partition_point(|(before, _)| *before < request);
         let edges = self.edges.get(start..).unwrap_or_default();
         edges.iter().take_while(move |(before, _)| *before == request).map(|(_, after)| *after)
     }
 
-    /// The requests that follow none, in the order of arrival.
+    /// Returns the requests that follow none, in the order of arrival.
     pub fn roots(&self) -> Vec<u32> {
         let mut roots: Vec<u32> = (0_u32..)
             .zip(&self.requests)
@@ -121,13 +123,15 @@ impl Workload {
         roots
     }
 
-    /// Requests per second: their number by the time of the last arrival; 0 where all arrive at once.
+    /// Returns the requests per second: their number over the time of the last arrival; 0 if all
+    /// arrive at once.
     pub fn rate(&self) -> f64 {
         let last = self.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
         if last == 0 { 0.0 } else { self.requests.len() as f64 / (last as f64 * 1e-6) }
     }
 
-    /// The same, with time running `speed` times as fast: 2 halves every gap between arrivals.
+    /// Returns the same workload with time running `speed` times as fast: 2 halves every gap
+    /// between arrivals.
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         for request in &mut self.requests {
@@ -136,7 +140,7 @@ impl Workload {
         self
     }
 
-    /// The first requests, as many as make up `share` of all, with what they follow.
+    /// Returns the first `share` of the requests, with the edges among them.
     #[must_use]
     pub fn first_part(&self, share: f64) -> Self {
         let all = self.requests.len() as f64;
@@ -152,8 +156,9 @@ impl Workload {
     }
 }
 
-/// Tokens of a block in a log, as the engine counts them: the log's are estimated from bytes. From pairs of both
-/// counts of prompts; a multiple of what engines keep their caches in.
+/// Returns the tokens of a logged block as the engine counts them; the log estimates them from
+/// bytes. Takes pairs of counted and estimated prompt tokens. The result is a multiple of the
+/// engine's block size.
 pub(in crate::sim) fn counted_block(prompts: impl Iterator<Item = (u64, u64)>) -> u32 {
     let (counted, estimated) =
         prompts.fold((0, 0), |(a, b), (counted, estimated)| (a + counted, b + estimated));
@@ -166,7 +171,7 @@ fn scaled(time: u64, speed: f64) -> u64 {
     rounded(time as f64 / speed)
 }
 
-/// The nearest whole number; 0 for what is less.
+/// Rounds to the nearest integer; negative values become 0.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -176,12 +181,12 @@ pub(in crate::sim) fn rounded(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// The same as 32 bits.
+/// Rounds to a `u32`; see [`rounded`].
 pub(in crate::sim) fn rounded_u32(value: f64) -> u32 {
     u32::try_from(rounded(value)).unwrap_or(u32::MAX)
 }
 
-/// The same as an index.
+/// Rounds to an index; see [`rounded`].
 pub(crate) fn rounded_index(value: f64) -> usize {
     usize::try_from(rounded(value)).unwrap_or(usize::MAX)
 }

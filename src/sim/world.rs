@@ -1,14 +1,17 @@
-//! A fleet in virtual time: clients send a workload, balancers decide with the code of the proxy, engines compute.
+//! A fleet in virtual time: clients send a workload, balancers decide with the proxy's code,
+//! engines compute.
 //!
-//! **What is real:** configuration, names, filters, strategies, scorers, the prefix index, load, cooldowns, circuit
-//! breakers, health verdicts, slow start, the retry rule and its budget, queues. **What is simulated:** engines, the
-//! network, the schedule of scrapes and health checks, and clients.
+//! **What is real:** configuration, names, filters, strategies, scorers, the prefix index, load,
+//! cooldowns, circuit breakers, health verdicts, slow start, the retry rule and its budget, queues.
+//! **What is simulated:** engines, the network, the schedule of scrapes and health checks, and
+//! clients.
 //!
-//! **Why it is fast.** Only arrivals, first tokens, ends, checks and faults are events. A scrape is no event: what
-//! it would have found is computed when a decision reads it ([`scrapes`]).
+//! **Why it is fast.** Only arrivals, first tokens, ends, checks and faults are events. A scrape is
+//! not an event: its result is computed when a decision reads it ([`scrapes`]).
 //!
-//! **Order.** Events of the same microsecond are handled by class: faults, arrivals, scrapes, engines, clients
-//! that leave; then in the order they were planned. No map is iterated, no clock is read.
+//! **Order.** Events of the same microsecond are handled by class, then in the order in which they
+//! were planned. The classes are faults, arrivals, periodic tasks of balancers, engines, and ends
+//! of waits. No map is iterated, no clock is read.
 
 mod attempts;
 mod balancer;
@@ -54,20 +57,20 @@ pub use result::{
 };
 use waiting::Place;
 
-/// When a run starts: zero stands for "never" in the state of a fleet.
+/// The start of every run; not 0, because zero stands for "never" in the state of a fleet.
 const START: u64 = 10_000_000;
 
-/// What lies between balancers and engines. An engine that was learned at penstock has its own `front_end` instead of
-/// the times before its queue.
+/// The delays between balancers and engines. For an engine that was learned at penstock, its
+/// `front_end` replaces the delays before its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
-    /// From client to engine and back, without the engine.
+    /// The network time from client to engine and back.
     pub network: Duration,
-    /// What the engine's front end takes before a request is queued.
+    /// The time that the engine's front end takes before a request is queued.
     pub front_end: Duration,
-    /// The same for each token of the prompt.
+    /// The further front-end time per token of the prompt.
     pub per_token: Duration,
-    /// How old a sample is when it arrives.
+    /// The age of a telemetry sample at its arrival.
     pub scrape: Duration,
 }
 
@@ -82,71 +85,71 @@ impl Default for Delays {
     }
 }
 
-/// A fleet and what happens to it.
+/// A fleet and the conditions of a run.
 #[derive(Debug, Clone)]
 pub struct WorldSpec {
     /// The configuration of every balancer. Its backends declare their models.
     pub config: Config,
     /// The engines, in the order of the configuration's backends.
     pub engines: Vec<EngineSpec>,
-    /// How many balancers share the clients.
+    /// The number of balancers that share the clients.
     pub balancers: u32,
-    /// Of all random numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// What lies between.
+    /// The delays between balancers and engines.
     pub delays: Delays,
-    /// What happens to the engines.
+    /// The faults of the engines.
     pub faults: Vec<Fault>,
-    /// What every client wants.
+    /// The objectives of every client.
     pub objectives: Objectives,
-    /// Whether engines report how many tokens of a prompt they had cached.
+    /// If set, engines report how many tokens of a prompt they had cached.
     pub reports_cached: bool,
-    /// A decision that is looked at; the run stops when its request ends.
+    /// The decision to examine; the run stops when its request ends.
     pub examined: Option<Examined>,
-    /// Whether the true state of the engines decides instead of the strategy.
+    /// The oracle that decides instead of the strategy, from the true state of the engines.
     pub oracle: Option<Oracle>,
-    /// Whether every refusal is compared with what the engines could have done.
+    /// If set, every refusal is compared with what the engines could have done.
     pub judges_sheds: bool,
 }
 
-/// A decision that is looked at.
+/// A decision to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Examined {
     /// The request, as an index into the workload.
     pub request: u32,
-    /// Where it goes first, whatever the strategy decides; an index into the backends.
+    /// The backend of the first attempt, as an index, whatever the strategy decides.
     pub backend: Option<usize>,
 }
 
-/// Why a run cannot start.
+/// The reason why a run cannot start.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
-    /// An engine that cannot run.
+    /// An engine has an invalid specification.
     #[error("engine: {0}")]
     Engine(#[from] SpecError),
-    /// A fault of a backend that does not exist.
+    /// A fault names a backend that does not exist.
     #[error("a fault names the backend '{name}', which does not exist")]
     UnknownBackend {
-        /// The name.
+        /// The name of the backend.
         name: String,
     },
-    /// The simulator is wrong.
+    /// An invariant does not hold: the simulator has a bug.
     #[error("a bug of the simulator: {what}")]
     Invariant {
-        /// What does not hold.
+        /// The invariant.
         what: &'static str,
     },
-    /// There are not as many engines as backends.
+    /// The numbers of engines and backends differ.
     #[error("{engines} engines for {backends} backends")]
     Engines {
-        /// Engines.
+        /// The number of engines.
         engines: usize,
-        /// Backends.
+        /// The number of backends.
         backends: usize,
     },
 }
 
-/// A run that is going on.
+/// A run in progress.
 struct World<'a> {
     spec: &'a WorldSpec,
     workload: &'a Workload,
@@ -155,25 +158,25 @@ struct World<'a> {
     queue: EventQueue,
     live: Vec<Option<Box<Live>>>,
     results: Vec<RequestResult>,
-    /// How many requests each one still waits for.
+    /// The number of unfinished predecessors of each request.
     awaited: Vec<u16>,
-    /// Requests on their way to each backend.
+    /// The requests on their way to each backend.
     sent: Vec<BTreeSet<Sent>>,
-    /// Where requests wait that do.
+    /// The places of queued requests.
     places: Vec<Option<Place>>,
-    /// The requests of the entries of queues, by balancer and model.
+    /// The requests of queue entries, by balancer and model.
     entries: HashMap<(u32, usize, EntryId), u32>,
-    /// How many wait.
+    /// The number of queued requests.
     waiting: usize,
-    /// Requests that have not ended.
+    /// The number of requests that have not ended.
     open: usize,
-    /// Whether balancers predict latencies.
+    /// If set, balancers predict latencies.
     predicts: bool,
-    /// What each balancer reported last; empty where they share nothing.
+    /// The last load report of each balancer; empty if balancers do not share their load.
     reports: Vec<LoadReport>,
-    /// Where each scorer alone would have sent the request that is looked at.
+    /// The backend that each scorer alone would have chosen for the examined request.
     picks: Vec<(String, usize)>,
-    /// Events that were handled.
+    /// The number of events handled.
     #[cfg(debug_assertions)]
     events: u64,
 }
@@ -244,7 +247,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Whether the request that is looked at has ended.
+    /// Returns whether the examined request has ended.
     fn has_examined(&self) -> bool {
         let examined = self.spec.examined.map(|examined| examined.request as usize);
         let result = examined.and_then(|id| self.results.get(id));
@@ -255,13 +258,13 @@ impl<'a> World<'a> {
         START + self.workload.requests.get(id as usize).map_or(0, |request| request.arrives_at)
     }
 
-    /// Whether the request with this number arrived with the last event.
+    /// Returns whether request `id` arrived with the last event.
     fn has_started(&self, at: u64, id: u32) -> bool {
         self.results.get(id as usize).is_some_and(|result| result.arrived == at)
     }
 
-    /// Handles what happens next: an event, an engine, or the arrival of `root`. Returns whether there was
-    /// anything.
+    /// Handles the next event: a planned one, one of an engine, or the arrival of `root`. Returns
+    /// false if there is none.
     fn step(&mut self, root: Option<(u64, u32)>) -> bool {
         let planned = self.queue.next_at();
         let engine = self.engines.next_at();
@@ -319,7 +322,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A time as decisions read it.
+/// Converts a simulated time to the type that decisions read.
 fn timestamp(at: u64) -> Timestamp {
     Timestamp(at)
 }

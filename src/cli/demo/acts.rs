@@ -1,5 +1,5 @@
-//! What the demo does by itself, to show what a load balancer is for: the session of an agent stays with one of two
-//! engines, and no request fails while one of them is killed.
+//! The acts of the demo, which show the purpose of a load balancer: the session of an agent stays
+//! with one of two engines, and no request fails while one of them is killed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,22 +13,22 @@ use super::super::error::CliError;
 use super::trials::Verdict;
 use crate::mock::MockEngine;
 
-/// The model of the two engines, and the one that is killed.
+/// The model of the two engines, one of which is killed.
 const MODEL: &str = "llama3:8b";
 const KILLED: &str = "text";
-/// The field by which an agent names its session.
+/// The field in which an agent names its session.
 const SESSION: &str = "x-session-id";
-/// The turns of the agent.
+/// The number of turns of the agent.
 const TURNS: usize = 6;
-/// The requests while an engine is killed, and before it is.
+/// The number of requests while an engine is killed, and before.
 const REQUESTS: usize = 24;
 const BEFORE: usize = 8;
-/// How many clients send requests at the same time.
+/// The number of clients that send requests at the same time.
 const CLIENTS: usize = 4;
-/// The beginning of an agent's prompt: long, and the same with every turn.
+/// The start of an agent's prompt: long, and the same in every turn.
 const INSTRUCTIONS: &str = "You are a careful engineer. Read the files before you change them. ";
 
-/// How a request ended.
+/// The result of a request.
 struct Ended {
     status: u16,
     backend: String,
@@ -40,7 +40,7 @@ impl Ended {
     }
 }
 
-/// The requests of an agent go to one engine, whatever else runs.
+/// Shows that the requests of an agent go to one engine, whatever else runs.
 pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
     let agent = client(data).with_header(SESSION, "agent-7");
     let (turns, others) = std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
     ))
 }
 
-/// Requests run while one of the engines is killed; the other one takes over.
+/// Sends requests while one of the engines is killed; the other one takes over.
 pub(super) fn survive_kill(
     data: SocketAddr,
     engines: &[MockEngine],
@@ -147,7 +147,7 @@ fn count_by_backend<'a>(ended: impl Iterator<Item = &'a Ended>) -> BTreeMap<&'a 
     counts
 }
 
-/// The worst status.
+/// Returns the worst status.
 fn status_of<'a>(ended: impl Iterator<Item = &'a Ended>) -> u16 {
     let mut statuses = ended.map(|one| one.status);
     statuses.find(|status| *status != 200).unwrap_or(200)

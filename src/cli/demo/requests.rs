@@ -1,5 +1,5 @@
-//! The mixed load of `penstock demo --traffic`, as a table: three APIs, streams, tools, images, embeddings,
-//! several models and keys, and some requests that must fail.
+//! The mixed load of `penstock demo --traffic`, as a table: three APIs, streams, tools, images,
+//! embeddings, several models and keys, and some requests that must fail.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -25,29 +25,29 @@ pub(super) const KEYS: [DemoKey; 3] = [CHAT_APP, AGENTS, SEARCH];
 enum Shape {
     /// `messages`
     Chat,
-    /// The same with an image.
+    /// `messages` with an image
     Image,
-    /// The same with a tool.
+    /// `messages` with a tool
     Tools,
     /// `prompt`
     Prompt,
     /// `input`
     Texts,
-    /// No JSON.
+    /// Not JSON.
     Broken,
 }
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
-    /// Its share of the load.
+    /// The share of the kind in the load.
     weight: u32,
     path: &'static str,
     model: &'static str,
     key: &'static str,
     shape: Shape,
     streams: bool,
-    /// Whether the client leaves in the middle of the response.
+    /// True if the client disconnects in the middle of the response.
     leaves: bool,
 }
 
@@ -103,8 +103,8 @@ const KINDS: [Kind; 16] = [
         streams: false,
         ..CHAT
     },
-    // These are refused: no such model, an image for a model that cannot see, no JSON, a key without the
-    // model, an unknown key.
+    // These are refused: an unknown model, an image for a model without vision, invalid JSON, a key
+    // that may not use the model, an unknown key.
     Kind { weight: 1, model: "no-backend-serves-this", ..CHAT },
     Kind { weight: 1, shape: Shape::Image, ..CHAT },
     Kind { weight: 1, shape: Shape::Broken, ..CHAT },
@@ -112,7 +112,8 @@ const KINDS: [Kind; 16] = [
     Kind { weight: 1, key: "demo-unknown", ..CHAT },
 ];
 
-/// Long enough to fill blocks of the prefix index; each conversation starts with one of these.
+/// The system texts: long enough to fill blocks of the prefix index. Each conversation starts with
+/// one of them.
 const SYSTEM: [&str; 3] = [
     "You are the assistant of a water company. Be short, be polite, and name the regulation you rely on. ",
     "You review the code of a small team. Say what is wrong, say how to mend it, and quote the line. ",
@@ -124,7 +125,7 @@ const QUESTIONS: [&str; 4] = [
     "Write the summary for the meeting on Monday.",
     "Which of these is the cheapest, and why?",
 ];
-/// How often the start of a conversation is said, to give it a length.
+/// The number of times that the start of a conversation is repeated, to make it long.
 const EMPHASIS: usize = 12;
 /// A PNG of one pixel.
 const PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -135,11 +136,11 @@ pub(super) struct DemoRequest {
     pub(super) path: &'static str,
     pub(super) key: &'static str,
     pub(super) body: String,
-    /// Whether the client leaves in the middle of the response.
+    /// True if the client disconnects in the middle of the response.
     pub(super) leaves: bool,
 }
 
-/// Draws the next request: the same ones from the same generator.
+/// Draws the next request. The same generator yields the same requests.
 pub(super) fn draw(rng: &mut SmallRng) -> DemoRequest {
     let total: u32 = KINDS.iter().map(|kind| kind.weight).sum();
     let mut left = rng.random_range(0..total);

@@ -1,5 +1,5 @@
-//! `penstock demo --traffic`: clients that send a mixed load at a bounded rate, and engines that fail now and
-//! then, so that `penstock top` and the dashboard have something to show.
+//! `penstock demo --traffic`: clients that send a mixed load at a bounded rate, and engines that
+//! fail now and then, so that `penstock top` and the dashboard have something to show.
 
 use std::fs::DirBuilder;
 use std::io::{self, Read, Write};
@@ -21,11 +21,11 @@ use crate::lifecycle::ShutdownHook;
 use crate::mix::mix;
 use crate::mock::{Cut, Fault, MockEngine};
 
-/// Clients that send at a time. With the pauses between their requests they bound the rate.
+/// The number of clients that send at a time. Together with the pauses they bound the rate.
 const CLIENTS: u64 = 8;
-/// Between two requests of a client, in milliseconds.
+/// The pause between two requests of a client, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 150..900;
-/// How much a client reads before it leaves early.
+/// The number of bytes that a client reads before it disconnects early.
 const READ_BEFORE_LEAVING: usize = 512;
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Makes a folder for the ledger, which only this user can read.
+    /// Creates a folder for the ledger, which only this user can read.
     pub(super) fn prepare() -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("penstock-demo-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&folder)?;
@@ -49,7 +49,7 @@ impl Traffic {
         self.folder.join("ledger.db")
     }
 
-    /// The sections of the configuration that show more.
+    /// The sections of the configuration that give the views more to show.
     pub(super) fn yaml(&self) -> String {
         let keys = KEYS.iter().map(|one| {
             let (name, key, models) = (one.name, one.key, one.models);
@@ -91,7 +91,7 @@ impl Traffic {
             runtime.spawn_blocking(move || send_requests(data, rng, &is_over));
         }
         runtime.spawn(async move {
-            // Only an error of a socket ends the faults; the load goes on.
+            // Only an error of a socket ends the faults; the load continues.
             if let Err(error) = play_faults(&engines).await {
                 tracing::warn!(%error, "the engines of the demo fail no more");
             }
@@ -108,7 +108,7 @@ impl Drop for Traffic {
 fn send_requests(data: SocketAddr, mut rng: SmallRng, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let request = draw(&mut rng);
-        // Errors are part of the show: the dashboard and `penstock top` count them.
+        // Errors are part of the demo: the dashboard and `penstock top` count them.
         let is_sent = send(data, &request);
         tracing::trace!(path = request.path, is_sent, "request of the demo");
         std::thread::sleep(Duration::from_millis(rng.random_range(PAUSE_MS)));
@@ -138,8 +138,8 @@ fn leave_early(data: SocketAddr, request: &DemoRequest) -> io::Result<()> {
     stream.read_exact(&mut part)
 }
 
-/// What goes wrong, in turn: a replica dies and comes back, an engine is busy, another one is slow, a stream
-/// breaks. Runs until it is dropped.
+/// Plays faults in turn: a replica dies and recovers, an engine is busy, another one is slow, a
+/// stream breaks. Runs until it is dropped.
 async fn play_faults(engines: &[MockEngine]) -> io::Result<()> {
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     let find = |name: &str| engines.iter().find(|engine| engine.spec().name == name);

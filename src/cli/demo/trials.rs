@@ -1,4 +1,4 @@
-//! The requests of the demo, and the backend each one must reach.
+//! The requests of the demo, and the backend that each one must reach.
 
 use serde_json::Value;
 
@@ -20,14 +20,14 @@ pub(super) struct Trial {
     pub(super) backend: Option<&'static str>,
 }
 
-/// How a trial went.
+/// The result of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) is_good: bool,
     pub(super) line: String,
 }
 
-/// Every trial, in the order they are run and shown.
+/// Returns every trial, in the order in which they are run and shown.
 pub(super) fn trials() -> [Trial; 4] {
     let [_, _, vision, alias, _, _] = EXAMPLES;
     [
@@ -49,7 +49,8 @@ pub(super) fn trials() -> [Trial; 4] {
 }
 
 impl Verdict {
-    /// The line of what was shown, where it ended with which status; `wrong`: what should have been.
+    /// Formats a result: the label, the backend and the status. `wrong` is the expected result, if
+    /// another one came.
     pub(super) fn new(
         label: &str,
         (taker, status): (&str, u16),

@@ -15,7 +15,7 @@ const SKEW: u64 = 5;
 /// A slower health check of an idle engine indicates a slow network or a busy host.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// The most models in a finding.
+/// The maximum number of models in a finding.
 const SHOWN_MODELS: usize = 5;
 
 /// Global settings that findings depend on.
@@ -23,7 +23,7 @@ const SHOWN_MODELS: usize = 5;
 pub(super) struct Terms {
     /// `limits.idle_timeout`.
     pub(super) idle: Duration,
-    /// Whether engines are scraped.
+    /// True if engines are scraped.
     pub(super) wants_telemetry: bool,
 }
 
@@ -114,7 +114,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
     }
 }
 
-/// Whether the backend refuses the key that requests are sent with.
+/// Returns whether the backend refuses the key that requests are sent with.
 fn is_key_refused(config: &BackendConfig, found: &Examination) -> bool {
     config.api_key.is_some() && found.remark.is_some_and(|(status, _)| matches!(status, 401 | 403))
 }
@@ -166,7 +166,8 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
     Finding::warn(name, message, "give each model a unique, printable id of at most 256 bytes")
 }
 
-/// An engine with slots gets fewer idle connections than `limits.idle_connections` says.
+/// Reports that an engine with slots gets fewer idle connections than `limits.idle_connections`
+/// allows.
 fn slots(backend: &Backend) -> Option<Finding> {
     let slots = backend.state.affordable_connections()?;
     let message = format!(
@@ -210,7 +211,7 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
     })
 }
 
-/// To a tenth of a second.
+/// Rounds to a tenth of a second.
 fn round_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100
 }

@@ -42,7 +42,7 @@ fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
         || config.backends.iter().filter_map(|one| one.api_key.as_ref()).any(inline);
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     let text = std::fs::read_to_string(path).ok()?;
-    // Keys that come from the environment are not in the file.
+    // Keys from the environment are not in the file.
     let is_written =
         has_secrets && text.lines().any(|line| line.contains("key:") && !line.contains("${"));
     (is_written && mode & 0o004 != 0).then(|| {
@@ -54,7 +54,7 @@ fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
     })
 }
 
-/// Whether anyone on the network can connect.
+/// Returns whether anyone on the network can connect.
 fn is_open(listener: &Listener) -> bool {
     match &listener.address {
         ListenAddress::Unix(_) => false,

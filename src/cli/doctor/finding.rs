@@ -1,21 +1,21 @@
-//! One thing that was looked at.
+//! One result of an examination.
 
 use serde::Serialize;
 
-/// How it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     /// Fine.
     Ok,
-    /// It works, and may not always.
+    /// It works now, but may fail.
     Warn,
     /// It does not work.
     Fail,
 }
 
 impl Level {
-    /// The word it is shown as.
+    /// Returns the word for the level.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -25,7 +25,7 @@ impl Level {
     }
 }
 
-/// What was looked at, how it is, and what to do.
+/// The subject of an examination, its result, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -36,17 +36,17 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Nothing to do.
+    /// A finding that needs no action.
     pub(super) fn ok(about: &str, message: impl Into<String>) -> Self {
         Self::new(Level::Ok, about, message.into(), None)
     }
 
-    /// Something to look at.
+    /// A finding that needs attention.
     pub(super) fn warn(about: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Level::Warn, about, message.into(), Some(remedy.into()))
     }
 
-    /// Something that does not work.
+    /// A finding about a failure.
     pub(super) fn fail(about: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Level::Fail, about, message.into(), Some(remedy.into()))
     }
@@ -56,7 +56,7 @@ impl Finding {
     }
 }
 
-/// How many of them are so.
+/// Returns the number of findings of a level.
 pub(super) fn count(findings: &[Finding], level: Level) -> usize {
     findings.iter().filter(|finding| finding.level == level).count()
 }

@@ -7,11 +7,11 @@ use crate::clock::unix_seconds;
 use crate::config::{Config, ListenAddress};
 use crate::server::try_listen;
 
-/// Open files besides connections.
+/// The number of open files in addition to connections.
 const OTHER_FILES: usize = 200;
-/// Earlier than this code: such a clock was never set.
+/// The earliest plausible time: before this code was written, so the clock was never set.
 const YOUNGEST: u64 = 1_760_000_000;
-/// The year 2100.
+/// The latest plausible time: the year 2100.
 const OLDEST: u64 = 4_102_444_800;
 
 pub(super) fn look(config: &Config, is_running: bool) -> Vec<Finding> {
@@ -36,7 +36,7 @@ fn clock(now: u64) -> Finding {
     )
 }
 
-/// The most files a process started here may open.
+/// Returns the maximum number of files that a process started here may open.
 fn open_files() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

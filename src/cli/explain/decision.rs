@@ -14,7 +14,7 @@ use crate::cli::output::Output;
 use crate::routing::audit::{render_replay, replay};
 use crate::routing::{Capture, Router};
 
-/// Replays every decision in a file, and counts those that are identical.
+/// Replays every decision in a file. Counts those with an identical result.
 pub(super) fn run(
     path: &Path,
     config: &ConfigArgs,
@@ -71,7 +71,7 @@ fn summary(is_json: bool, is_what_if: bool, all: usize, changed: usize) -> Strin
     format!("{all} {noun}, {count} {words}")
 }
 
-/// The turns of each model, where the strategy that decided took none.
+/// The number of turns so far of each model, for captures by a strategy that counted none.
 #[derive(Default)]
 struct Turns<'a>(BTreeMap<&'a str, u64>);
 

@@ -1,4 +1,4 @@
-//! State shared by all lines: which backend received which prompt.
+//! State shared by all lines: the prompts that each backend received.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::result::LineResult;
 /// The memory budget of the process's prefix index.
 const INDEX_BYTES: usize = 1 << 30;
 
-/// The prompts each backend received, by model and block size.
+/// The prompts that each backend received, by model and block size.
 #[derive(Debug)]
 pub(super) struct Book {
     placed: BTreeMap<(String, u32), Placed>,
     budget: Arc<MemoryBudget>,
-    /// Requests placed so far.
+    /// The number of requests placed so far.
     turn: u64,
     /// The scorers of lines that name none.
     usual: Option<Vec<ScorerSpec>>,
 }
 
 impl Book {
-    /// An empty book; `usual` are the scorers of lines that name none.
+    /// Creates an empty book; `usual` are the scorers of lines that name none.
     pub(super) fn new(usual: Option<Vec<ScorerSpec>>) -> Self {
         let budget = MemoryBudget::new(INDEX_BYTES);
         Self { placed: BTreeMap::new(), budget, turn: 0, usual }
@@ -43,7 +43,7 @@ struct ScannedRequest {
 }
 
 impl Book {
-    /// The result of a line as JSON; an error object when the line is invalid.
+    /// Returns the result of a line as JSON; an error object if the line is invalid.
     pub(super) fn score(&mut self, text: &[u8]) -> String {
         let result = Line::read(text).and_then(|line| self.place(&line));
         result.map_or_else(|message| LineResult::error(&message), |result| result.to_json())
@@ -55,7 +55,7 @@ impl Book {
         let terms = prefix_params(&specs)?;
         let mut candidates: Vec<Candidate> =
             line.backends.iter().map(super::line::BackendLine::to_candidate).collect();
-        // Numbered by name, so that the order of the line does not break ties.
+        // Numbered in the order of their names, so that the order in the line does not break ties.
         let mut names: Vec<&str> = line.backends.iter().map(|one| one.name.as_str()).collect();
         names.sort_unstable();
         for (candidate, backend) in candidates.iter_mut().zip(&line.backends) {

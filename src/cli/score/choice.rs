@@ -1,5 +1,5 @@
-//! Reads how a line selects backends: scorers or a preset, and a picker. Parsed by hand, so that an
-//! error message names the path of the invalid value.
+//! Reads the choice of backends in a line: scorers or a preset, and a picker. Parsed by hand, so
+//! that an error message names the path of the invalid value.
 
 use serde_json::{Map, Value as Json};
 

@@ -24,13 +24,13 @@ pub(super) struct Line {
     pub(super) seed: u64,
 }
 
-/// The readings of one backend: its name, the keys of [`READINGS`], and two that stand for others.
+/// The readings of one backend: its name, the keys of [`READINGS`], and two further values.
 #[derive(Debug)]
 pub(super) struct BackendLine {
     pub(super) name: String,
     /// Requests dispatched since the engine was scraped.
     pending: Option<f64>,
-    /// Its cached prefix; when it is not given, the prefix index of the process is consulted.
+    /// Its cached prefix; if it is not given, the prefix index of the process is used.
     prefix: Option<PrefixLine>,
     readings: Candidate,
 }
@@ -133,7 +133,8 @@ impl Line {
         Ok(line)
     }
 
-    /// The scorers it names; without any the `usual` ones, else 3 : 2 : 2 of llm-d.
+    /// Returns the scorers that the line names; without any the `usual` ones, else 3 : 2 : 2 of
+    /// llm-d.
     pub(super) fn specs(&self, usual: Option<&[ScorerSpec]>) -> Result<Vec<ScorerSpec>, String> {
         match (&self.scorers, &self.preset, usual) {
             (Some(_), Some(_), _) => Err("give either scorers or a preset".to_owned()),
@@ -151,7 +152,7 @@ impl Line {
 }
 
 impl BackendLine {
-    /// What scorers know of it.
+    /// Returns the readings in the form that scorers use.
     pub(super) fn to_candidate(&self) -> Candidate {
         let readings = &self.readings;
         let pending = self.pending.filter(|pending| pending.is_finite());
@@ -160,7 +161,7 @@ impl BackendLine {
         let in_flight = if readings.in_flight.is_nan() { pending } else { None };
         Candidate {
             key: Candidate::key_of(&self.name),
-            // The sum of very large readings is infinite.
+            // The sum of very large readings may be infinite.
             load: load.map(|load| load.clamp(0.0, f64::MAX)),
             kv_utilization: readings.kv_utilization.map(|part| part.min(1.0)),
             in_flight: in_flight.and_then(known_reading).unwrap_or(readings.in_flight),
@@ -171,7 +172,7 @@ impl BackendLine {
         }
     }
 
-    /// Whether the line gives what the backend has cached.
+    /// Returns whether the line gives the cached prefix of the backend.
     pub(super) fn has_prefix(&self) -> bool {
         self.prefix.is_some()
     }

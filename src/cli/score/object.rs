@@ -1,4 +1,5 @@
-//! JSON objects that are objects: what is derived takes a list of their values as well.
+//! JSON objects that must be written as objects: derived `Deserialize` also accepts a list of the
+//! values.
 
 use std::fmt;
 use std::marker::PhantomData;

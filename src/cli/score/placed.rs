@@ -1,20 +1,21 @@
-//! Which backend received which prompts of a model, for any number of backends.
+//! The prompts of a model that each backend received, for any number of backends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::prefix::{MemoryBudget, PrefixIndex, SLOTS};
 
-/// The prefix indexes of one model. A backend has a place here once it was picked.
+/// The prefix indexes of one model. A backend gets a slot when it is first picked.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
     slots: BTreeMap<String, usize>,
-    /// The first is of the first 64 slots.
+    /// One index for each 64 slots, in order.
     shards: Vec<PrefixIndex>,
 }
 
 impl Placed {
-    /// Leading blocks of a prompt that each of the backends is believed to have, in their order.
+    /// Returns the leading blocks of a prompt that each backend is believed to have, in the order
+    /// of `names`.
     pub(super) fn matched<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,

@@ -52,7 +52,7 @@ impl LineResult {
         }
     }
 
-    /// The backend that was picked.
+    /// Returns the backend that was picked.
     pub(super) fn winner(&self) -> Option<&str> {
         self.winner.as_deref()
     }

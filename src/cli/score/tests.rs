@@ -106,7 +106,7 @@ fn prefixes_are_tracked_for_more_backends_than_a_shard() {
             "request": {"path": "/v1/completions", "body": body.to_string()}})
     };
     let all: Vec<String> = (0..200).map(|number| format!("b{number}")).collect();
-    // Each was picked once, alone, and so has all of it.
+    // Each backend was picked once, alone, and so has the whole prompt.
     for name in &all {
         assert_eq!(score(&mut book, &line(std::slice::from_ref(name)))["winner"], name.as_str());
     }

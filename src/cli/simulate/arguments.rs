@@ -35,8 +35,8 @@ pub(in crate::cli) struct SimulateArgs {
     /// The workload: a file, a trace, or the name of a preset
     pub(super) workload: Option<String>,
 
-    /// An access log instead of a workload: learn the engines from it, show how well the simulation agrees with
-    /// it, and then compare and advise
+    /// An access log instead of a workload: learn the engines from it, show how well the simulation
+    /// agrees with it, and then compare and advise
     #[arg(long, value_name = "ACCESS.jsonl", conflicts_with_all = ["workload", "speed", "load"])]
     pub(super) yesterday: Option<PathBuf>,
 
@@ -45,8 +45,8 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long = "config", short, value_name = "FILE")]
     pub(super) configs: Vec<PathBuf>,
 
-    /// The engines: a row of `penstock fit --list` or a file of `penstock fit --json`, for all backends or,
-    /// as NAME=ROW, for one
+    /// The engines: a row of `penstock fit --list` or a file of `penstock fit --json`, for all
+    /// backends or, as NAME=ROW, for one
     #[arg(long = "engine", value_name = "[NAME=]ROW", default_value = "h100/qwen3-32b/tp2")]
     pub(super) engines: Vec<String>,
 
@@ -65,7 +65,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) model: Option<String>,
 
-    /// How fast time runs between arrivals: 2 doubles the rate
+    /// The speed of time between arrivals: 2 doubles the rate
     #[arg(long, value_name = "FACTOR", conflicts_with = "load")]
     pub(super) speed: Option<f64>,
 
@@ -73,7 +73,8 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "SHARE")]
     pub(super) load: Option<f64>,
 
-    /// Other arrivals at the same rate: poisson, constant, or bursts with a variation of the gaps, as in gamma:3
+    /// Other arrivals at the same rate: poisson, constant, or bursts with a variation of the gaps,
+    /// as in gamma:3
     #[arg(long, value_name = "PROCESS", conflicts_with = "yesterday")]
     pub(super) arrivals: Option<ArrivalProcess>,
 
@@ -97,7 +98,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub(super) tpot: Duration,
 
-    /// What happens to an engine: 'at 60s backend b1 down 30s', also restart, slow x2 30s, 429 5s,
+    /// A fault of an engine: 'at 60s backend b1 down 30s', also restart, slow x2 30s, 429 5s,
     /// scrape-lost 10s
     #[arg(long = "fault", value_name = "FAULT")]
     pub(super) faults: Vec<Fault>,
@@ -115,7 +116,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "METHOD", requires = "sweep", value_parser = ["halving"])]
     pub(super) search: Option<String>,
 
-    /// How many runs a search may take
+    /// The maximum number of runs of a search
     #[arg(long, value_name = "RUNS", default_value_t = 200)]
     pub(super) budget: usize,
 
@@ -123,18 +124,18 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "FIGURE", default_value = "goodput")]
     pub(super) objective: String,
 
-    /// Fail unless it holds for the first configuration: 'FIGURE < VALUE' or 'FIGURE < FACTOR * baseline', where
-    /// the baseline is the second one
+    /// Fail unless it holds for the first configuration: 'FIGURE < VALUE' or 'FIGURE < FACTOR *
+    /// baseline', where the baseline is the second one
     #[arg(long = "assert", value_name = "EXPRESSION")]
     pub(super) assertions: Vec<String>,
 
-    /// Look at so many decisions of the first configuration: what each cost its request against the best backend,
-    /// by running on with every other one
+    /// The number of decisions of the first configuration to examine: what each cost its request
+    /// against the best backend, by running on with every other one
     #[arg(long, value_name = "DECISIONS")]
     pub(super) regret: Option<usize>,
 
-    /// Simulate an oracle, too, which sees the engines and knows how long outputs get; and the same one where it may
-    /// refuse every request
+    /// Simulate an oracle, too, which sees the engines and knows how long outputs get; and the same
+    /// one where it may refuse every request
     #[arg(long, conflicts_with_all = ["sweep", "yesterday"])]
     pub(super) oracle: bool,
 

@@ -1,4 +1,4 @@
-//! `--assert 'ttft_p99 < 1.1 * baseline'`: for continuous integration.
+//! `--assert 'ttft_p99 < 1.1 * baseline'`: assertions for continuous integration.
 
 use super::Arm;
 use super::error::SimulateError;
@@ -17,11 +17,11 @@ pub(super) struct Assertion {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
     Value(f64),
-    /// So many times the figure of the second configuration.
+    /// A factor of the figure of the second configuration.
     Baseline(f64),
 }
 
-/// Parses an assertion; `None` for what is none.
+/// Parses an assertion; `None` if it is invalid.
 fn parse(text: &str) -> Option<Assertion> {
     let (sign, is_less) = if text.contains('<') { ('<', true) } else { ('>', false) };
     let (figure, bound) = text.split_once(sign)?;
@@ -36,16 +36,17 @@ fn parse(text: &str) -> Option<Assertion> {
     Some(Assertion { figure: figure.trim().to_owned(), is_less, bound, text })
 }
 
-/// A number, or a time in seconds.
+/// Parses a number, or a time in seconds.
 fn number(text: &str) -> Option<f64> {
     let time = || crate::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
     text.parse().ok().or_else(time)
 }
 
-/// Reads every assertion, before anything runs for minutes.
+/// Reads every assertion, before simulations that take minutes.
 ///
 /// # Errors
-/// For one that cannot be read, that names no figure, or that has a baseline where only one configuration runs.
+/// If an assertion cannot be read, names no known figure, or has a baseline although only one
+/// configuration runs.
 pub(super) fn read_all(
     assertions: &[String],
     configurations: usize,
@@ -72,7 +73,7 @@ pub(super) fn read_all(
 /// Checks every assertion.
 ///
 /// # Errors
-/// For those that do not hold.
+/// If any assertion fails.
 pub(super) fn check_all(assertions: &[Assertion], arms: &[Arm<'_>]) -> Result<(), SimulateError> {
     let mut failed = Vec::new();
     for assertion in assertions {

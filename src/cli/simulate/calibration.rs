@@ -1,4 +1,4 @@
-//! `--yesterday`: learns the engines from an access log, and compares what is simulated with what was logged.
+//! `--yesterday`: learns the engines from an access log, and compares the simulation with the log.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,15 +18,15 @@ use crate::sim::run::{Run, Timing};
 use crate::sim::statistics::Percentiles;
 use crate::sim::workload::read_timings;
 
-/// The largest error with which advice is given.
+/// The maximum error up to which advice is given.
 const MOST_ERROR: f64 = 0.25;
 
-/// One figure, as it was logged and as it is simulated, in seconds.
+/// One figure, logged and simulated, in seconds.
 struct Figure {
     name: &'static str,
     logged: f64,
     simulated: f64,
-    /// Whether advice depends on it.
+    /// True if advice depends on it.
     counts: bool,
 }
 
@@ -36,13 +36,13 @@ impl Figure {
     }
 }
 
-/// How well a simulation agrees with a log.
+/// The agreement of a simulation with a log.
 pub(super) struct Calibration {
     learned: Vec<LearnedEngine>,
     figures: Vec<Figure>,
 }
 
-/// An engine that was learned from the streams of a backend.
+/// An engine learned from the streams of a backend.
 struct LearnedEngine {
     backend: String,
     streams: usize,
@@ -62,8 +62,9 @@ impl LearnedEngine {
     }
 }
 
-/// Learns the engine of every backend that has enough streams in the log. The others get that of the backend with the
-/// most, and those that a flag names keep what it names.
+/// Learns the engine of every backend that has enough streams in the log. The other backends get
+/// the engine of the backend with the most streams; those that a flag names keep the engine of the
+/// flag.
 fn learn_engines(
     args: &SimulateArgs,
     path: &Path,
@@ -78,7 +79,7 @@ fn learn_engines(
         .filter(|index| plan.choices.get(*index).is_some_and(|choice| !choice.is_given))
         .collect();
     let Some(first_open) = open.first().copied() else { return Ok(Vec::new()) };
-    // Where the log knows none of the names, one engine stands for all.
+    // If the log knows none of the names, one engine is used for all.
     let most = logged.iter().max_by_key(|(_, timings)| timings.len());
     let most = most.map(|(name, _)| name.clone()).unwrap_or_default();
     let mut jobs: Vec<(usize, String, Run)> = Vec::new();
@@ -107,7 +108,7 @@ fn learn_engines(
     Ok(learned)
 }
 
-/// Learns the engines of the plan from the log, and compares.
+/// Learns the engines of the plan from the log, and compares simulation and log.
 pub(super) fn calibrate(
     args: &SimulateArgs,
     path: &Path,
@@ -139,13 +140,13 @@ pub(super) fn calibrate(
 }
 
 impl Calibration {
-    /// The largest error of a mean.
+    /// Returns the largest error of a mean.
     fn error(&self) -> f64 {
         let counted = self.figures.iter().filter(|figure| figure.counts);
         counted.map(|figure| figure.error().abs()).fold(0.0, f64::max)
     }
 
-    /// Whether advice may be given.
+    /// Checks that advice may be given.
     pub(super) fn check(&self) -> Result<(), SimulateError> {
         let error = self.error();
         if error > MOST_ERROR {

@@ -1,4 +1,4 @@
-//! The engine of each backend, by the flags.
+//! The engine of each backend, chosen by the flags.
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
@@ -8,24 +8,24 @@ use crate::sim::experiment::Variant;
 
 /// The engines of a plan.
 pub(super) struct Engines {
-    /// Of each backend.
+    /// The engine of each backend.
     pub(super) specs: Vec<EngineSpec>,
-    /// What they are called.
+    /// The names of the engines.
     pub(super) names: Vec<String>,
     pub(super) choices: Vec<EngineChoice>,
 }
 
-/// How the engine of a backend was chosen.
+/// The choice of a backend's engine.
 #[derive(Debug, Clone)]
 pub(super) struct EngineChoice {
-    /// Whether a flag names it for this backend: then nothing else is learned.
+    /// True if a flag names it for this backend: then it is not learned.
     pub(super) is_given: bool,
-    /// The step time that its hardware cannot beat.
+    /// The lower bound of the step time on its hardware.
     pub(super) least: StepTime,
 }
 
 impl Engines {
-    /// The engine of each backend.
+    /// Returns the engine of each backend.
     pub(super) fn of(args: &SimulateArgs, variants: &[Variant]) -> Result<Self, SimulateError> {
         let backends = variants.first().map_or(&[][..], |first| &first.config.backends);
         let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();

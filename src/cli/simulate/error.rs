@@ -1,4 +1,4 @@
-//! What may be wrong with a simulation.
+//! The errors of a simulation.
 
 use std::io;
 use std::path::PathBuf;

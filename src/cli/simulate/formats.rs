@@ -65,7 +65,7 @@ fn priority_json(one: &PriorityFigures) -> Value {
 pub(super) fn difference_json(one: &Difference) -> Value {
     json!({
         "figure": one.figure, "first": one.base, "this": one.other, "difference": one.interval.mean,
-        // Endless for a single seed.
+        // The margin of a single seed is infinite.
         "margin": Some(one.interval.margin).filter(|margin| margin.is_finite()),
         "verdict": one.verdict.text(),
     })
@@ -104,7 +104,7 @@ fn status_name(status: Status) -> &'static str {
     }
 }
 
-/// Writes a line per request of the first configuration and seed.
+/// Writes one line per request of the first configuration and seed.
 pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateError> {
     let Some(variant) = plan.variants.first() else { return Ok(()) };
     let (run, _) = plan.setting.run(variant, 0)?;
@@ -132,7 +132,7 @@ pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateErr
             "tpot_seconds": per_token(result).filter(|_| is_done),
             "e2e_seconds": is_done.then(|| result.ended.saturating_sub(result.arrived) as f64 * 1e-6),
         });
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         _ = writeln!(lines, "{line}");
     }
     std::fs::write(path, lines)

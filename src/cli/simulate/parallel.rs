@@ -1,4 +1,5 @@
-//! Independent runs on several threads; results are in the order of the jobs, in whatever order they end.
+//! Independent runs on several threads; results are in the order of the jobs, whichever run ends
+//! first.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,7 @@ use std::sync::mpsc;
 use super::error::SimulateError;
 use crate::cli::output::Output;
 
-/// Runs every job, and shows on a terminal how many are done.
+/// Runs every job. On a terminal, shows the number of finished ones.
 pub(super) fn run_all<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,

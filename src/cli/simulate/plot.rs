@@ -8,9 +8,9 @@ use super::setup::Plan;
 use super::table::{seconds, short};
 use crate::sim::world::RunResult;
 
-/// The loads that are run, in relation to the capacity of the first configuration.
+/// The loads to run, in relation to the capacity of the first configuration.
 const LOADS: [f64; 8] = [0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1];
-/// Columns of the timeline.
+/// The number of columns of the timeline.
 const COLUMNS: usize = 240;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 260.0;
@@ -76,7 +76,7 @@ fn curves(plan: &Plan) -> Result<Vec<Curve>, SimulateError> {
     Ok(curves)
 }
 
-/// Text that a picture may contain.
+/// Escapes text for the picture.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,4 @@
-//! `--regret N`: what sampled decisions cost, as a table or as JSON.
+//! `--regret N`: the cost of sampled decisions, as a table or as JSON.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::cli::output::Output;
 use crate::sim::regret::{Decision, examine, sampled};
 use crate::sim::statistics::Percentiles;
 
-/// A pick that costs less is as good as the best, in seconds.
+/// The cost in seconds below which a pick counts as good as the best.
 const AS_GOOD: f64 = 0.001;
 
 pub(super) fn report(
@@ -32,7 +32,7 @@ pub(super) fn report(
     Ok(if args.json { to_json(&decisions) } else { to_text(&variant.name, &decisions) })
 }
 
-/// Who decided, and what that cost each request.
+/// Returns each way to decide, with the cost of its decision to each request.
 fn rows(decisions: &[Decision]) -> Vec<(String, Vec<f64>)> {
     let mut rows =
         vec![("as decided".to_owned(), decisions.iter().map(Decision::regret).collect())];

@@ -1,4 +1,4 @@
-//! From flags and files to what is simulated.
+//! Builds the simulation from flags and files.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -17,44 +17,45 @@ use crate::sim::summary::Objective;
 use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
 use crate::sim::world::{Delays, Oracle};
 
-/// Backends of a fleet without a configuration.
+/// The number of backends of a fleet without a configuration.
 const USUAL_BACKENDS: usize = 4;
-/// How a compressed file starts.
+/// The first bytes of a compressed file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The requests of the workload by which a capacity is found, and how many times longer than the given one it is.
+/// The number of requests in the workload that determines a capacity, which is at most
+/// [`MAX_LENGTHENING`] times as long as the given one.
 const STEADY_REQUESTS: usize = 24_000;
 const MAX_LENGTHENING: u32 = 4;
-/// The largest file that is read, uncompressed.
+/// The maximum size of an input file in bytes, uncompressed.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// What is simulated.
+/// The inputs of a simulation.
 pub(super) struct Plan {
     pub(super) setting: Setting,
     pub(super) variants: Vec<Variant>,
     pub(super) workload_name: String,
     pub(super) workload_hash: String,
-    /// Requests per second.
+    /// The arrival rate in requests per second.
     pub(super) rate: f64,
-    /// The workload by which the capacity is found; `None` for a closed loop, which has no rate.
+    /// The workload that determines the capacity; `None` for a closed loop, which has no rate.
     steady: Option<Workload>,
-    /// Requests per second up to which the fleet keeps up, once it was found.
+    /// The capacity of the fleet in requests per second, once it is known.
     pub(super) capacity: Option<f64>,
     pub(super) engine_names: Vec<String>,
-    /// How each engine was chosen, in the order of the backends.
+    /// The choice of each engine, in the order of the backends.
     pub(super) choices: Vec<EngineChoice>,
-    /// What the user should know.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Where a configuration comes from.
+/// The source of a configuration.
 pub(super) enum Source {
     File(PathBuf),
-    /// A fleet of so many backends.
+    /// A fleet with this number of backends.
     Fleet(usize),
 }
 
 impl Source {
-    /// The sources that the flags name.
+    /// Returns the sources that the flags name.
     pub(super) fn all(args: &SimulateArgs) -> Vec<Self> {
         if args.configs.is_empty() {
             return vec![Self::Fleet(args.backends.unwrap_or(USUAL_BACKENDS))];
@@ -69,7 +70,7 @@ impl Source {
         }
     }
 
-    /// The configuration with settings that override the file's.
+    /// Loads the configuration with settings that override the file's.
     pub(super) fn load(
         &self,
         args: &SimulateArgs,
@@ -107,7 +108,7 @@ impl Source {
     }
 }
 
-/// So many backends: the configured ones, in turn.
+/// Replaces the backends with `count` copies of the configured ones, in turn.
 fn replicate(config: &mut Config, count: usize) {
     let configured = config.backends.clone();
     let copies = configured.iter().cycle().take(count).enumerate().map(|(index, backend)| {
@@ -150,8 +151,8 @@ impl Template {
         Ok((Self::Spec(Box::new(spec)), hash))
     }
 
-    /// The same for as much longer as its capacity needs: of a session that has just started nothing shows whether the
-    /// fleet keeps up. `None` for a closed loop.
+    /// Returns a longer workload that determines the capacity: shortly after a session has started,
+    /// nothing shows whether the fleet keeps up. `None` for a closed loop.
     fn steady(
         &self,
         path: &str,
@@ -169,7 +170,7 @@ impl Template {
         }
     }
 
-    /// A workload for each seed.
+    /// Draws a workload for each seed.
     fn draw_all(
         &self,
         path: &str,
@@ -193,7 +194,7 @@ impl Template {
     }
 }
 
-/// A text file, compressed or not.
+/// Reads a text file, compressed or not.
 pub(super) fn read_text(path: &Path) -> Result<String, SimulateError> {
     let unreadable = |source| SimulateError::Unreadable { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(unreadable)?;
@@ -266,7 +267,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Declares models, and scales the arrivals to the load that was given.
+    /// Declares models, and scales the arrivals to the given load.
     fn settle(&mut self, args: &SimulateArgs) -> Result<(), SimulateError> {
         let Some(workload) = self.setting.workloads.first() else {
             return Err(SimulateError::Flag { flag: "--seeds", reason: "at least 1".to_owned() });
@@ -290,7 +291,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Finds the capacity of the fleet, where that was not done.
+    /// Determines the capacity of the fleet, unless it is known.
     pub(super) fn find_capacity(&mut self) -> Result<(), SimulateError> {
         if let (Some(steady), Some(first), None) =
             (&self.steady, self.variants.first(), self.capacity)
@@ -300,13 +301,13 @@ impl Plan {
         Ok(())
     }
 
-    /// The rate in relation to the capacity, where both are known.
+    /// Returns the rate in relation to the capacity, if that is known.
     pub(super) fn load(&self) -> Option<f64> {
         self.capacity.filter(|capacity| *capacity > 0.0).map(|capacity| self.rate / capacity)
     }
 }
 
-/// A workload with the model, the arrivals and the part that the flags ask for.
+/// Applies the model, the arrivals and the part of the flags to a workload.
 fn as_asked(
     mut workload: Workload,
     args: &SimulateArgs,
@@ -344,7 +345,7 @@ fn first_model(config: &Config) -> Option<String> {
     declared.flatten().next().map(|model| model.id.clone())
 }
 
-/// Gives requests without a model one; `all` renames the others, too.
+/// Names a model in requests without one; `all` renames the others, too.
 fn name_models(workload: &mut Workload, model: Option<&str>, all: bool) {
     let name = model.unwrap_or("model");
     if all {
@@ -356,12 +357,12 @@ fn name_models(workload: &mut Workload, model: Option<&str>, all: bool) {
     }
 }
 
-/// A short name for a text: the same text has the same.
+/// Returns a short name for a text; equal texts get equal names.
 pub(super) fn hash_of(text: &str) -> String {
     format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
-/// The presets with what they are.
+/// Lists the presets with their descriptions.
 pub(super) fn list() -> String {
     let mut text = String::new();
     for preset in presets() {

@@ -1,4 +1,4 @@
-//! `--sweep KEY=VALUES`: the settings that are tried, and the configurations they make.
+//! `--sweep KEY=VALUES`: the settings that are tried, and the resulting configurations.
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
@@ -9,10 +9,10 @@ use crate::sim::experiment::Variant;
 
 /// The key of a scorer's weight, before its name.
 const SCORERS: &str = "routing.scorers.";
-/// The most points of a grid.
+/// The maximum number of points of a grid.
 const MOST_POINTS: usize = 10_000;
 
-/// A setting and the values it is tried with.
+/// A setting and the values to try.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sweep {
     pub(super) key: String,
@@ -46,20 +46,20 @@ impl Sweep {
         Ok(Self { key: key.to_owned(), values })
     }
 
-    /// The last part of the key, for tables.
+    /// Returns the last part of the key, for tables.
     pub(super) fn short(&self) -> &str {
         self.key.rsplit('.').next().unwrap_or(&self.key)
     }
 }
 
-/// The numbers from one to another; `None` where there are none or too many.
+/// Returns the numbers between two bounds; `None` if there are none or too many.
 fn range(from: f64, to: f64, step: f64) -> Option<Vec<String>> {
     if step <= 0.0 || to < from {
         return None;
     }
     let mut values = Vec::new();
     let mut at = from;
-    // A rounding error must not leave out the last one.
+    // A rounding error must not exclude the last one.
     while at <= to + step * 1e-9 {
         values.push(format!("{}", (at * 1e9).round() / 1e9));
         at += step;
@@ -70,13 +70,13 @@ fn range(from: f64, to: f64, step: f64) -> Option<Vec<String>> {
     Some(values)
 }
 
-/// One choice of all settings that are swept.
+/// One combination of values of all swept settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) settings: Vec<(String, String)>,
 }
 
-/// Every choice, the last setting changing first.
+/// Returns every combination; the last setting changes first.
 pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<Point>, SimulateError> {
     let mut points = vec![Point { settings: Vec::new() }];
     for sweep in sweeps {
@@ -97,7 +97,7 @@ pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<Point>, SimulateError> {
 }
 
 impl Point {
-    /// What a table calls it.
+    /// Returns the name of the point in tables.
     pub(super) fn name(&self) -> String {
         let part = |(key, value): &(String, String)| {
             format!("{}={value}", key.rsplit('.').next().unwrap_or(key))
@@ -105,7 +105,7 @@ impl Point {
         self.settings.iter().map(part).collect::<Vec<_>>().join(" ")
     }
 
-    /// The configuration with these settings; `None` where no scorer is left.
+    /// Returns the configuration with these settings; `None` if no scorer remains.
     pub(super) fn variant(
         &self,
         source: &Source,
@@ -128,7 +128,7 @@ impl Point {
         Ok(Some(Variant::new(self.name(), config)))
     }
 
-    /// The settings as a part of a configuration file.
+    /// Returns the settings as a part of a configuration file.
     pub(super) fn patch(&self, config: &Config) -> String {
         let mut text = "routing:\n".to_owned();
         let routing = &config.routing;
@@ -161,7 +161,7 @@ impl Point {
     }
 }
 
-/// Sets the weight of a scorer; 0 leaves it out.
+/// Sets the weight of a scorer; 0 removes it.
 fn set_weight(config: &mut Config, key: &str, value: &str) -> Result<(), SimulateError> {
     let name = key.strip_prefix(SCORERS).unwrap_or(key);
     let weight: f64 = value.parse().map_err(|_wrong| SimulateError::Flag {

@@ -10,9 +10,9 @@ use crate::sim::statistics::mean;
 use crate::sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
 use crate::sim::workload::Workload;
 
-/// How far the capacity of a simulated fleet may be off.
+/// The assumed error of the capacity of a simulated fleet.
 const MODEL_ERROR: f64 = 0.1;
-/// The widest name of a column.
+/// The maximum width of a column's name.
 const WIDEST: usize = 22;
 
 pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
@@ -30,7 +30,7 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
     row("", names.clone());
     for (label, cell) in ROWS {
         let cells: Vec<String> = arms.iter().map(|arm| cell(arm, plan)).collect();
-        // What happened nowhere takes no room.
+        // Rare events that occurred nowhere get no row.
         let is_needed =
             !label.starts_with(RARE) || cells.iter().any(|cell| cell != "0" && cell != UNKNOWN);
         if is_needed {
@@ -56,13 +56,13 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
     text
 }
 
-/// Starts the labels of rows that are left out where all their cells are 0.
+/// The prefix of the labels of rows that are omitted if all their cells are 0.
 const RARE: char = '?';
 
-/// The cell of a figure that a configuration does not have.
+/// The cell of a figure that does not exist for a configuration.
 const UNKNOWN: &str = "-";
 
-/// A row of the table: its label, and what stands in a column.
+/// A row of the table: its label, and the function that fills a column's cell.
 type Row = (&'static str, fn(&Arm<'_>, &Plan) -> String);
 
 const ROWS: &[Row] = &[
@@ -132,7 +132,7 @@ fn head(plan: &Plan) -> String {
     )
 }
 
-/// Mean tokens of a workload.
+/// The mean tokens of a workload.
 struct Prompts {
     input: f64,
     output: f64,
@@ -147,12 +147,13 @@ impl Prompts {
     }
 }
 
-/// A load with the error of the model.
+/// Formats a load with the error of the model.
 fn shown_load(load: f64) -> String {
     format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
 }
 
-/// The first line of a run that is beyond what the fleet can do: then latencies say how long it was, and little else.
+/// Returns the first line of a run beyond the capacity of the fleet, where latencies reflect the
+/// length of the run and little else.
 fn overload(plan: &Plan, arms: &[Arm<'_>]) -> String {
     let grew =
         arms.iter().filter(|arm| arm.summaries.iter().any(|one| one.load == Load::Saturated));
@@ -173,7 +174,7 @@ fn overload(plan: &Plan, arms: &[Arm<'_>]) -> String {
     text
 }
 
-/// A figure of predictions as a share, where any were made.
+/// Formats a figure of predictions as a share, if there were any.
 fn predicted(arm: &Arm<'_>, figure: fn(&PredictionFigures) -> f64) -> String {
     if arm.summaries.iter().all(|one| one.prediction.is_none()) {
         return UNKNOWN.to_owned();
@@ -181,7 +182,7 @@ fn predicted(arm: &Arm<'_>, figure: fn(&PredictionFigures) -> f64) -> String {
     share(arm, |one| one.prediction.as_ref().map_or(f64::NAN, figure))
 }
 
-/// The end of a name, which says the most.
+/// Shortens a name to its end, the most distinctive part.
 pub(super) fn short(name: &str) -> String {
     let count = name.chars().count();
     if count <= WIDEST {
@@ -199,13 +200,13 @@ fn time(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
     seconds(average(arm, of))
 }
 
-/// A time that is 0 in most runs.
+/// Formats a time that is 0 in most runs.
 fn rare_time(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
     let value = average(arm, of);
     if value > 0.0 { seconds(value) } else { "0".to_owned() }
 }
 
-/// A time with three digits.
+/// Formats a time with three digits.
 pub(super) fn seconds(value: f64) -> String {
     let millis = value * 1e3;
     match millis.abs() {
@@ -231,7 +232,7 @@ fn number(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
     }
 }
 
-/// The rows of each priority, where requests have several.
+/// Returns the rows of each priority, if requests have several.
 fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
     let summaries = || arms.iter().flat_map(|arm| &arm.summaries);
     let mut found: Vec<i8> =
@@ -258,7 +259,7 @@ fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
     rows
 }
 
-/// The rows about refusals, where any was looked at.
+/// Returns the rows about refusals, if any was examined.
 fn sheds(arms: &[Arm<'_>]) -> Vec<(&'static str, Vec<String>)> {
     let summaries = || arms.iter().flat_map(|arm| &arm.summaries);
     if summaries().filter_map(|one| one.sheds).all(|sheds| sheds.judged == 0) {
@@ -287,7 +288,7 @@ fn of_priority(one: &Summary, priority: i8, of: impl Fn(&PriorityFigures) -> f64
     one.priorities.iter().find(|one| one.priority == priority).map_or(0.0, of)
 }
 
-/// Every reason for which requests were shed or failed.
+/// Returns every reason for which requests were shed or failed.
 fn reasons(arms: &[Arm<'_>]) -> Vec<String> {
     let summaries = arms.iter().flat_map(|arm| &arm.summaries);
     let mut found: Vec<String> = summaries

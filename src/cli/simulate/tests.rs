@@ -59,7 +59,7 @@ fn assertions_decide_the_exit_code() {
     let wrong = simulate(&["--assert", "speed < 1ms"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.complaints.contains("there is no such figure"), "{}", wrong.complaints);
-    // Before anything runs: the workload does not exist either.
+    // An assertion is checked before anything runs: the workload does not exist either.
     for (assertion, part) in [
         ("speed < 1ms", "there is no such figure (known: ttft_mean"),
         ("ttft_p99", "write 'FIGURE < VALUE'"),
@@ -223,7 +223,7 @@ fn wrong_inputs_are_named() {
     assert!(call(&["simulate", "--list"]).results.contains("shared-prefix"));
 }
 
-/// The access log of a simulated run, on engines that the one who reads it does not know.
+/// Writes the access log of a simulated run. Its reader does not know the engines.
 fn simulated_log(folder: &std::path::Path, engines: &[&str]) -> std::path::PathBuf {
     let requests = folder.join("requests.jsonl");
     let path = requests.to_str().unwrap();
@@ -330,7 +330,7 @@ fn regret_is_that_of_the_decision_of_each_scorer_and_of_chance() {
     }
 }
 
-/// The table of the documentation.
+/// Uses the table of the documentation.
 #[test]
 fn engine_may_have_a_table_of_step_times() {
     let page = include_str!("../../../docs/simulated-engines.md");

@@ -1,5 +1,5 @@
-//! Sweeps and searches: which settings are best, which are as good, and whether the advice survives the errors of
-//! the model.
+//! Sweeps and searches: find the best settings and those as good, and check that the advice is
+//! robust to the errors of the model.
 
 use std::fmt::Write;
 
@@ -20,33 +20,34 @@ use crate::sim::random::{Purpose, Stream};
 use crate::sim::statistics::mean;
 use crate::sim::summary::Summary;
 
-/// Worlds in which advice is tried.
+/// The number of perturbed worlds in which advice is tried.
 const WORLDS: u64 = 10;
-/// In so many of them it must win.
+/// The number of worlds in which it must win.
 const WINS: usize = 8;
 /// The part of a workload that the first rung of a search runs.
 const FIRST_PART: f64 = 0.1;
-/// Of the candidates of a rung, one in so many stays, and the next rung is as many times longer.
+/// Successive halving: each rung keeps 1/`KEPT` of the candidates, and the next one runs `KEPT`
+/// times longer.
 const KEPT: usize = 3;
-/// What a reload must gain at least. It costs a part of what was learned, and less than this another day's traffic
-/// turns round.
+/// The minimum gain that justifies a reload. A reload loses a part of the learned state, and the
+/// traffic of another day may reverse a smaller gain.
 const WORTH_A_RELOAD: f64 = 0.01;
-/// What is tried where nothing is named.
+/// The settings to try if none is named.
 const USUAL: [&str; 2] = [
     "routing.strategy=weighted",
     "routing.preset=balanced,llm-d,sglang,lmetric,sticky,least-loaded",
 ];
-/// The figures of the table.
+/// The figures shown in the table.
 const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean"];
 
-/// A point with its configuration and what came of it.
+/// A point with its configuration and results.
 struct Tried {
     point: Point,
     variant: Variant,
     summaries: Vec<Summary>,
 }
 
-/// What a sweep aims at.
+/// The objective of a sweep.
 struct Goal {
     figure: &'static str,
     aim: Aim,
@@ -64,13 +65,14 @@ impl Goal {
         Ok(Self { figure, aim: *aim })
     }
 
-    /// Whether a difference is more than the noise of a reload: a point of goodput, or a hundredth of another figure.
+    /// Returns whether a difference exceeds the cost of a reload: a point of goodput, or a
+    /// hundredth of another figure.
     fn is_worth_a_reload(&self, difference: &Difference) -> bool {
         let whole = if self.figure == "goodput" { 1.0 } else { difference.base.abs() };
         difference.interval.mean.abs() >= WORTH_A_RELOAD * whole
     }
 
-    /// A difference with its interval.
+    /// Formats a difference with its interval.
     fn shown(&self, difference: &Difference) -> String {
         let Difference { base, interval, .. } = difference;
         let (unit, scale) = match self.figure {
@@ -88,7 +90,7 @@ impl Goal {
     fn value(&self, summaries: &[Summary]) -> f64 {
         let values = summaries.iter().filter_map(|one| one.figure(self.figure));
         let value = mean(&values.collect::<Vec<_>>());
-        // Less is better from here on.
+        // From here on, less is better.
         if self.aim == Aim::Less { value } else { -value }
     }
 }
@@ -155,7 +157,7 @@ fn measure(
     Ok(())
 }
 
-/// The configuration as it is.
+/// Runs the unchanged configuration.
 fn incumbent(
     args: &SimulateArgs,
     plan: &Plan,
@@ -169,7 +171,7 @@ fn incumbent(
     Ok(incumbent)
 }
 
-/// Successive halving: short runs of all candidates, longer ones of the better third, and so on.
+/// Successive halving: short runs of all candidates, longer ones of the best third, and so on.
 fn halve(
     args: &SimulateArgs,
     plan: &Plan,
@@ -177,7 +179,7 @@ fn halve(
     mut tried: Vec<Tried>,
     output: &mut Output,
 ) -> Result<Vec<Tried>, SimulateError> {
-    // Where the grid is larger than the budget, a sample of it.
+    // If the grid is larger than the budget, a sample of it is used.
     let mut random = Stream::new(args.seed, Purpose::Perturbations, u64::MAX);
     while tried.len() > args.budget.max(1) {
         let at = usize::try_from(random.below(tried.len() as u64)).unwrap_or(0);
@@ -196,7 +198,8 @@ fn halve(
     Ok(tried)
 }
 
-/// How much better the best point is than the configuration as it is, and in how many worlds it is better.
+/// The gain of the best point over the unchanged configuration, and the number of worlds in which
+/// it wins.
 struct Vote {
     best: usize,
     difference: Difference,
@@ -238,7 +241,7 @@ fn vote(
     Ok(Some(vote))
 }
 
-/// Whether no other point is better in all figures that users feel.
+/// Returns whether no other point is better in all figures that users notice.
 fn is_pareto(one: &Tried, tried: &[Tried]) -> bool {
     const FELT: [&str; 3] = ["ttft_mean", "tpot_mean", "e2e_p99"];
     let of = |one: &Tried| FELT.map(|figure| figure_of(one, figure));
@@ -308,7 +311,8 @@ fn marks(goal: &Goal, one: &Tried, best: &Tried, tried: &[Tried]) -> Vec<&'stati
     marks
 }
 
-/// What one unit of each numeric setting changes on average: the slope of a straight line.
+/// Returns the average effect of one unit of each numeric setting: the slope of a least squares
+/// line.
 fn sensitivity(goal: &Goal, sweeps: &[Sweep], tried: &[Tried]) -> String {
     let mut text = String::new();
     for sweep in sweeps {

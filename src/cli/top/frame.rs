@@ -10,15 +10,15 @@ use super::figures::Figures;
 use crate::units::ByteSize;
 use table::{Cell, Columns};
 
-/// How a frame is drawn.
+/// The style of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
-    /// The maximum columns of a line.
+    /// The maximum number of columns of a line.
     pub(super) width: usize,
     pub(super) has_colors: bool,
 }
 
-/// The meaning of a text, shown as its color.
+/// The meaning of a text, shown as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tone {
     Plain,
@@ -30,7 +30,7 @@ enum Tone {
 }
 
 impl Tone {
-    /// Its "select graphic rendition" parameter.
+    /// Returns the "select graphic rendition" parameter of the tone.
     fn code(self) -> &'static str {
         match self {
             Self::Plain => "0",
@@ -75,7 +75,7 @@ impl Line {
     }
 }
 
-/// The content of a frame besides its figures.
+/// The content of a frame, except its figures.
 pub(super) struct Scene<'a> {
     pub(super) authority: &'a str,
     pub(super) version: &'a str,
@@ -221,12 +221,12 @@ fn row(backend: &Value, figures: &Figures<'_>) -> Vec<Cell> {
     ]
 }
 
-/// The text of a field; empty where it is missing.
+/// Returns the text of a field; empty if it is missing.
 fn text_of<'a>(backend: &'a Value, key: &str) -> &'a str {
     backend.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Whether a backend accepts requests, and otherwise why not.
+/// Returns whether a backend accepts requests, or the reason why not.
 fn state(backend: &Value) -> (String, Tone) {
     let cooldown = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
     match (text_of(backend, "health"), text_of(backend, "breaker"), cooldown) {
@@ -245,7 +245,8 @@ fn is_resident(model: &Value) -> bool {
     text_of(model, "residency") == "resident"
 }
 
-/// `*llama3:8b(2)`: in memory where the backend loads models on demand, two requests in flight.
+/// Formats a model, as in `*llama3:8b(2)`: `*` if it is in memory of a backend that loads models on
+/// demand, then the number of requests in flight.
 fn show_model(model: &Value, loads_models: bool) -> String {
     let mark = if loads_models && is_resident(model) { "*" } else { "" };
     let in_flight = model.get("in_flight").and_then(Value::as_u64);
@@ -257,12 +258,13 @@ fn show_gigabytes(bytes: u64) -> String {
     format!("{:.1}G", bytes as f64 / 1e9)
 }
 
-/// Without a space, to save width.
+/// Formats a share without a space, to save width.
 fn show_share(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
-/// Names come from configurations and engines; a terminal interprets control characters.
+/// Replaces control characters: names come from configurations and engines, and a terminal would
+/// interpret them.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Parser of the metrics page: samples by name and labels, in Prometheus' text format.
+//! A parser of the metrics page: samples by name and labels, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Page {
         parsed
     }
 
-    /// Whether the page has this metric.
+    /// Returns whether the page has this metric.
     pub(super) fn has(&self, name: &str) -> bool {
         self.samples(name).next().is_some()
     }

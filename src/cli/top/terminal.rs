@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Switches to the alternate screen and hides the cursor, and back.
+/// Switches to the alternate screen and hides the cursor; the next constant undoes it.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// Moves to the first cell; each line clears its rest, and the last clears the rows below.
+/// Moves to the first cell. Each line clears its remainder, and the last one clears the rows below.
 const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K\r\n";
 const CLEAR_BELOW: &str = "\u{1b}[J";
@@ -32,7 +32,7 @@ impl Terminal {
             tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         }
         let (sender, keys) = channel();
-        // Still blocked in its read when the view quits; ends with the process.
+        // The thread is still blocked in its read when the view quits; it ends with the process.
         std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
             let mut bytes = io::stdin().lock().bytes();
             while let Some(Ok(key)) = bytes.next() {
@@ -57,12 +57,12 @@ impl Terminal {
         write(&text)
     }
 
-    /// Waits; returns whether a quit key was pressed.
+    /// Waits. Returns whether a quit key was pressed.
     pub(super) fn wait(&self, time: Duration) -> bool {
         match self.keys.recv_timeout(time) {
             Ok(key) => QUIT.contains(&key),
             Err(RecvTimeoutError::Timeout) => false,
-            // Standard input is closed: runs until a signal.
+            // Standard input is closed: the view runs until a signal.
             Err(RecvTimeoutError::Disconnected) => {
                 std::thread::sleep(time);
                 false
@@ -89,7 +89,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Columns and rows; without a terminal, a size that suits most files and pipes.
+/// Returns columns and rows; without a terminal, a size that suits most files and pipes.
 pub(super) fn size() -> (usize, usize) {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),

@@ -10,7 +10,7 @@ const MAX_NAME: usize = 60;
 const FIGURES: [&str; 6] =
     ["requests", "estimated", "input_tokens", "output_tokens", "total_tokens", "cost"];
 
-/// Columns aligned, a sum below them.
+/// Formats a table with aligned columns and a sum below them.
 pub(super) fn to_table(by: &[Dimension], rows: &[ReportRow]) -> String {
     if rows.is_empty() {
         return "nothing was counted in this time\n".to_owned();
@@ -46,7 +46,7 @@ pub(super) fn to_table(by: &[Dimension], rows: &[ReportRow]) -> String {
     text
 }
 
-/// RFC 4180, with a line of names.
+/// Formats CSV (RFC 4180) with a line of names.
 pub(super) fn to_csv(by: &[Dimension], rows: &[ReportRow]) -> String {
     let names: Vec<&str> = by.iter().map(|one| one.name()).chain(FIGURES).collect();
     let mut text = format!("{}\r\n", names.join(","));
@@ -58,7 +58,7 @@ pub(super) fn to_csv(by: &[Dimension], rows: &[ReportRow]) -> String {
     text
 }
 
-/// An array of objects.
+/// Formats a JSON array of objects.
 pub(super) fn to_json(by: &[Dimension], rows: &[ReportRow]) -> String {
     format!("{:#}\n", Value::Array(rows.iter().map(|row| row.to_json(by)).collect()))
 }
@@ -96,7 +96,8 @@ fn shown(dimension: Dimension, name: &str) -> String {
     escape(name, MAX_NAME).to_string()
 }
 
-/// Names come from backends: one must neither break the line nor be a formula in a spreadsheet.
+/// Quotes a name. Names come from backends: they must neither break the line nor be a formula in a
+/// spreadsheet.
 fn quoted(name: &str) -> String {
     let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let name = if is_formula { format!("'{name}") } else { name.to_owned() };

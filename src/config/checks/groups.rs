@@ -1,4 +1,4 @@
-//! Rules about backends that stand for every address of a name.
+//! Rules about groups: backends that stand for every address of a name.
 
 use std::net::IpAddr;
 

@@ -10,10 +10,10 @@ use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
 use crate::config::syntax::suggest::nearest;
 
-/// The most hops of an alias, here and in routing.
+/// The maximum number of hops of an alias, here and in routing.
 pub const ALIAS_HOPS: usize = 3;
 
-/// Checks the names `config` gives to models.
+/// Checks the names that `config` gives to models.
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     let routing = root.at("routing");
     check_aliases(config, routing.at("aliases"), reader);
@@ -43,8 +43,8 @@ fn check_members(config: &Config, declared: &BTreeSet<&str>, node: &Node, reader
     }
 }
 
-/// The ways from `alias` along the aliases, itself first: one for each model that shares its requests.
-/// Each ends at a name that is no alias, or at the first repeated name.
+/// Returns the paths from `alias` along the aliases, starting with itself: one for each model that
+/// shares its requests. Each path ends at a name that is no alias, or at the first repeated name.
 fn alias_paths<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<Vec<&'a str>> {
     let mut open = vec![vec![alias]];
     let mut ended = Vec::new();
@@ -114,7 +114,7 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
     }
 }
 
-/// Refuses a cycle, and warns of a way that is longer than routing follows.
+/// Refuses a cycle, and warns of a path longer than routing follows.
 fn check_path<'a>(
     path: &[&'a str],
     place: &Place,
@@ -138,14 +138,14 @@ fn check_path<'a>(
     }
 }
 
-/// The models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
+/// Returns the models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
 fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
     let paths = alias_paths(routing, name);
     let reached = paths.iter().filter_map(|path| path.iter().take(ALIAS_HOPS + 1).next_back());
     reached.copied().collect()
 }
 
-/// Every declared model; `None` if a backend relies on discovery.
+/// Returns every declared model; `None` if a backend relies on discovery.
 fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
     let mut declared = BTreeSet::new();
     for backend in &config.backends {
@@ -205,7 +205,8 @@ fn check_fallbacks(
     }
 }
 
-/// Routing looks for a chain at the target first, then back along the aliases.
+/// Warns of a fallback chain that is never used: routing looks for a chain at the target first,
+/// then back along the aliases.
 fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
     let path = alias_paths(routing, alias).into_iter().next().unwrap_or_default();
     let has_chain =

@@ -1,5 +1,5 @@
-//! Which parts of a document were read without errors. A rule about settings of which one is invalid would
-//! judge its default, and blame what is right; rules about the rest hold all the same.
+//! The parts of a document that were read without errors. A rule that reads an invalid setting
+//! would judge its default and blame valid settings, so only rules about valid settings run.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(in crate::config) struct Soundness {
 }
 
 impl Soundness {
-    /// After `faults`.
+    /// Records the positions of `faults`.
     pub(in crate::config) fn after(faults: &[Fault]) -> Self {
         let mut found = Self::default();
         for fault in faults {
@@ -27,7 +27,7 @@ impl Soundness {
         found
     }
 
-    /// Whether every value of `node` is valid.
+    /// Returns whether every value of `node` is valid.
     pub(in crate::config) fn holds(&self, node: &Node) -> bool {
         if self.values.is_empty() {
             return true;
@@ -43,12 +43,13 @@ impl Soundness {
             }
     }
 
-    /// The same of the setting `key` of a mapping; one that is not set is valid.
+    /// Returns whether the setting `key` of a mapping is valid; a missing one is.
     pub(in crate::config) fn holds_at(&self, mapping: &Node, key: &str) -> bool {
         mapping.entry(key).is_none_or(|entry| self.holds(&entry.node))
     }
 
-    /// Whether a mapping has no unknown key, which may be a misspelled one: only then it is known what is not set.
+    /// Returns whether a mapping has no unknown key. An unknown key may be a misspelled one, so
+    /// other keys may only seem to be missing.
     pub(in crate::config) fn is_complete(&self, mapping: &Node) -> bool {
         match &mapping.content {
             Content::Map(entries) => {

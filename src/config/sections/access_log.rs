@@ -18,8 +18,8 @@ section! {
         pub sample: f64 ["sample" as Share] = 1.0,
         /// The share of failed requests to log, 0 to 1.
         pub sample_failed: f64 ["sample_failed" as Share] = 1.0,
-        /// Whether lines have what a replay by penstock simulate needs of prefixes and sessions: hashes with
-        /// a salt of the process, no text.
+        /// Whether lines have what a replay by penstock simulate needs of prefixes and sessions:
+        /// hashes with a salt of the process, no text.
         pub replay: bool = false,
     }
 }
@@ -46,7 +46,7 @@ impl Setting for LogTarget {
             text if text.eq_ignore_ascii_case("stdout") => Some(Self::Stdout),
             text => {
                 let path = reader.base_dir().join(text);
-                // Whole, so that a dump means the same file wherever it is loaded.
+                // Absolute, so that a dump means the same file wherever it is loaded.
                 Some(Self::File(std::path::absolute(&path).unwrap_or(path)))
             }
         }

@@ -18,12 +18,12 @@ section! {
     }
 }
 
-/// Where an alias leads: to one model, or by weight to several.
+/// The target of an alias: one model, or several by weight.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AliasTargets(pub Vec<AliasTarget>);
 
 impl AliasTargets {
-    /// Whether several models share its requests.
+    /// Returns whether several models share its requests.
     pub fn is_split(&self) -> bool {
         self.0.len() > 1
     }
@@ -67,13 +67,13 @@ impl Setting for AliasTargets {
 }
 
 choice! {
-    /// Which requests for an alias with several models go to the same one.
+    /// The requests for an alias with several models that go to the same one.
     pub enum SplitBy {
-        /// Those of one session: by the header or cookie of the scorer session-affinity, else by
+        /// Requests of one session: by the header or cookie of the scorer session-affinity, else by
         /// the headers and members of the body in which agents name their sessions. Requests
         /// without a session are split one by one.
         Session = "session",
-        /// Those of one client key; without a key as `session`.
+        /// Requests of one client key; without a key as `session`.
         Key = "key",
         /// None: each request by itself.
         Request = "request",

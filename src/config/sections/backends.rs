@@ -62,7 +62,7 @@ impl Engine {
 }
 
 choice! {
-    /// What happens to the client's Authorization header.
+    /// The treatment of the client's Authorization header.
     pub enum AuthorizationPolicy {
         /// It is removed.
         Strip = "strip",
@@ -97,7 +97,7 @@ impl Setting for EngineRow {
 }
 
 choice! {
-    /// What the addresses of a name make.
+    /// The backends that the addresses of a name make.
     pub enum Resolve {
         /// One backend; its connections use all of them.
         Together = "together",
@@ -141,12 +141,12 @@ impl ConnectionTls {
 }
 
 impl BackendConfig {
-    /// Whether it stands for a group of backends: one for each address that a name resolves to.
+    /// Returns whether it stands for a group of backends: one for each address of a name.
     pub fn is_group(&self) -> bool {
         self.address.is_none() && (self.resolve == Resolve::Each || self.srv.is_some())
     }
 
-    /// Whether it gets no new requests, unless the admin port resumes it.
+    /// Returns whether it gets no new requests until the admin port resumes it.
     pub fn starts_drained(&self) -> bool {
         self.drain || self.weight == 0
     }
@@ -161,12 +161,12 @@ impl BackendConfig {
     }
 }
 
-/// TLS settings with their files read; empty where the connection is in plain text.
+/// TLS settings with their files loaded; empty for connections in plain text.
 #[derive(Debug, Clone, Default)]
 pub struct LoadedTls(pub Option<Arc<ClientTls>>);
 
-/// Configurations are compared by their settings: the same files with other contents are no change of
-/// the configuration, although the next load uses them.
+/// Compares nothing: configurations are compared by their settings. The same files with other
+/// contents are no change of the configuration, although the next load uses them.
 impl PartialEq for LoadedTls {
     fn eq(&self, _other: &Self) -> bool {
         true
@@ -180,13 +180,14 @@ section! {
         pub name: String ["name" as Name] = String::new(),
         /// The address. A base path or a trailing /v1 is allowed.
         pub url: BackendUrl = BackendUrl::default(),
-        /// What the addresses of the URL's host name make: together one backend, or each a backend called
-        /// name@address:port.
+        /// The backends that the addresses of the URL's host name make: together one backend, or
+        /// each a backend called name@address:port.
         pub resolve: Resolve = Resolve::Together,
-        /// A DNS name whose SRV records give the addresses and ports, such as _http._tcp.engines.example.
-        /// Each is a separate backend; the Host header and the TLS server name stay those of the URL.
+        /// A DNS name whose SRV records give the addresses and ports, such as
+        /// _http._tcp.engines.example. Each is a separate backend; the Host header and the TLS
+        /// server name stay those of the URL.
         pub srv: Option<String> ["srv" as Maybe<DnsName>] = None,
-        /// Its address, where it is one of a group.
+        /// The address, if it is one of a group.
         pub address: Option<SocketAddr> [] = None,
         /// The engine: auto, vllm, sglang, llamacpp, ollama, lmstudio, openai, anthropic, tgi,
         /// trtllm or other.
@@ -197,15 +198,15 @@ section! {
         pub weight: u32 = 1,
         /// The maximum number of requests in flight. Default: no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
-        /// The maximum number of requests in flight for each of its models. Default: no limit; with the
-        /// strategy deployment as many as the engine runs at a time.
+        /// The maximum number of requests in flight for each of its models. Default: no limit; with
+        /// the strategy deployment as many as the engine runs at a time.
         pub max_in_flight_per_model: Option<u32>
             ["max_in_flight_per_model" as Maybe<AtLeastOne<u32>>] = None,
-        /// How many requests of a model the engine runs at a time (OLLAMA_NUM_PARALLEL). Default: what
-        /// llama.cpp reports, 1 for Ollama, else not known.
+        /// The number of requests of a model that the engine runs at a time (OLLAMA_NUM_PARALLEL).
+        /// Default: what llama.cpp reports, 1 for Ollama, else not known.
         pub num_parallel: Option<u32> ["num_parallel" as Maybe<AtLeastOne<u32>>] = None,
-        /// How long steps of the engine take before that is learned: a row of `penstock fit --list`, such as
-        /// h100/qwen3-32b/tp2. Default: as another backend of the model, else a guess.
+        /// The duration of the engine's steps until it is learned: a row of `penstock fit --list`,
+        /// such as h100/qwen3-32b/tp2. Default: as another backend of the model, else a guess.
         pub step_times: Option<EngineRow> ["step_times" as Maybe<EngineRow>] = None,
         /// The VRAM that its models share: decides whether another one fits. Default: not known.
         pub vram: Option<ByteSize> ["vram" as Maybe<ByteSize>] = None,
@@ -215,7 +216,7 @@ section! {
         /// The API key sent to the backend. `api_key_file` names a file with it.
         pub api_key: Option<Secret> ["api_key" as InlineSecret, "api_key_file" as SecretFile] =
             None,
-        /// What happens to the client's Authorization header: strip, pass or replace. Default:
+        /// The treatment of the client's Authorization header: strip, pass or replace. Default:
         /// replace with an api_key, else strip when `auth.keys` is set, else pass.
         pub authorization: AuthorizationPolicy = AuthorizationPolicy::Pass,
         /// TLS settings, for https URLs.
@@ -226,13 +227,14 @@ section! {
         pub http2: bool = false,
         /// The models it serves. Default: service discovery.
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
-        /// The operations that it serves itself: of all models that do not list their own. Default: those of its engine.
+        /// The operations that it serves itself: of all models that do not list their own. Default:
+        /// those of its engine.
         pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
         /// Overrides of the global `health` section.
         pub health: HealthConfig = HealthConfig::default(),
         /// Overrides of the global `timeouts` section.
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
-        /// Where the engine's metrics are.
+        /// The location of the engine's metrics.
         pub telemetry: BackendTelemetry = BackendTelemetry::default(),
     }
 }
@@ -246,7 +248,7 @@ impl Setting for BackendItem {
     fn read(node: &Node, reader: &mut Reader) -> Option<BackendConfig> {
         let mut backend = BackendConfig::default();
         match &node.content {
-            // An invalid one stays in the list: items keep their numbers.
+            // An invalid item stays in the list, so that items keep their numbers.
             Content::Scalar(_) => BackendUrl::update(&mut backend.url, node, reader),
             Content::Null | Content::List(_) | Content::Map(_) => {
                 BackendConfig::update(&mut backend, node, reader);
@@ -265,7 +267,7 @@ impl Setting for BackendItem {
 }
 
 /// Fills in defaults that depend on the rest of the file: names and the Authorization policy.
-/// `items` are the nodes the backends were read from.
+/// `items` are the nodes from which the backends were read.
 pub(crate) fn settle_backends(backends: &mut [BackendConfig], items: &[Node], has_keys: bool) {
     let mut taken: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
     for (backend, item) in backends.iter_mut().zip(items) {

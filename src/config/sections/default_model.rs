@@ -16,14 +16,14 @@ const NONE: &str = "none";
 /// The model of a request that names none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultModel {
-    /// The only model of the fleet, where there is just one.
+    /// The only model of the fleet, if there is exactly one.
     #[default]
     Auto,
     /// None: such a request is an error.
     None,
-    /// One for all operations.
+    /// One model for all operations.
     One(String),
-    /// One for each of these operations, and `auto` for the others.
+    /// One model for each of these operations, and `auto` for the others.
     PerOperation(BTreeMap<Operation, String>),
 }
 

@@ -15,11 +15,12 @@ section! {
     pub struct EnsemblesConfig {
         /// Whether names with the prefix are ensembles.
         pub enabled: bool = false,
-        /// What the name of an ensemble begins with, before the name of its model.
+        /// The start of an ensemble's name, before the name of its model.
         pub prefix: String ["prefix" as Prefix] = "moe-".to_owned(),
         /// The maximum number of ensembles at one time; further ones get 429.
         pub in_flight: usize ["in_flight" as AtLeastOne<usize>] = 16,
-        /// Time for the drafts, and the same again for the critiques. What takes longer is left out.
+        /// Time for the drafts, and the same again for the critiques. What takes longer is left
+        /// out.
         pub stage_timeout: Duration ["stage_timeout" as Positive] = Duration::from_secs(120),
         /// The maximum number of tokens of a critique.
         pub critique_tokens: u32 ["critique_tokens" as AtLeastOne<u32>] = 1024,

@@ -18,8 +18,8 @@ section! {
         /// Time between checks of a backend that is not healthy.
         pub unhealthy_interval: Duration ["unhealthy_interval" as Positive] =
             Duration::from_secs(1),
-        /// Time between checks of a healthy backend once one failed, or a request met a failure or is
-        /// silent for three times as long.
+        /// Time between checks of a healthy backend once one failed, or a request met a failure or
+        /// is silent for three times as long.
         pub fast_interval: Duration ["fast_interval" as Positive] = Duration::from_millis(250),
         /// Random share of the interval, so that checks do not synchronize.
         pub jitter: f64 ["jitter" as Share] = 0.2,
@@ -29,8 +29,8 @@ section! {
         pub rise: u32 ["rise" as AtLeastOne<u32>] = 2,
         /// Failed checks in a row until a backend is unhealthy.
         pub fall: u32 ["fall" as AtLeastOne<u32>] = 3,
-        /// Time without any progress of requests that should have made some, after which other backends are
-        /// preferred, whatever the checks say; 0s is off.
+        /// Time without any progress of requests that should have made some, after which other
+        /// backends are preferred, whatever the checks say; 0s is off.
         pub frozen_after: Duration = Duration::from_secs(10),
         /// Slow start: time in which a recovered backend ramps up to its full share of requests; 0s
         /// is off.
@@ -47,8 +47,8 @@ section! {
     pub struct BreakerConfig {
         /// Connection failures in a row that open the breaker.
         pub connect_failures: u32 ["connect_failures" as AtLeastOne<u32>] = 3,
-        /// How much larger than on the model's other backends the share of failed responses must be for a
-        /// backend to be avoided, 0 to 1. Three or four failures in a row suffice where others work.
+        /// The difference to the model's other backends in the share of failed responses from which
+        /// a backend is avoided, 0 to 1. Three or four failures in a row suffice where others work.
         pub error_share: f64 ["error_share" as Share] = 0.3,
         /// The number of responses required before that share counts.
         pub min_responses: u32 ["min_responses" as AtLeastOne<u32>] = 20,

@@ -17,7 +17,8 @@ section! {
     pub struct LimitsConfig {
         /// The largest request body.
         pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
-        /// How many times its size an encoded body (`Content-Encoding`) may expand to, beyond the first 1MiB.
+        /// The ratio to its size that an encoded body (`Content-Encoding`) may expand to, beyond
+        /// the first 1MiB.
         pub max_body_ratio: u32 ["max_body_ratio" as AtLeastOne<u32>] = 100,
         /// Memory for the prefix indexes of all models (strategy weighted).
         pub prefix_memory: ByteSize = ByteSize::mib(256),
@@ -27,7 +28,8 @@ section! {
         pub session_homes: usize = 65_536,
         /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
-        /// Memory for all responses held at one time: converted whole, drafts of ensembles, refusals.
+        /// Memory for all responses held at one time: converted whole, drafts of ensembles,
+        /// refusals.
         pub buffered_responses: ByteSize = ByteSize::mib(1024),
         /// The largest response that is converted whole, from one API to another.
         pub converted_response: ByteSize = ByteSize::mib(64),
@@ -56,9 +58,10 @@ section! {
         pub idle_timeout: Duration = Duration::from_secs(4),
         /// The maximum number of models with separate metrics; the others share one label.
         pub metric_models: usize = 100,
-        /// What each client address may request, also with a key; of IPv6 each /64 network.
+        /// The limits of each client address, also with a key; of IPv6 each /64 network.
         pub per_client: RateLimits = RateLimits::default(),
-        /// The client addresses that are remembered for `per_client`; the least recently used makes room.
+        /// The client addresses that are remembered for `per_client`; the least recently used makes
+        /// room.
         pub client_addresses: usize ["client_addresses" as AtLeastOne<usize>] = 65_536,
     }
 }

@@ -23,7 +23,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// The name of its socket in Pingora and in a graceful upgrade.
+    /// Returns the name of its socket in Pingora and in a graceful upgrade.
     pub fn socket_name(&self) -> String {
         match self {
             Self::Tcp(address) => address.to_string(),
@@ -49,7 +49,7 @@ impl Setting for ListenAddress {
             "an IP address and port such as 0.0.0.0:8080 or [::]:8080, or unix:/path";
         let text = reader.scalar(node, EXPECTED)?.trim();
         if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
-            // The kernel takes no longer ones (`sun_path` in unix(7)).
+            // The kernel accepts no longer paths (`sun_path` in unix(7)).
             if path.len() > 107 {
                 return reader.refuse_value(node, text, "a path of at most 107 bytes");
             }
@@ -96,7 +96,7 @@ section! {
 }
 
 impl ListenerTls {
-    /// The files to read.
+    /// Returns the files to read.
     pub fn files(&self) -> ServerTlsFiles {
         let auth = match self.client_certificates {
             ClientCertificates::Required => ClientAuth::Required,
@@ -130,7 +130,7 @@ section! {
 }
 
 impl Listener {
-    /// The address and protocols, for people.
+    /// Returns the address and protocols for messages.
     pub fn describe(&self) -> String {
         let spoken = [
             ("PROXY", self.proxy_protocol),
@@ -147,14 +147,14 @@ impl Listener {
         }
     }
 
-    /// Whether every client must present a certificate.
+    /// Returns whether every client must present a certificate.
     pub fn knows_clients(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| {
             tls.client_ca.is_some() && tls.client_certificates == ClientCertificates::Required
         })
     }
 
-    /// Whether the listener accepts HTTP/2.
+    /// Returns whether the listener accepts HTTP/2.
     pub fn speaks_http2(&self) -> bool {
         self.http2.unwrap_or(self.tls.is_some())
     }

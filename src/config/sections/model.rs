@@ -18,16 +18,19 @@ section! {
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
         /// The price of its tokens, for the ledger.
         pub price: Option<Price> ["price" as Maybe<Price>] = None,
-        /// Whether the oldest messages of a conversation are dropped when no backend has room for all.
+        /// Whether the oldest messages of a conversation are dropped when no backend has room for
+        /// all.
         pub context_shift: bool = false,
         /// Whether the tools are dropped as well, when a conversation is still too long after that.
         pub context_shift_drops_tools: bool = false,
         /// The context that Ollama backends load it with, in tokens. Requests of OpenAI's and
         /// Anthropic's APIs are then converted to Ollama's own, which alone can say it.
         pub num_ctx: Option<u32> ["num_ctx" as Maybe<AtLeastOne<u32>>] = None,
-        /// The objective of requests for it, where neither they nor their key name one: a name in `objectives`.
+        /// The objective of requests for it, where neither they nor their key name one: a name in
+        /// `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,
-        /// The models that write the drafts and critiques of its ensemble, in turn. Default: itself.
+        /// The models that write the drafts and critiques of its ensemble, in turn. Default:
+        /// itself.
         pub ensemble: Vec<String> ["ensemble" as List<String>] = Vec::new(),
     }
 }
@@ -163,7 +166,7 @@ impl Setting for OperationName {
     }
 }
 
-/// The operations, and the groups of operations.
+/// Returns the names of operations and of groups of operations.
 pub(super) fn operation_names() -> impl Iterator<Item = &'static str> {
     OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
 }

@@ -1,4 +1,4 @@
-//! `objectives:` what requests are to reach, by name.
+//! `objectives:` targets and priorities of requests, by name.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::config::syntax::values::Positive;
 use crate::scoring::Objectives;
 
 section! {
-    /// What requests are to reach. Clients name it in `x-gateway-inference-objective`; keys and models in
-    /// `objective`.
+    /// The objectives of a request. Clients name them in `x-gateway-inference-objective`; keys and
+    /// models in `objective`.
     pub struct ObjectiveConfig {
         /// The time to the first token; to the end of a response that is not streamed.
         pub ttft: Option<Duration> ["ttft" as Maybe<Positive>] = None,
         /// The time per token after the first.
         pub tpot: Option<Duration> ["tpot" as Maybe<Positive>] = None,
-        /// From -100 to 100; higher is more important. Below 0 a request may be refused so that others
-        /// meet their objectives.
+        /// From -100 to 100; higher is more important. Below 0 a request may be refused so that
+        /// others meet their objectives.
         pub priority: i32 ["priority" as Priority] = 0,
     }
 }
 
 impl ObjectiveConfig {
-    /// The same as decisions read it.
+    /// Returns the objectives in the form that decisions read.
     pub fn to_objectives(&self) -> Objectives {
         let millis = |time: Duration| time.as_secs_f64() * 1000.0;
         Objectives {
@@ -39,7 +39,7 @@ impl ObjectiveConfig {
     }
 }
 
-/// The most important priority, and the negative of the least.
+/// The highest priority. The lowest is its negative.
 pub const MOST_PRIORITY: i32 = 100;
 
 /// A priority.

@@ -12,8 +12,8 @@ section! {
         /// Whether every client may manage models; where it is false, those whose key has
         /// `manage_models` may.
         pub manage_models: bool = false,
-        /// How long a backend may send no progress of a pull, create or push, or take no byte of an
-        /// upload, before it has failed.
+        /// The time that a backend may send no progress of a pull, create or push, or take no byte
+        /// of an upload, before it has failed.
         pub progress_timeout: Duration ["progress_timeout" as Positive] = Duration::from_secs(600),
         /// The maximum number of commands and uploads that run at one time.
         pub commands: usize ["commands" as AtLeastOne<usize>] = 16,

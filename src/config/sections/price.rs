@@ -1,4 +1,4 @@
-//! `models.<id>.price`: what the tokens of a model cost.
+//! `models.<id>.price`: the price of a model's tokens.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ section! {
 }
 
 impl Price {
-    /// What so many tokens cost.
+    /// Returns the cost of the given numbers of tokens.
     pub fn cost(&self, input_tokens: u64, output_tokens: u64) -> f64 {
         (input_tokens as f64 * self.input + output_tokens as f64 * self.output) / 1e6
     }

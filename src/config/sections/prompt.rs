@@ -1,5 +1,5 @@
-//! Prompts that penstock writes itself: texts with placeholders, built in or from a file that is read and
-//! checked when the configuration loads.
+//! Prompts that penstock writes itself: texts with placeholders, built in or from a file that is
+//! read and checked when the configuration is loaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::config::syntax::shape::Shape;
 
 /// The longest prompt, in bytes.
 const MAX_LENGTH: usize = 64 * 1024;
-/// What a prompt of a critique may contain, and how many of these it must.
+/// The placeholders of a critique prompt.
 const CRITIQUE: Places = Places { required: &["query", "response"], optional: &["number"] };
-/// The same of the final prompt.
+/// The placeholders of the final prompt.
 const FINAL: Places = Places { required: &["query", "candidates"], optional: &[] };
 
 /// The placeholders of a prompt, without braces.
@@ -28,7 +28,7 @@ struct Places {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     text: Arc<str>,
-    /// The file it was read from; `None` for the built-in text.
+    /// The file from which it was read; `None` for the built-in text.
     file: Option<PathBuf>,
 }
 
@@ -47,13 +47,13 @@ impl Prompt {
         Self { text: text.trim_end().into(), file: None }
     }
 
-    /// Its length in bytes, placeholders included.
+    /// Returns its length in bytes, including placeholders.
     pub fn length(&self) -> usize {
         self.text.len()
     }
 
-    /// The text with `values` in the place of `{name}`. Values are taken as they are: braces in them have
-    /// no meaning.
+    /// Returns the text with each `{name}` replaced by its value in `values`. Values are inserted
+    /// literally: braces in them have no meaning.
     pub fn fill(&self, values: &[(&str, &str)]) -> String {
         let room: usize = values.iter().map(|(_, value)| value.len()).sum();
         let mut filled = String::with_capacity(self.text.len() + room);
@@ -78,13 +78,14 @@ impl Prompt {
         Ok(Self { text: text.trim_end().into(), file: Some(file) })
     }
 
-    /// The file it was read from.
+    /// Returns the file from which it was read.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 }
 
-/// The first `{name}` of a text, where a name is lower-case letters and `_`, with what is before and after.
+/// Returns the first `{name}` of a text, with the text before and after it. A name consists of
+/// lower-case letters and `_`.
 fn next_place(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {

@@ -24,7 +24,7 @@ pub enum TrustedProxy {
 }
 
 impl TrustedProxy {
-    /// Whether a peer matches; `None` is the peer of a Unix socket.
+    /// Returns whether a peer matches; `None` is the peer of a Unix socket.
     pub fn contains(&self, peer: Option<IpAddr>) -> bool {
         match (self, peer) {
             (Self::Unix, None) => true,

@@ -1,11 +1,11 @@
-//! `auth.limits`, `auth.keys[].limits` and `limits.per_client`: what one client may request.
+//! `auth.limits`, `auth.keys[].limits` and `limits.per_client`: the limits of one client.
 
 use crate::config::syntax::collections::{Never, Or};
 use crate::config::syntax::setting::section;
 use crate::config::syntax::values::AtLeastOne;
 
 section! {
-    /// What one client may request; `none` is no limit.
+    /// The limits of one client; `none` is no limit.
     pub struct RateLimits {
         /// Requests per minute: a token bucket that holds as many and is refilled evenly.
         pub requests_per_minute: Option<u32> ["requests_per_minute" as Or<Never, AtLeastOne<u32>>] = None,
@@ -19,12 +19,12 @@ section! {
 }
 
 impl RateLimits {
-    /// Whether nothing is limited.
+    /// Returns whether nothing is limited.
     pub fn is_unlimited(&self) -> bool {
         self.requests_per_minute.is_none() && self.in_flight.is_none() && !self.counts_tokens()
     }
 
-    /// Whether tokens are limited.
+    /// Returns whether tokens are limited.
     pub fn counts_tokens(&self) -> bool {
         self.tokens_per_minute.is_some() || self.tokens_per_day.is_some()
     }

@@ -1,5 +1,5 @@
-//! `routing.retry_unanswered`: what happens after a lost connection. Values of earlier versions, `true` and `false`,
-//! stay valid.
+//! `routing.retry_unanswered`: the reaction to a lost connection. The values `true` and `false` of
+//! earlier versions stay valid.
 
 use crate::config::syntax::document::Node;
 use crate::config::syntax::dump::Dump;
@@ -8,7 +8,7 @@ use crate::config::syntax::setting::{Setting, choice};
 use crate::config::syntax::shape::Shape;
 
 choice! {
-    /// Whether a request is retried whose connection was lost before a response.
+    /// Whether to retry a request whose connection was lost before a response.
     pub enum RetryUnanswered {
         /// Once, unless it has effects beside its response.
         Lost = "lost",

@@ -1,4 +1,4 @@
-//! What a request may lose when an engine refuses it for that (`routing.retry_without`).
+//! The parts that a request may lose when an engine refuses it for them (`routing.retry_without`).
 
 use crate::api::Capabilities;
 use crate::config::syntax::collections::List;
@@ -8,7 +8,7 @@ use crate::config::syntax::reader::Reader;
 use crate::config::syntax::setting::Setting;
 use crate::config::syntax::shape::Shape;
 
-/// What can be taken out of a request: a format is no part of it that could be missed.
+/// The capabilities that can be taken out of a request. The response format is not one of them.
 const DROPPABLE: [(Capabilities, &str); 2] =
     [(Capabilities::TOOLS, "tools"), (Capabilities::VISION, "vision")];
 

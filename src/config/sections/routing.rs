@@ -1,4 +1,4 @@
-//! `routing:` how a backend is chosen, and what happens when it fails.
+//! `routing:` the choice of a backend, and the reaction to its failures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,12 +19,13 @@ use crate::config::syntax::values::{Positive, Share};
 use crate::scoring::{Picker, Preset, ScorerSpec, Value};
 
 choice! {
-    /// How the number of prompt tokens is estimated.
+    /// The method that estimates the number of prompt tokens.
     pub enum TokenEstimate {
-        /// By kind of character, a quarter of the sum: Chinese, Japanese and Korean characters count
-        /// three, emoji four, all others one.
+        /// By kind of character, a quarter of the sum: Chinese, Japanese and Korean characters
+        /// count three, emoji four, all others one.
         Auto = "auto",
-        /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese, Korean.
+        /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese,
+        /// Korean.
         Chars = "chars",
         /// UTF-8 bytes / 4: as `auto` for Chinese, Japanese, Korean, too high for Cyrillic.
         Utf8 = "utf8",
@@ -39,7 +40,7 @@ impl Default for TokenEstimate {
 }
 
 choice! {
-    /// How models with unknown capabilities are treated.
+    /// The treatment of models with unknown capabilities.
     pub enum UnknownCapability {
         /// As capable; models with known capabilities are preferred.
         Assume = "assume",
@@ -50,7 +51,7 @@ choice! {
 choice!(@setting UnknownCapability);
 
 choice! {
-    /// Which of the backends that meet a request's objectives is preferred.
+    /// The backend that is preferred among those that meet a request's objectives.
     pub enum HeadroomPreference {
         /// The one where it costs most.
         Least = "least",
@@ -65,21 +66,23 @@ choice!(@setting HeadroomPreference);
 /// The value of `routing.passthrough` that leads to a backend of the request's model.
 pub const BY_MODEL: &str = "by-model";
 
-/// What the strategy weighted uses without scorers and preset: the best of those that docs/simulation.md compares.
+/// The preset of the strategy weighted without scorers and preset: the best of those that
+/// docs/simulation.md compares.
 const DEFAULT_PRESET: &str = "balanced";
 
 section! {
-    /// How a backend is chosen, and what happens when it fails.
+    /// The choice of a backend, and the reaction to its failures.
     pub struct RoutingConfig {
-        /// The strategy: auto, smart, round_robin, priority_only, random, deployment, weighted or slo. Without one,
-        /// `scorers` or a `preset` mean weighted, `weights` mean smart, and nothing means auto.
+        /// The strategy: auto, smart, round_robin, priority_only, random, deployment, weighted or
+        /// slo. Without one, `scorers` or a `preset` mean weighted, `weights` mean smart, and
+        /// nothing means auto.
         pub strategy: Strategy = Strategy::Auto,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
         /// preset, the preset balanced applies.
         pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
         /// A named list of scorers, in place of `scorers`.
         pub preset: Option<&'static str> ["preset" as PresetName] = None,
-        /// How the weighted strategy picks one of the scored backends.
+        /// The picker with which the weighted strategy selects one of the scored backends.
         pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
         /// The maximum number of retries of a request on other backends (failover).
         pub max_retries: u32 = 2,
@@ -92,32 +95,35 @@ section! {
         /// A list of `{ to, weight }` splits its requests among several models.
         pub aliases: BTreeMap<String, AliasTargets> ["aliases" as Table<AliasTargets>] =
             BTreeMap::new(),
-        /// Which requests for an alias with several models go to the same one: those of one session,
-        /// of one client key, or none.
+        /// The requests for an alias with several models that go to the same one: those of one
+        /// session, of one client key, or none.
         pub split_by: SplitBy = SplitBy::Session,
-        /// The model of requests that name none: a model, one per operation, `auto` for the fleet's only
-        /// model, or none.
+        /// The model of requests that name none: a model, one per operation, `auto` for the fleet's
+        /// only model, or none.
         pub default_model: DefaultModel = DefaultModel::Auto,
         /// Fallback models, in order, for a model that cannot be served.
         pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
             BTreeMap::new(),
-        /// Further paths that are forwarded, with all methods and WebSocket: a path with the wildcards
-        /// * and ?, and the name of a backend, or by-model.
+        /// Further paths that are forwarded, with all methods and WebSocket: a path with the
+        /// wildcards * and ?, and the name of a backend, or by-model.
         pub passthrough: BTreeMap<String, String> ["passthrough" as Table<String>] = BTreeMap::new(),
-        /// How the number of prompt tokens is estimated: auto (by kind of character), chars or utf8.
+        /// The method that estimates the number of prompt tokens: auto (by kind of character),
+        /// chars or utf8.
         pub token_estimate: TokenEstimate = TokenEstimate::Auto,
-        /// How models with unknown capabilities are treated: assume or deny.
+        /// The treatment of models with unknown capabilities: assume or deny.
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
-        /// Whether to retry a request that a backend received and whose connection then ended without a response: `lost`
-        /// (once, unless it has effects beside its response), `never`, or `always`.
+        /// Whether to retry a request that a backend received and whose connection then ended
+        /// without a response: `lost` (once, unless it has effects beside its response), `never`,
+        /// or `always`.
         pub retry_unanswered: RetryUnanswered = RetryUnanswered::Lost,
-        /// Whether a stream without its first token is sent to another backend, once, where less than half of what is left
-        /// of its wait is predicted. The engine may have started on it. Needs predictions.
+        /// Whether to send a stream without its first token to another backend, once, if less than
+        /// half of its remaining wait is predicted there. The engine may have started on it. Needs
+        /// predictions.
         pub move_waiting: bool = false,
         /// Whether to retry a request after a 5xx response other than 503.
         pub retry_5xx: bool = false,
-        /// What a request loses when the engine refuses it because its model cannot do it: tools,
-        /// vision (images). The request is then sent once more without.
+        /// The capabilities that a request loses when the engine refuses it because its model lacks
+        /// them: tools, vision (images). The request is then sent once more without.
         pub retry_without: Capabilities ["retry_without" as RetryWithout] = Capabilities::NONE,
         /// Share of healthy backends of a model below which its requests go to all of them, healthy
         /// or not; 0 is off.
@@ -126,30 +132,32 @@ section! {
         pub expose_decision: bool = false,
         /// Whether to use fallback models when every backend is saturated.
         pub fallback_on_saturation: bool = false,
-        /// Whether requests exceed the limits of a model on its backends once all of them are reached; never
-        /// those of a backend.
+        /// Whether requests exceed the limits of a model on its backends once all of them are
+        /// reached; never those of a backend.
         pub spill: bool = false,
-        /// Which of the backends that meet a request's objectives the strategy slo prefers: the one where it costs
-        /// least (most), where it costs most (least), or with the least headroom above 20 % of the objective (knee).
-        /// The last two pack requests, for fleets that shrink; they miss more objectives.
+        /// The backend that the strategy slo prefers among those that meet a request's objectives:
+        /// the one where it costs least (most), where it costs most (least), or with the least
+        /// headroom above 20 % of the objective (knee). The last two pack requests, for fleets that
+        /// shrink; they miss more objectives.
         pub prefer: HeadroomPreference = HeadroomPreference::Most,
-        /// Whether latencies are predicted, also where no decision goes by them: the predictions are then
-        /// in metrics, in the fleet's state and in `explain`.
+        /// Whether latencies are predicted, also where no decision goes by them: the predictions
+        /// are then in metrics, in the fleet's state and in `explain`.
         pub predict: bool = false,
         /// Whether `max_tokens` counts towards the context length that a request needs.
         pub reserve_output: bool = false,
-        /// How long a backend pauses after its own 429 or 503.
+        /// The pause of a backend after its own 429 or 503.
         pub cooldown: CooldownConfig = CooldownConfig::default(),
         /// Shadow routing: a second strategy whose decisions are only counted.
         pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
-        /// Recent traffic is kept, and a new configuration is simulated with it before a reload. Default: off.
+        /// Recent traffic is kept, and a new configuration is simulated with it before a reload.
+        /// Default: off.
         pub reload_gate: Option<ReloadGateConfig> ["reload_gate" as Maybe<ReloadGateConfig>] = None,
     }
 }
 
 impl RoutingConfig {
-    /// The scorers of the weighted strategy: configured, from the preset, or those of the default one. The strategy slo
-    /// has a single one.
+    /// Returns the scorers of the weighted strategy: those configured, those of the preset, or
+    /// those of the default preset. The strategy slo has a single scorer.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
         if self.strategy == Strategy::Slo {
             let mut spec = ScorerSpec::new("slo-headroom", 1.0);
@@ -164,19 +172,19 @@ impl RoutingConfig {
         preset.map_or_else(Vec::new, Preset::specs)
     }
 
-    /// Whether decisions are made by scorers, at least those about some models.
+    /// Returns whether scorers decide, at least for some models.
     pub fn has_scorers(&self) -> bool {
         self.strategy == Strategy::Auto || self.strategy.has_scorers()
     }
 
-    /// Whether latencies are predicted.
+    /// Returns whether latencies are predicted.
     pub fn predicts(&self) -> bool {
         let scores_headroom = || self.scorer_specs().iter().any(|one| one.is("slo-headroom"));
         self.predict || self.has_scorers() && scores_headroom()
     }
 
-    /// The routing that `shadow` compares: another strategy, all else equal. The model is already
-    /// resolved, so aliases and fallbacks do not apply.
+    /// Returns the routing that `shadow` compares: another strategy, all else equal. The model is
+    /// already resolved, so aliases and fallbacks do not apply.
     #[must_use]
     pub fn tried_out(&self, shadow: &ShadowConfig) -> Self {
         Self {
@@ -192,7 +200,8 @@ impl RoutingConfig {
         }
     }
 
-    /// Keys of `section` that are set for the weighted strategy while another one is active.
+    /// Returns the keys of `section` that are set for the weighted strategy while another one is
+    /// active.
     pub(crate) fn unused(
         &self,
         section: &'static str,
@@ -220,7 +229,7 @@ section! {
 }
 
 section! {
-    /// How long a backend pauses after its own 429 or 503.
+    /// The pause of a backend after its own 429 or 503.
     pub struct CooldownConfig {
         /// The cooldown without Retry-After.
         pub default: Duration ["default" as Positive] = Duration::from_secs(1),

@@ -34,11 +34,11 @@ section! {
         pub drain_timeout: Duration = Duration::from_secs(300),
         /// Allowed browser origins: off, "*" or a list.
         pub cors: Cors = Cors::Off,
-        /// Which further API the data port has: off, or nomyo for that of the NOMYO Router: /api/usage,
+        /// A further API of the data port: off, or nomyo for that of the NOMYO Router: /api/usage,
         /// /api/token_counts and so on, and keys as `?api_key=`.
         pub compat: Compat = Compat::Off,
-        /// The field of converted chat responses (`/v1/chat/completions`) that has what the model thinks:
-        /// reasoning_content, reasoning, both or none.
+        /// The field of converted chat responses (`/v1/chat/completions`) that has what the model
+        /// thinks: reasoning_content, reasoning, both or none.
         pub reasoning_field: ReasoningField = ReasoningField::Both,
         /// Idle timeout of client connections.
         pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(100),
@@ -50,7 +50,7 @@ choice! {
     pub enum Compat {
         /// None.
         Off = "off",
-        /// That of the NOMYO Router.
+        /// The API of the NOMYO Router.
         Nomyo = "nomyo",
     }
 }
@@ -61,9 +61,9 @@ choice! {
     pub enum ReasoningField {
         /// `reasoning_content` and `reasoning`.
         Both = "both",
-        /// That of llama.cpp, vLLM and DeepSeek.
+        /// The field of llama.cpp, vLLM and DeepSeek.
         ReasoningContent = "reasoning_content",
-        /// That of Ollama and OpenRouter.
+        /// The field of Ollama and OpenRouter.
         Reasoning = "reasoning",
         /// The thinking is left out.
         None = "none",
@@ -78,7 +78,7 @@ impl Default for ReasoningField {
 }
 
 choice! {
-    /// What happens to X-Forwarded-* headers.
+    /// The treatment of X-Forwarded-* headers.
     pub enum ForwardedFor {
         /// They are removed.
         Off = "off",

@@ -1,4 +1,4 @@
-//! `shared_state:` what several penstocks share: a Redis or Valkey server.
+//! `shared_state:` a Redis or Valkey server with the state that several penstocks share.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,9 +17,11 @@ use crate::config::syntax::values::{Name, Positive};
 use crate::tls::TlsError;
 
 section! {
-    /// What several penstocks share: limits per client, and requests in flight. Read at start.
+    /// State that several penstocks share: limits per client, and requests in flight. Read at
+    /// start.
     pub struct SharedStateConfig {
-        /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`, or `rediss://` with TLS; none: nothing is shared.
+        /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`, or `rediss://` with TLS;
+        /// none: nothing is shared.
         pub redis: Option<RedisAddress> ["redis" as Or<Never, RedisAddress>] = None,
         /// The user, where the server has users.
         pub username: String ["username" as Word] = String::new(),
@@ -34,16 +36,17 @@ section! {
         pub prefix: String ["prefix" as Name] = "penstock".to_owned(),
         /// The longest that a request waits for the server. Then only local limits hold for it.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_millis(20),
-        /// How long the requests in flight of a penstock count that can no longer report them.
+        /// The time for which the requests in flight of a penstock count that can no longer report
+        /// them.
         pub lease: Duration ["lease" as Positive] = Duration::from_secs(15),
-        /// Whether decisions and `max_in_flight` count the requests of the other penstocks on backends of the same
-        /// name and URL.
+        /// Whether decisions and `max_in_flight` count the requests of the other penstocks on
+        /// backends of the same name and URL.
         pub in_flight: bool = true,
     }
 }
 
 impl SharedStateConfig {
-    /// Builds the TLS settings of connections to the server, where it has TLS.
+    /// Builds the TLS settings of connections to the server, if it has TLS.
     ///
     /// # Errors
     /// [`TlsError`] when its files cannot be used.
@@ -55,10 +58,10 @@ impl SharedStateConfig {
     }
 }
 
-/// Where a Redis or Valkey server is.
+/// The address of a Redis or Valkey server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// Whether connections to it are encrypted.
+    /// True if connections to it are encrypted.
     pub is_tls: bool,
     /// A name or an address, without brackets.
     pub host: String,
@@ -121,7 +124,7 @@ impl Setting for RedisAddress {
         let text = reader.scalar(node, EXPECTED)?;
         match Self::parse(text) {
             Some(address) => Some(address),
-            // A password in it must not be shown.
+            // A password in the URL must not be shown.
             None if text.contains('@') => reader.refuse_value(node, "redis://***", EXPECTED),
             None => reader.refuse_value(node, text, EXPECTED),
         }

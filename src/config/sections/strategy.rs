@@ -9,11 +9,11 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::suggest::nearest;
 
 choice! {
-    /// How one of the candidates is chosen.
+    /// The method that chooses one of the candidates.
     pub enum Strategy {
-        /// One of the others for each model: smart where its backends differ in priority, deployment where
-        /// their engines load models on demand, weighted with the preset balanced where they keep
-        /// prefixes of prompts or report their load, else smart.
+        /// One of the others for each model: smart where its backends differ in priority,
+        /// deployment where their engines load models on demand, weighted with the preset balanced
+        /// where they keep prefixes of prompts or report their load, else smart.
         Auto = "auto",
         /// The highest score of priority, load and latency.
         Smart = "smart",
@@ -23,17 +23,17 @@ choice! {
         PriorityOnly = "priority_only",
         /// A random one.
         Random = "random",
-        /// Where the model is in memory and a slot is free.
+        /// A backend with the model in memory and a free slot.
         Deployment = "deployment",
         /// The highest sum of weighted scores.
         Weighted = "weighted",
-        /// Where the request's objectives are predicted to be met.
+        /// A backend that is predicted to meet the request's objectives.
         Slo = "slo",
     }
 }
 
 impl Strategy {
-    /// Whether it decides by scorers.
+    /// Returns whether scorers decide.
     pub fn has_scorers(self) -> bool {
         matches!(self, Self::Weighted | Self::Slo)
     }
@@ -47,7 +47,7 @@ impl Setting for Strategy {
         if let Some(strategy) = Self::from_name(given) {
             return Some(strategy);
         }
-        // The one unknown value that is no error: a file written for a later penstock still serves.
+        // Only this unknown value is no error, so that a file for a later penstock still works.
         reader.warn(
             &node.place,
             Warning::UnknownStrategy {

@@ -8,9 +8,9 @@ use crate::config::syntax::setting::{choice, section};
 use crate::config::syntax::values::{AtLeastOne, Positive, Share};
 
 choice! {
-    /// When engines are scraped.
+    /// The condition under which engines are scraped.
     pub enum TelemetryUse {
-        /// When a strategy reads their metrics.
+        /// If a strategy reads their metrics.
         Auto = "auto",
         /// Always, even when only our own metrics show the result.
         Always = "true",
@@ -23,7 +23,8 @@ choice!(@setting TelemetryUse);
 section! {
     /// Engine telemetry: scrape the engines' metrics for queue lengths and KV cache usage.
     pub struct TelemetryConfig {
-        /// true, false, or auto: when `routing.strategy` or the shadow's is weighted or auto, or latencies are predicted.
+        /// true, false, or auto: when `routing.strategy` or the shadow's is weighted or auto, or
+        /// latencies are predicted.
         pub enabled: TelemetryUse = TelemetryUse::Auto,
         /// Time between scrapes of an engine with requests in flight.
         pub interval: Duration ["interval" as Positive] = Duration::from_millis(100),
@@ -37,7 +38,7 @@ section! {
 }
 
 section! {
-    /// Where the metrics of an engine are.
+    /// The location of an engine's metrics.
     pub struct BackendTelemetry {
         /// Whether the engine is scraped.
         pub enabled: bool = true,

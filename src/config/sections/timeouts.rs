@@ -17,7 +17,7 @@ section! {
         pub between_tokens: Duration ["between_tokens" as Positive] = Duration::from_secs(60),
         /// Until the end of a response that is not a stream.
         pub response: Duration ["response" as Positive] = Duration::from_secs(600),
-        /// Of the whole request, with all retries and streaming; or none.
+        /// For the whole request, with all retries and streaming; or none.
         pub total: Option<Duration> ["total" as Or<Never, Positive>] = None,
     }
 }
@@ -33,7 +33,7 @@ section! {
         pub between_tokens: Option<Duration> ["between_tokens" as Maybe<Positive>] = None,
         /// Until the end of a response that is not a stream.
         pub response: Option<Duration> ["response" as Maybe<Positive>] = None,
-        /// Of the whole request, with all retries and streaming; or none.
+        /// For the whole request, with all retries and streaming; or none.
         pub total: Option<Option<Duration>> ["total" as Maybe<Or<Never, Positive>>] = None,
     }
 }

@@ -19,7 +19,7 @@ impl<C: Setting> Setting for List<C> {
         let Content::List(items) = &node.content else {
             return reader.refuse_kind(node, "a list");
         };
-        // All items are read, so that one pass reports every error.
+        // Reads all items, so that one pass reports every error.
         let mut values = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             values.push(reader.within(format!("[{index}]"), |reader| C::read(item, reader)));
@@ -36,7 +36,7 @@ impl<C: Setting> Setting for List<C> {
     }
 }
 
-/// A non-empty list; a string with commas is one, too.
+/// A non-empty list; also a string with items separated by commas.
 pub(crate) struct OneOrMore<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for OneOrMore<C> {

@@ -1,5 +1,5 @@
-//! A YAML document as a tree of nodes with positions. Scalars keep their text: the setting that reads
-//! one decides its type.
+//! A YAML document as a tree of nodes with positions. Scalars keep their text; their type depends
+//! on the setting that reads them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,10 +11,11 @@ use serde_saphyr::{Location, Spanned};
 use super::errors::{ConfigError, Place};
 use super::syntax_cause::{Misled, cause_of};
 
-/// Twice as deep as any section goes; reading takes several KiB of stack per level.
+/// The maximum depth: twice that of any section. Reading takes several KiB of stack per level.
 const MAX_DEPTH: usize = 16;
 
-/// YAML aliases of aliases grow exponentially ("billion laughs"); no real file expands to this much.
+/// The maximum number of events replayed from YAML aliases. Aliases of aliases grow exponentially
+/// ("billion laughs"); no real file expands to this size.
 const MOST_REPEATED: usize = 20_000;
 
 /// A value and its position.
@@ -42,7 +43,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// The kind of node, for messages.
+    /// Returns the kind of node, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.content {
             Content::Null => "empty",
@@ -52,7 +53,7 @@ impl Node {
         }
     }
 
-    /// The entry of a mapping called `key`; none when it is empty.
+    /// Returns the entry of a mapping called `key`; `None` when it is empty.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.content {
             Content::Map(entries) => entries
@@ -62,12 +63,12 @@ impl Node {
         }
     }
 
-    /// The value of `key`, or this node when there is none, so that messages have a position.
+    /// Returns the value of `key`, or this node if there is none, so that messages have a position.
     pub(crate) fn at(&self, key: &str) -> &Self {
         self.entry(key).map_or(self, |entry| &entry.node)
     }
 
-    /// The items of a list; a single value counts as a list of one.
+    /// Returns the items of a list; a single value counts as a list of one.
     pub(crate) fn items(&self) -> &[Self] {
         match &self.content {
             Content::List(items) => items,
@@ -76,20 +77,20 @@ impl Node {
         }
     }
 
-    /// The position of the key `key`, or of this node when there is none.
+    /// Returns the position of the key `key`, or of this node if there is none.
     pub(crate) fn key_place(&self, key: &str) -> &Place {
         self.entry(key).map_or(&self.place, |entry| &entry.place)
     }
 }
 
-/// The positions of a mapping's keys, for rules that look for each of very many.
+/// The positions of a mapping's keys, for rules that look up each of very many.
 pub(crate) struct KeyPlaces<'a> {
     keys: HashMap<&'a str, &'a Place>,
     mapping: &'a Place,
 }
 
 impl<'a> KeyPlaces<'a> {
-    /// Those of `node`.
+    /// Collects the positions of the keys of `node`.
     pub(crate) fn of(node: &'a Node) -> Self {
         let mut keys = HashMap::new();
         if let Content::Map(entries) = &node.content {
@@ -100,7 +101,7 @@ impl<'a> KeyPlaces<'a> {
         Self { keys, mapping: &node.place }
     }
 
-    /// The position of `key`, or of the mapping when there is none.
+    /// Returns the position of `key`, or of the mapping if there is none.
     pub(crate) fn place(&self, key: &str) -> &'a Place {
         self.keys.get(key).copied().unwrap_or(self.mapping)
     }
@@ -175,7 +176,7 @@ impl Origin<'_> {
         Node { place, content }
     }
 
-    /// The scalar as it was written: a model called `1.10` must not become `1.1`.
+    /// Returns the scalar as it was written: a model called `1.10` must not become `1.1`.
     fn written(&self, location: Location) -> Option<String> {
         let span = location.span();
         let start = usize::try_from(span.byte_offset()?).ok()?;

@@ -1,5 +1,5 @@
-//! The effective configuration as YAML, for `config dump` and `/config`. Secrets are already masked
-//! here.
+//! The effective configuration as YAML, for `config dump` and `/config`. Secrets are masked before
+//! they get here.
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 /// A value to write as YAML.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Dump {
-    /// Nothing set.
+    /// No value.
     Null,
     /// A boolean.
     Bool(bool),
@@ -19,12 +19,12 @@ pub(crate) enum Dump {
     Text(String),
     /// A list.
     List(Vec<Dump>),
-    /// A mapping, in the order it is shown.
+    /// A mapping, in the order in which it is shown.
     Map(Vec<(String, Dump)>),
 }
 
 impl Dump {
-    /// A string that reads back as itself: `${` is escaped, as it would start a variable.
+    /// A string that reads back unchanged: `${` is escaped, as it would start a variable.
     pub(crate) fn text(text: &str) -> Self {
         Self::Text(text.replace("${", "$${"))
     }

@@ -1,11 +1,11 @@
-//! The encoding of a configuration file: UTF-8. Other encodings are named with the line of the first
-//! character that differs.
+//! The encoding of a configuration file: UTF-8. Messages name other encodings, with the line of the
+//! first character that differs.
 
 use std::sync::Arc;
 
 use super::errors::{ConfigError, Encoding, Place};
 
-/// The text of a file that was read as `bytes`.
+/// Decodes the content of a file.
 ///
 /// # Errors
 /// [`ConfigError::NotUtf8`] with the position of the first byte that is not UTF-8.

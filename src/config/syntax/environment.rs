@@ -1,4 +1,5 @@
-//! Environment variables as a value that is passed in, so that tests and reloads decide what it holds.
+//! Environment variables as a value that is passed in, so that tests and reloads control its
+//! content.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,8 @@ use std::collections::BTreeMap;
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The environment of this process. Names that are not UTF-8 are skipped; such values are read with
-    /// replacement characters, so that the setting refuses them.
+    /// The environment of this process. Names that are not UTF-8 are skipped; such values are read
+    /// with replacement characters, so that the setting refuses them.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| {

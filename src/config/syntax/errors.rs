@@ -11,10 +11,10 @@ use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 use crate::api::{MAX_NAME, escape};
 use crate::units::{ByteSize, UnitError};
 
-/// The longest message, in bytes: a message quotes what the file says.
+/// The longest message, in bytes: messages quote the file.
 const MAX_MESSAGE: usize = 1024;
 
-/// Why a configuration is invalid.
+/// The reason why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -30,13 +30,13 @@ pub enum ConfigError {
     NotUtf8 {
         /// The first byte that is not UTF-8.
         place: Place,
-        /// What it seems to be.
+        /// The probable encoding.
         encoding: Encoding,
     },
     /// The text is not YAML.
     #[error("{place}: {}", explained(*cause, source))]
     Syntax {
-        /// Where the parser stopped, or the line that misled it.
+        /// The position where the parser stopped, or of the line that misled it.
         place: Place,
         /// The usual cause.
         cause: Option<SyntaxCause>,
@@ -48,13 +48,13 @@ pub enum ConfigError {
     Invalid {
         /// Every error found, in the order of the file.
         faults: Vec<Fault>,
-        /// The warnings about the rest.
+        /// The warnings about the valid settings.
         warnings: Vec<ConfigWarning>,
     },
 }
 
-/// The usual cause of a syntax error, and what to do about it. The parser names the rule of YAML that is broken, which
-/// says little to people who write a file by example.
+/// The usual cause of a syntax error, and the remedy. The parser names the broken rule of YAML,
+/// which does not help people who write a file by example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum SyntaxCause {
@@ -74,14 +74,14 @@ pub enum SyntaxCause {
     FirstCharacter(char),
 }
 
-/// The cause in plain words before the parser's.
+/// Returns the cause in plain words, followed by the parser's message.
 fn explained(cause: Option<SyntaxCause>, source: &serde_saphyr::Error) -> String {
     let message = without_position(source);
     cause.map_or(message.clone(), |cause| format!("{cause} (YAML: {message})"))
 }
 
-/// The parser's message without the position, which the caller shows first, and in words of the file, not
-/// of the library.
+/// Returns the parser's message without the position, which the caller shows first, and in words of
+/// the file, not of the library.
 pub(crate) fn without_position(source: &serde_saphyr::Error) -> String {
     let message = match source {
         serde_saphyr::Error::MultipleDocuments { .. } => {
@@ -118,7 +118,7 @@ fn join_lines(faults: &[Fault]) -> String {
     faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Where a value was written.
+/// The place where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// In the file.
@@ -127,7 +127,7 @@ pub enum Place {
         line: u64,
         /// Column, from 1.
         column: u64,
-        /// The file's name as it was given.
+        /// The name of the file as it was given.
         file: Arc<str>,
     },
     /// In an environment variable.
@@ -151,7 +151,7 @@ impl fmt::Display for Place {
 /// An error and its position.
 #[derive(Debug)]
 pub struct Fault {
-    /// Where it was written.
+    /// The place of the error.
     pub place: Place,
     /// The error.
     pub problem: Problem,
@@ -259,7 +259,7 @@ pub enum Problem {
     NamedLikeAddress { name: String, group: String },
 }
 
-/// Why a string is not a valid secret.
+/// The reason why a string is not a valid secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The secret is empty: every caller would match it.
@@ -270,7 +270,7 @@ pub enum SecretError {
     NotPrintable,
 }
 
-/// Why a file is no prompt.
+/// The reason why a file is not a valid prompt.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum PromptError {
@@ -284,7 +284,7 @@ pub enum PromptError {
     Unknown { name: String },
 }
 
-/// Why a string is not a valid backend URL.
+/// The reason why a string is not a valid backend URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum UrlError {
@@ -319,7 +319,7 @@ fn suggest_any(suggestions: &[String]) -> String {
 /// A warning and its position: a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
-    /// Where it was written.
+    /// The place of the setting.
     pub place: Place,
     /// The warning.
     pub warning: Warning,

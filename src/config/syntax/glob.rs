@@ -16,28 +16,29 @@ impl ModelGlob {
         Self(text.to_owned())
     }
 
-    /// Whether a name is a pattern rather than one name.
+    /// Returns whether a name is a pattern rather than one name.
     pub fn is_pattern(name: &str) -> bool {
         name.contains(['*', '?'])
     }
 
-    /// How specific it is: the letters it fixes, then the single letters it leaves open.
+    /// Returns its specificity: the number of fixed letters, then the number of `?`.
     pub fn specificity(&self) -> (usize, usize) {
         let fixed = self.0.chars().filter(|letter| !matches!(letter, '*' | '?')).count();
         (fixed, self.0.chars().filter(|letter| *letter == '?').count())
     }
 
-    /// The pattern as it was written.
+    /// Returns the pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the whole of `model` fits the pattern. Linear in practice, never worse than the
+    /// Returns whether the pattern matches all of `model`. Linear in practice, never worse than the
     /// product of both lengths.
     pub fn matches(&self, model: &str) -> bool {
         let mut pattern = self.0.chars();
         let mut rest = model.chars();
-        // Where to resume when the text after the last `*` does not match: that `*` takes one more.
+        // The state to resume from if the text after the last `*` does not match: that `*` then
+        // takes one more letter.
         let mut retry = None;
         loop {
             match pattern.next() {

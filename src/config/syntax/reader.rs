@@ -53,7 +53,7 @@ impl Reader {
         self.warnings.push(ConfigWarning { place: place.clone(), warning });
     }
 
-    /// Records an error of the value being read, and returns `None` for the caller to return.
+    /// Records an error of the value being read. Returns `None` for the caller to return.
     pub(crate) fn refuse<T>(
         &mut self,
         node: &Node,

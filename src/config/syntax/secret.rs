@@ -16,19 +16,19 @@ use super::shape::Shape;
 /// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A key or token. Shown as `***`; only [`Secret::reveal`] returns it.
+/// A key or token. It is shown as `***`; only [`Secret::reveal`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
-    /// Never empty in a configuration that loaded.
+    /// Never empty in a loaded configuration.
     text: String,
     file: Option<PathBuf>,
 }
 
 impl Secret {
-    /// A secret from its text.
+    /// Creates a secret from its text.
     ///
     /// # Errors
-    /// [`SecretError`] when it is empty or holds anything but printable ASCII.
+    /// [`SecretError`] if it is empty or contains anything but printable ASCII.
     pub fn new(text: &str) -> Result<Self, SecretError> {
         if text.is_empty() {
             return Err(SecretError::Empty);
@@ -49,12 +49,12 @@ impl Secret {
         Self { text: String::new(), file: None }
     }
 
-    /// Whether no secret was given.
+    /// Returns whether no secret was given.
     pub(crate) fn is_missing(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// The file it was read from; `None` for a secret in the configuration itself.
+    /// Returns the file from which it was read; `None` for a secret in the configuration itself.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }

@@ -1,4 +1,4 @@
-//! How settings are declared: `section!` turns one annotated struct into the type, its defaults,
+//! The declaration of settings: `section!` turns one annotated struct into the type, its defaults,
 //! its reader, its dump, its environment variables and its JSON Schema, so that an option is
 //! declared once. `choice!` does the same for closed sets of names.
 
@@ -9,8 +9,8 @@ use super::reader::Reader;
 use super::shape::{Field, SectionShape, Shape};
 use super::suggest::nearest;
 
-/// How one kind of value is read, dumped and described. Named by a type: usually the value's own,
-/// else a codec such as `OneOrMore<SocketAddr>`.
+/// Reads, dumps and describes one kind of value. Named by a type: usually the value's own, else a
+/// codec such as `OneOrMore<SocketAddr>`.
 pub(crate) trait Setting {
     /// The type of the value.
     type Value;
@@ -38,7 +38,8 @@ pub(crate) trait Section: Default + 'static {
     const ABOUT: &'static str;
     /// The required keys.
     const REQUIRED: &'static [&'static str];
-    /// The rows of each field: most have one, a field with several spellings more, or none.
+    /// The rows of each field: one for most fields, several for a field with several spellings, or
+    /// none.
     const KEYS: &'static [&'static [Key<Self>]];
 
     /// Every key.
@@ -56,8 +57,8 @@ pub(crate) struct Key<S> {
     pub(crate) shape: fn() -> Shape,
 }
 
-/// Declares a section. A field is `name: Type = default`; `[Codec]`-like lists say how it is
-/// written when that differs: `["key" as Codec, …]`, an empty list for fields that are no keys.
+/// Declares a section. A field is `name: Type = default`. A list of codecs (`["key" as Codec, …]`)
+/// declares another spelling; the list is empty for fields that are not keys.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -115,7 +116,7 @@ macro_rules! section {
 }
 pub(crate) use section;
 
-/// Declares an enum whose values are written by name; case does not count, `-` and `_` are alike.
+/// Declares an enum whose values are written by name. Case is ignored; `-` and `_` are equal.
 macro_rules! choice {
     (
         $(#[doc = $about:literal])+

@@ -1,5 +1,5 @@
-//! The allowed values of each setting, as data: the source of the JSON Schema, the environment
-//! variables and the test that every option is documented.
+//! The allowed values of each setting, as data: the source of the JSON Schema, of the environment
+//! variables and of the test that every option is documented.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(crate) enum Shape {
 pub(crate) struct SectionShape {
     pub(crate) about: &'static str,
     pub(crate) required: &'static [&'static str],
-    /// Whether it is optional although it has required keys.
+    /// True if it is optional although it has required keys.
     pub(crate) is_optional: bool,
     pub(crate) fields: Vec<Field>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Field {
 }
 
 impl Shape {
-    /// A string; YAML parses an unquoted one as a number or boolean, too.
+    /// A string. YAML parses an unquoted one as a number or boolean, so these are allowed, too.
     pub(crate) fn text() -> Self {
         Self::Scalar(json!({"type": ["string", "number", "boolean"]}))
     }
@@ -55,8 +55,8 @@ impl Shape {
         Self::Scalar(json!({"type": "integer", "minimum": minimum, "maximum": maximum}))
     }
 
-    /// One of a few names. `true` and `false` are booleans in YAML, and YAML 1.1 parsers read `off` as
-    /// false.
+    /// One of a few names. `true` and `false` are booleans in YAML, and YAML 1.1 parsers read `off`
+    /// as false.
     pub(crate) fn names(names: impl Iterator<Item = &'static str>) -> Self {
         let mut words: Vec<Value> = names.map(Value::from).collect();
         for (word, truth) in [("true", true), ("false", false), ("off", false)] {
@@ -67,13 +67,14 @@ impl Shape {
         Self::Scalar(json!({"enum": words}))
     }
 
-    /// This or one word; YAML 1.1 parsers read `off` as false, so false is allowed for it.
+    /// Allows this shape or one word. YAML 1.1 parsers read `off` as false, so false is allowed for
+    /// it.
     pub(crate) fn or_word(self, word: &str) -> Self {
         let words = if word == "off" { json!([word, false]) } else { json!([word]) };
         Self::Either(vec![Self::Scalar(json!({"enum": words})), self])
     }
 
-    /// Whether a single string can express it, as in an environment variable.
+    /// Returns whether a single string can express it, as in an environment variable.
     pub(crate) fn is_plain(&self) -> bool {
         match self {
             Self::Scalar(_) => true,

@@ -1,10 +1,10 @@
-//! The usual cause of a YAML error, by what the parser says and what stands there.
+//! The usual cause of a YAML error, derived from the parser's message and the text at its position.
 
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
 use super::errors::SyntaxCause;
 
-/// The cause, and the position that misled the parser, from 1.
+/// The cause and the position (from 1) of the text that misled the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misled {
     pub(super) cause: SyntaxCause,
@@ -12,7 +12,7 @@ pub(super) struct Misled {
     pub(super) column: u64,
 }
 
-/// What parsers say where the indentation is wrong.
+/// Parts of the messages with which parsers report wrong indentation.
 const INDENTATION: &[&str] = &[
     "mapping values are not allowed",
     "did not find expected '-' indicator",
@@ -20,7 +20,8 @@ const INDENTATION: &[&str] = &[
     "simple key expected",
 ];
 
-/// The usual cause of an error at a line and column of `text`; `None` where the parser's words say enough.
+/// Returns the usual cause of an error at a line and column of `text`; `None` if the parser's
+/// message is clear enough.
 pub(super) fn cause_of(
     text: &str,
     line: u64,
@@ -58,7 +59,7 @@ fn line_at(text: &str, line: u64) -> &str {
     text.lines().nth(index).unwrap_or("")
 }
 
-/// The first of the line and the one after it that is indented with a tab.
+/// Returns the first of a line and the one after it that is indented with a tab.
 fn tab_near(text: &str, line: u64) -> Option<Misled> {
     [line, line + 1].into_iter().find_map(|line| {
         let indentation = line_at(text, line).chars().take_while(|letter| letter.is_whitespace());
@@ -68,7 +69,7 @@ fn tab_near(text: &str, line: u64) -> Option<Misled> {
     })
 }
 
-/// Whether a line has a key and its value before the colon in `column`.
+/// Returns whether a line has a key and its value before the colon in `column`.
 fn has_two_keys(content: &str, column: u64) -> bool {
     let before = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX);
     let before: String = content.chars().take(before).collect();

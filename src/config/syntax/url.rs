@@ -13,23 +13,23 @@ use super::setting::Setting;
 use super::shape::Shape;
 use crate::api::{OLLAMA_ROUTES, OPERATIONS};
 
-/// Where a backend is.
+/// The URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackendUrl {
-    /// Whether to speak TLS.
+    /// True if connections use TLS.
     pub https: bool,
     /// Host name or address in lower case; IPv6 addresses without brackets.
     pub host: String,
     /// The port; 80 or 443 by scheme unless given.
     pub port: u16,
-    /// The path before `/v1/…`: empty, or with a leading and without a trailing slash. A trailing `/v1`
-    /// is dropped, since request paths include it.
+    /// The path before `/v1/…`: empty, or with a leading and without a trailing slash. A trailing
+    /// `/v1` is dropped, since request paths include it.
     pub base_path: String,
 }
 
 impl BackendUrl {
-    /// The value of a Host header: without the scheme's default port (RFC 9110 §4.2.3), since
-    /// some services compare it with their name.
+    /// Returns the value of a Host header: without the scheme's default port (RFC 9110 §4.2.3),
+    /// since some services compare it with their name.
     pub fn host_field(&self) -> String {
         let own_port = if self.https { 443 } else { 80 };
         let authority = self.authority();
@@ -39,7 +39,7 @@ impl BackendUrl {
         }
     }
 
-    /// Host and port: `10.0.0.5:8000`, `[::1]:8000`.
+    /// Returns host and port: `10.0.0.5:8000`, `[::1]:8000`.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -68,7 +68,8 @@ impl FromStr for BackendUrl {
             "https" => true,
             _ => return Err(UrlError::Scheme),
         };
-        // Checked on the text: the parser drops a fragment, and the message must not show a password.
+        // Checked on the text: the parser drops a fragment, and the message must not show a
+        // password.
         let authority = given.split(['/', '?', '#']).nth(2).unwrap_or("");
         if authority.contains('@') {
             return Err(UrlError::Credentials);
@@ -140,7 +141,8 @@ const OTHER_ENDPOINTS: &[&str] = &[
     "/generate_stream",
 ];
 
-/// A warning where a URL ends with the path of an endpoint, or with the start of one, as in an example with curl.
+/// Warns if a URL ends with the path of an endpoint or with the start of one, as in an example with
+/// curl.
 fn endpoint_warning(given: &str) -> Option<Warning> {
     let given = given.trim().trim_end_matches('/');
     let path_at = given.find("://").and_then(|scheme| {
@@ -148,14 +150,15 @@ fn endpoint_warning(given: &str) -> Option<Warning> {
         Some(authority + given.get(authority..)?.find('/')?)
     })?;
     let path = given.get(path_at..)?;
-    // A base path may stand before it; the longest endpoint counts.
+    // A base path may precede it; the longest endpoint counts.
     let starts = path.match_indices('/').map(|(at, _)| at);
     let at = starts.into_iter().find(|at| path.get(*at..).is_some_and(is_endpoint))?;
     let (base, endpoint) = (given.get(..path_at + at)?, path.get(at..)?);
     Some(Warning::EndpointUrl { path: endpoint.to_owned(), base: base.to_owned() })
 }
 
-/// Whether a path is that of an endpoint, or whole segments of its start. `/v1` is a usual base, and no endpoint.
+/// Returns whether a path is that of an endpoint, or whole segments of its start. `/v1` is a usual
+/// base path, not an endpoint.
 fn is_endpoint(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     let is_start_of = |endpoint: &str| {

@@ -16,7 +16,8 @@ use super::shape::Shape;
 use crate::units::{ByteSize, UnitError, parse_duration, show_duration};
 
 const DURATION_PATTERN: &str = r"^\s*[0-9]*\.?[0-9]+\s*(us|ms|s|m|h)\s*$";
-/// A year: far from where adding durations to a point in time could overflow.
+/// The longest duration: a year, far below any overflow when durations are added to a point in
+/// time.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 const SIZE_PATTERN: &str = r"^\s*[0-9]+\s*(B|KiB|MiB|GiB)\s*$";
@@ -49,11 +50,11 @@ whole_number!(u16, u32, usize);
 
 /// An unsigned integer type.
 pub(crate) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
-    /// The largest.
+    /// The largest value.
     const MOST: u64;
 }
 
-/// A number of at least `least`. The message names the maximum only if the value exceeds it.
+/// Reads a number of at least `least`. The message names the maximum only if the value exceeds it.
 fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N> {
     let expected = format!("a whole number, {least} or more");
     let text = reader.scalar(node, &expected)?;

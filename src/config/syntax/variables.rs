@@ -1,5 +1,5 @@
-//! `${NAME}` and `${NAME:-default}` in values. Expanded in parsed scalars, never in the text, so
-//! that no value can change the structure of the file.
+//! `${NAME}` and `${NAME:-default}` in values. They are expanded in parsed scalars, never in the
+//! text, so that no value can change the structure of the file.
 
 use std::collections::BTreeSet;
 
@@ -65,8 +65,8 @@ fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The value of `variable`, given with its braces. As in a shell, the default also
-/// replaces an empty variable.
+/// Returns the value of `variable`, given with its braces. As in a shell, the default also replaces
+/// an empty variable.
 fn value_of(
     variable: &str,
     environment: &Environment,

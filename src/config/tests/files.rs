@@ -1,4 +1,4 @@
-//! The files that are shipped, the dump and the schema, all held against the one table of options.
+//! Compares the shipped files, the dump and the schema with the table of options.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn shipped_files_load_without_a_warning() {
     let mut count = 0;
     let token = std::env::temp_dir().join(format!("penstock-token-{}", std::process::id()));
     std::fs::write(&token, "for-this-test").unwrap();
-    // The one of the example for Kubernetes is mounted into its pod.
+    // In the example for Kubernetes the token is mounted into the pod.
     let variable = ("PENSTOCK_ADMIN_TOKEN_FILE".to_owned(), token.to_str().unwrap().to_owned());
     let mounted: Environment = [variable].into_iter().collect();
     let examples = std::fs::read_dir(conf().join("examples")).unwrap();
@@ -51,7 +51,7 @@ fn reference_file_shows_the_defaults() {
     assert_eq!(loaded, Config { backends: vec![shown], ..Config::default() });
 }
 
-/// The reference file with the options that are not set by default.
+/// Returns the reference file with the options that are not set by default.
 fn reference_with_all_options() -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in read_reference().lines() {
@@ -59,7 +59,7 @@ fn reference_with_all_options() -> String {
         let is_option = bare.starts_with('#') && !bare.starts_with("# ") && bare != "#";
         if is_option {
             let line = line.replacen('#', "", 1);
-            // The option stands below the empty default it replaces.
+            // The option replaces the empty default above it.
             let key = line.split(':').next().unwrap_or_default();
             lines.retain(|earlier| {
                 !earlier.starts_with(&format!("{key}: [")) && *earlier != format!("{key}: {{}}")
@@ -75,7 +75,7 @@ fn reference_with_all_options() -> String {
 #[test]
 fn commented_options_are_valid() {
     let text = reference_with_all_options();
-    // Paths of prompts start at the file's folder.
+    // Paths of prompts are relative to the folder of the file.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let result = Config::parse(&text, "all", &folder, &Environment::default());
     let Err(ConfigError::Invalid { faults, .. }) = result else { panic!("{result:?}") };
@@ -83,7 +83,7 @@ fn commented_options_are_valid() {
         assert!(
             matches!(
                 fault.problem,
-                // The file shows every option, also those that exclude each other.
+                // The file shows every option, including those that exclude each other.
                 Problem::SecretFile { .. }
                     | Problem::Tls { .. }
                     | Problem::BacklogWithoutPrediction

@@ -1,4 +1,4 @@
-//! What loads, and as what; what the environment changes.
+//! Tests the loaded values, and the effect of the environment.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,8 +50,8 @@ fn defaults_match_the_design() {
     assert_eq!(config.limits.max_body_size, ByteSize::mib(32));
     assert_eq!(config.limits.buffered_bodies, ByteSize(1 << 30));
     assert_eq!(config.limits.buffered_responses, ByteSize(1 << 30));
-    // The pools of reqwest, hyper and Go reuse connections for up to 90 s: the client must be the one that
-    // closes, or its next request may meet a connection that is just being closed.
+    // The pools of reqwest, hyper and Go reuse connections for up to 90 s. The client must be the
+    // one that closes: otherwise its next request may meet a connection that is just being closed.
     assert!(config.server.keep_alive > Duration::from_secs(90));
     assert_eq!(config.timeouts.total, None);
     assert_eq!(config.admin.listen, Some("127.0.0.1:9090".parse().unwrap()));

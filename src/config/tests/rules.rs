@@ -1,4 +1,4 @@
-//! What is refused or warned about, with the words and positions of the messages.
+//! Tests errors and warnings, with the words and positions of their messages.
 
 use super::{load, load_more, refusal, warnings};
 
@@ -243,7 +243,7 @@ fn urls_in_errors_hide_passwords() {
     assert!(error.contains("api_key") && !error.contains("hunter2"), "{error}");
 }
 
-/// The warnings for `text`, appended to a first line with a backend.
+/// Returns the warnings for `text`, appended to a first line with a backend.
 fn warned(text: &str) -> Vec<String> {
     warnings(&format!("backends: [http://a:1]\n{text}"))
 }

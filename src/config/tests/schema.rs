@@ -1,4 +1,4 @@
-//! The schema, held against what is read and what is dumped.
+//! Compares the schema with the values that are read and dumped.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::load;
 use crate::config::json_schema;
 
-/// Whether `value` matches `schema`. Supports only the keywords our schema uses, and of patterns only the
-/// one for variables.
+/// Returns whether `value` matches `schema`. Supports only the keywords that our schema uses, and
+/// of patterns only the one for variables.
 fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
     let kind = |name: &str| match name {
         "object" => value.is_object(),

@@ -1,4 +1,4 @@
-//! What the weighted strategy is made of, as it is written.
+//! Tests the settings of the weighted strategy.
 
 use super::*;
 use crate::config::{Strategy, parse_document};
@@ -130,7 +130,7 @@ fn settings_without_effect_warn() {
     assert_eq!(warnings("{ strategy: weighted, scorers: \"queue-depth:1\" }"), "");
 }
 
-/// The routing of `text` under flags and the environment: strategy, scorers, and what is odd.
+/// Returns the routing of `text` under flags and the environment: strategy, scorers, and problems.
 fn settled(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> [String; 3] {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let text = format!("backends: [http://a]\nrouting: {text}");

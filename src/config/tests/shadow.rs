@@ -1,4 +1,4 @@
-//! Another strategy to try out, as it is written.
+//! Tests the settings of the shadow strategy.
 
 use super::*;
 use crate::config::{Changes, Strategy, Weights};

@@ -1,4 +1,4 @@
-//! The messages of each dialect: who wrote them, and which of them belong together.
+//! The messages of each dialect: their authors, and the messages that belong together.
 
 use std::collections::HashMap;
 
@@ -8,34 +8,34 @@ use serde_json::value::RawValue;
 use crate::api::Operation;
 use crate::dialect::json::Text;
 
-/// Whose a message is.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     /// Instructions: never dropped.
     System,
-    /// The user, in words.
+    /// The user's words.
     User,
-    /// The model, and what tools returned.
+    /// The model, or the results of tools.
     Other,
 }
 
-/// What decides who a message is by and what it belongs to.
+/// The properties of a message that determine its author and its unit.
 #[derive(Debug)]
 pub(super) struct Item {
     author: Author,
-    /// Whether the model wrote it, in a turn of several items.
+    /// True if the model wrote it, in a turn of several items.
     is_output: bool,
-    /// Whether it calls tools.
+    /// True if it calls tools.
     calls_tools: bool,
     /// The ids of its calls.
     calls: Vec<String>,
-    /// Whether it holds what tools returned.
+    /// True if it contains results of tools.
     is_result: bool,
-    /// The calls whose results it holds.
+    /// The calls whose results it contains.
     results: Vec<String>,
 }
 
-/// The members of all dialects' messages that matter here.
+/// The relevant members of messages in all dialects.
 #[derive(Deserialize)]
 struct Wire<'a> {
     #[serde(default, borrow)]
@@ -117,7 +117,7 @@ impl Item {
                 }
                 Some("tool_result") => {
                     self.is_result = true;
-                    // In the user's name, but not the user's words.
+                    // The message is in the user's name, but the words are not the user's.
                     self.author = Author::Other;
                     self.results.extend(block.tool_use_id.iter().map(owned));
                 }
@@ -127,8 +127,8 @@ impl Item {
     }
 }
 
-/// Whose each message is, and the first message of those that it stays or goes with: a result with its
-/// call, and what the model wrote in one turn.
+/// Returns the author and the unit of each message. A unit is the first of the messages that stay
+/// or go together: a result with its call, and the items of one turn of the model.
 pub(super) fn units_of(items: &[Item]) -> Vec<(Author, usize)> {
     let mut units = Units::default();
     for (index, item) in items.iter().enumerate() {
@@ -137,10 +137,11 @@ pub(super) fn units_of(items: &[Item]) -> Vec<(Author, usize)> {
     items.iter().enumerate().map(|(index, item)| (item.author, units.first_of(index))).collect()
 }
 
-/// Which messages stay or go together. Nearly linear, however many calls and results there are.
+/// The units of messages that stay or go together. Nearly linear in the number of calls and
+/// results.
 #[derive(Default)]
 struct Units<'i> {
-    /// Of each message, an earlier one of its unit; of a unit's first message, itself.
+    /// For each message an earlier one of its unit; for the first message of a unit, itself.
     earlier: Vec<usize>,
     /// The last message with the call of each id.
     calls: HashMap<&'i str, usize>,
@@ -152,7 +153,7 @@ impl<'i> Units<'i> {
     fn add(&mut self, index: usize, item: &'i Item, before: Option<&Item>) {
         self.earlier.push(index);
         if item.is_result {
-            // By id, else the last one that calls tools.
+            // Results belong to their call's id, else to the last message that calls tools.
             let calls = item.results.iter().filter_map(|id| self.calls.get(&**id).copied());
             if let Some(call) = calls.max().or(self.last_calling) {
                 self.join(call, index);
@@ -160,7 +161,7 @@ impl<'i> Units<'i> {
         } else if item.is_output && before.is_some_and(|last| last.is_output) {
             self.join(index.saturating_sub(1), index);
         }
-        // A message that holds results of several turns joins them.
+        // A message with results of several turns joins these turns.
         for id in &item.results {
             if let Some(call) = self.calls.get(&**id).copied() {
                 self.join(call, index);
@@ -179,12 +180,12 @@ impl<'i> Units<'i> {
         }
     }
 
-    /// The first message of a unit.
+    /// Returns the first message of a unit.
     fn first_of(&mut self, mut index: usize) -> usize {
         while let Some(earlier) = self.earlier.get(index).copied()
             && earlier != index
         {
-            // Halves the way for the next search.
+            // Path halving shortens the next search.
             let next = self.earlier.get(earlier).copied().unwrap_or(earlier);
             if let Some(own) = self.earlier.get_mut(index) {
                 *own = next;

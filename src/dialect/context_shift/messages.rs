@@ -1,5 +1,5 @@
-//! A conversation, as far as a shift must know it: where each message is, how long it is, and which of
-//! them are dropped.
+//! A conversation as seen by a shift: the range and length of each message, and the choice of
+//! messages to drop.
 
 use std::ops::Range;
 
@@ -10,47 +10,47 @@ use super::{Shift, cut_items};
 use crate::api::Operation;
 use crate::dialect::json::Fields;
 
-/// What an image or a file in a message counts: about what vision models make of one. Its base64 text is
-/// thousands of times longer than its tokens.
+/// The estimated tokens of an image or a file in a message: about what vision models count. Its
+/// base64 text is thousands of times longer than its tokens.
 const FILE_TOKENS: usize = 768;
-/// A string of at least this length without a space is an encoded file.
+/// The length from which a string without a space counts as an encoded file.
 const ENCODED_LENGTH: usize = 2048;
-/// The bytes of text that count as one token.
+/// The number of text bytes per estimated token.
 const TOKEN_BYTES: usize = 4;
-/// The words of the user that began a turn stay without it where they are at most this part of what
-/// may stay, and would leave less than the rest of it in use: one in this many.
+/// The inverse of two shares of the target. The user's words that started a turn stay without the
+/// rest of their turn if they are at most this share, and if dropping them would leave more than
+/// this share unused.
 const SPARED_SHARE: u64 = 4;
 
-/// Members that only have a meaning beside tools.
+/// The members that only have a meaning with tools.
 pub(in crate::dialect) const TOOL_MEMBERS: &[&str] =
     &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"];
 
-/// One message.
 #[derive(Debug)]
 struct Message {
     range: Range<usize>,
     tokens: usize,
     author: Author,
-    /// The first message of those that stay or go together.
+    /// The first of the messages that stay or go together.
     unit: usize,
 }
 
-/// A conversation, as far as a shift must know it.
+/// A conversation as seen by a shift.
 #[derive(Debug)]
 pub struct Conversation {
     messages: Vec<Message>,
-    /// The members of the body, from the start of their names to the end of their values, and whether
-    /// they are about tools.
+    /// The members of the body, from the start of their names to the end of their values, each with
+    /// a flag that is set for members about tools.
     members: Vec<(bool, Range<usize>)>,
-    /// The estimated tokens of instructions beside the messages.
+    /// The estimated tokens of instructions outside the messages.
     instructions: usize,
     /// The estimated tokens of the tools.
     tools: usize,
 }
 
 impl Conversation {
-    /// Reads the body of a request. `None` for operations without messages, for bodies that are not what
-    /// their API describes, and for requests that ask to be refused rather than shortened (`truncate` or
+    /// Reads the body of a request. Returns `None` for operations without messages, for bodies that
+    /// are not what their API describes, and for requests that forbid shortening (`truncate` or
     /// `shift` false, `truncation` disabled).
     pub fn read(operation: Operation, body: &[u8]) -> Option<Self> {
         let list = list_name(operation)?;
@@ -89,27 +89,27 @@ impl Conversation {
         Some(())
     }
 
-    /// The estimated tokens of the prompt. Their proportion to each other matters, not their number: an
-    /// engine's own count sets the scale.
+    /// Returns the estimated tokens of the prompt. Only ratios of estimates matter: an engine's own
+    /// count sets the scale.
     pub fn tokens(&self) -> u64 {
         let messages: usize = self.messages.iter().map(|message| message.tokens).sum();
         (messages + self.instructions + self.tools) as u64
     }
 
-    /// The share of its estimated tokens that `target` is of `estimated` ones.
+    /// Scales `target` from a prompt of `estimated` tokens to this conversation's own estimate.
     pub fn share(&self, target: u64, estimated: u32) -> u64 {
         self.tokens().saturating_mul(target) / u64::from(estimated.max(1))
     }
 
-    /// Whether it offers tools.
+    /// Returns whether it offers tools.
     pub fn has_tools(&self) -> bool {
         self.members.iter().any(|(is_tool, _)| *is_tool)
     }
 
-    /// Drops the oldest messages until at most `target` of its estimated tokens are left, or all that may
-    /// be dropped are. Instructions, the last message of the user and the last message of all stay, and
-    /// so do tool calls whose results stay. The first message that stays is one of the user. `without_tools`: the
-    /// tools go first. `None` when there is nothing to drop.
+    /// Drops the oldest messages until at most `target` estimated tokens remain, or nothing more
+    /// may be dropped. Instructions, the user's last message and the last message of all stay, and
+    /// so do tool calls whose results stay. The first remaining message is one of the user. If
+    /// `without_tools`, the tools are dropped first. Returns `None` if there is nothing to drop.
     pub fn shift(&self, target: u64, without_tools: bool) -> Option<Shift> {
         let drops_tools = without_tools && self.has_tools();
         let mut tokens = self.tokens();
@@ -132,7 +132,8 @@ impl Conversation {
         Some(Shift { cuts, dropped: u32::try_from(dropped).unwrap_or(u32::MAX) })
     }
 
-    /// Which messages are dropped: turn by turn, the words of the user after what followed them.
+    /// Returns which messages are dropped: turn by turn, the words of the user after the rest of
+    /// their turn.
     fn choose(&self, tokens: u64, target: u64) -> Vec<bool> {
         let unit_stays = self.units_that_stay();
         let is_dropped = vec![false; self.messages.len()];
@@ -150,8 +151,8 @@ impl Conversation {
                 break;
             }
             let Some(user) = turn.user.filter(|_| !turn.stays) else { continue };
-            // Alone, the words would stand before the user's next ones, which some templates
-            // refuse. But they stay where more would go than has to.
+            // Alone, the words would directly precede the user's next ones, which some templates
+            // refuse. They stay if dropping them would cut far more than necessary.
             let size = messages.get(user).map_or(0, |message| message.tokens as u64);
             let is_small = size <= target / SPARED_SHARE;
             let is_spared = is_small && dropping.left.saturating_sub(size) < least;
@@ -165,7 +166,7 @@ impl Conversation {
         dropping.is_dropped
     }
 
-    /// The turns of the conversation, and which of their units may be dropped.
+    /// Returns the turns of the conversation, with the units that may be dropped.
     fn turns(&self, unit_stays: &[bool]) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         for (index, message) in self.messages.iter().enumerate() {
@@ -191,8 +192,8 @@ impl Conversation {
         turns
     }
 
-    /// By the number of its first message, whether a unit must stay. Numbers of other messages stand for
-    /// no unit, and stay too.
+    /// Returns whether each unit must stay, by the number of its first message. Numbers of other
+    /// messages denote no unit, and stay too.
     fn units_that_stay(&self) -> Vec<bool> {
         let mut stays = vec![true; self.messages.len()];
         for (index, message) in self.messages.iter().enumerate() {
@@ -214,7 +215,7 @@ impl Conversation {
         stays
     }
 
-    /// The messages of each unit, by the number of its first one.
+    /// Returns the messages of each unit, by the number of its first one.
     fn units(&self) -> Vec<Vec<usize>> {
         let mut units = vec![Vec::new(); self.messages.len()];
         for (index, message) in self.messages.iter().enumerate() {
@@ -226,24 +227,24 @@ impl Conversation {
     }
 }
 
-/// Words of the user, and what followed them.
+/// The words of the user and the messages after them.
 #[derive(Debug, Default)]
 struct Turn {
     /// The unit of the words, if it may be dropped.
     user: Option<usize>,
-    /// The units that followed and may be dropped.
+    /// The later units that may be dropped.
     units: Vec<usize>,
-    /// Whether something that followed must stay.
+    /// True if a later unit must stay.
     stays: bool,
 }
 
-/// What has been dropped so far.
+/// The state of dropping messages.
 struct Dropping<'c> {
     messages: &'c [Message],
-    /// The messages of each unit that is left, by the number of its first one.
+    /// The messages of each remaining unit, by the number of its first one.
     units: Vec<Vec<usize>>,
     is_dropped: Vec<bool>,
-    /// The tokens that are left.
+    /// The number of remaining tokens.
     left: u64,
 }
 
@@ -258,7 +259,7 @@ impl Dropping<'_> {
         }
     }
 
-    /// Drops what would come before the first message of the user: most templates refuse it.
+    /// Drops units before the first message of the user, which most templates refuse.
     fn drop_leading(&mut self, unit_stays: &[bool]) {
         for (index, message) in self.messages.iter().enumerate() {
             if message.author == Author::System || self.is_dropped.get(index) == Some(&true) {
@@ -273,7 +274,7 @@ impl Dropping<'_> {
     }
 }
 
-/// The member that holds the messages.
+/// Returns the name of the member that contains the messages.
 fn list_name(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Chat | Operation::Messages | Operation::OllamaChat => Some("messages"),
@@ -282,12 +283,12 @@ fn list_name(operation: Operation) -> Option<&'static str> {
     }
 }
 
-/// Whether a member says that the request is not to be shortened.
+/// Returns whether a member forbids shortening the request.
 fn forbids_shift(name: &str, value: &str) -> bool {
     matches!((name, value), ("truncate" | "shift", "false") | ("truncation", "\"disabled\""))
 }
 
-/// Where a value is in the body that it was read from.
+/// Returns the range of a value in the body that it was read from.
 pub(in crate::dialect) fn range_in(body: &[u8], value: &RawValue) -> Option<Range<usize>> {
     let text = value.get();
     let start = text.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
@@ -296,12 +297,12 @@ pub(in crate::dialect) fn range_in(body: &[u8], value: &RawValue) -> Option<Rang
     body.get(range.clone()).map(|_| range)
 }
 
-/// The estimated tokens of a JSON value.
+/// Returns the estimated tokens of a JSON value.
 fn tokens_of(json: &str) -> usize {
     let mut encoded = (0, 0);
     let bytes = json.as_bytes();
     let mut at = 0;
-    // Strings are read apart: their quotes are never inside each other.
+    // Strings are read separately: quotes never occur inside each other.
     while let Some(start) = memchr::memchr(b'"', bytes.get(at..).unwrap_or_default()) {
         let start = at + start + 1;
         let end = start + string_length(bytes.get(start..).unwrap_or_default());
@@ -315,7 +316,7 @@ fn tokens_of(json: &str) -> usize {
     (json.len() - bytes).div_ceil(TOKEN_BYTES) + files * FILE_TOKENS
 }
 
-/// The bytes before the quote that ends a string.
+/// Returns the number of bytes before the quote that ends a string.
 fn string_length(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(next) = memchr::memchr2(b'"', b'\\', bytes.get(at..).unwrap_or_default()) {

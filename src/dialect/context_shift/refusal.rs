@@ -1,4 +1,4 @@
-//! What an engine says when a prompt is too long for its context: as fields, or in prose.
+//! The refusal of a prompt that is too long for an engine's context: as fields, or in prose.
 
 use serde::Deserialize;
 
@@ -10,16 +10,16 @@ use crate::units::TokenCount;
 /// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextRefusal {
-    /// The tokens of the prompt; `None` where the engine does not say.
+    /// The tokens of the prompt; `None` if the engine does not report them.
     pub prompt: Option<u32>,
-    /// The tokens of the context; `None` where the engine does not say.
+    /// The tokens of the context; `None` if the engine does not report them.
     pub limit: Option<u32>,
     /// The tokens that are reserved for the response.
     pub output: u32,
 }
 
 impl ContextRefusal {
-    /// The numbers, as far as they show that there is no room.
+    /// Returns the numbers if they show that there is no room.
     fn overflow(&self) -> Option<ContextOverflow> {
         let context = self.limit?;
         let prompt = match self.prompt {
@@ -37,11 +37,12 @@ impl ContextRefusal {
     }
 }
 
-/// What clients recognize.
+/// The phrase by which clients recognize the error.
 const TOO_LONG: &str = "prompt is too long";
 
-/// The words by which clients of other APIs recognize that the prompt was too long, where the body of an engine's
-/// error says that in other ones: empty where `message` has them. `None` for errors about something else.
+/// Returns the phrase by which clients of other APIs recognize a prompt that is too long, if the
+/// body of an engine's error reports that in other words. It is empty if `message` has the phrase
+/// already. Returns `None` for other errors.
 pub(in crate::dialect) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
     let overflow = read_refusal(body)?.overflow();
     let words = overflow.map_or_else(|| TOO_LONG.to_owned(), |overflow| overflow.to_string());
@@ -63,8 +64,8 @@ struct Body {
     error: Fields,
 }
 
-/// Words by which a refusal is recognised, in lower case: codes and types first, then what engines and
-/// hosted APIs write.
+/// The phrases that identify a refusal, in lower case: first codes and types, then the texts of
+/// engines and hosted APIs.
 const MARKS: &[&str] = &[
     "exceed_context_size_error",
     "context_length_exceeded",
@@ -83,7 +84,7 @@ const MARKS: &[&str] = &[
     "tokens exceed the configured limit",
 ];
 
-/// Which number of a refusal a form holds.
+/// The number that a form contains.
 #[derive(Clone, Copy)]
 enum Number {
     Prompt,
@@ -91,11 +92,11 @@ enum Number {
     Output,
 }
 
-/// The words around a number, in lower case: before it, after it.
+/// The lower-case text around a number: before it, after it.
 struct Form(Number, &'static str, &'static str);
 
-/// What engines write. The forms are independent of each other, so that a sentence that an engine adds
-/// or drops does not hide the rest.
+/// The texts of engines. The forms are independent of each other, so a sentence that an engine adds
+/// or drops does not hide the others.
 const FORMS: &[Form] = &[
     // llama.cpp
     Form(Number::Prompt, "request (", " tokens) exceeds"),
@@ -137,13 +138,13 @@ const FORMS: &[Form] = &[
     Form(Number::Prompt, "request contains ", " tokens"),
 ];
 
-/// Reads the body of an engine's error; `None` when it is about something else.
+/// Reads the body of an engine's error; returns `None` if it is about something else.
 pub fn read_refusal(body: &[u8]) -> Option<ContextRefusal> {
     let fields = || serde_json::from_slice::<Body>(body).map(|body| body.error).unwrap_or_default();
     refusal_of(&text_of(body), fields)
 }
 
-/// Reads all words of an engine's error, and its numbers from `fields` where it has such.
+/// Reads all words of an engine's error, and its numbers from `fields` if it has them.
 fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRefusal> {
     let text = words.to_lowercase();
     let is_marked = MARKS.iter().any(|mark| text.contains(mark));
@@ -166,7 +167,7 @@ fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRef
     Some(refusal)
 }
 
-/// The number that stands between two pieces of text.
+/// Returns the number between two pieces of text.
 fn number_between(text: &str, before: &str, after: &str) -> Option<u32> {
     text.match_indices(before).find_map(|(at, _)| {
         let rest = text.get(at + before.len()..)?;

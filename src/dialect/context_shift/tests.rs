@@ -94,7 +94,7 @@ enum Turn {
     System,
     User,
     Assistant,
-    /// A call of so many tools and their results.
+    /// Calls of this many tools, and their results.
     Tools(usize),
 }
 
@@ -108,7 +108,7 @@ fn turns() -> impl Strategy<Value = Vec<(Turn, usize)>> {
     vec((turn, 1..400_usize), 0..12)
 }
 
-/// The messages of a conversation in the form of a dialect. Each text is found once.
+/// Returns the messages of a conversation in the form of a dialect. Each text occurs once.
 fn messages(operation: Operation, turns: &[(Turn, usize)]) -> Vec<Value> {
     let mut list = Vec::new();
     for (index, (turn, length)) in turns.iter().enumerate() {
@@ -185,7 +185,7 @@ fn is_words(message: &Value) -> bool {
     message["role"] == "user" && message["content"].is_string()
 }
 
-/// The ids of the tool calls, and of those whose results are there.
+/// Returns the ids of the tool calls, and those of the calls with results.
 fn calls_and_results(list: &[Value]) -> (Vec<String>, Vec<String>) {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let (mut calls, mut results) = (Vec::new(), Vec::new());
@@ -220,7 +220,7 @@ proptest! {
         let after = shift.apply(&before);
         let kept = list_of(operation, &after);
         prop_assert_eq!(list.len() - kept.len(), shift.dropped() as usize);
-        // What stays is there as it was and where it was.
+        // Remaining messages keep their content and order.
         let mut rest = list.iter();
         prop_assert!(kept.iter().all(|message| rest.any(|other| other == message)), "a subsequence");
         for message in &kept {
@@ -319,7 +319,8 @@ fn requests_that_forbid_it_are_not_shortened() {
     assert!(Conversation::read(Operation::Embeddings, b"{\"input\":[]}").is_none());
 }
 
-/// Turns of a user's words, and tool calls or words of the model after them, all of like size.
+/// A strategy for turns: a user's words, then tool calls or words of the model, all of similar
+/// size.
 fn agent_turns() -> impl Strategy<Value = Vec<(Turn, usize)>> {
     let after = prop_oneof![Just(Turn::Assistant), Just(Turn::Tools(1))];
     let rest = vec((after, 20..60_usize), 0..30);
@@ -332,7 +333,7 @@ proptest! {
     #[test]
     fn three_quarters_of_the_room_stay_in_use(
         turns in agent_turns(),
-        // In OpenAI's responses words of the model in a row are one turn, of any size.
+        // In OpenAI's responses, successive words of the model are one turn, of any size.
         operation in prop_oneof![Just(Chat), Just(Messages), Just(OllamaChat)],
         share in 2..10_u64,
     ) {
@@ -342,7 +343,7 @@ proptest! {
         let target = conversation.tokens() * share / 10;
         let Some(shift) = conversation.shift(target, false) else { return Ok(()) };
         let kept = Conversation::read(operation, &shift.apply(&before)).unwrap();
-        // What goes together, a call and its result, may be larger than a quarter by itself.
+        // A unit, a call and its result, may be larger than a quarter by itself.
         let largest = 2 * 60 * 4;
         if target / 4 > largest {
             prop_assert!(kept.tokens() >= target * 3 / 4, "{} of {target}", kept.tokens());

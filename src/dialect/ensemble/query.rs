@@ -1,4 +1,4 @@
-//! The query of a conversation: the text of the user's last message that has one.
+//! The query of a conversation: the text of the user's last message that contains text.
 
 use serde_json::value::RawValue;
 
@@ -7,7 +7,7 @@ use crate::dialect::json::{Fields, List, Object, Text, push_text};
 /// The kinds of parts that are text.
 const TEXT_PARTS: &[&str] = &["text", "input_text"];
 
-/// A query and where it is.
+/// A query and its position.
 #[derive(Debug)]
 pub(super) struct Query<'a> {
     pub(super) text: String,
@@ -16,9 +16,9 @@ pub(super) struct Query<'a> {
 
 #[derive(Debug)]
 enum Place<'a> {
-    /// It is the whole value.
+    /// The complete value is the query.
     Whole,
-    /// It is in the message with that number.
+    /// The message with this index contains the query.
     Message { list: Vec<&'a RawValue>, index: usize, message: Fields<'a>, content: Content<'a> },
 }
 
@@ -28,7 +28,7 @@ enum Content<'a> {
     Parts(Vec<Fields<'a>>),
 }
 
-/// The query in `messages`, `input` or `prompt`.
+/// Finds the query in `messages`, `input` or `prompt`.
 pub(super) fn find_query(value: &RawValue) -> Option<Query<'_>> {
     if let Ok(text) = serde_json::from_str::<Text<'_>>(value.get()) {
         let text = text.to_string();
@@ -50,7 +50,7 @@ fn has_text(text: &str) -> bool {
     !text.trim().is_empty()
 }
 
-/// What a message of the user contains.
+/// Returns the content of a message of the user.
 fn user_content<'a>(message: &Fields<'a>) -> Option<Content<'a>> {
     if text_member(message, "role")? != "user" {
         return None;
@@ -67,7 +67,7 @@ fn text_member(fields: &Fields<'_>, wanted: &str) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// The text of a part that is text.
+/// Returns the text of a text part.
 fn part_text(part: &Fields<'_>) -> Option<String> {
     let kind = text_member(part, "type")?;
     TEXT_PARTS.contains(&&*kind).then(|| text_member(part, "text")).flatten()
@@ -84,7 +84,7 @@ impl Content<'_> {
         }
     }
 
-    /// Writes it with `prompt` in the place of its texts; images and results of tools stay.
+    /// Writes the message with `prompt` in place of its texts; images and results of tools stay.
     fn write(&self, prompt: &str, message: &mut Object<'_>) {
         let parts = match self {
             Self::Text(_) => return message.text("content", prompt),
@@ -109,7 +109,7 @@ impl Content<'_> {
 }
 
 impl Query<'_> {
-    /// The value it was found in, with `prompt` in its place.
+    /// Returns the value in which the query was found, with `prompt` in its place.
     pub(super) fn replaced(&self, prompt: &str) -> String {
         let mut out = Vec::new();
         match &self.place {

@@ -1,5 +1,5 @@
-//! The text of a whole response, in the form of each API: what a reader of it would see, with tool calls as
-//! lines of text and without what a model thought before it.
+//! The text of a complete response, in the form of each API: the text as a reader sees it, with
+//! tool calls as lines and without the model's thinking.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::api::Operation;
 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 
-/// The text of a response; `None` if it has none.
+/// Returns the text of a response; `None` if it has none.
 pub fn response_text(operation: Operation, body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let pieces = match operation {
@@ -66,7 +66,7 @@ fn tool_call(call: &Value, arguments: &str) -> Option<String> {
     Some(format!("Tool call: {name} {arguments}"))
 }
 
-/// Engines that do not separate thoughts put them first.
+/// Engines that do not separate thinking put it first.
 fn without_thoughts(text: &str) -> &str {
     let inside = text.trim_start().strip_prefix(THOUGHT.0);
     inside.and_then(|inside| inside.split_once(THOUGHT.1)).map_or(text, |(_, visible)| visible)

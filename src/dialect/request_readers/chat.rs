@@ -9,7 +9,7 @@ use crate::dialect::error::ConvertError;
 use crate::dialect::image;
 use crate::dialect::json::{Fields, Text, is_object, is_string};
 
-/// Fields that ask for an output no other API has a form for.
+/// The fields that request an output no other API has a form for.
 const OTHER_OUTPUT: &[&str] =
     &["audio", "prediction", "web_search_options", "functions", "function_call"];
 
@@ -163,7 +163,7 @@ fn read_content<'a>(
     Ok(())
 }
 
-/// The address of `image_url`: an object with `url`, or just the address.
+/// Returns the address of `image_url`: an object with `url`, or just the address.
 fn read_image(raw: &RawValue) -> Option<Text<'_>> {
     if is_string(raw) {
         return serde_json::from_str(raw.get()).ok();

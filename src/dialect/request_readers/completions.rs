@@ -29,7 +29,7 @@ pub(super) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     Ok(conversation)
 }
 
-/// One prompt: several, or token ids, have no form elsewhere.
+/// Reads one prompt: several, or token ids, have no form elsewhere.
 fn read_prompt<'a>(fields: &mut Fields<'a>) -> Result<Text<'a>, ConvertError> {
     const FIELD: &str = "prompt";
     const EXPECTED: &str = "a string";

@@ -13,7 +13,7 @@ use crate::dialect::conversation::{
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text};
 
-/// Fields of Anthropic's platform that no engine acts on.
+/// The fields of Anthropic's platform that no engine acts on.
 const PLATFORM: &[&str] = &[
     "metadata",
     "service_tier",

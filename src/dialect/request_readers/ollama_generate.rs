@@ -1,5 +1,5 @@
-//! Reads `/api/generate`. The prompt goes through the model's chat template unless the request is raw
-//! or has a gap to fill.
+//! Reads `/api/generate`. The prompt goes through the model's chat template unless the request is
+//! raw or has a gap to fill.
 
 use super::ollama_options;
 use crate::dialect::conversation::{Conversation, Message, Part, RawPrompt, Role};

@@ -1,5 +1,5 @@
-//! What `/api/chat` and `/api/generate` have in common: options, format, thinking, how long the
-//! model stays loaded.
+//! The common fields of `/api/chat` and `/api/generate`: options, format, thinking, and the time
+//! that the model stays loaded.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::dialect::conversation::{
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, read_value};
 
-/// Options about how Ollama runs the model, and those that newer versions ignore.
+/// Options that control the runner in Ollama, and options that newer versions ignore.
 const RUNNER_OPTIONS: &[&str] = &[
     "num_ctx",
     "num_batch",
@@ -36,10 +36,10 @@ const RUNNER_OPTIONS: &[&str] = &[
     "draft_num_predict",
 ];
 
-/// Top-level fields that only Ollama has a meaning for.
+/// The top-level fields that only Ollama understands.
 const OLLAMA_ONLY: &[&str] = &["truncate", "shift", "_debug_render_only"];
 
-/// Fills what both requests of Ollama's API have.
+/// Fills the common fields of both requests.
 pub(super) fn fill<'a>(
     conversation: &mut Conversation<'a>,
     fields: &mut Fields<'a>,
@@ -104,7 +104,7 @@ fn read_think(raw: &RawValue) -> Result<Thinking, ConvertError> {
 
 const KEEP_ALIVE: &str = "a number of seconds, or a duration such as 5m";
 
-/// A number of seconds, or a duration in Go's notation; a negative one means forever.
+/// Reads a number of seconds, or a duration in Go's notation; a negative one means forever.
 pub(in crate::dialect) fn read_keep_alive(raw: &RawValue) -> Result<KeepAlive, ConvertError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -121,12 +121,13 @@ pub(in crate::dialect) fn read_keep_alive(raw: &RawValue) -> Result<KeepAlive, C
         return Ok(KeepAlive::Forever);
     }
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_error| invalid)?;
-    // A fraction of a second is not 0, which would unload the model.
+    // Round up: a fraction of a second is not 0, which would unload the model.
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     Ok(KeepAlive::Seconds(seconds))
 }
 
-/// The seconds of a duration in Go's notation, such as `1h30m` or `-1s`; or of a bare number.
+/// Returns the seconds of a duration in Go's notation, such as `1h30m` or `-1s`; or of a bare
+/// number.
 fn go_duration(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Some(seconds);

@@ -1,4 +1,4 @@
-//! What OpenAI's chat, completions and responses have in common: sampling, limits, tools.
+//! The common fields of OpenAI's chat, completions and responses: sampling, limits, tools.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::dialect::conversation::{
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text, is_string, read_value};
 
-/// Sampling options that the engines of `/v1` take.
+/// The sampling options that the engines of `/v1` take.
 const SAMPLING: &[&str] = &[
     "temperature",
     "top_p",
@@ -26,10 +26,10 @@ const SAMPLING: &[&str] = &[
     "repeat_last_n",
 ];
 
-/// Options of vLLM and SGLang, with llama.cpp's names for them.
+/// The options of vLLM and SGLang, with llama.cpp's names for them.
 const RENAMED: &[(&str, &str)] = &[("repetition_penalty", "repeat_penalty")];
 
-/// Fields of OpenAI's platform that no engine acts on.
+/// The fields of OpenAI's platform that no engine acts on.
 const PLATFORM: &[&str] = &[
     "store",
     "metadata",
@@ -78,7 +78,7 @@ pub(super) fn read_chat_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a
     Ok(tools.into_iter().map(|tool| tool.function.into()).collect())
 }
 
-/// Takes the fields that say how text is generated.
+/// Takes the fields that control generation.
 pub(super) fn fill_generation<'a>(
     conversation: &mut Conversation<'a>,
     fields: &mut Fields<'a>,
@@ -141,10 +141,10 @@ pub(super) fn read_stop(raw: &RawValue) -> Result<Vec<Text<'_>>, ConvertError> {
     read_value(raw, "stop", STOP)
 }
 
-/// What `tool_choice` may be.
+/// The accepted forms of `tool_choice`.
 const CHOICE: &str = "auto, none, required, a function, or allowed_tools with a mode and tools";
 
-/// A function in `tool_choice`: chat and responses differ in where they name it.
+/// A function in `tool_choice`: chat and responses name it in different places.
 #[derive(Deserialize)]
 struct NamedTool<'a> {
     #[serde(default, borrow)]
@@ -266,7 +266,7 @@ fn read_format(raw: &RawValue) -> Result<Option<Format<'_>>, ConvertError> {
     }
 }
 
-/// Reads `reasoning_effort`, and what llama.cpp and vLLM take in place of it.
+/// Reads `reasoning_effort`, and the equivalents of llama.cpp and vLLM.
 fn read_thinking(fields: &mut Fields<'_>) -> Result<Thinking, ConvertError> {
     #[derive(Deserialize)]
     struct TemplateArguments {
@@ -284,10 +284,10 @@ fn read_thinking(fields: &mut Fields<'_>) -> Result<Thinking, ConvertError> {
     Ok(Thinking { enabled, ..Thinking::default() })
 }
 
-/// What `reasoning_effort` may be.
+/// The accepted values of `reasoning_effort`.
 pub(super) const EFFORT: &str = "none, minimal, low, medium, high, xhigh or max";
 
-/// Thinking with an effort.
+/// Returns thinking with this effort.
 pub(super) fn of_effort(effort: Effort) -> Thinking {
     Thinking { enabled: Some(effort != Effort::None), effort: Some(effort), budget: None }
 }

@@ -15,10 +15,10 @@ use crate::dialect::json::{Fields, Object, Text, is_string, read_value};
 const PLATFORM: &[&str] =
     &["truncation", "max_tool_calls", "context_management", "client_metadata"];
 
-/// Fields whose meaning is stored by the platform.
+/// The fields that refer to data stored by the platform.
 const STORED: &[&str] = &["previous_response_id", "conversation", "prompt"];
 
-/// What a response echoes of its request, and what it says where the request says nothing.
+/// The members that a response echoes from its request, with the value for a missing one.
 const ECHO: &[(&str, &str)] = &[
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -71,7 +71,7 @@ pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     Ok(conversation)
 }
 
-/// The members of the response that repeat the request.
+/// Returns the members of the response that echo the request.
 fn echo_of(fields: &Fields<'_>) -> String {
     let mut out = Vec::with_capacity(512);
     {

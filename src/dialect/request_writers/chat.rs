@@ -43,7 +43,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Whether a field has been written from what a reader knew, so that an unknown one does not repeat it.
+/// Returns whether a field has been written already, so that an unknown one does not write it
+/// twice.
 fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
     match name {
         "model" | "messages" | "stream" | "stream_options" => true,
@@ -204,7 +205,7 @@ fn write_format(format: Option<&Format<'_>>, body: &mut Object<'_>) {
 fn write_thinking(conversation: &Conversation<'_>, engine: &EngineFields, body: &mut Object<'_>) {
     let Thinking { enabled, effort, budget: _ } = conversation.thinking;
     if let Some(effort) = effort {
-        // The highest level that OpenAI's API has for every reasoning model.
+        // `max` becomes `high`, the highest level that OpenAI's API has for every reasoning model.
         let effort = if effort == Effort::Max { Effort::High } else { effort };
         body.text("reasoning_effort", effort.name());
         return;
@@ -218,7 +219,7 @@ fn write_thinking(conversation: &Conversation<'_>, engine: &EngineFields, body: 
     }
 }
 
-/// Writes how text is generated: the same in chat and completions.
+/// Writes the fields that control generation: the same in chat and completions.
 pub(super) fn write_generation(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
@@ -240,7 +241,7 @@ pub(super) fn write_generation(
     }
     body.flag("stream", conversation.stream);
     if conversation.stream {
-        // The usage chunk is what the counts of every other dialect are made of.
+        // The counts in every other dialect come from the usage chunk.
         body.object("stream_options").flag("include_usage", true);
     }
     if let Some(KeepAlive::Seconds(seconds)) = conversation.keep_alive
@@ -250,7 +251,7 @@ pub(super) fn write_generation(
     }
 }
 
-/// OpenAI's models that refuse `max_tokens`.
+/// Returns whether OpenAI refuses `max_tokens` for this model.
 fn is_reasoning_model(model: &str) -> bool {
     ["o1", "o3", "o4", "gpt-5"].iter().any(|family| model.starts_with(family))
 }

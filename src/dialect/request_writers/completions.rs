@@ -45,7 +45,8 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
     }
 }
 
-/// The prompt of a backend that has no chat template: what only a template could place is an error.
+/// Returns the prompt for a backend without a chat template; parts that only a template could place
+/// are an error.
 fn plain_prompt<'c>(
     conversation: &'c Conversation<'_>,
 ) -> Result<std::borrow::Cow<'c, str>, ConvertError> {

@@ -8,7 +8,8 @@ use crate::dialect::conversation::{
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{List, Object, read_value};
 
-/// The limit of a request without one: the API demands it, and every Claude model can do as much.
+/// The limit of a request without one: the API requires a limit, and every Claude model supports
+/// this one.
 const DEFAULT_MAX_TOKENS: u64 = 4096;
 
 /// Sampling options that Anthropic's API has.
@@ -38,7 +39,7 @@ pub(super) fn write(
     write_extra(conversation, &mut body)
 }
 
-/// Refuses what the API has no form for and the client would miss.
+/// Refuses fields that the API has no form for and the client would miss.
 fn check(conversation: &Conversation<'_>) -> Result<(), ConvertError> {
     let unsupported = |field, reason| Err(ConvertError::Unsupported { field, reason });
     if conversation.raw.is_some() {
@@ -55,7 +56,7 @@ fn check(conversation: &Conversation<'_>) -> Result<(), ConvertError> {
 
 fn write_messages(messages: &[Message<'_>], body: &mut Object<'_>) {
     let is_system = |message: &&Message<'_>| message.role == Role::System;
-    // The API demands a message: instructions alone are one of the user.
+    // The API requires a message: instructions alone become one of the user.
     let has_others = !messages.iter().all(|message| is_system(&message));
     if has_others {
         let systems: Vec<_> = messages.iter().filter(is_system).map(Message::text).collect();
@@ -66,7 +67,7 @@ fn write_messages(messages: &[Message<'_>], body: &mut Object<'_>) {
     while let Some(first) = rest.next() {
         let is_assistant = first.role == Role::Assistant;
         let mut turn = vec![first];
-        // User and assistant take turns: messages of one author in a row are one.
+        // User and assistant alternate: successive messages of one author become one.
         while let Some(next) = rest.next_if(|next| (next.role == Role::Assistant) == is_assistant) {
             turn.push(next);
         }
@@ -88,7 +89,7 @@ fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut List<'_>) {
         return;
     }
     let mut content = message.list("content");
-    // The API demands results before anything else.
+    // The API requires results before anything else.
     for part in parts().filter(is_result).chain(parts().filter(|part| !is_result(part))) {
         if is_sayable(part) {
             write_part(part, &mut content);
@@ -96,7 +97,7 @@ fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut List<'_>) {
     }
 }
 
-/// Whether the API takes a part: no empty text, no thinking that it cannot verify.
+/// Returns whether the API takes a part: no empty text, no thinking that it cannot verify.
 fn is_sayable(part: &Part<'_>) -> bool {
     match part {
         Part::Text(text) => !text.is_empty(),

@@ -8,7 +8,8 @@ use crate::dialect::conversation::{
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, List, Object};
 
-/// What Ollama's own `/v1` sets where a request sets nothing; else the model's file decides.
+/// The values that Ollama's own `/v1` uses if a request sets none; otherwise the model's file
+/// decides.
 const DEFAULTS: &[(&str, &str)] = &[("temperature", "1.0"), ("top_p", "1.0")];
 
 /// Sampling options that Ollama knows.
@@ -70,7 +71,7 @@ pub(super) fn write_generate(
     body.text("model", terms.model);
     body.text("prompt", &raw.prompt);
     match &raw.suffix {
-        // The model's template has the marks around the gap.
+        // The model's template has the markers around the gap.
         Some(suffix) => body.text("suffix", suffix),
         None => body.flag("raw", true),
     }
@@ -160,7 +161,7 @@ fn write_generation(
     body: &mut Object<'_>,
 ) -> Result<(), ConvertError> {
     let mut extra = conversation.extra.clone();
-    // Clients that know what is behind `/v1` set Ollama's own options there, such as `num_ctx`.
+    // Clients that know the backend behind `/v1` set Ollama's own options there, such as `num_ctx`.
     let own: Fields<'_> = extra.take_as("options", "an object")?.unwrap_or_default();
     write_options(conversation, &own, terms, &mut body.object("options"));
     body.flag("stream", conversation.stream);

@@ -15,7 +15,8 @@ use crate::dialect::json_end::JsonEnd;
 use crate::dialect::limits::{MAX_CALLS, MAX_NAME};
 use crate::dialect::piece::{Channel, Halves, Piece};
 
-/// A chunk of a stream, or a whole response: their members differ only by `delta` and `message`.
+/// A chunk of a stream, or a complete response: they differ only in the members `delta` and
+/// `message`.
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(default, borrow)]
@@ -91,7 +92,7 @@ struct Call {
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
 pub(super) struct ChatReader {
-    /// The calls so far, by place.
+    /// The calls so far, by index.
     calls: Vec<Call>,
     halves: Halves,
 }
@@ -108,7 +109,7 @@ impl ResponseReader for ChatReader {
         if let Some(error) = chunk.error {
             return sink(Event::Error(&error_body::message_of(error)));
         }
-        // The other choices of `n` are not requested by any conversion.
+        // No conversion requests the other choices of `n`.
         let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
         for choice in chunk.choices.into_iter().flatten().filter(is_first) {
             self.read_choice(choice, sink)?;
@@ -147,7 +148,7 @@ impl ChatReader {
         }
     }
 
-    /// Reads a content. The first text takes the probabilities along.
+    /// Reads a content. The probabilities go with the first text.
     fn read_content(
         &mut self,
         content: &Content<'_>,
@@ -250,21 +251,21 @@ impl ChatReader {
         sink(Event::Arguments { place, piece: &piece })
     }
 
-    /// The place of the call that a delta belongs to; `None` for a new one.
+    /// Returns the index of the call that a delta belongs to; `None` for a new call.
     fn place_of(&self, index: u64, id: &str, name: &str) -> Option<usize> {
         // Some engines give every call the index 0: another id with a name is another call.
         let is_same = |call: &Call| {
             call.index == index && (id.is_empty() || name.is_empty() || call.id == id)
         };
         let place = self.calls.iter().rposition(is_same)?;
-        // And where they give no id either, a name behind whole arguments is another call.
+        // If they give no id either, a name after complete arguments is another call.
         let is_next = id.is_empty()
             && !name.is_empty()
             && self.calls.get(place).is_some_and(|call| call.end.is_whole());
         (!is_next).then_some(place)
     }
 
-    /// Takes in the name of a call that has started: its next piece, or the same name again.
+    /// Adds to the name of a call that has started: its next piece, or the same name again.
     fn add_name(
         &mut self,
         place: usize,
@@ -273,7 +274,7 @@ impl ChatReader {
         sink: &mut Sink<'_>,
     ) -> Result<(), BadResponse> {
         let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
-        // Engines that repeat the name repeat the id as well, or send it with every piece of the
+        // Engines that repeat the name also repeat the id, or send it with every piece of the
         // arguments.
         let is_repeated = *call.name == *name && (!id.is_empty() || has_arguments);
         if name.is_empty() || is_repeated || call.end.has_started() {
@@ -285,7 +286,7 @@ impl ChatReader {
     }
 }
 
-/// The meaning of OpenAI's `finish_reason`.
+/// Returns the meaning of OpenAI's `finish_reason`.
 pub(super) fn finish_reason(name: &str) -> FinishReason {
     match name {
         "length" => FinishReason::Length,

@@ -36,7 +36,7 @@ struct Choice<'a> {
     logprobs: Option<&'a RawValue>,
 }
 
-/// The probabilities of tokens as lists side by side.
+/// The probabilities of tokens as parallel lists.
 #[derive(Deserialize)]
 struct SideBySide<'a> {
     #[serde(default, borrow)]
@@ -47,7 +47,7 @@ struct SideBySide<'a> {
     top_logprobs: Option<Vec<Option<Fields<'a>>>>,
 }
 
-/// The probabilities of tokens in the form of chat, which llama.cpp uses here, too.
+/// The probabilities of tokens in the form of chat, which llama.cpp uses here too.
 #[derive(Deserialize)]
 struct InChatForm<'a> {
     #[serde(borrow)]
@@ -97,7 +97,7 @@ impl ResponseReader for CompletionsReader {
     }
 }
 
-/// The list of probabilities in the form of chat; empty if they have neither form.
+/// Returns the list of probabilities in the form of chat; empty if they have neither form.
 fn logprobs_list(raw: &RawValue) -> String {
     if let Ok(chat) = serde_json::from_str::<InChatForm<'_>>(raw.get()) {
         return chat.content.get().to_owned();

@@ -9,8 +9,7 @@ use serde_json::value::RawValue;
 use crate::dialect::json::is_string;
 use crate::dialect::piece::Piece;
 
-/// The `content` of a message or a delta. Mistral's API sends a list of chunks where a model
-/// thinks.
+/// The `content` of a message or a delta. Mistral's API sends a list of chunks if a model thinks.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     Text(Piece<'a>),
@@ -23,15 +22,15 @@ impl Default for Content<'_> {
     }
 }
 
-/// A chunk of a content. Those without text, such as references and images, say nothing to a
-/// converted client.
+/// A chunk of a content. Chunks without text, such as references and images, have no equivalent for
+/// a converted client.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(default, borrow)]
     pub(super) text: Option<Piece<'a>>,
     #[serde(default, borrow)]
     pub(super) refusal: Option<Piece<'a>>,
-    /// What the model thought: a string, or chunks again.
+    /// The model's thinking: a string, or chunks again.
     #[serde(default, borrow)]
     pub(super) thinking: Option<Box<Content<'a>>>,
 }
@@ -57,7 +56,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content<'de>, A::Error> {
                 let mut chunks = Vec::new();
-                // By the same deserializer, whose limit of nesting holds for chunks in chunks.
+                // The same deserializer is used, so its nesting limit holds for chunks within
+                // chunks.
                 while let Some(chunk) = list.next_element()? {
                     chunks.push(chunk);
                 }
@@ -65,13 +65,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
             }
         }
 
-        // `serde_json` passes a list on as one, and a string as its bytes: halves of surrogate
-        // pairs included.
+        // `serde_json` passes a list on as a list and a string as bytes, including halves of
+        // surrogate pairs.
         deserializer.deserialize_bytes(ContentVisitor)
     }
 }
 
-/// The arguments of a call: the text of a JSON object, or that object itself.
+/// The arguments of a call: the text of a JSON object, or the object itself.
 #[derive(Debug, Default)]
 pub(super) struct Arguments<'a>(pub(super) Piece<'a>);
 

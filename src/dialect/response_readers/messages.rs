@@ -12,7 +12,7 @@ use crate::dialect::json::{Text, text_of};
 use crate::dialect::limits::MAX_CALLS;
 use crate::dialect::piece::{Channel, Halves, Piece};
 
-/// An event, or a whole message: the types tell them apart.
+/// An event, or a complete message; the type distinguishes them.
 #[derive(Deserialize)]
 struct Data<'a> {
     #[serde(rename = "type", borrow)]
@@ -97,7 +97,8 @@ impl From<AnthropicUsage> for TokenUsage {
         let count = |count: Option<Count>| count.map_or(0, |Count(count)| count);
         let cached = count(usage.cache_read_input_tokens);
         let created = count(usage.cache_creation_input_tokens);
-        // Anthropic counts cached tokens apart. A 0 is what some engines send while they do not know.
+        // Anthropic counts cached tokens separately. Some engines send 0 while the count is
+        // unknown.
         let prompt = count(usage.input_tokens) + cached + created;
         let output = count(usage.output_tokens);
         let known = |count: u64| (count > 0).then_some(count);
@@ -145,7 +146,7 @@ impl ResponseReader for MessagesReader {
                 stop(data.stop_reason.as_deref(), data.stop_sequence.as_deref(), sink)?;
                 data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
             }
-            // Pings, the ends of blocks, and events to come.
+            // Pings, the ends of blocks, and future events.
             _ => Ok(()),
         }
     }

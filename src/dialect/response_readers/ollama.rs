@@ -1,4 +1,5 @@
-//! Reads the responses of `/api/chat` and `/api/generate`: JSON lines, or one object of the same form.
+//! Reads the responses of `/api/chat` and `/api/generate`: JSON lines, or one object of the same
+//! form.
 
 use std::time::Duration;
 

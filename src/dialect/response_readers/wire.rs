@@ -1,4 +1,4 @@
-//! What the responses of several engines have in common: counts, times, errors.
+//! The common parts of several engines' responses: counts, times, errors.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +31,8 @@ impl<'de> Deserialize<'de> for Count {
             }
 
             fn visit_f64<E: Error>(self, count: f64) -> Result<Count, E> {
-                // The seconds of a duration are a checked way from a float to a whole number.
+                // Going through seconds of a duration is a checked conversion from a float to an
+                // integer.
                 Ok(Count(Duration::try_from_secs_f64(count).map_or(0, |whole| whole.as_secs())))
             }
 
@@ -98,7 +99,7 @@ pub(super) struct LlamaTimings {
 }
 
 impl LlamaTimings {
-    /// How long the engine worked.
+    /// Returns the engine's working times.
     pub(super) fn timings(&self) -> Timings {
         let duration = |ms: Option<f64>| Duration::try_from_secs_f64(ms? / 1000.0).ok();
         Timings {
@@ -108,7 +109,7 @@ impl LlamaTimings {
         }
     }
 
-    /// The counts, for a response without `usage`.
+    /// Returns the counts, for a response without `usage`.
     pub(super) fn usage(&self) -> TokenUsage {
         let count = |count: Option<Count>| count.map(|Count(count)| count);
         let cached = count(self.cache_n);

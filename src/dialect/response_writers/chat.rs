@@ -13,7 +13,7 @@ const ID: &str = "chatcmpl-";
 /// The chunks of a stream.
 #[derive(Debug, Default)]
 pub(super) struct ChatChunks {
-    /// What every chunk starts with; empty before the first.
+    /// The start of every chunk; empty before the first.
     head: Head,
 }
 
@@ -81,7 +81,7 @@ impl ResponseWriter for ChatChunks {
 }
 
 impl ChatChunks {
-    /// Writes the first chunk, which names the author, unless it is written.
+    /// Writes the first chunk, which names the author, unless it is written already.
     fn start(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) {
         if !self.head.is_empty() {
             return;
@@ -135,7 +135,8 @@ impl ChatChunks {
     }
 }
 
-/// Under the names that clients read: llama.cpp's and vLLM's, Ollama's and OpenRouter's, or both.
+/// Writes thinking under the names that clients read: llama.cpp's and vLLM's, Ollama's and
+/// OpenRouter's, or both.
 fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
     let field = moment.reply.context.reasoning;
     if matches!(field, ReasoningField::Both | ReasoningField::ReasoningContent) {
@@ -146,7 +147,7 @@ fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
     }
 }
 
-/// Writes a whole response.
+/// Writes a complete response.
 pub(super) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,

@@ -28,7 +28,7 @@ struct Token<'a> {
 #[derive(Debug, Default)]
 pub(super) struct CompletionChunks {
     head: Head,
-    /// Characters of text so far: where the next token starts.
+    /// The number of text characters so far: the offset of the next token.
     offset: u64,
 }
 
@@ -82,7 +82,7 @@ impl CompletionChunks {
     }
 }
 
-/// Writes a whole response.
+/// Writes a complete response.
 pub(super) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
@@ -104,7 +104,7 @@ pub(super) fn write_whole(
     Ok(())
 }
 
-/// Writes probabilities as lists side by side.
+/// Writes probabilities as parallel lists.
 fn write_logprobs(list: Option<&str>, offset: u64, choice: &mut Object<'_>) {
     let tokens: Option<Vec<Token<'_>>> = list.and_then(|list| serde_json::from_str(list).ok());
     let Some(tokens) = tokens else { return choice.raw("logprobs", "null") };

@@ -1,7 +1,6 @@
-//! Puts events in order for the dialects whose blocks come one after the other. Engines may send
-//! the pieces of several tool calls in turn, and text between them. The first call that is
-//! incomplete is written as it comes; what belongs behind it waits until its arguments are a whole
-//! object. Bounded.
+//! Orders events for the dialects whose blocks come one after the other. Engines may interleave the
+//! pieces of several tool calls, with text between them. The first incomplete call is written as it
+//! comes; later blocks wait until its arguments are a complete object. Bounded.
 
 use std::collections::VecDeque;
 
@@ -11,20 +10,21 @@ use crate::dialect::event::{Event, Totals};
 use crate::dialect::gathered::{add_inside, check_size};
 use crate::dialect::json_end::JsonEnd;
 
-/// What a waiting block costs beside its text.
+/// The cost of a waiting block in addition to its text.
 const BLOCK_BYTES: usize = 128;
 
 /// A writer that receives its events block by block.
 #[derive(Debug, Default)]
 pub(super) struct InOrder<W> {
     inner: W,
-    /// The call that is being written, and what waits behind it. Empty while no call is incomplete.
+    /// The call being written, and the blocks that wait behind it. Empty while no call is
+    /// incomplete.
     blocks: VecDeque<Block>,
-    /// How many blocks have left the queue.
+    /// The number of blocks that have left the queue.
     gone: usize,
-    /// The number of the block of each call, counted from the first block that ever waited.
+    /// The block number of each call, counted from the first block that ever waited.
     places: Vec<usize>,
-    /// The bytes that wait.
+    /// The number of bytes that wait.
     size: usize,
 }
 
@@ -101,7 +101,7 @@ impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
 }
 
 impl<W: ResponseWriter> InOrder<W> {
-    /// Writes the blocks whose turn has come, up to the first call that is incomplete.
+    /// Writes the blocks whose turn has come, up to the first incomplete call.
     fn advance(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Result<(), BadResponse> {
         while let Some(block) = self.blocks.front_mut() {
             if let Block::Call(call) = &*block
@@ -158,7 +158,7 @@ impl<W: ResponseWriter> InOrder<W> {
     ) -> Result<(), BadResponse> {
         let is_first = self.places.get(place) == Some(&self.gone);
         let Some(call) = self.call(place) else {
-            // Its object was whole, and only blanks may follow one.
+            // The object was complete; only whitespace may follow.
             let is_blank = piece.trim_ascii().is_empty();
             return if is_blank { Ok(()) } else { Err(BadResponse::MixedCalls) };
         };
@@ -179,7 +179,7 @@ impl<W: ResponseWriter> InOrder<W> {
         }
     }
 
-    /// The waiting call at a place.
+    /// Returns the waiting call at an index.
     fn call(&mut self, place: usize) -> Option<&mut WaitingCall> {
         let index = self.places.get(place)?.checked_sub(self.gone)?;
         match self.blocks.get_mut(index)? {
@@ -226,7 +226,7 @@ impl<W: ResponseWriter> InOrder<W> {
 }
 
 impl Block {
-    /// The bytes that wait in it.
+    /// Returns the number of bytes that wait in the block.
     fn size(&self) -> usize {
         let text = match self {
             Self::Text { text, logprobs } => text.len() + logprobs.len(),
@@ -237,7 +237,7 @@ impl Block {
         BLOCK_BYTES + text
     }
 
-    /// Whether the block behind it may be written.
+    /// Returns whether the block after it may be written.
     fn is_whole(&self) -> bool {
         match self {
             Self::Text { .. } | Self::Thinking(_) | Self::Signature(_) => true,
@@ -246,7 +246,7 @@ impl Block {
     }
 }
 
-/// Writes what waits in a block.
+/// Writes the waiting content of a block.
 fn write_block(
     inner: &mut impl ResponseWriter,
     block: &mut Block,

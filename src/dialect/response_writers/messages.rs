@@ -11,7 +11,7 @@ use crate::dialect::json::Object;
 enum Open {
     Text,
     Thinking,
-    /// The call at this place.
+    /// The call with this index.
     Call(usize),
 }
 
@@ -77,7 +77,7 @@ impl ResponseWriter for MessageEvents {
     ) -> Result<(), BadResponse> {
         self.start(moment, out);
         if self.next_index == 0 {
-            // Clients take the first block without a look at how many there are.
+            // Clients take the first block without checking that there is one.
             self.open_text(out);
         }
         self.close_block(out);
@@ -104,7 +104,7 @@ impl MessageEvents {
             message.list("content");
             message.raw("stop_reason", "null");
             message.raw("stop_sequence", "null");
-            // The counts follow with the end of the message.
+            // The counts follow at the end of the message.
             write_usage(&Totals::default(), &mut message);
         });
     }
@@ -146,7 +146,7 @@ impl MessageEvents {
         }
     }
 
-    /// The index of the open block.
+    /// Returns the index of the open block.
     fn index(&self) -> u64 {
         self.next_index.saturating_sub(1)
     }
@@ -174,7 +174,7 @@ fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)
     out.extend_from_slice(b"\n\n");
 }
 
-/// Writes a whole message.
+/// Writes a complete message.
 pub(super) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
@@ -234,7 +234,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
     }
 }
 
-/// Anthropic counts the cached tokens of the prompt apart.
+/// Writes the usage. Anthropic counts cached prompt tokens separately.
 fn write_usage(totals: &Totals, object: &mut Object<'_>) {
     let cached = totals.usage.cached.unwrap_or(0);
     let mut usage = object.object("usage");

@@ -8,7 +8,7 @@ use crate::dialect::event::{Event, FinishReason, Totals};
 use crate::dialect::gathered::{Gathered, GatheredCall, call_id};
 use crate::dialect::json::{List, Object};
 
-/// What a line says of the output.
+/// The output in a line.
 #[derive(Default)]
 struct Content<'c> {
     text: &'c str,
@@ -17,7 +17,7 @@ struct Content<'c> {
     calls: &'c [WholeCall<'c>],
 }
 
-/// A tool call with its place and its arguments as an object.
+/// A tool call with its index and its arguments as an object.
 type WholeCall<'c> = (usize, &'c GatheredCall, String);
 
 impl<'c> Content<'c> {
@@ -39,7 +39,7 @@ impl<'c> Content<'c> {
     }
 }
 
-/// The lines of `/api/chat`. Tool calls are gathered: Ollama's clients expect them whole.
+/// The lines of `/api/chat`. Tool calls are gathered: Ollama's clients expect them in one piece.
 #[derive(Debug, Default)]
 pub(super) struct ChatLines {
     calls: Gathered,
@@ -109,7 +109,7 @@ impl ResponseWriter for GenerateLines {
     }
 }
 
-/// Writes a whole response of `/api/chat`.
+/// Writes a complete response of `/api/chat`.
 pub(super) fn write_chat(
     gathered: &Gathered,
     totals: &Totals,
@@ -121,7 +121,7 @@ pub(super) fn write_chat(
     Ok(())
 }
 
-/// Writes a whole response of `/api/generate`.
+/// Writes a complete response of `/api/generate`.
 pub(super) fn write_generate(
     gathered: &Gathered,
     totals: &Totals,

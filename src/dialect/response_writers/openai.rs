@@ -1,4 +1,4 @@
-//! What the responses of OpenAI's chat and completions have in common.
+//! The common parts of the responses of OpenAI's chat and completions.
 
 use super::Moment;
 use crate::api::Dialect;
@@ -6,15 +6,15 @@ use crate::dialect::event::{FinishReason, Totals};
 use crate::dialect::json::Object;
 use crate::dialect::reply::Reply;
 
-/// What every chunk of a stream starts with.
+/// The start of every chunk of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// The members of the object, without its opening brace and with a comma at the end.
+    /// The members of the object, without its opening brace and with a trailing comma.
     members: Vec<u8>,
 }
 
 impl Head {
-    /// The head of chunks, or of a whole response.
+    /// Creates the head of chunks, or of a complete response.
     pub(super) fn new(id: &str, kind: &str, reply: &Reply) -> Self {
         let mut members = Vec::with_capacity(192);
         {
@@ -30,7 +30,7 @@ impl Head {
         Self { members }
     }
 
-    /// Whether it is still to be made.
+    /// Returns whether it has not been created yet.
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -51,7 +51,7 @@ impl Head {
     }
 }
 
-/// The name of the reason: calls of tools are one by themselves.
+/// Returns the name of the finish reason; a response with tool calls has its own.
 pub(super) fn finish_reason(totals: &Totals) -> &'static str {
     match totals.finish {
         Some(FinishReason::Length) => "length",

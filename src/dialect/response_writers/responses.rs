@@ -13,13 +13,13 @@ use crate::dialect::json::Object;
 /// The events of a stream.
 #[derive(Debug, Default)]
 pub(super) struct ResponseEvents {
-    /// The number of the next event.
+    /// The sequence number of the next event.
     sequence: u64,
-    /// The item that is open.
+    /// The open item.
     open: Option<Item>,
     /// The items that are complete, as the inside of a JSON list.
     output: Vec<u8>,
-    /// How many these are.
+    /// The number of complete items.
     items: u64,
 }
 
@@ -116,7 +116,7 @@ impl ResponseEvents {
         }
     }
 
-    /// Appends an event, with its number.
+    /// Appends an event with its sequence number.
     fn event(&mut self, kind: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(kind.as_bytes());
@@ -131,7 +131,7 @@ impl ResponseEvents {
         self.sequence += 1;
     }
 
-    /// The open item of this kind: the one that is open, or a new one.
+    /// Returns the open item of this kind; opens a new one if needed.
     fn open_item(
         &mut self,
         kind: Kind,
@@ -153,7 +153,7 @@ impl ResponseEvents {
             }
             self.open = Some(item);
         }
-        // The fallback is never taken: it was opened above.
+        // The fallback is never taken: the item was opened above.
         Ok(self.open.get_or_insert_with(Item::default))
     }
 
@@ -169,7 +169,8 @@ impl ResponseEvents {
         item.text.push_str(piece);
         let size = self.output.len() + item.text.len();
         check_size("the output", size, moment.reply.context.limits.whole)?;
-        // The input of a free-form tool is inside arguments, and known when these are complete.
+        // The input of a free-form tool is part of the arguments, and known only when they are
+        // complete.
         if let Some(kind) = item.delta_kind() {
             self.event(kind, out, |event| {
                 item.write_place(event);
@@ -217,7 +218,7 @@ impl ResponseEvents {
     }
 }
 
-/// Writes a whole response.
+/// Writes a complete response.
 pub(super) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
@@ -258,7 +259,7 @@ fn status(totals: &Totals) -> &'static str {
     }
 }
 
-/// Writes the response itself; `output` is the inside of the list of its items.
+/// Writes the response object; `output` is the inside of the list of its items.
 fn write_response(
     status: &str,
     output: &[u8],

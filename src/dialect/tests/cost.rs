@@ -1,6 +1,6 @@
-//! Work grows with the size of a body or a stream, not with its square, whatever it is made of: a
-//! body of four times the size may cost eight times as much, and no more. Time is that of the
-//! thread's CPU, so that a busy machine does not count.
+//! The cost of a conversion grows with the size of a body or a stream, not with its square, for any
+//! content: a body of four times the size may cost at most eight times as much. Time is the
+//! thread's CPU time, so a busy machine does not matter.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::dialect::{Conversation, ReplyTerms, RequestTerms, ResponseConverter, 
 
 /// The size of the smaller body.
 const SIZE: usize = 96 * 1024;
-/// How much larger the other one is, and how much more it may cost.
+/// The ratio of the two sizes, and the maximum ratio of their costs.
 const FACTOR: usize = 4;
 const MOST: f64 = 8.0;
-/// The least ratio of these counts: caches and allocators have moods.
+/// The number of tries, of which the lowest ratio counts: caches and allocators vary.
 const TRIES: usize = 4;
 
 fn cpu_time() -> Duration {
@@ -47,8 +47,8 @@ fn check(name: &str, mut work: impl FnMut(usize)) {
     panic!("{name}: {FACTOR} times the size cost {least:.1} times as much");
 }
 
-/// A piece of JSON for every number up to `size` bytes, with `#` for the number, separated by
-/// commas.
+/// Returns one JSON piece for every number up to `size` bytes, with `#` replaced by the number,
+/// separated by commas.
 fn list(piece: &str, size: usize) -> String {
     let mut out = String::with_capacity(size + piece.len());
     for number in 0.. {
@@ -63,8 +63,8 @@ fn list(piece: &str, size: usize) -> String {
     out
 }
 
-/// Shapes of requests of an operation: `@` is a list of this piece, of half the body where there
-/// are two.
+/// The shapes of requests of an operation: `@` is a list of this piece; if there are two lists,
+/// each takes half of the body.
 const BODIES: &[(Operation, &str, &[&str])] = &[
     (Chat, r#"{"messages":[@]}"#, &[r#"{"role":"user","content":"x"}"#]),
     (
@@ -202,7 +202,7 @@ fn context_shifts_cost_in_proportion_to_their_size() {
     }
 }
 
-/// Streams of a chat of `size` bytes: a beginning, and a delta that comes again and again.
+/// Streams of a chat of `size` bytes: a beginning, and a delta that is repeated.
 const STREAMS: &[(&[&str], &str)] = &[
     (&[], r#"{"content":"x"}"#),
     (&[], r#"{"content":"x","reasoning":"y"}"#),
@@ -234,7 +234,7 @@ fn streams_cost_in_proportion_to_their_size() {
                 for number in 0_usize.. {
                     event.clear();
                     let one = start.get(number).unwrap_or(delta);
-                    // Calls are bounded; their pieces are not.
+                    // The number of calls is bounded; the number of their pieces is not.
                     let one = one.replace('%', &(number % 999).to_string());
                     write!(event, "data: {{\"choices\":[{{\"delta\":{one}}}]}}\n\n").unwrap();
                     sent += event.len();

@@ -11,7 +11,7 @@ use crate::api::Operation::{
 use crate::config::Engine;
 use crate::dialect::{BadResponse, ConvertError, ResponseConverter, empty_reply};
 
-/// The response to `request` of a backend that sends `response`.
+/// Returns the response to `request` of a backend that sends `response`.
 fn exchange(
     (client, backend): (Operation, Operation),
     request: &Value,
@@ -20,7 +20,7 @@ fn exchange(
     let (_, converted) = convert_for(Engine::LlamaCpp, client, backend, request).unwrap();
     let mut converter = ResponseConverter::new(client, backend, converted.reply, context());
     let mut out = Vec::new();
-    // In two parts, so that the whole is gathered.
+    // The response comes in two parts, so the converter has to gather it.
     let text = response.to_string();
     let (start, end) = text.split_at(text.len() / 2);
     converter.feed(start.as_bytes(), Duration::ZERO, &mut out)?;
@@ -76,7 +76,7 @@ fn every_text_gets_its_vector_at_length_one() {
 fn the_older_form_keeps_the_length() {
     let request = json!({"model": "m", "prompt": "a"});
     assert_eq!(convert(OllamaEmbeddings, Embeddings, &request)["input"], "a");
-    // 1.5 and -2 as little-endian floats.
+    // The floats are 1.5 and -2, little-endian.
     let response = openai(&[(0, json!("AADAPwAAAMA="))]);
     let body = exchange((OllamaEmbeddings, Embeddings), &request, &response).unwrap();
     assert_eq!(body, json!({"embedding": [1.5, -2.0]}));

@@ -280,7 +280,7 @@ fn tools_that_clients_run_become_functions() {
     assert!(
         functions[3]["description"].as_str().unwrap().ends_with("The screen has 800 x 600 pixels.")
     );
-    // The model's call comes back under the name that the client knows.
+    // The model's call is returned under the name that the client knows.
     let call =
         json!([{"id": "c", "function": {"name": "bash", "arguments": "{\"command\":\"ls\"}"}}]);
     let response =

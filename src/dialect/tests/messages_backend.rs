@@ -72,7 +72,7 @@ fn results_come_first_in_the_turn_of_the_user() {
     assert_eq!(content[1], json!({"type": "text", "text": "c"}));
 }
 
-/// A stream as Anthropic sends it.
+/// Returns a stream as Anthropic sends it.
 fn anthropic_stream() -> String {
     sse(&[
         json!({"type": "message_start", "message": {"id": "msg_1", "content": [],

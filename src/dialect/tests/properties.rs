@@ -1,5 +1,5 @@
-//! What holds for any conversation and any response: round trips keep what both sides can say, chunks
-//! may end anywhere, and a whole response says what its stream says.
+//! Properties of any conversation and any response: round trips keep everything that both sides can
+//! express, chunks may end anywhere, and a complete response has the content of its stream.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::api::Operation::{
 };
 use crate::dialect::{ReplyTerms, ResponseConverter};
 
-/// Pairs of client and backend that generate text.
+/// The pairs of client and backend that generate text.
 const PAIRS: &[(Operation, Operation)] = &[
     (OllamaChat, Chat),
     (OllamaChat, Messages),
@@ -34,7 +34,7 @@ fn text() -> impl Strategy<Value = String> {
     "[a-zé😀\"\\\\\n ]{1,12}"
 }
 
-/// What a model says: pieces of thinking, pieces of text, and calls with their pieces.
+/// The output of a model: pieces of thinking, pieces of text, and calls with their pieces.
 #[derive(Debug, Clone)]
 struct Said {
     thinking: Vec<String>,
@@ -49,7 +49,7 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 impl Said {
-    /// As `backend` streams it.
+    /// Returns the stream of `backend`.
     fn stream(&self, backend: Operation) -> String {
         match backend {
             Chat => self.chat_stream(),
@@ -128,7 +128,7 @@ impl Said {
         ndjson(&lines)
     }
 
-    /// As `backend` responds without a stream.
+    /// Returns the complete response of `backend`.
     fn whole(&self, backend: Operation) -> Value {
         let (thinking, text) = (self.thinking.concat(), self.texts.concat());
         let calls = |form: fn(usize, &str, &Value) -> Value| -> Vec<Value> {
@@ -158,7 +158,7 @@ impl Said {
         }
     }
 
-    /// What a client receives at most.
+    /// Returns the most that a client can receive.
     fn expected(&self, client: Operation, backend: Operation) -> Received {
         let has_thinking = client != Completions && backend != Completions;
         let has_calls = !matches!(client, OllamaGenerate | Completions);
@@ -170,7 +170,7 @@ impl Said {
     }
 }
 
-/// What a client has received.
+/// The content that a client has received.
 #[derive(Debug, Default, PartialEq)]
 struct Received {
     thinking: String,
@@ -178,7 +178,7 @@ struct Received {
     calls: Vec<(String, Value)>,
 }
 
-/// Feeds a payload in pieces that end where `cuts` say, in 1/65536 of its length.
+/// Feeds a payload in pieces that end at `cuts`, in 1/65536 of its length.
 fn feed(pair: (Operation, Operation), is_stream: bool, payload: &str, cuts: &[u16]) -> String {
     let terms = ReplyTerms { stream: is_stream, ..ReplyTerms::default() };
     let mut converter = ResponseConverter::new(pair.0, pair.1, terms, context());
@@ -196,7 +196,7 @@ fn feed(pair: (Operation, Operation), is_stream: bool, payload: &str, cuts: &[u1
     String::from_utf8(out).unwrap()
 }
 
-/// Reads what a client received, by converting it to Ollama's chat where it is of another dialect.
+/// Reads the content that a client received; other dialects are converted to Ollama's chat first.
 fn received(client: Operation, is_stream: bool, text: &str) -> Received {
     let mut received = Received::default();
     match client {

@@ -1,5 +1,5 @@
-//! Streams in every legal order and framing: the pieces of text, thinking and tool calls in turn,
-//! strings cut between the halves of a surrogate pair. Whatever the dialects, the client has the
+//! Streams in every legal order and framing: interleaved pieces of text, thinking and tool calls,
+//! and strings cut between the halves of a surrogate pair. For all dialects the client gets the
 //! same text, thinking, calls, counts and ending, in events that its dialect allows.
 
 mod client;
@@ -19,7 +19,7 @@ use crate::api::Operation::{
 };
 use crate::dialect::{ReplyTerms, ResponseConverter};
 
-/// Pairs of client and backend that generate text.
+/// The pairs of client and backend that generate text.
 const PAIRS: &[(Operation, Operation)] = &[
     (OllamaChat, Chat),
     (OllamaChat, Messages),
@@ -36,14 +36,14 @@ const PAIRS: &[(Operation, Operation)] = &[
     (Responses, OllamaChat),
 ];
 
-/// What a model says.
+/// The output of a model.
 #[derive(Debug, Clone)]
 struct Said {
     thinking: String,
     text: String,
     calls: Vec<Call>,
     is_cut: bool,
-    /// Tokens of prompt and output.
+    /// The numbers of prompt and output tokens.
     tokens: (u64, u64),
 }
 
@@ -54,7 +54,7 @@ struct Call {
     arguments: Value,
 }
 
-/// A piece of what a model says; strings as UTF-16, since gateways cut there.
+/// A piece of a model's output; strings are UTF-16, because gateways cut there.
 #[derive(Debug, Clone, PartialEq)]
 enum Delta {
     Thinking(Vec<u16>),
@@ -85,8 +85,8 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 impl Said {
-    /// Its pieces in an order that `choices` pick: each string in its own order, and calls start in
-    /// theirs.
+    /// Returns its pieces in an order that `choices` pick: each string keeps its order, and calls
+    /// start in theirs.
     fn deltas(&self, choices: &[u8]) -> Vec<Delta> {
         let mut choices = choices.iter().copied().chain(std::iter::repeat(0));
         let mut next = |below: usize| usize::from(choices.next().unwrap()) % below;
@@ -97,7 +97,7 @@ impl Said {
         for (place, call) in self.calls.iter().enumerate() {
             let cut = next(call.name.len());
             let (start, rest) = call.name.split_at(cut + 1);
-            // The same piece twice cannot be known from a name that is sent twice.
+            // Two equal pieces of a name cannot be distinguished from a name sent twice.
             let is_cut = !rest.is_empty() && rest != start;
             let start = if is_cut { start } else { &*call.name };
             let mut lane = vec![Delta::Start(place, start.to_owned())];
@@ -113,7 +113,7 @@ impl Said {
         loop {
             let may_go = |lane: usize| {
                 let has_more = !lanes[lane].is_empty();
-                // A call starts when the calls before it have.
+                // A call starts after the calls before it.
                 let starts = matches!(lanes[lane].last(), Some(Delta::Start(..)));
                 let before = lanes.get(2..lane).unwrap_or_default();
                 let waits = before.iter().any(|one| matches!(one.last(), Some(Delta::Start(..))));
@@ -128,7 +128,7 @@ impl Said {
         }
     }
 
-    /// What a client receives at most.
+    /// Returns the most that a client can receive.
     fn expected(&self, client: Operation, backend: Operation) -> Received {
         let has_thinking = client != Completions && backend != Completions;
         let has_calls = !matches!(client, OllamaGenerate | Completions)
@@ -164,7 +164,7 @@ fn pieces(text: &str, next: &mut impl FnMut(usize) -> usize) -> Vec<Vec<u16>> {
     pieces
 }
 
-/// Feeds a payload in pieces that end where `cuts` say, in 1/65536 of its length.
+/// Feeds a payload in pieces that end at `cuts`, in 1/65536 of its length.
 fn feed(pair: (Operation, Operation), is_stream: bool, payload: &[u8], cuts: &[u16]) -> String {
     let terms = ReplyTerms { stream: is_stream, include_usage: true, ..ReplyTerms::default() };
     let mut converter = ResponseConverter::new(pair.0, pair.1, terms, context());
@@ -209,7 +209,7 @@ proptest! {
     }
 }
 
-/// A stream of OpenAI's chat with these deltas.
+/// Returns a stream of OpenAI's chat with these deltas.
 fn chat_stream(deltas: &[&str]) -> String {
     let chunk = |delta: &&str| format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n");
     let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";

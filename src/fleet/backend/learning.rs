@@ -1,4 +1,4 @@
-//! What health checks and attempts show of a backend.
+//! State that health checks and attempts update.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
 use crate::units::{Timestamp, to_micros};
 
 impl BackendState {
-    /// Records a health check. A backend that was away, or joined a running fleet, starts slowly.
+    /// Records a health check. A backend that was away or joined a running fleet starts slowly.
     pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
         let is_passed = matches!(check.outcome, CheckOutcome::Passed(_));
@@ -25,15 +25,15 @@ impl BackendState {
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);
         }
-        // Those who wait for capacity take it where it recovers, and learn of it where it is gone.
+        // Queues take recovered capacity at once, and stop waiting for capacity that is gone.
         if health.is_some() || breaker.is_some() {
             self.capacity.wake();
         }
         CheckVerdict { health, breaker }
     }
 
-    /// Records how an attempt ended, for cooldowns and breaker. Returns the breaker's transition, if it
-    /// opened or closed.
+    /// Records the end of an attempt for cooldowns and breaker. Returns the breaker's transition,
+    /// if it opened or closed.
     pub fn learn_outcome(
         &self,
         outcome: Outcome,
@@ -63,7 +63,7 @@ impl BackendState {
         self.breaker.learn(outcome, source, config)
     }
 
-    /// Whether faults of the last `breaker.window` may keep requests away.
+    /// Returns whether faults of the last `breaker.window` may keep requests away.
     pub fn has_recent_faults(&self, now: Timestamp) -> bool {
         self.faults_until.load(Ordering::Relaxed) > now.0
     }

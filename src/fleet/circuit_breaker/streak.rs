@@ -1,5 +1,6 @@
-//! The faults in a row that a failed health check may confirm, and which clients saw them: one bit per client
-//! by hash. Two clients that share a bit count as one, which errs on the careful side.
+//! The faults in a row that a failed health check may confirm, and the clients that saw them: one
+//! bit per client by hash. Two clients that share a bit count as one, which only delays the
+//! confirmation.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,9 +11,9 @@ use crate::units::Timestamp;
 #[derive(Debug, Default)]
 pub(super) struct Streak {
     count: AtomicU32,
-    /// One bit per client that saw one, by hash.
+    /// One bit for each client that saw a fault, by hash.
     clients: AtomicU64,
-    /// When the first of them was seen.
+    /// The time of the first fault in the row.
     began_at: AtomicU64,
 }
 
@@ -34,7 +35,8 @@ impl Streak {
         self.clients.fetch_or(1 << (source.requester.client % 64), Ordering::Relaxed);
     }
 
-    /// A good response to a request sent at `started` ends the row, unless it was sent before.
+    /// Ends the row after a good response to a request sent at `started`. A request sent before the
+    /// row proves nothing.
     pub(super) fn end(&self, started: Timestamp) {
         // A load before the store: the common case must not dirty the cache line.
         if self.count() != 0 && started.0 >= self.began_at.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! When the circuit breaker opens, half-opens and closes.
+//! Tests of the transitions of the circuit breaker: open, half-open, closed.
 
 use super::*;
 use crate::fleet::{CooldownScope, Requester};

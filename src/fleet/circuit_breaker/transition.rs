@@ -1,13 +1,13 @@
-//! What the circuit breaker reports to log and metrics: that it opened, and why, or that it closed.
+//! Events of the circuit breaker for log and metrics: opened, with the reason, or closed.
 
 use std::time::Duration;
 
-/// Why a breaker opened.
+/// The reason for which a breaker opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenReason {
     /// Connect failures in a row.
     Unreachable,
-    /// A larger share of faults than on other backends; of a model, not of the whole backend.
+    /// A larger share of faults than on other backends; concerns a model, not the whole backend.
     Faults,
     /// A health check failed after a fault.
     HealthCheck,
@@ -30,14 +30,14 @@ impl OpenReason {
     }
 }
 
-/// A breaker that opened or closed.
+/// A transition of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerTransition {
     /// It opened.
     Opened {
-        /// Why.
+        /// The reason.
         reason: OpenReason,
-        /// For how long.
+        /// The duration of the pause.
         pause: Duration,
     },
     /// A probe closed it.
@@ -46,19 +46,19 @@ pub enum BreakerTransition {
     Model(ModelTransition),
 }
 
-/// A model that is paused on a backend for all clients, or is no longer on some.
+/// A model that is now paused on a backend for all clients, or released on some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTransition {
     /// The model's name.
     pub model: Box<str>,
-    /// For how long the backend is paused, if it is.
+    /// The duration of the backend's pause, if it is paused.
     pub paused: Option<Duration>,
-    /// The names of the backends that are let in again.
+    /// The names of the backends that are released.
     pub released: Vec<Box<str>>,
 }
 
 impl BreakerTransition {
-    /// Writes it to the log: a line for each backend.
+    /// Writes one log line for each backend.
     pub fn log(self, backend: &str) {
         match self {
             Self::Opened { reason, pause } => {

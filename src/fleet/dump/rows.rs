@@ -17,8 +17,8 @@ use crate::predict::{Coefficients, PredictorReport};
 use crate::scoring::Residency;
 use crate::units::{Timestamp, to_millis};
 
-/// A backend in a dump. All but the name may be left out of one written by hand; what only
-/// describes it (`url`, `priority`, …) is not read back.
+/// A backend in a dump. A dump written by hand may omit everything but the name. Descriptive fields
+/// (`url`, `priority`, …) are not read back.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with the name of a backend")]
 pub(super) struct BackendRow {
@@ -28,7 +28,8 @@ pub(super) struct BackendRow {
     pub(super) priority: Option<u32>,
     pub(super) health: Option<HealthName>,
     pub(super) in_flight: Option<u32>,
-    /// Those of other penstocks, and how many penstocks share the backend; absent where none is.
+    /// The requests in flight of other replicas, and the number of replicas; absent if there are
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) others_in_flight: Option<u32>,
     /// See `others_in_flight`.
@@ -39,20 +40,22 @@ pub(super) struct BackendRow {
     pub(super) breaker: Option<BreakerName>,
     pub(super) cooldown_remaining_s: Option<f64>,
     pub(super) cooldown_status: Option<u16>,
-    /// How many cooldowns cover the credential of a single client; absent when there are none.
+    /// The number of cooldowns that cover the credential of a single client; absent if there are
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) credentials_in_cooldown: Option<usize>,
-    /// Present while other backends are preferred because two of its models fail more than elsewhere.
+    /// Present while other backends are preferred because two of its models fail more than
+    /// elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) is_suspect: Option<bool>,
-    /// How many clients avoid it by their own faults; absent when there are none.
+    /// The number of clients that avoid it by their own faults; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clients_avoiding: Option<usize>,
-    /// The operations that it turned out to lack; absent when there are none.
+    /// The operations that it lacks; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lacks: Option<Vec<String>>,
     pub(super) models: Option<Vec<Value>>,
-    /// As its last probe showed it; absent before the first.
+    /// Its memory at the last probe; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) models_in_memory: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,22 +64,22 @@ pub(super) struct BackendRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vram_bytes: Option<u64>,
     pub(super) checked_s_ago: Option<f64>,
-    /// The status of its last check, where that was no success; what it means is in the log.
+    /// The status of its last check if that was no success; its meaning is in the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) check_status: Option<u16>,
-    /// For how long its requests have made no progress, while that makes others preferred; not read back.
+    /// The time without progress of its requests, while that makes others preferred; not read back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frozen_s: Option<f64>,
     pub(super) requests_total: Option<u64>,
     /// Absent before the first scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) telemetry: Option<TelemetryRow>,
-    /// While it drains: the estimated time until its last request ends.
+    /// The estimated time until its last request ends, while it drains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) empty_in_s: Option<f64>,
 }
 
-/// A model in a dump: as in the configuration, and what was measured of it on this backend.
+/// A model in a dump: its configuration, and its measurements on this backend.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the id of a model, or an object with it")]
 pub(super) struct ModelRow {
@@ -89,16 +92,16 @@ pub(super) struct ModelRow {
     pub(super) capabilities: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Vec<String>>,
-    /// Where it stands; absent while that is not known.
+    /// Its residency; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) residency: Option<ResidencyName>,
-    /// Requests for it in flight; absent when there are none.
+    /// The number of requests for it in flight; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight: Option<u32>,
-    /// Those of other penstocks; absent when there are none.
+    /// The number of requests in flight of other replicas; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) others_in_flight: Option<u32>,
-    /// How many of them the backend runs at a time.
+    /// The number of its requests that the backend runs at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) slots: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,10 +125,11 @@ pub(super) struct ModelRow {
     pub(super) cooldown_remaining_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_status: Option<u16>,
-    /// Whether the model fails there more than elsewhere; absent where it does not; not read back.
+    /// The breaker state of a model that fails there more than elsewhere; absent otherwise; not
+    /// read back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) breaker: Option<BreakerName>,
-    /// What latencies are predicted by; not read back.
+    /// The state of the latency predictor; not read back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prediction: Option<Value>,
 }
@@ -172,7 +176,7 @@ pub(super) struct GroupRow {
 }
 
 impl GroupRow {
-    /// What is known of a group now.
+    /// Returns the row of a group as it is now.
     pub(super) fn of(group: &Group) -> Self {
         let (lookups_found, lookups_failed) = group.lookups.counts();
         let members = group.addresses.iter();
@@ -188,7 +192,7 @@ impl GroupRow {
     }
 }
 
-/// Whether there is such a limit.
+/// Returns whether `limit` limits anything.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "Option::filter asks so")]
 fn is_limit(limit: &u32) -> bool {
     *limit != u32::MAX
@@ -225,7 +229,7 @@ impl From<ResidencyName> for Residency {
 }
 
 impl BackendRow {
-    /// What is known of a backend now.
+    /// Returns the row of a backend as it is now.
     pub(super) fn of(topology: &Topology, backend: &Backend, now: Timestamp) -> Self {
         let (config, state) = (&*backend.config, &*backend.state);
         let cooldown = backend_cooldown(topology, backend, now);
@@ -273,7 +277,8 @@ impl BackendRow {
     }
 }
 
-/// The cooldown of all its models: their common one, or the first to end where each has its own.
+/// The cooldown of all its models: their common one, or the first to end if each has a separate
+/// one.
 fn backend_cooldown(
     topology: &Topology,
     backend: &Backend,
@@ -313,7 +318,7 @@ pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
 }
 
 impl ModelRow {
-    /// What is known of a model on a backend.
+    /// Returns the row of a model on a backend.
     fn of(topology: &Topology, backend: &Backend, entry: &ModelEntry, now: Timestamp) -> Self {
         let served = topology.model_id(&entry.id).and_then(|id| topology.model(id));
         let here = |one: &&Serving| one.id == backend.state.id;
@@ -360,7 +365,7 @@ impl ModelRow {
     }
 }
 
-/// What latencies are predicted by: times in milliseconds, but what a token costs in microseconds.
+/// The state of the predictor: times in milliseconds, costs of a token in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
     let Coefficients { base, token, decode, context, batches, .. } = report.coefficients;

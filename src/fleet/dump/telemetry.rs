@@ -8,14 +8,15 @@ use super::{FleetError, duration_of};
 use crate::fleet::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
 use crate::units::{Timestamp, widen};
 
-/// Longer than a dump is ever used.
+/// An interval longer than any use of a dump.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 /// The age of a stale sample if the dump has none.
 const STALE: Duration = Duration::from_secs(1);
 /// The least age at which telemetry counts as failing.
 const FAILING: Duration = Duration::from_millis(2_001);
 
-/// The telemetry of a backend. What is read back is what a decision reads, and the cache's size.
+/// The telemetry of a backend. Only values that a decision reads and the cache's size are read
+/// back.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TelemetryRow {
@@ -25,7 +26,7 @@ pub(super) struct TelemetryRow {
     running: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "with_few_digits")]
     kv_utilization: Option<f32>,
-    /// The effective load of a decision; follows from the others.
+    /// The effective load of a decision; computed from the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +109,8 @@ impl TelemetryRow {
         })
     }
 
-    /// Publishes this as the telemetry of a backend. To be called once the backend's own load is applied.
+    /// Publishes this row as the telemetry of a backend. Must be called after the backend's own
+    /// load is applied.
     ///
     /// # Errors
     /// When the age is out of range.
@@ -123,11 +125,11 @@ impl TelemetryRow {
         if standing == StandingName::Unknown {
             return Ok(());
         }
-        // No scrape will follow: the sample must keep its standing. The process may be younger than the
-        // sample, so its age alone cannot show that.
+        // No scrape will follow, so the sample must keep its standing. The process may be younger
+        // than the sample, so its age alone cannot show that.
         let interval = if standing == StandingName::Fresh { NEVER } else { Duration::ZERO };
         let in_flight = state.load.in_flight();
-        // The load in the dump includes what was dispatched since the scrape.
+        // The load in the dump includes the requests dispatched since the scrape.
         let reported = self.waiting.zip(self.running).map(|(waiting, running)| waiting + running);
         let since = self.load.zip(reported).map_or(0.0, |(load, reported)| load - reported);
         state.telemetry.publish(EngineSample {
@@ -163,7 +165,7 @@ fn boxed(names: &[String]) -> Vec<Box<str>> {
     names.iter().map(|name| name.as_str().into()).collect()
 }
 
-/// What was in flight before `since` more were dispatched.
+/// The number in flight before `since` more were dispatched.
 #[expect(clippy::cast_possible_truncation, reason = "saturates")]
 fn before(in_flight: u32, since: f32) -> u32 {
     let before = i64::from(in_flight).saturating_sub(since.round() as i64);

@@ -1,4 +1,4 @@
-//! Dumps written and applied.
+//! Tests that write and apply dumps.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! When faults speak against a backend, and when against the prompts.
+//! Tests that separate faults of a backend from faults of prompts.
 
 use super::*;
 
@@ -37,7 +37,7 @@ impl Model {
         self.shares.pauses().map(|(backend, _)| backend).collect()
     }
 
-    /// Faults in a row on a backend until it is paused, of at most `most`.
+    /// Returns the number of faults in a row on a backend until it is paused, if at most `most`.
     fn faults_until_paused(&mut self, backend: u64, most: u32) -> Option<u32> {
         (1..=most).find(|_| self.learn(backend, true).paused.is_some())
     }

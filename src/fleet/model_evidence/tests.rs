@@ -1,5 +1,5 @@
-//! The evidence of clients and models, and its aims over random mixtures of failing engines, failing
-//! prompts, clients and rates.
+//! Tests of the evidence of clients and models, and of its aims over random mixtures of failing
+//! engines, failing prompts, clients and rates.
 
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ fn two_faulty_models_make_a_backend_suspect() {
     assert!(!faulty.are_several(seconds(3)), "they are probed");
 }
 
-/// How a simulated balancer picks among the engines that are not avoided.
+/// The way in which a simulated balancer picks among the engines that are not avoided.
 #[derive(Debug, Clone, Copy)]
 enum Picks {
     InTurn,
@@ -107,32 +107,32 @@ enum Picks {
     First,
 }
 
-/// A client: how many requests per second it sends, and the share of them that fails everywhere.
+/// A client: its requests per second, and the share of them that fails everywhere.
 #[derive(Debug, Clone, Copy)]
 struct Client {
     rate: f64,
     bad: f64,
 }
 
-/// What is simulated: engines by the share of their responses that fail, whatever the prompt.
+/// A simulated scene: engines by the share of their responses that fail, whatever the prompt.
 #[derive(Debug, Clone)]
 struct Scene {
     engines: Vec<f64>,
     clients: Vec<Client>,
     picks: Picks,
-    /// How long a good response takes, and a fault, in milliseconds.
+    /// The durations of a good response and of a fault, in milliseconds.
     good_ms: u64,
     fault_ms: u64,
     seconds: u64,
-    /// From when on prompts are bad.
+    /// The time at which prompts become bad.
     bad_from: u64,
     seed: u64,
 }
 
-/// What a client met.
+/// The failures of a client.
 #[derive(Debug, Clone, Default)]
 struct Met {
-    /// Good prompts that failed, and where they were sent.
+    /// Good prompts that failed, each with its engine.
     lost: Vec<(f64, usize)>,
     good: usize,
 }
@@ -208,7 +208,7 @@ impl Scene {
         outcome
     }
 
-    /// As decisions do: engines that are not avoided, or all where there are none.
+    /// Picks as decisions do: among the engines that are not avoided, or all if there are none.
     fn pick(
         &self,
         evidence: &ModelEvidence,
@@ -238,7 +238,8 @@ impl Scene {
 }
 
 impl Outcome {
-    /// The largest share of a second's requests that one engine got, of seconds with enough of them.
+    /// The largest share of a second's requests that one engine received, among seconds with enough
+    /// requests.
     fn worst_share(&self) -> f64 {
         let busy = self.sent.iter().filter(|second| second.iter().sum::<u32>() >= 40);
         let share = |second: &Vec<u32>| {
@@ -255,8 +256,9 @@ fn any_picks() -> impl Strategy<Value = Picks> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Aim: an engine that fails for one client is avoided after three or four failures in a row there, and
-    /// probed by one request at a time from then on; also beside bad prompts, and beside a second one.
+    /// Aim: an engine that fails for one client is avoided after three or four failures in a row
+    /// there. From then on it is probed by one request at a time. This also holds beside bad
+    /// prompts, and beside a second failing engine.
     #[test]
     fn failing_engine_is_avoided_after_a_few_failures(
         (engines, failing) in (3_usize..8).prop_flat_map(|all| (Just(all), 1..=all / 2)),
@@ -277,7 +279,8 @@ proptest! {
             let mut lost: Vec<f64> = outcome.met.iter().flat_map(|met| &met.lost)
                 .filter(|(_, at)| *at == engine).map(|(at, _)| *at).collect();
             lost.sort_by(f64::total_cmp);
-            // Some are in flight when the last one that counts ends, and each pause ends with a probe.
+            // Some requests are in flight when the last counted one ends, and each pause ends with
+            // a probe.
             let in_flight = 3;
             let probes = 6;
             let most = 5 + in_flight + probes * if clients > 1 { 2 } else { 1 };
@@ -306,7 +309,8 @@ proptest! {
         };
         let outcome = scene.play();
         let lost: usize = outcome.met.iter().skip(attackers).map(|met| met.lost.len()).sum();
-        // Of a sound fleet nothing; of the broken engine what finding and probing it costs, per client.
+        // A sound fleet loses nothing; a broken engine costs its detection and its probes, per
+        // client.
         let most = if broken > 0.0 { 3 * (4 + 8) } else { 0 };
         prop_assert!(lost <= most, "{lost} lost, {most} may be: {:?}", &outcome.met[attackers..]);
     }
@@ -329,8 +333,8 @@ proptest! {
         prop_assert!(worst <= 0.45, "{worst}");
     }
 
-    /// Aim: good responses count. An engine that fails no more than a few requests, and no other does, keeps
-    /// most of its load.
+    /// Aim: good responses count. An engine that fails only a few requests, while no other does,
+    /// keeps most of its load.
     #[test]
     fn engine_that_mostly_works_is_used(
         share in 0.0_f64..0.1, rate in 10.0_f64..200.0, clients in 1_usize..10, seed: u64,

@@ -1,15 +1,14 @@
-//! Whether a backend has a model in memory.
+//! The residency of a model in a backend's memory.
 //!
-//! That comes from probes, and is kept current between them by our own traffic: a complete response
-//! proves that the model is in memory now. A probe that was sent before that response may show the
-//! opposite, and does not count, unless the model was known to be in memory before: then another one has pushed
-//! it out in between. An expiry that the engine announced ends it without a further probe, unless a request
-//! is in flight.
+//! Probes report it, and penstock's own traffic keeps it current between them: a complete response
+//! proves that the model is in memory now. An older probe that shows the opposite does not count,
+//! unless the model was known to be in memory before: then another model has evicted it in between.
+//! An announced expiry ends the residency without a further probe, unless a request is in flight.
 //!
-//! A request in flight counts as residency, because the backend loads the model for it, but not where a probe
-//! has just shown that another model pushed it out: two models that push each other out on one backend would
-//! both stay there, as long as each has requests in flight. What other models on the backend mean for it,
-//! [`crate::fleet::Serving::residency`] knows.
+//! A request in flight counts as residency, because the backend loads the model for it. This does
+//! not hold after a probe has shown an eviction: otherwise two models that evict each other on one
+//! backend would both count as resident while each has requests in flight.
+//! [`crate::fleet::Serving::residency`] adds the effect of other models on the backend.
 
 use std::sync::atomic::Ordering;
 
@@ -17,12 +16,13 @@ use super::{LoadedModel, ModelState};
 use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp, TokenCount};
 
-/// Stored for a model that a probe no longer showed although it was in use: it is loadable again.
+/// The stored state of a model that a probe no longer showed although it was in use: it is loadable
+/// again.
 const PUSHED_OUT: u8 = 4;
 
 impl ModelState {
-    /// Whether the backend has it in memory at `now`. A model with a request in flight counts as resident:
-    /// it is loaded, or being loaded.
+    /// The residency at `now`. A model with a request in flight counts as resident: it is loaded,
+    /// or being loaded.
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.stored_residency();
@@ -51,7 +51,7 @@ impl ModelState {
         self.residency.load(Ordering::Relaxed) == PUSHED_OUT
     }
 
-    /// Sets where it stands: what an engine is known for, or a saved fleet.
+    /// Sets the residency that an engine is known for, or of a saved fleet.
     pub fn set_residency(&self, residency: Residency) {
         let stored = match residency {
             Residency::Unknown => 0,
@@ -62,14 +62,14 @@ impl ModelState {
         self.residency.store(stored, Ordering::Relaxed);
     }
 
-    /// Sets where it stands, unless that is known already.
+    /// Sets the residency unless it is already known.
     pub(in crate::fleet) fn settle_residency(&self, residency: Residency) {
         if self.stored_residency() == Residency::Unknown {
             self.set_residency(residency);
         }
     }
 
-    /// Records a probe that began at `asked_at`; `None` where it did not show the model.
+    /// Records a probe that started at `asked_at`; `None` if it did not show the model.
     pub(in crate::fleet) fn learn_probe(&self, found: Option<&LoadedModel>, asked_at: Timestamp) {
         let is_outdated = self.last_used().is_some_and(|used| used > asked_at);
         let was_resident = self.stored_residency() == Residency::Resident;
@@ -100,18 +100,18 @@ impl ModelState {
         self.context_length.store(context_length, Ordering::Relaxed);
     }
 
-    /// A probe sent at `at` showed it in memory, or a request sent then has it loaded.
+    /// Records that a probe sent at `at` showed it in memory, or that a request sent then loads it.
     pub(in crate::fleet) fn prove(&self, at: Timestamp) {
         self.proved_at.fetch_max(at.0, Ordering::Relaxed);
     }
 
-    /// When that was last.
+    /// The time of the last such proof.
     #[inline(always)]
     pub(in crate::fleet) fn proved_at(&self) -> Timestamp {
         Timestamp(self.proved_at.load(Ordering::Relaxed))
     }
 
-    /// Sets that it is not in memory although requests are in flight: for a saved fleet.
+    /// Marks it as evicted although requests are in flight: for a saved fleet.
     pub(in crate::fleet) fn set_pushed_out(&self) {
         self.residency.store(PUSHED_OUT, Ordering::Relaxed);
     }
@@ -127,12 +127,12 @@ impl ModelState {
         self.context_length.store(0, Ordering::Relaxed);
     }
 
-    /// A response of the model was complete at `now`: it is in memory. Returns whether that is news, so that
-    /// others may have been pushed out.
+    /// Records that a response of the model was complete at `now`, so that it is in memory. Returns
+    /// whether that is new, so that other models may have been evicted.
     pub fn learn_response(&self, now: Timestamp) -> bool {
         self.last_used.store(now.0.max(1), Ordering::Relaxed);
         let was_resident = self.stored_residency() == Residency::Resident;
-        // The engine counts from the response; the next probe shows until when.
+        // The engine restarts its expiry at the response; the next probe shows the new time.
         self.expires_at.store(0, Ordering::Relaxed);
         if !was_resident {
             self.resident_since.store(now.0, Ordering::Relaxed);
@@ -141,18 +141,18 @@ impl ModelState {
         !was_resident
     }
 
-    /// Forgets what the process had in memory: it ended, or has not reported for long.
+    /// Forgets the process's memory: it ended, or has not reported for long.
     pub(in crate::fleet) fn forget_process(&self, residency: Residency) {
         self.set_residency(residency);
         self.forget_loaded();
     }
 
-    /// When a response last proved it to be in memory.
+    /// The time of the last response that proved it to be in memory.
     pub fn last_used(&self) -> Option<Timestamp> {
         Some(Timestamp(self.last_used.load(Ordering::Relaxed))).filter(|at| at.0 != 0)
     }
 
-    /// When the engine unloads it, unless a request comes.
+    /// The time at which the engine unloads it, unless a request comes.
     pub fn expires_at(&self) -> Option<Timestamp> {
         Some(Timestamp(self.expires_at.load(Ordering::Relaxed))).filter(|at| at.0 != 0)
     }
@@ -167,12 +167,12 @@ impl ModelState {
         self.size.store(size.0, Ordering::Relaxed);
     }
 
-    /// What it occupies in VRAM.
+    /// The VRAM that it occupies.
     pub fn vram(&self) -> Option<ByteSize> {
         Some(ByteSize(self.vram.load(Ordering::Relaxed))).filter(|size| size.0 != 0)
     }
 
-    /// Sets what it occupies in VRAM: for a saved fleet.
+    /// Sets the VRAM that it occupies: for a saved fleet.
     pub fn set_vram(&self, vram: ByteSize) {
         self.vram.store(vram.0, Ordering::Relaxed);
     }

@@ -1,24 +1,27 @@
 //! A sample that readers see whole without a lock: a seqlock over two slots.
 //!
-//! **Why.** Every decision reads the telemetry of every candidate. A mutex would make deciding threads
-//! wait for each other; an `Arc` behind an `ArcSwap` would cost two contended reference counts per
-//! candidate; one atomic cannot hold the six numbers of a sample. Torn samples (the queue of one
-//! scrape with the cache use of another) must never be seen.
+//! **Why.** Every decision reads the telemetry of every candidate. A mutex would make deciding
+//! threads wait for each other. An `Arc` behind an `ArcSwap` would cost two contended reference
+//! counts per candidate. One atomic cannot hold the six numbers of a sample. Torn samples (the
+//! queue of one scrape with the cache use of another) must never be seen.
 //!
-//! **How.** `version` counts samples, and its lowest bit names the slot that holds the last one. The
-//! writer fills the *other* slot and then publishes it by storing the next version with `Release`. A
-//! reader loads the version (`Acquire`), copies that slot, and checks that the version is unchanged.
+//! **How.** `version` counts samples, and its lowest bit names the slot that holds the last one.
+//! The writer fills the *other* slot and then publishes it by storing the next version with
+//! `Release`. A reader loads the version (`Acquire`), copies that slot, and checks that the version
+//! is unchanged.
 //!
 //! **Invariants, and what would break them.**
 //! - One writer at a time: `writer` is locked for the whole write. Two writers would fill one slot.
 //! - The slot a reader copies is rewritten only by the sample after next. Such a writer has first
 //!   published the sample between, so a reader that saw any of its words sees a changed version and
-//!   retries. That needs both fences: the writer's `Release` fence keeps its words from becoming visible
-//!   before that version, and the reader's `Acquire` fence keeps its second look at the version behind
-//!   the copy. Without either, a weakly ordered CPU could pass off a mixed sample as whole.
+//!   retries. That needs both fences: the writer's `Release` fence keeps its words from becoming
+//!   visible before that version, and the reader's `Acquire` fence keeps its second read of the
+//!   version behind the copy. Without either, a weakly ordered CPU could pass off a mixed sample as
+//!   whole.
 //! - A reader retries only if two samples arrive during one copy of 28 bytes; scrapes are at least
 //!   milliseconds apart, so in practice it never does.
-//! - What readers touch fits one cache line; the assertion below keeps the writer's mutex out of it.
+//! - The fields that readers touch fit one cache line; the assertion below keeps the writer's mutex
+//!   out of it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +36,7 @@ const WORDS: usize = 3;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct SampleCell {
-    /// The number of samples so far, 0 before the first; the lowest bit names the slot of the last.
+    /// The number of samples so far; 0 before the first. The lowest bit names the slot of the last.
     version: AtomicU64,
     words: [[AtomicU64; WORDS]; 2],
     cache_use: [AtomicU32; 2],
@@ -71,7 +74,8 @@ impl SampleCell {
     pub(super) fn write(&self, sample: EngineSample) {
         let _one_writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load(Ordering::Relaxed);
-        // The words below must not become visible before the version that moved readers off this slot.
+        // The words below must not become visible before the version that moved readers off this
+        // slot.
         fence(Ordering::Release);
         let packed = Packed::of(sample);
         let (words, cache_use) = self.slot(version.wrapping_add(1));
@@ -83,12 +87,13 @@ impl SampleCell {
     }
 }
 
-/// A packed sample. Decisions compare its age before unpacking: converting microseconds to a `Duration`
-/// costs more than everything else.
+/// A packed sample. Decisions compare its age before unpacking: converting microseconds to a
+/// `Duration` costs more than everything else.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packed {
-    /// Two numbers of 32 bits each, the first in the upper half: waiting and running (as `f32` bits);
-    /// in flight and the interval in microseconds. Last, when the scrape was sent, in microseconds.
+    /// Two numbers of 32 bits each, the first in the upper half: waiting and running (as `f32`
+    /// bits); in flight and the interval in microseconds. The last word is the time of the scrape,
+    /// in microseconds.
     words: [u64; WORDS],
     /// The share of the KV cache in use, as `f32` bits.
     cache_use: u32,

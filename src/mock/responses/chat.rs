@@ -86,7 +86,7 @@ fn envelope(reply: &Reply, choices: &Value) -> serde_json::Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The token counts as chat and completions report them.
+/// Returns the token counts as chat and completions report them.
 pub(super) fn usage(reply: &Reply) -> Value {
     json!({
         "prompt_tokens": reply.prompt_tokens,

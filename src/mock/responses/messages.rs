@@ -62,7 +62,7 @@ fn at_once(event: Value) -> Event {
     Event::at_once(named_event(&event))
 }
 
-/// A message that has not stopped yet.
+/// Returns a message that has not stopped yet.
 fn message(reply: &Reply, content: &Value, output_tokens: u32) -> Value {
     json!({
         "id": format!("msg_{}", reply.id),

@@ -22,7 +22,7 @@ pub(super) fn events(reply: Reply) -> Events {
     Events::new(Operation::NativeCompletion, tokens.chain([Event::at_once(end)]))
 }
 
-/// A whole response, or the last event of one.
+/// Returns a complete response, or the last event of a stream.
 fn last(reply: &Reply, content: &str) -> Value {
     json!({
         "index": 0,

@@ -42,7 +42,7 @@ pub(super) fn generate_lines(reply: Reply) -> Events {
     lines(Operation::OllamaGenerate, reply, |text| ("response", json!(text)), &last)
 }
 
-/// The response to a request without a prompt: the model is loaded, or unloaded.
+/// Returns the response to a request without a prompt: the model is loaded or unloaded.
 pub(super) fn residency(request: &Request<'_>, operation: Operation) -> Option<Value> {
     let (field, text) = match operation {
         Operation::OllamaChat => ("messages", "message"),
@@ -124,7 +124,7 @@ fn partial(reply: &Reply, piece: (&str, Value)) -> Value {
     Value::Object(fields)
 }
 
-/// A whole response, or the last line of one.
+/// Returns a complete response, or the last line of a stream.
 fn done(reply: &Reply, content: &[(&'static str, Value)]) -> Value {
     let nanos = |wait: std::time::Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
     let (first, all) = (nanos(reply.pace.first_token), nanos(reply.pace.whole(reply.count())));

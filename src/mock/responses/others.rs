@@ -9,7 +9,7 @@ use crate::mock::examples::PIXELS;
 
 const DIMENSIONS: usize = 16;
 
-/// Long enough to need several reads, with every byte value in it.
+/// A length that needs several reads, with every byte value in it.
 const SPEECH_LENGTH: usize = 48 << 10;
 
 pub(super) fn embeddings(request: &Request<'_>) -> Whole {
@@ -26,7 +26,7 @@ pub(super) fn embeddings(request: &Request<'_>) -> Whole {
     ok(&json!({"object": "list", "model": request.model.id, "data": data, "usage": usage(request)}))
 }
 
-/// llama.cpp's own form: a vector per token or, pooled, one.
+/// Responds in llama.cpp's native form: a vector per token or, pooled, one.
 pub(super) fn native_embedding(request: &Request<'_>) -> Whole {
     let vectors = inputs(request)
         .into_iter()
@@ -56,7 +56,7 @@ pub(super) fn pooling(request: &Request<'_>) -> Whole {
     list_of(request, "pool", data.collect())
 }
 
-/// A list as vLLM's pooling operations have it.
+/// Returns a list as in vLLM's pooling operations.
 fn list_of(request: &Request<'_>, kind: &str, data: Vec<Value>) -> Whole {
     ok(&json!({
         "id": format!("{kind}-{}", request.id),
@@ -72,7 +72,7 @@ fn ok(value: &Value) -> Whole {
     Whole::value(200, value)
 }
 
-/// The inputs to embed: one text or one list of token numbers, or a list of either.
+/// Returns the inputs to embed: one text or one list of token numbers, or a list of either.
 pub(super) fn inputs(request: &Request<'_>) -> Vec<Value> {
     match request.body.get("input").or_else(|| request.body.get("content")) {
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
@@ -146,7 +146,7 @@ pub(super) fn transcript(request: &Request<'_>) -> Whole {
 }
 
 pub(super) fn images(request: &Request<'_>) -> Whole {
-    // A form carries its numbers as text.
+    // A form has its numbers as text.
     let count = request.body.get("n").and_then(|count| match count {
         Value::String(text) => text.parse().ok(),
         count => count.as_u64(),
@@ -156,7 +156,7 @@ pub(super) fn images(request: &Request<'_>) -> Whole {
     ok(&json!({"created": CREATED, "data": data}))
 }
 
-/// A list, or a single item as a list of one.
+/// Returns a list; a single item becomes a list of one.
 fn list(request: &Request<'_>, field: &str) -> Vec<Value> {
     match request.body.get(field) {
         Some(Value::Array(items)) => items.clone(),
@@ -169,9 +169,9 @@ fn usage(request: &Request<'_>) -> Value {
     json!({"prompt_tokens": request.prompt_tokens, "total_tokens": request.prompt_tokens})
 }
 
-/// A number in 0..=1 that depends on `text` alone.
+/// Returns a number in 0..=1 that depends only on `text`.
 fn fraction(text: &str) -> f64 {
-    // Five digits: the same text on every client, however it prints a float.
+    // Five digits give the same text on every client, however it prints a float.
     let part = u32::try_from(hash(text.bytes()) >> 16 & 0xffff).unwrap_or(0);
     (f64::from(part) / 65_535.0 * 1e5).round() / 1e5
 }

@@ -1,5 +1,5 @@
-//! The text a mock engine generates: its name, then words up to the length; or JSON that fits a
-//! schema.
+//! The text that a mock engine generates: its name, then words up to the length; or JSON that fits
+//! a schema.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ const WORDS: [&str; 16] = [
     "much", "of", "it", "may",
 ];
 
-/// How many characters of JSON make a token.
+/// The number of JSON characters per token.
 const JSON_TOKEN: usize = 6;
 
-/// How deep a made-up value follows its schema.
+/// The maximum depth to which a generated value follows its schema.
 const DEEPEST: usize = 8;
 
 /// The content of one response, the same for every dialect.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// Equal for equal requests.
+    /// The response id; equal for equal requests.
     pub(super) id: String,
     /// The model's name in the request.
     pub(super) model: String,
     pub(super) pace: Pace,
     pub(super) prompt_tokens: u32,
-    /// Whether the stream is to end with its usage.
+    /// If set, the stream ends with its usage.
     pub(super) includes_usage: bool,
-    /// Whether `max_tokens` cut the text.
+    /// True if `max_tokens` cut the text.
     pub(super) is_cut: bool,
     /// The function call that replaces the text.
     pub(super) tool: Option<String>,
@@ -71,7 +71,7 @@ impl Reply {
         }
     }
 
-    /// How many tokens the response has.
+    /// Returns the number of tokens in the response.
     pub(super) fn count(&self) -> u32 {
         match &self.tokens {
             Tokens::Words { count, .. } => *count,
@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// The text of token `index`, and the work that it takes.
+    /// Returns the work and the text of token `index`.
     pub(super) fn token(&self, index: u32) -> (Duration, String) {
         let at = usize::try_from(index).unwrap_or(usize::MAX);
         let text = match &self.tokens {
@@ -95,7 +95,7 @@ impl Reply {
         (self.pace.before(index), text)
     }
 
-    /// The whole text, or the arguments of the call.
+    /// Returns the complete text, or the arguments of the call.
     pub(super) fn text(&self) -> String {
         (0..self.count()).map(|index| self.token(index).1).collect()
     }
@@ -113,7 +113,7 @@ fn split(value: &Value) -> Tokens {
     Tokens::Exact(characters.chunks(JSON_TOKEN).map(|piece| piece.iter().collect()).collect())
 }
 
-/// A value that fits the common kinds of schema; its strings name the engine.
+/// Returns a value that fits common kinds of schema; its strings name the engine.
 fn sample(schema: &Value, engine: &str, depth: usize) -> Value {
     let fixed = schema.get("const").or_else(|| schema.pointer("/enum/0"));
     if let Some(fixed) = fixed {

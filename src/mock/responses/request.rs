@@ -1,4 +1,4 @@
-//! What an engine reads from a request, whatever its dialect, and what makes it refuse.
+//! The dialect-independent content of a request, and the reasons for which an engine refuses it.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +6,22 @@ use super::{Whole, hash, refusal};
 use crate::api::{BodyFormat, Capabilities, Operation};
 use crate::mock::spec::{EngineModel, EngineSpec};
 
-/// A request an engine is able and willing to serve.
+/// A request that an engine can serve.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) spec: &'a EngineSpec,
     /// The model's name in the request.
     pub(super) model: &'a EngineModel,
-    /// The body, or the form's model alone.
+    /// The body; of a form, only its model.
     pub(super) body: Value,
-    /// Equal for equal requests.
+    /// The request id; equal for equal requests.
     pub(super) id: String,
     pub(super) prompt_tokens: u32,
     pub(super) has_image: bool,
     pub(super) wants: Wants,
 }
 
-/// What kind of content a request wants.
+/// The kind of content that a request wants.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Wants {
     Text,
@@ -30,7 +30,7 @@ pub(super) enum Wants {
         name: String,
         parameters: Value,
     },
-    /// JSON, of this schema if there is one.
+    /// JSON that fits this schema, if there is one.
     Json {
         schema: Option<Value>,
     },
@@ -56,7 +56,7 @@ impl<'a> Request<'a> {
             },
             BodyFormat::Multipart => form_fields(content_type, body),
         };
-        // What its own API lets a client leave out, OpenAI chooses itself.
+        // The API of this operation may omit the model; OpenAI's own choice is the first one here.
         let own_choice = spec.models.first().filter(|_| operation.row().model_is_optional);
         let own_choice = own_choice.map(|model| model.id.as_str());
         let Some(name) = body.get("model").and_then(Value::as_str).or(own_choice) else {
@@ -84,7 +84,7 @@ impl<'a> Request<'a> {
         Ok(Self { spec, model, body, id, prompt_tokens, has_image, wants })
     }
 
-    /// The longest response the request allows, if it says.
+    /// Returns the output limit of the request, if it sets one.
     pub(super) fn max_tokens(&self) -> Option<u32> {
         ["/max_completion_tokens", "/max_tokens", "/max_output_tokens", "/options/num_predict"]
             .iter()
@@ -98,7 +98,7 @@ impl Wants {
         if let Some(tool) = wanted_tool(body) {
             return tool;
         }
-        // Chat and completions have the first, Responses the second, Ollama's own API `format`.
+        // Chat and completions use the first field, Responses the second, Ollama's API `format`.
         let format = body.get("response_format").or_else(|| body.pointer("/text/format"));
         match body.get("format") {
             Some(Value::String(format)) if format == "json" => return Self::Json { schema: None },
@@ -151,7 +151,7 @@ fn wanted_tool(body: &Value) -> Option<Wants> {
     })
 }
 
-/// The function of a tool: Chat wraps it; Responses and Messages do not.
+/// Returns the function of a tool: Chat wraps it; Responses and Messages do not.
 fn function_of(tool: &Value) -> Value {
     tool.get("function").unwrap_or(tool).clone()
 }
@@ -164,7 +164,7 @@ fn has_type(value: &Value, kind: &str) -> bool {
     value.get("type").is_some_and(|given| given == kind)
 }
 
-/// Whether the last turn is a tool result, whose response is text.
+/// Returns whether the last turn is a tool result; the response to it is text.
 fn ends_with_tool_result(body: &Value) -> bool {
     let turns = body.get("messages").or_else(|| body.get("input")).and_then(Value::as_array);
     let Some(last) = turns.and_then(|turns| turns.last()) else { return false };
@@ -195,11 +195,11 @@ fn prompt_tokens(body: &Value) -> u32 {
     u32::try_from(characters / 4).unwrap_or(u32::MAX).max(1)
 }
 
-/// The characters of the texts in `value`, images left out.
+/// Returns the number of characters of the texts in `value`, without images.
 fn characters(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 0,
-        // One token of a prompt that comes as numbers.
+        // A number is one token of a tokenized prompt, which is four characters.
         Value::Number(_) => 4,
         Value::String(text) => text.chars().count(),
         Value::Array(items) => items.iter().map(characters).sum(),
@@ -228,7 +228,7 @@ fn has_image(body: &Value) -> bool {
     has_images(body) || turns.any(sees)
 }
 
-/// The text fields of a form.
+/// Returns the text fields of a form.
 fn form_fields(content_type: &str, body: &[u8]) -> Value {
     let text = String::from_utf8_lossy(body);
     let boundary = content_type.split_once("boundary=").map_or("", |(_, boundary)| boundary);

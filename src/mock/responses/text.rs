@@ -14,7 +14,7 @@ pub(super) fn input_tokens(request: &Request<'_>) -> Whole {
     Whole::value(200, &value)
 }
 
-/// A token is four characters, as everywhere in a mock engine.
+/// Splits a text into tokens of four characters, as everywhere in a mock engine.
 pub(super) fn tokenize(request: &Request<'_>) -> Whole {
     let tokens: Vec<u32> = (0..request.prompt_tokens).collect();
     let longest = request.model.context_length;
@@ -22,7 +22,7 @@ pub(super) fn tokenize(request: &Request<'_>) -> Whole {
     Whole::value(200, &value)
 }
 
-/// vLLM calls the text `prompt`, llama.cpp `content`.
+/// Joins tokens; vLLM calls the resulting text `prompt`, llama.cpp `content`.
 pub(super) fn detokenize(request: &Request<'_>) -> Whole {
     let tokens = request.body.get("tokens").and_then(Value::as_array).map_or(0, Vec::len);
     let text = "text".repeat(tokens);

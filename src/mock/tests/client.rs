@@ -21,12 +21,12 @@ pub(super) struct Response {
     pub(super) body: Vec<u8>,
 }
 
-/// A response that did not come to its end.
+/// A response that ended early.
 #[derive(Debug, PartialEq)]
 pub(super) struct Broken {
-    /// What arrived, framing and all.
+    /// The bytes that arrived, with their framing.
     pub(super) bytes: Vec<u8>,
-    /// `None` for a FIN.
+    /// The error; `None` for a FIN.
     pub(super) error: Option<ErrorKind>,
 }
 
@@ -43,7 +43,7 @@ impl Response {
         self.head.split("\r\n").any(|known| known.eq_ignore_ascii_case(line))
     }
 
-    /// The JSON data of each event.
+    /// Returns the JSON data of each event.
     pub(super) fn events(&self) -> Vec<Value> {
         let text = self.text();
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -99,7 +99,7 @@ impl Client {
         Ok(Response { status, head, body })
     }
 
-    /// Everything until the connection ends.
+    /// Reads everything until the connection ends.
     pub(super) async fn rest(&mut self) -> Broken {
         loop {
             if let Err(broken) = self.fill().await {
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Reads until `mark` has arrived; returns where it ends.
+    /// Reads until `mark` has arrived; returns the position of its end.
     pub(super) async fn until(&mut self, mark: &[u8]) -> Result<usize, Broken> {
         loop {
             let found = self.buffer.windows(mark.len()).position(|window| window == mark);

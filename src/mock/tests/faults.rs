@@ -1,4 +1,4 @@
-//! Each fault, as its client sees it.
+//! Each fault, as a client sees it.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -132,7 +132,7 @@ async fn streams_are_cut_in_four_ways() {
     ] {
         let broken = meet_and_break(cut(how), &chat_stream()).await;
         assert_eq!(broken.error, error, "{how:?}");
-        // A reset may overtake bytes the client had not read yet.
+        // A reset may overtake bytes that the client had not read yet.
         if how != Cut::Reset {
             assert_eq!(text(&broken).matches("data: {").count(), 3, "{how:?}");
         }

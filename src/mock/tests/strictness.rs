@@ -1,4 +1,4 @@
-//! What an engine takes for a request, and how it shows what came.
+//! The strict parsing of requests, and the records of malformed input.
 
 use super::client::Client;
 use super::{chat, engine, post_chat};

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::observe::queue::Sink;
 
-/// Not world-readable: lines contain client addresses.
+/// The mode of the file. Not world-readable: lines contain client addresses.
 const MODE: u32 = 0o640;
 
 /// The sink of lines.
 pub(super) struct LineWriter {
-    /// The file; standard output without one.
+    /// The path of the file; `None` for standard output.
     path: Option<PathBuf>,
     output: Box<dyn Write + Send>,
     reopen: Arc<AtomicBool>,
-    /// Whether a write failed, possibly within a line.
+    /// True if a write failed, possibly within a line.
     is_torn: bool,
     joined: Vec<u8>,
 }
@@ -56,7 +56,7 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-/// Whether the file, or else a new one in its folder, could be opened.
+/// Checks that the file, or else a new one in its folder, can be opened.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     match OpenOptions::new().append(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

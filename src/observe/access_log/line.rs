@@ -13,7 +13,8 @@ use crate::units::to_millis;
 
 /// The longest line, including its line break.
 pub(super) const MAX_LINE: usize = 6272;
-/// Maximum bytes of single texts, including escapes. Together with keys and numbers they stay below [`MAX_LINE`].
+/// The maximum bytes of single texts, including escapes. Together with keys and numbers they stay
+/// below [`MAX_LINE`].
 const LONG: usize = 768;
 const MIDDLE: usize = 384;
 const SHORT: usize = 160;
@@ -60,7 +61,8 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.end()
 }
 
-/// Token counts reported by the engine; otherwise penstock's own counts, marked as estimated.
+/// Writes the token counts reported by the engine; otherwise penstock's own counts, marked as
+/// estimated.
 fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     let usage = outcome.usage.unwrap_or_default();
     let is_served = outcome.backend.is_some();
@@ -76,7 +78,7 @@ fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     line.flag("tokens_estimated", is_estimated);
 }
 
-/// The time per token after the first of a stream that came whole.
+/// Returns the time per token after the first, for a complete stream.
 fn per_token(outcome: &RequestOutcome<'_>) -> Option<Duration> {
     let is_whole = outcome.is_streaming && outcome.outcome == Outcome::Ok;
     let reported = outcome.usage.and_then(|usage| usage.completion_tokens);
@@ -127,7 +129,7 @@ impl Line {
         self.0.extend_from_slice(shown.as_bytes());
     }
 
-    /// What was predicted, in milliseconds, and the time per token as it was.
+    /// Writes the prediction in milliseconds, and the actual time per token.
     fn prediction(&mut self, predicted: &Prediction, per_token: Option<Duration>) {
         let time = |micros: f64| Duration::try_from_secs_f64(micros * 1e-6).ok();
         self.millis("predicted_ttft_ms", time(predicted.ttft.round()));
@@ -141,7 +143,7 @@ impl Line {
         self.0.extend_from_slice(if is_set { b"true" } else { b"false" });
     }
 
-    /// What a replay needs, as an object.
+    /// Writes the fields for a replay, as an object.
     fn replay(&mut self, fields: &ReplayFields) {
         let mut object = Self::begin();
         object.number("max_tokens", fields.max_tokens.map(|most| most.0.into()));

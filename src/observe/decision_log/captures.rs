@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use crate::routing::Capture;
 
-/// How many captured decisions are kept.
+/// The number of captured decisions kept.
 pub const CAPTURES_KEPT: usize = 1024;
-/// Limit of backend rows of all captures together: some 20 MiB.
+/// The maximum number of backend rows of all captures together: some 20 MiB.
 const ROWS_KEPT: usize = 65_536;
 
 /// The last captured decisions.
@@ -36,7 +36,8 @@ impl Captures {
         }
     }
 
-    /// The number of captures since the last clear, and the latest `count`, newest first.
+    /// Returns the number of captures since the last clear, and the latest `count` of them, newest
+    /// first.
     pub(super) fn latest(&self, count: usize) -> (u64, Vec<Arc<Capture>>) {
         let ring = self.0.lock();
         (ring.total, ring.kept.iter().rev().take(count).cloned().collect())

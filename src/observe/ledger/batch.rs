@@ -1,6 +1,6 @@
-//! What is counted between two writes: rows by minute and rows by day. Bounded: when the database cannot
-//! be written for long, the rows of the oldest time become part of the next, so that the sums stay right
-//! and only the times get coarser.
+//! The counts between two writes: rows by minute and rows by day. Bounded: when the database cannot
+//! be written for long, the rows of the oldest time are merged into the next, so that the sums stay
+//! correct and only the times get coarser.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::counts::Counts;
 use crate::config::Price;
 
-/// A backend's URL and a model.
+/// The URL of a backend, and a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
     /// The backend's URL.
@@ -27,7 +27,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Input and output together.
+    /// Returns the sum of input and output.
     pub fn total(self) -> u64 {
         self.input.saturating_add(self.output)
     }
@@ -48,7 +48,7 @@ pub(super) struct Account {
     /// The backend's name.
     pub(super) backend: Arc<str>,
     pub(super) model: Arc<str>,
-    /// The name of the client's key; empty without one.
+    /// The name of the client's key; empty if there was none.
     pub(super) key: Arc<str>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Account {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct DayRow {
     pub(super) counts: Counts,
-    /// What the tokens cost; `None` for a model without a price.
+    /// The cost of the tokens; `None` for a model without a price.
     pub(super) cost: Option<f64>,
 }
 
@@ -78,9 +78,9 @@ impl DayRow {
 /// Rows that wait to be written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Batch {
-    /// By the minute since 1970.
+    /// Rows by the minute since 1970.
     pub(super) minutes: BTreeMap<(u64, Pair), Tokens>,
-    /// By the day since 1970.
+    /// Rows by the day since 1970.
     pub(super) days: BTreeMap<(u64, Account), DayRow>,
 }
 
@@ -114,14 +114,14 @@ impl Batch {
         }
     }
 
-    /// Makes rows of the oldest times part of the next time until at most `limit` rows of each kind are
-    /// left, or none has a next time. Returns the number of rows that moved.
+    /// Merges the rows of the oldest times into the next time until each kind has at most `limit`
+    /// rows or no next time. Returns the number of merged rows.
     pub(super) fn shrink(&mut self, limit: usize) -> u64 {
         let minutes = shrink(&mut self.minutes, limit, |mine, more| mine.add(*more));
         minutes + shrink(&mut self.days, limit, DayRow::add)
     }
 
-    /// The sums per backend and model.
+    /// Adds the sums per backend and model to `totals`.
     pub(super) fn add_to(&self, totals: &mut Totals) {
         for ((_, pair), tokens) in &self.minutes {
             totals.entry(pair.clone()).or_default().add(*tokens);

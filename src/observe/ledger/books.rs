@@ -1,6 +1,6 @@
-//! Everything counted that is not in a cell: what waits to be written, what is being written, and the
-//! totals of the database when they were last read. Their sum is what is shown. A lock guards the books;
-//! no request takes it.
+//! All counts that are not in a cell: the rows that wait to be written, those being written, and
+//! the totals of the database when they were last read. Readers get their sum. A lock guards the
+//! books; no request takes it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::routing::Generation;
 
 const MINUTES_PER_DAY: u64 = 24 * 60;
 
-/// What the configuration says about backends and models.
+/// The configuration of backends and models.
 #[derive(Debug, Default)]
 struct Directory {
-    /// URLs by the backend's name.
+    /// The URLs by the name of the backend.
     endpoints: HashMap<Box<str>, Arc<str>>,
-    /// Prices by the model's name.
+    /// The prices by the name of the model.
     prices: HashMap<Box<str>, Price>,
     max_rows: usize,
 }
@@ -27,7 +27,7 @@ struct Directory {
 impl Directory {
     fn of(generation: &Generation) -> Self {
         let config = &generation.config;
-        // Of the fleet: a name with several addresses is several backends there.
+        // From the fleet: a name with several addresses is several backends there.
         let fleet = generation.fleet.topology();
         let endpoint = |backend: &Backend| {
             (backend.state.name.clone(), Arc::from(backend.config.url.to_string()))
@@ -46,13 +46,13 @@ impl Directory {
 /// The books.
 #[derive(Debug, Default)]
 pub(super) struct Books {
-    /// What was read of each cell.
+    /// The last value read from each cell.
     seen: HashMap<CellKey, TwoMinutes>,
     pending: Batch,
     writing: Option<Arc<Batch>>,
     stored: Totals,
     directory: Directory,
-    /// Rows that became part of a later time.
+    /// The number of rows merged into a later time.
     shrunk: u64,
 }
 
@@ -61,7 +61,7 @@ impl Books {
         Self { directory: Directory::of(generation), ..Self::default() }
     }
 
-    /// From now on, these backends and prices apply. What was counted before is counted by the old ones.
+    /// Applies new backends and prices. Earlier counts use the old ones.
     pub(super) fn adopt(&mut self, generation: &Generation, cells: &Cells, minute: u64) {
         self.collect(cells, minute);
         let mut directory = Directory::of(generation);
@@ -72,7 +72,7 @@ impl Books {
         self.directory = directory;
     }
 
-    /// Adds what was counted since the last call to what is pending. `minute` is the current one.
+    /// Adds the counts since the last call to the pending ones. `minute` is the current one.
     pub(super) fn collect(&mut self, cells: &Cells, minute: u64) {
         let Self { seen, pending, directory, .. } = self;
         cells.read(|key, now| {
@@ -101,20 +101,20 @@ impl Books {
         self.shrunk += self.pending.shrink(self.directory.max_rows);
     }
 
-    /// Takes what is pending, to write it.
+    /// Moves the pending rows into a batch for writing.
     pub(super) fn begin_write(&mut self) -> Arc<Batch> {
         let batch = Arc::new(std::mem::take(&mut self.pending));
         self.writing = Some(Arc::clone(&batch));
         batch
     }
 
-    /// The batch is written; `stored` are the totals of the database.
+    /// Records that the batch is written; `stored` are the totals of the database.
     pub(super) fn end_write(&mut self, stored: Totals) {
         self.writing = None;
         self.stored = stored;
     }
 
-    /// The batch could not be written.
+    /// Returns the batch to the pending rows after a failed write.
     pub(super) fn abort_write(&mut self) {
         if let Some(batch) = self.writing.take() {
             self.pending.merge(&batch);
@@ -122,7 +122,7 @@ impl Books {
         }
     }
 
-    /// Tokens per backend and model, whatever of them is written.
+    /// Returns the tokens per backend and model, written or not.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = self.stored.clone();
         self.pending.add_to(&mut totals);
@@ -132,17 +132,17 @@ impl Books {
         totals
     }
 
-    /// What waits to be written.
+    /// Returns the rows that wait to be written.
     pub(super) fn pending(&self) -> &Batch {
         &self.pending
     }
 
-    /// The number of rows that are not written yet.
+    /// Returns the number of rows that are not written yet.
     pub(super) fn unwritten(&self) -> usize {
         self.pending.len() + self.writing.as_ref().map_or(0, |batch| batch.len())
     }
 
-    /// Rows that became part of a later time because too many were pending.
+    /// Returns the number of rows merged into a later time because too many were pending.
     pub(super) fn shrunk(&self) -> u64 {
         self.shrunk
     }

@@ -1,7 +1,7 @@
-//! The counters that requests write: one cell per combination of backend, model and client key, found
-//! without a lock and written with relaxed additions. Cells only grow; their reader remembers what it has
-//! read. A cell counts even and odd minutes apart, so that a reader that comes at least once a
-//! minute knows the minute of every count.
+//! The counters that requests write: one cell per combination of backend, model and client key,
+//! found without a lock and written with relaxed additions. Cells only grow; their reader keeps the
+//! values of its last read. A cell counts even and odd minutes separately, so a reader that runs at
+//! least once a minute knows the minute of every count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::counts::Counts;
 use crate::observe::names::{NameId, Names};
 use crate::observe::series::SeriesMap;
 
-/// Whose tokens are counted.
+/// The backend, model and client key of a count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labels<'a> {
     /// The backend's name.
@@ -21,7 +21,7 @@ pub(super) struct Labels<'a> {
     pub(super) key: Option<&'a str>,
 }
 
-/// The same as numbers.
+/// The numbers of the labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CellKey {
     pub(super) backend: NameId,
@@ -73,19 +73,19 @@ pub(super) struct Cells {
     models: Names,
     keys: Names,
     cells: SeriesMap<CellKey, Cell>,
-    /// The most combinations with a separate cell.
+    /// The maximum number of combinations with a separate cell.
     limit: usize,
-    /// Requests counted as others because of the limit.
+    /// The number of requests counted as others because of the limit.
     overflowed: AtomicU64,
 }
 
 impl Cells {
-    /// Room for `limit` combinations; further ones share a model and a key named `other`.
+    /// Creates cells for `limit` combinations; further ones share a model and a key named `other`.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             backends: Names::new(limit, "none"),
             models: Names::new(limit, "unknown"),
-            // The empty name: no key was used.
+            // The empty name stands for requests without a key.
             keys: Names::new(limit, ""),
             cells: SeriesMap::default(),
             limit,
@@ -113,17 +113,17 @@ impl Cells {
         });
     }
 
-    /// Calls `visit` with what every cell holds.
+    /// Calls `visit` with the counts of every cell.
     pub(super) fn read(&self, mut visit: impl FnMut(CellKey, TwoMinutes)) {
         self.cells.for_each(|key, cell| visit(key, [cell.even.read(), cell.odd.read()]));
     }
 
-    /// The names behind a key: backend, model and client key.
+    /// Returns the names of a cell's key: backend, model and client key.
     pub(super) fn names(&self, key: CellKey) -> [Arc<str>; 3] {
         [self.backends.name(key.backend), self.models.name(key.model), self.keys.name(key.key)]
     }
 
-    /// Requests counted as others, because there were too many combinations.
+    /// Returns the number of requests counted as others because there were too many combinations.
     pub(super) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What is counted, and what one request counts for.
+//! The counts, and the contribution of one request.
 
 use crate::api::{Operation, Work};
 use crate::fleet::Outcome;
@@ -7,9 +7,9 @@ use crate::routing::RequestOutcome;
 /// Requests and their tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Successful requests, and cancelled ones of which something was seen.
+    /// Successful requests, and cancelled ones with at least a part of a response.
     pub requests: u64,
-    /// Those of them whose tokens penstock estimated, at least in part.
+    /// The requests among them whose tokens penstock estimated, at least in part.
     pub estimated_requests: u64,
     /// Tokens of the prompts.
     pub input_tokens: u64,
@@ -18,17 +18,16 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What a request counts for; `None` when it counts for nothing: it failed, or is none that a model
-    /// serves.
+    /// Returns the counts of a request; `None` if it failed or is not one that a model serves.
     ///
-    /// The engine's own counts come first. Where it sent none, the output is the number of stream events
-    /// that carried tokens and the input is the estimate that the request was routed by.
+    /// The engine's own counts have precedence. Without them, the output is the number of stream
+    /// events with tokens, and the input is the estimate that the request was routed by.
     pub(super) fn of(outcome: &RequestOutcome<'_>) -> Option<Self> {
         let operation = outcome.operation?;
         let seen = outcome.token_events;
         let is_cancelled = match outcome.outcome {
             Outcome::Ok if outcome.backend.is_some() => false,
-            // Only what the client got a part of: what was computed before that is unknown.
+            // Only requests whose client received a part: tokens computed before that are unknown.
             Outcome::Cancel if seen > 0 || outcome.usage.is_some() => true,
             Outcome::Ok
             | Outcome::Cancel
@@ -40,14 +39,14 @@ impl Counts {
             | Outcome::Shortage => return None,
         };
         let one = Self { requests: 1, ..Self::default() };
-        // Counting and formatting text computes no token.
+        // Requests that only count or format text compute no token.
         if operation.row().work == Work::Text || operation == Operation::Passthrough {
             return Some(one);
         }
         let usage = outcome.usage.unwrap_or_default();
         let estimate = outcome.about.prompt_tokens.map_or(0, |tokens| tokens.0);
         let input = usage.prompt_tokens.unwrap_or(estimate);
-        // A stream that is cut may have reported a part of its output at its start.
+        // A truncated stream may have reported a part of its output at its start.
         let output = match usage.completion_tokens {
             Some(tokens) if !is_cancelled => tokens,
             reported => reported.unwrap_or(0).max(seen),
@@ -62,12 +61,12 @@ impl Counts {
         })
     }
 
-    /// Input and output together.
+    /// Returns the sum of input and output.
     pub fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// Whether nothing was counted.
+    /// Returns whether nothing was counted.
     pub(super) fn is_zero(&self) -> bool {
         *self == Self::default()
     }
@@ -81,7 +80,7 @@ impl Counts {
         sum(&mut self.output_tokens, other.output_tokens);
     }
 
-    /// What was counted since these were `earlier`.
+    /// Returns the difference to `earlier` counts.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         Self {
             requests: self.requests.wrapping_sub(earlier.requests),

@@ -11,13 +11,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 
 use super::batch::{Batch, Pair, Tokens, Totals};
 
-/// Marks our files in SQLite's header: "pens".
+/// The application id of our files in SQLite's header: "pens".
 pub(super) const APPLICATION_ID: i32 = 0x7065_6e73;
-/// How long a write waits for another process that holds the lock.
+/// The time that a write waits for another process that holds the lock.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Not world-readable: the file holds the names of client keys.
+/// The mode of the file. Not world-readable: it contains the names of client keys.
 const MODE: u32 = 0o640;
-/// The steps from one version of the schema to the next. Never change one: add one.
+/// The steps from one version of the schema to the next. Existing steps never change; a new version
+/// adds one.
 pub(super) const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE token_counts (
         endpoint TEXT NOT NULL,
@@ -51,7 +52,7 @@ pub(super) const MIGRATIONS: [&str; 1] = ["
         PRIMARY KEY (day, backend, model, client_key)
     );
 "];
-/// The version of the tables: the number of migrations.
+/// The version of the schema: the number of migrations.
 const VERSION: i64 = MIGRATIONS.len() as i64;
 const ADD_TOTAL: &str = "
     INSERT INTO token_counts (endpoint, model, input_tokens, output_tokens, total_tokens)
@@ -79,7 +80,7 @@ const ADD_DAY: &str = "
         cost = CASE WHEN excluded.cost IS NULL THEN cost
             ELSE coalesce(cost, 0) + excluded.cost END";
 
-/// Why the database cannot be used.
+/// The reason why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// SQLite refused.
@@ -88,10 +89,10 @@ pub enum DatabaseError {
     /// The file cannot be created.
     #[error("{0}")]
     File(#[from] io::Error),
-    /// It is a database of another program.
+    /// The file is a database of another program.
     #[error("it is the database of another program")]
     Foreign,
-    /// Another program has cut it, or written over it.
+    /// Another program has truncated the file, or written over it.
     #[error("another program has cut it or written over it")]
     Overwritten,
     /// Another version of penstock wrote it.
@@ -103,7 +104,7 @@ pub enum DatabaseError {
 }
 
 impl DatabaseError {
-    /// Whether the file is damaged, or none of SQLite's.
+    /// Returns whether the file is damaged or not an SQLite file.
     pub(super) fn is_corrupt(&self) -> bool {
         match self {
             Self::Sqlite(error) => matches!(
@@ -115,7 +116,7 @@ impl DatabaseError {
         }
     }
 
-    /// A short name for logs and metrics.
+    /// Returns a short name for logs and metrics.
     pub(super) fn kind(&self) -> FailureKind {
         match self {
             Self::Sqlite(error) => match error.sqlite_error_code() {
@@ -156,22 +157,24 @@ impl FailureKind {
     }
 }
 
-/// What an SQLite file starts with.
+/// The first bytes of an SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Where its header has the application id, as four bytes.
+/// The offset of the application id in its header, as four bytes.
 const APPLICATION_ID_AT: std::ops::Range<usize> = 68..72;
 
 /// An open database.
 pub(super) struct Database {
-    // Dropped before the file: closing a descriptor gives up the locks that the process has on a file.
+    // Dropped before the file: closing a descriptor releases the locks that the process has on a
+    // file.
     connection: Connection,
-    /// `None` in memory.
+    /// The file; `None` for a database in memory.
     file: Option<OpenFile>,
 }
 
-/// The file of a database, opened once more: what SQLite has in its cache says nothing about the file.
+/// The file of a database, opened a second time: SQLite's cache does not show the state of the
+/// file.
 struct OpenFile {
-    /// Device and inode.
+    /// The device and the inode.
     identity: (u64, u64),
     file: File,
 }
@@ -194,12 +197,12 @@ impl Database {
         let Some(path) = path else {
             return Self::prepare(Connection::open_in_memory()?, None);
         };
-        // Created here for its permissions. Closed before SQLite opens it: closing any descriptor of a
-        // file gives up the locks that the process has on it.
+        // Created here for its permissions. Closed before SQLite opens it: closing any descriptor
+        // of a file releases the locks that the process has on it.
         let file = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
         let found = file.metadata()?;
         drop(file);
-        // Kept, and never closed before SQLite is done.
+        // Kept open until SQLite is done.
         let file = File::open(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
@@ -209,7 +212,7 @@ impl Database {
     fn prepare(mut connection: Connection, file: Option<OpenFile>) -> Result<Self, DatabaseError> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
         migrate(&mut connection)?;
-        // After the check of whose file it is: the journal mode changes the file.
+        // After the check of the file's owner: the journal mode changes the file.
         connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
         connection.pragma_update(None, "synchronous", "normal")?;
         connection.pragma_update(None, "journal_size_limit", 4 << 20)?;
@@ -217,21 +220,21 @@ impl Database {
         Ok(Self { connection, file })
     }
 
-    /// Whether the path still leads to the open file.
+    /// Returns whether the path still leads to the open file.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let found = std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
         found.is_ok_and(|found| self.file.as_ref().is_some_and(|file| file.identity == found))
     }
 
-    /// Whether the file still begins as this program's do. SQLite itself reads the header only where it is not cached, and
-    /// would go on writing to a file that was cut.
+    /// Returns whether the file still starts with the header of this program. SQLite itself reads
+    /// the header only if it is not cached, and would continue to write to a truncated file.
     pub(super) fn is_intact(&self) -> io::Result<bool> {
         self.file.as_ref().map_or(Ok(true), OpenFile::has_header)
     }
 
-    /// Adds the rows of a batch; returns the totals of the database after it.
+    /// Adds the rows of a batch. Returns the totals of the database after it.
     pub(super) fn add(&mut self, batch: &Batch) -> Result<Totals, DatabaseError> {
-        // Immediate: a lock that is taken late cannot be waited for.
+        // Immediate: SQLite cannot wait for a lock that is taken later in the transaction.
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         add_rows(&transaction, batch)?;
@@ -240,12 +243,12 @@ impl Database {
         Ok(totals)
     }
 
-    /// The totals per backend and model.
+    /// Returns the totals per backend and model.
     pub(super) fn totals(&self) -> Result<Totals, DatabaseError> {
         totals(&self.connection)
     }
 
-    /// A number that changes when another process has written.
+    /// Returns a number that changes when another process has written.
     pub(super) fn foreign_writes(&self) -> Result<i64, DatabaseError> {
         Ok(self.connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
     }
@@ -255,7 +258,7 @@ impl Database {
         &self.connection
     }
 
-    /// Deletes the rows by minute that are older than a Unix time; returns their number.
+    /// Deletes the rows by minute that are older than a Unix time. Returns their number.
     pub(super) fn delete_before(&self, time: u64) -> Result<usize, DatabaseError> {
         let delete = "DELETE FROM time_series WHERE timestamp < ?1";
         Ok(self.connection.execute(delete, [to_i64(time)])?)
@@ -325,7 +328,7 @@ fn totals(connection: &Connection) -> Result<Totals, DatabaseError> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Moves a damaged file and its journal aside; returns where the file is now.
+/// Moves a damaged file and its journal aside. Returns the new path of the file.
 pub(super) fn quarantine(path: &Path, unix_seconds: u64) -> io::Result<PathBuf> {
     let moved = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -345,12 +348,12 @@ pub(super) fn quarantine(path: &Path, unix_seconds: u64) -> io::Result<PathBuf> 
     Ok(target.into())
 }
 
-/// SQLite's integers have a sign.
+/// Converts a count for SQLite, whose integers are signed.
 pub(super) fn to_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A count of the database; negative ones are not ours.
+/// Converts a count of the database; negative ones are not ours.
 pub(super) fn to_u64(count: i64) -> u64 {
     u64::try_from(count).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use crate::clock::unix_time;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A day from itself (`2026-11-23`) or from a number of days ago (`7d`); `None` if it is neither.
+/// Parses a day: a date (`2026-11-23`) or a number of days ago (`7d`); `None` if it is neither.
 pub fn parse_day(given: &str) -> Option<String> {
     if let Some(days) = given.strip_suffix('d') {
         let days: u32 = days.parse().ok()?;
@@ -17,13 +17,13 @@ pub fn parse_day(given: &str) -> Option<String> {
     is_day.then(|| given.to_owned())
 }
 
-/// The date of a day, counted in days since 1970.
+/// Returns the date of a day, counted in days since 1970.
 pub(super) fn date_of(day: u64) -> String {
     let days = u32::try_from(day).unwrap_or(u32::MAX);
     date(DAY.saturating_mul(days)).unwrap_or_default()
 }
 
-/// The date of a time since 1970.
+/// Returns the date of a time since 1970.
 fn date(time: Duration) -> Option<String> {
     let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + time).to_string();
     text.split('T').next().map(str::to_owned)

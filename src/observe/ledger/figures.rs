@@ -1,4 +1,4 @@
-//! What the ledger reports about itself.
+//! The figures that the ledger reports about itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ pub(super) struct Figures {
     quarantined: AtomicU64,
 }
 
-/// What the metrics show.
+/// The figures that the metrics show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerReport {
     /// Successful writes.
@@ -23,7 +23,7 @@ pub struct LedgerReport {
     pub quarantined: u64,
     /// Rows that wait to be written.
     pub pending: usize,
-    /// Rows that became part of a later time, because too many were waiting.
+    /// Rows merged into a later time, because too many were waiting.
     pub shrunk: u64,
     /// Requests counted as `other`, because there were too many combinations.
     pub overflowed: u64,

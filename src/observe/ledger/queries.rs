@@ -1,4 +1,5 @@
-//! What is read back: tokens of a model over time, days for `POST /api/aggregate_time_series_days`.
+//! Queries of the database: tokens of a model over time, days for
+//! `POST /api/aggregate_time_series_days`.
 
 use rusqlite::params;
 
@@ -7,9 +8,9 @@ use super::database::{Database, DatabaseError, to_i64, to_u64};
 use super::day::date_of;
 use super::report::{Dimension, ReportQuery, ReportRow, sums};
 
-/// The most points of a time series.
+/// The maximum number of points of a time series.
 const MAX_POINTS: u32 = 50_000;
-/// Newest first.
+/// The points of a time series, newest first.
 const SERIES: &str = "
     SELECT endpoint, input_tokens, output_tokens, timestamp FROM time_series
     WHERE model = ?1 ORDER BY timestamp DESC, endpoint LIMIT ?2";
@@ -23,7 +24,7 @@ const GROUPS: &str = "
 pub struct Point {
     /// The backend's URL.
     pub endpoint: String,
-    /// Its tokens.
+    /// The tokens in that minute.
     pub tokens: Tokens,
     /// The start of the minute, in seconds since 1970.
     pub timestamp: u64,
@@ -32,7 +33,7 @@ pub struct Point {
 /// The tokens of a model, newest first.
 pub type TimeSeries = Vec<Point>;
 
-/// What is known by day about the time before some day.
+/// The daily counts of the time before a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DailyGroups {
     /// Combinations of day, backend and model.
@@ -41,7 +42,7 @@ pub struct DailyGroups {
     pub deleted: u64,
 }
 
-/// The newest points of a model, those that wait to be written among them.
+/// Returns the newest points of a model, including those that wait to be written.
 pub(super) fn time_series(
     database: Option<&Database>,
     pending: &Batch,
@@ -79,8 +80,8 @@ fn stored_points(database: &Database, model: &str) -> Result<TimeSeries, Databas
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The combinations of day, backend and model before a Unix time. The rows by day are kept anyway, so
-/// that nothing is counted twice however often this is called; `deletes` removes the rows by minute.
+/// Returns the combinations of day, backend and model before a Unix time; `deletes` removes the
+/// rows by minute. The rows by day are kept, so repeated calls count nothing twice.
 pub(super) fn daily_groups(
     database: &Database,
     before: u64,
@@ -91,7 +92,7 @@ pub(super) fn daily_groups(
     Ok(DailyGroups { groups: to_u64(groups), deleted: u64::try_from(deleted).unwrap_or(0) })
 }
 
-/// The sums of `query`, the largest first, those that wait to be written among them.
+/// Returns the sums of `query`, the largest first, including counts that wait to be written.
 pub(super) fn report(
     database: Option<&Database>,
     pending: &Batch,

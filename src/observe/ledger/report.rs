@@ -1,4 +1,5 @@
-//! Reads the database of a ledger, also while a process writes it: sums by day, backend, model or key.
+//! Reads the database of a ledger, even while a process writes it: sums by day, backend, model or
+//! key.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::counts::Counts;
 use super::database::{APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, to_u64};
 
-/// What rows are grouped by.
+/// A dimension by which rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dimension {
     /// The day in UTC.
@@ -25,7 +26,7 @@ impl Dimension {
     /// Every dimension.
     pub const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Backend, Self::Key];
 
-    /// Its name.
+    /// Returns the name of the dimension.
     pub fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -35,7 +36,7 @@ impl Dimension {
         }
     }
 
-    /// The dimension of that name.
+    /// Returns the dimension called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
@@ -48,16 +49,17 @@ impl Dimension {
     }
 }
 
-/// What to sum up.
+/// The parameters of a report.
 #[derive(Debug, Clone, Default)]
 pub struct ReportQuery {
-    /// What rows are grouped by, in this order; one row for everything if empty.
+    /// The dimensions by which rows are grouped, in this order; one row for everything if empty.
     pub by: Vec<Dimension>,
     /// The first day, as 2026-11-23.
     pub since: Option<String>,
     /// The last day.
     pub until: Option<String>,
-    /// The most rows, those with the most tokens first; all of them, by name, if there is none.
+    /// The maximum number of rows, those with the most tokens first; `None` for all rows, ordered
+    /// by name.
     pub limit: Option<usize>,
 }
 
@@ -66,14 +68,14 @@ pub struct ReportQuery {
 pub struct ReportRow {
     /// The values of the dimensions, in the order of [`ReportQuery::by`].
     pub group: Vec<String>,
-    /// What was counted.
+    /// The counts of the row.
     pub counts: Counts,
-    /// What it cost; `None` where no model has a price.
+    /// Their cost; `None` if no model has a price.
     pub cost: Option<f64>,
 }
 
 impl ReportRow {
-    /// The sum of all rows.
+    /// Returns the sum of all rows.
     pub fn sum(rows: &[Self]) -> Self {
         let mut sum = Self { group: Vec::new(), counts: Counts::default(), cost: None };
         for row in rows {
@@ -88,7 +90,8 @@ impl ReportRow {
         self.cost = cost.map_or(self.cost, |more| Some(self.cost.unwrap_or(0.0) + more));
     }
 
-    /// The row as a JSON object: a key per dimension, then the counts; a cost that is not known is null.
+    /// Returns the row as a JSON object: a key per dimension, then the counts; an unknown cost is
+    /// null.
     pub fn to_json(&self, by: &[Dimension]) -> Value {
         let names = by.iter().zip(&self.group);
         let mut object: Map<String, Value> =
@@ -109,7 +112,7 @@ impl ReportRow {
 /// Sums up the database at `path`.
 ///
 /// # Errors
-/// When it cannot be read or is no ledger.
+/// When it cannot be read or is not a ledger.
 pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, DatabaseError> {
     sums(&open(path)?, query)
 }
@@ -166,7 +169,7 @@ pub(super) fn sums(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Whether a process could use `path`; a file that does not exist yet needs its folder.
+/// Checks that a process can use `path`; the folder of a missing file must exist.
 pub(super) fn check(path: &Path) -> Result<(), DatabaseError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if path.exists() {

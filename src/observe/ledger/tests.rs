@@ -12,7 +12,7 @@ use crate::units::TokenCount;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A folder that is removed at the end.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {

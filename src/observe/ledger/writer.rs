@@ -1,5 +1,5 @@
-//! The thread that owns the database: writes what is pending, deletes what is too old, runs queries.
-//! No failure of the database reaches a request: what cannot be written stays in the books.
+//! The thread that owns the database: writes pending rows, deletes old ones, runs queries. No
+//! failure of the database reaches a request: rows that cannot be written stay in the books.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,39 +15,41 @@ use super::report::{ReportQuery, ReportRow};
 use crate::clock::{now, unix_seconds};
 use crate::units::Timestamp;
 
-/// How often old rows are deleted.
+/// The interval at which old rows are deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long the rows by minute are kept in memory, where there is no file.
+/// The time that rows by minute are kept in memory, if there is no file.
 const MEMORY_RETENTION: Duration = Duration::from_secs(24 * 3600);
-/// Cells tell two minutes apart: they are read at least this often.
+/// The maximum interval between two reads of the cells, which distinguish only even and odd
+/// minutes.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
-/// Bounds the work for an interval that is set very low.
+/// The minimum interval between writes: bounds the work for a very low setting.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the thread is to do.
+/// The commands to the thread.
 pub(super) enum Command {
-    /// Write now; reports whether everything is written.
+    /// Writes now; reports whether everything is written.
     Flush(SyncSender<bool>),
-    /// The tokens of a model over time.
+    /// Returns the tokens of a model over time.
     TimeSeries { model: String, response: oneshot::Sender<Result<TimeSeries, DatabaseError>> },
-    /// The number of daily groups older than a time, whose rows by minute are deleted if that is wanted.
+    /// Returns the number of daily groups older than a time. If requested, deletes their rows by
+    /// minute.
     DailyGroups {
         before: u64,
         deletes: bool,
         response: oneshot::Sender<Result<DailyGroups, DatabaseError>>,
     },
-    /// Sums by day, backend, model or key.
+    /// Returns sums by day, backend, model or key.
     Report { query: ReportQuery, response: oneshot::Sender<Result<Vec<ReportRow>, DatabaseError>> },
 }
 
 /// The thread's state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// `None`: a database in memory.
+    /// The path of the file; `None` for a database in memory.
     path: Option<PathBuf>,
     receiver: Receiver<Command>,
     database: Option<Database>,
-    /// The number that changes when another process writes, at the last write.
+    /// The number that changes when another process writes, as of the last write.
     foreign_writes: i64,
     is_failing: bool,
     next_delete: Timestamp,
@@ -71,7 +73,7 @@ impl Writer {
         }
     }
 
-    /// Runs until the ledger is gone.
+    /// Runs until the ledger is dropped.
     pub(super) fn run(mut self) {
         let mut next_flush = now().after(self.interval());
         loop {
@@ -101,7 +103,7 @@ impl Writer {
             Command::TimeSeries { model, response } => {
                 self.flush();
                 let books = self.shared.books.lock();
-                // Without a usable file, what waits for it is all there is.
+                // Without a usable file, the pending rows are all there is.
                 let found = queries::time_series(self.database.as_ref(), books.pending(), &model);
                 response.send(found).is_ok()
             }
@@ -122,7 +124,7 @@ impl Writer {
         tracing::trace!(is_awaited, "ledger command executed");
     }
 
-    /// Writes what is pending; returns whether everything is written.
+    /// Writes the pending rows. Returns whether everything is written.
     pub(super) fn flush(&mut self) -> bool {
         self.shared.collect();
         let written = match self.write() {
@@ -138,7 +140,8 @@ impl Writer {
                 true
             }
             Err(error) => {
-                // Once, not every few seconds: the metric shows whether it goes on.
+                // Logged once, not every few seconds: the metric shows whether the failure
+                // continues.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::error!(
                         file = %self.file(),
@@ -175,7 +178,7 @@ impl Writer {
         self.delete_old()
     }
 
-    /// Opens the database, again where its file was removed or replaced.
+    /// Opens the database; opens it again if its file was removed or replaced.
     fn open(&mut self) -> Result<(), DatabaseError> {
         if let (Some(database), Some(path)) = (&self.database, &self.path)
             && !database.is_at(path)
@@ -225,14 +228,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves the damaged file aside, so that the next write starts another; returns whether it did.
+    /// Moves the damaged file aside, so that the next write starts a new one. Returns whether it
+    /// did.
     fn quarantine(&mut self, error: &DatabaseError) -> bool {
         let Some(path) = &self.path else { return false };
         let is_replaced = self.database.as_ref().is_some_and(|database| !database.is_at(path));
         // Closed first, so that SQLite writes nothing more to it.
         self.database = None;
         if is_replaced {
-            // Another process has done it.
+            // Another process has already replaced the file.
             return true;
         }
         match quarantine(path, unix_seconds()) {

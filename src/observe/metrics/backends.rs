@@ -1,5 +1,5 @@
-//! Counters per backend that change while requests run: found by the backend's number, without a
-//! lock.
+//! Counters per backend that change while requests run. They are found by the backend's number,
+//! without a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::fleet::{Backend, BackendId, Topology};
 use crate::observe::names::{NameId, Names, OTHER};
 use crate::scan::CutCounts;
 
-/// One column per error code, and one for attempts without an error.
+/// The number of columns: one per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;
 
-/// The token counts of an engine that may be cut, as their label names them.
+/// The token counts of an engine that may be cut, by the name in their label.
 const CUT_COUNTS: [&str; 3] = ["prompt", "completion", "cached"];
 
 /// The counters of one backend.
@@ -30,9 +30,9 @@ pub(super) struct BackendSeries {
     pub(super) provider: &'static str,
     pub(super) first_token: Histogram,
     pub(super) stream_tokens: AtomicU64,
-    /// Requests that were moved elsewhere.
+    /// Requests that were moved to another backend.
     pub(super) moves: AtomicU64,
-    /// Token counts above what their request can have had, in the order of [`CUT_COUNTS`].
+    /// Token counts that exceeded the bounds of their request, in the order of [`CUT_COUNTS`].
     cut_counts: [AtomicU64; CUT_COUNTS.len()],
     attempts: [[AtomicU64; CODES]; OUTCOMES.len()],
 }
@@ -74,13 +74,13 @@ impl BackendSeries {
         }
     }
 
-    /// The token counts that were cut so far, by kind.
+    /// Returns the numbers of token counts cut so far, by kind.
     pub(super) fn cut_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.cut_counts.iter().map(|counter| counter.load(Ordering::Relaxed));
         CUT_COUNTS.into_iter().zip(counts)
     }
 
-    /// The attempts counted so far, by outcome and code.
+    /// Returns the attempts counted so far, by outcome and code.
     pub(super) fn attempts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let codes = || std::iter::once("none").chain(ERROR_CODES.iter().map(|row| row.name));
         let rows = self.attempts.iter().zip(OUTCOMES);
@@ -96,7 +96,7 @@ impl BackendSeries {
 #[derive(Debug, Default, Clone)]
 struct Table {
     by_id: Vec<Option<Arc<BackendSeries>>>,
-    /// Each series once, even if several ids refer to its backend.
+    /// Every series once, even if several ids refer to its backend.
     all: Vec<Arc<BackendSeries>>,
 }
 
@@ -115,7 +115,7 @@ impl Backends {
         let mut table = Table::clone(&self.table.load());
         for backend in &topology.backends {
             let label = names.id(&backend.state.name);
-            // Names over the limit share one series: backends of a group come and go.
+            // Names over the limit share one series: backends of a group are added and removed.
             let is_same = |series: &&Arc<BackendSeries>| series.label == label;
             let found = table.all.iter().find(is_same);
             let series = found.cloned().unwrap_or_else(|| {
@@ -143,7 +143,7 @@ impl Backends {
         self.table.load().by_id.get(usize::from(id.0))?.as_deref().map(work)
     }
 
-    /// Every backend since the start.
+    /// Returns every backend since the start.
     pub(super) fn all(&self) -> Vec<Arc<BackendSeries>> {
         self.table.load().all.clone()
     }

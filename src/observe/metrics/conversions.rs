@@ -1,4 +1,4 @@
-//! Counts of converted requests, by what they were and what they became.
+//! Counts of converted requests, by their original and their new operation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ impl Conversions {
         }
     }
 
-    /// Every pair that was counted.
+    /// Returns every pair that was counted.
     pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let names = || OPERATIONS.iter().map(|row| row.name);
         self.0.iter().zip(names()).flat_map(move |(row, from)| {

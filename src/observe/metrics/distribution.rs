@@ -1,5 +1,5 @@
 //! Kinds of histograms, with their buckets. Series keep handles of their histograms: the lookup by
-//! label values in the `prometheus` registry locks, and takes `("ab", "c")` for `("a", "bc")`.
+//! label values in the `prometheus` registry locks, and confuses `("ab", "c")` with `("a", "bc")`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const DURATIONS: [f64; 22] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0,
     300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0,
 ];
-/// Seconds to a first token: the bounds of OpenTelemetry's conventions, and beyond.
+/// Seconds to a first token: the bounds of OpenTelemetry's conventions, and larger ones.
 const FIRST_TOKENS: [f64; 21] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     30.0, 60.0, 120.0, 300.0, 600.0,
@@ -18,7 +18,7 @@ const FIRST_TOKENS: [f64; 21] = [
 /// Seconds per token: the bounds of OpenTelemetry's conventions.
 const PER_TOKEN: [f64; 13] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];
-/// Tokens: powers of 4, as OpenTelemetry's conventions have them.
+/// Tokens: powers of 4, as in OpenTelemetry's conventions.
 const TOKENS: [f64; 14] = [
     1.0,
     4.0,

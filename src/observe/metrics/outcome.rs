@@ -2,7 +2,7 @@
 
 use crate::fleet::Outcome;
 
-/// The classes of outcomes, by the names they have in metrics.
+/// The classes of outcomes, by their names in metrics.
 pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel"];
 
 /// The position of an outcome's class in [`OUTCOMES`].
@@ -32,8 +32,8 @@ impl OutcomeId {
     }
 }
 
-/// The status label of a response: engines may send any number and labels must stay bounded, so
-/// unassigned status codes count as the first of their class (`599` as `500`).
+/// Returns the status label of a response. Engines may send any number and labels must stay
+/// bounded, so unassigned status codes count as the first of their class (`599` as `500`).
 pub(super) fn status_label(status: u16) -> u16 {
     let has_meaning = http::StatusCode::from_u16(status)
         .is_ok_and(|code| code.canonical_reason().is_some() || matches!(status, 499 | 529));

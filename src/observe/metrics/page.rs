@@ -15,7 +15,7 @@ pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
     let mut page = String::with_capacity(16 * 1024);
     for row in metric_rows() {
         let samples = (row.samples)(metrics, scrape);
-        // The format has no place for a metric without samples.
+        // The format cannot represent a metric without samples.
         if samples.is_empty() {
             continue;
         }
@@ -26,7 +26,8 @@ pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
     page
 }
 
-/// A label value of bounded length. A long one ends with a hash, so that two series stay two.
+/// Bounds the length of a label value. A long one ends with a hash, so that two series stay
+/// distinct.
 fn to_label(value: String) -> String {
     if value.len() <= MAX_NAME {
         return value;
@@ -60,7 +61,7 @@ impl MetricRow {
         let mut metric = match sample.value {
             Value::Histogram(histogram) => histogram.metric(),
             Value::Number(value) => {
-                // The encoder reads only the one of the metric's kind.
+                // The encoder reads only the value of the metric's kind.
                 let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
                 counter.set_value(value);
                 gauge.set_value(value);

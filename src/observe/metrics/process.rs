@@ -1,28 +1,28 @@
-//! Figures of this process, from `/proc`; `None` on other systems than Linux.
+//! Figures of this process from `/proc`; `None` on systems other than Linux.
 
 use std::fs::{read_dir, read_to_string};
 
 /// The unit of CPU times in `/proc`, the same on every architecture Rust builds for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU time, in seconds.
+/// The CPU time, in seconds.
 pub(super) fn cpu_seconds() -> Option<f64> {
     parse_cpu_seconds(&read("stat")?)
 }
 
-/// Memory in use.
+/// The resident memory, in bytes.
 pub(super) fn resident_bytes() -> Option<u64> {
     parse_resident_bytes(&read("status")?)
 }
 
-/// Open files and sockets.
+/// The number of open files and sockets.
 pub(super) fn open_files() -> Option<u64> {
     // One entry is the directory that is being read.
     let entries = read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
     u64::try_from(entries).ok()
 }
 
-/// The limit of open files and sockets.
+/// The limit on open files and sockets.
 pub(super) fn max_open_files() -> Option<u64> {
     parse_max_open_files(&read("limits")?)
 }
@@ -43,7 +43,7 @@ fn parse_max_open_files(limits: &str) -> Option<u64> {
 }
 
 fn parse_cpu_seconds(stat: &str) -> Option<f64> {
-    // The program name stands in parentheses and may itself contain parentheses.
+    // The program name is in parentheses and may itself contain parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
     let user: f64 = fields.next()?.parse().ok()?;

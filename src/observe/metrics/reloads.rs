@@ -12,7 +12,7 @@ pub struct Reloads {
     applied: AtomicU64,
     refused: AtomicU64,
     last_succeeded: AtomicBool,
-    /// When a configuration was last applied, in seconds since 1970.
+    /// The time at which a configuration was last applied, in seconds since 1970.
     applied_at: AtomicU64,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct TokenSeries {
     pub(super) input: AtomicU64,
     pub(super) output: AtomicU64,
     pub(super) cached: AtomicU64,
-    /// Cached tokens expected by the prefix index, of the same requests.
+    /// The cached tokens that the prefix index expected for the same requests.
     pub(super) expected: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct RequestSeries {
     pub(super) count: AtomicU64,
     took: Arc<Histogram>,
     tokens: Arc<TokenSeries>,
-    /// Only for complete responses of an engine.
+    /// Present only for complete responses of an engine.
     gen_ai: Option<Arc<GenAiSeries>>,
 }
 

@@ -6,9 +6,9 @@ use super::{Metrics, Scrape};
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Read at the time of a scrape.
+    /// A value read at the time of a scrape.
     Gauge,
     /// A distribution.
     Histogram,
@@ -27,11 +27,11 @@ impl MetricKind {
 
 /// One row of the table of metrics.
 pub struct MetricRow {
-    /// Its name; the unit is in it.
+    /// The name of the metric, which includes the unit.
     pub name: &'static str,
-    /// Its kind.
+    /// The kind of the metric.
     pub kind: MetricKind,
-    /// The names of its labels.
+    /// The names of the labels.
     pub labels: &'static [&'static str],
     /// The help text, on the page and in docs/reference/metrics.md.
     pub meaning: &'static str,

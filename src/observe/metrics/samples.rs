@@ -1,4 +1,4 @@
-//! A sample of a metric, and the helpers with which the rows of the table read theirs.
+//! A sample of a metric, and the helpers that read the samples of the table's rows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,8 @@ pub(super) fn number(labels: &[&str], value: f64) -> Sample {
     Sample { labels, value: Value::Number(value) }
 }
 
-/// A histogram; `None` while it is empty, so that labels a metric never applies to stay absent.
+/// The sample of a histogram; `None` while it is empty, so that labels to which a metric never
+/// applies stay absent.
 pub(super) fn distribution(labels: &[&str], histogram: &Histogram) -> Option<Sample> {
     (histogram.get_sample_count() > 0).then(|| Sample {
         labels: labels.iter().map(|label| (*label).to_owned()).collect(),
@@ -33,7 +34,7 @@ pub(super) fn distribution(labels: &[&str], histogram: &Histogram) -> Option<Sam
     })
 }
 
-/// Samples are floating point by their format.
+/// Converts a count: samples are floating point by their format.
 pub(super) fn to_sample(count: u64) -> f64 {
     count as f64
 }
@@ -47,7 +48,7 @@ pub(super) fn one(value: f64) -> Samples {
     vec![number(&[], value)]
 }
 
-/// The sample of a metric without labels, absent without a value.
+/// The sample of a metric without labels, absent if there is no value.
 pub(super) fn from_option(value: Option<f64>) -> Samples {
     value.map_or_else(Vec::new, one)
 }

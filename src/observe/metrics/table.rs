@@ -1,6 +1,7 @@
 //! The tables of metrics: one row holds a metric's name, kind, labels, help text and the function
-//! that reads its samples. The page and docs/reference/metrics.md are rendered from the rows, so every exported metric is
-//! described here. A new metric takes its source (a counter or an accessor) and one row.
+//! that reads its samples. The page and docs/reference/metrics.md are rendered from the rows, so
+//! every exported metric is described here. A new metric needs its source (a counter or an
+//! accessor) and one row.
 
 mod backends;
 mod connections;

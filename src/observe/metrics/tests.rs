@@ -1,4 +1,4 @@
-//! What requests leave on the page, and the cost of counting.
+//! Tests the page after requests, and the cost of counting.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
     }
 }
 
-/// What a decision refers to.
+/// The generation that decisions refer to.
 static ROUTED_BY: LazyLock<Arc<Generation>> = LazyLock::new(two_backends);
 static ROUTED_ON: LazyLock<Arc<Topology>> = LazyLock::new(|| ROUTED_BY.fleet.topology());
 const DECISION: RoutingDecision = RoutingDecision {
@@ -162,14 +162,14 @@ fn page_and_table_name_the_same_metrics() {
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     let mut known: BTreeSet<_> = metric_rows().map(|row| (row.name, row.kind.name())).collect();
     assert_eq!(known.len(), metric_rows().count(), "no name twice");
-    // Needs a listener with TLS; the story of listener TLS reads it.
+    // Requires a listener with TLS; the story of listener TLS reads it.
     known.remove(&("penstock_tls_certificate_expiry_timestamp_seconds", "gauge"));
-    // Need requests that wait; the stories of queues read them.
+    // Require requests that wait; the stories of queues read them.
     known.remove(&("penstock_queue_requests", "gauge"));
     known.remove(&("penstock_queue_ended_total", "counter"));
     known.remove(&("penstock_queue_kept_alive_total", "counter"));
     known.remove(&("penstock_queue_held_back_total", "counter"));
-    // Need a server; the story of shared limits reads them.
+    // Require a server; the story of shared limits reads them.
     known.remove(&("penstock_shared_state_up", "gauge"));
     known.remove(&("penstock_shared_state_penstocks", "gauge"));
     known.remove(&("penstock_backend_others_in_flight", "gauge"));
@@ -272,7 +272,7 @@ fn backend_with_its_old_name_continues_its_counters() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
     metrics.progress(BackendId(0), 3);
-    // A reload gives it another number.
+    // A reload gives the backend another number.
     let reloaded = self::generation(
         "backends:\n- { name: new, url: 'http://127.0.0.1:3' }\n- { name: a, url: 'http://127.0.0.1:4' }\n",
     );

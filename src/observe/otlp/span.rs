@@ -1,6 +1,6 @@
 //! The spans of requests and attempts in the JSON encoding of OTLP. Attribute names follow the
-//! OpenTelemetry semantic conventions for generative AI and HTTP; others start with `penstock.`. Spans
-//! contain no prompt, no response and no key.
+//! OpenTelemetry semantic conventions for generative AI and HTTP; other names start with
+//! `penstock.`. Spans contain no prompt, no response and no key.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
 /// The OTLP status code ERROR.
 const FAILED: u8 = 2;
-/// The maximum characters of a text chosen by a client.
+/// The maximum number of characters of a text chosen by a client.
 const LONGEST_TEXT: usize = 256;
 
 /// The span of a request that finished at `end`, since 1970.
@@ -134,7 +134,7 @@ fn add(span: &mut Value, key: &str, value: Option<Value>) {
     }
 }
 
-/// The error: penstock's error code, or the class of the outcome.
+/// Returns the error: penstock's error code, or the class of the outcome.
 fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static str> {
     match outcome {
         Outcome::Ok => code,
@@ -148,7 +148,7 @@ fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static s
     }
 }
 
-/// The method, or `_OTHER` if it is not a standard one.
+/// Returns the method, or `_OTHER` if it is not a standard one.
 fn method(given: &str) -> &str {
     let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     if known.contains(&given) { given } else { "_OTHER" }

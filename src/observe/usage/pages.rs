@@ -1,4 +1,4 @@
-//! The JSON of live usage, in the shapes of the NOMYO Router. A backend is named by its URL there.
+//! The JSON of live usage, in the format of the NOMYO Router, where a backend is named by its URL.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::fleet::{Backend, Health, Serving};
 use crate::observe::ledger::{DailyGroups, Point, Tokens, Totals};
 use crate::routing::Generation;
 
-/// penstock keeps no responses.
+/// The statistics of a cache: empty, since penstock stores no responses.
 pub(super) const CACHE_STATS: &[u8] =
     br#"{"enabled":false,"hits":0,"misses":0,"entries":0,"message":"penstock caches no responses"}"#;
-/// The same.
+/// The response to an invalidation of the cache.
 pub(super) const CACHE_INVALIDATED: &[u8] =
     br#"{"status":"ok","invalidated":0,"message":"penstock caches no responses"}"#;
-/// The days of `/api/aggregate_time_series_days` without a body.
+/// The number of days of `/api/aggregate_time_series_days` without a body.
 const DEFAULT_DAYS: u32 = 30;
 
 type PerBackend<'a, T> = BTreeMap<String, BTreeMap<&'a str, T>>;
@@ -29,7 +29,7 @@ struct UsagePage<'a> {
     token_usage_counts: PerBackend<'a, u64>,
 }
 
-/// Requests in flight and tokens per backend and model; what is 0 is absent.
+/// Requests in flight and tokens per backend and model; values of 0 are absent.
 pub(super) fn usage(generation: &Generation, totals: &Totals) -> Vec<u8> {
     let fleet = generation.fleet.topology();
     let mut usage_counts = PerBackend::new();
@@ -144,7 +144,7 @@ fn requires_key(config: &Config) -> bool {
     !config.auth.keys.is_empty()
 }
 
-/// `/health`: whether any backend is healthy, and the state of each by its URL.
+/// `/health`: the state of each backend by its URL, and whether any of them is healthy.
 pub(super) fn health(generation: &Generation, has_details: bool) -> (bool, Vec<u8>) {
     let fleet = generation.fleet.topology();
     let is_ok = fleet.backends.iter().any(is_healthy);
@@ -156,14 +156,14 @@ pub(super) fn health(generation: &Generation, has_details: bool) -> (bool, Vec<u
     (is_ok, to_bytes(&page))
 }
 
-/// A backend that is drained still responds.
+/// Returns whether a backend is healthy; a drained one still responds, so it is.
 fn is_healthy(backend: &Backend) -> bool {
     backend.state.health.status() == Health::Healthy
 }
 
 fn status(backend: &Backend) -> Value {
     if is_healthy(backend) {
-        // What NOMYO reports for engines whose version it does not query.
+        // NOMYO reports this for engines whose version it does not query.
         return json!({"status": "ok", "version": "latest"});
     }
     json!({"status": "error", "detail": backend.state.health.status().name()})
@@ -174,7 +174,7 @@ struct StatsBody {
     model: Option<String>,
 }
 
-/// The model that `/api/stats` is requested for: in the body, or in the query.
+/// Returns the model of a request for `/api/stats`: from the body, or from the query.
 pub(super) fn requested_model(query: &str, body: &[u8]) -> Result<String, UsageError> {
     const MESSAGE: &str = "name a model: {\"model\": \"…\"} in the body, or ?model=…";
     let in_body = if body.trim_ascii().is_empty() {
@@ -188,7 +188,7 @@ pub(super) fn requested_model(query: &str, body: &[u8]) -> Result<String, UsageE
     model.filter(|model| !model.is_empty()).ok_or(UsageError::Invalid { message: MESSAGE })
 }
 
-/// The model among `known` that `asked` names: exactly, or as Ollama compares names.
+/// Returns the model among `known` that `asked` names: exactly, or as Ollama compares names.
 pub(super) fn find_model<'a>(
     known: impl Iterator<Item = &'a str> + Clone,
     asked: &str,
@@ -206,7 +206,8 @@ struct DaysBody {
     trim_old: Option<bool>,
 }
 
-/// The days that `/api/aggregate_time_series_days` is requested for, and whether to delete minutes.
+/// Returns the number of days of a request for `/api/aggregate_time_series_days`, and whether to
+/// delete the rows by minute.
 pub(super) fn requested_days(body: &[u8]) -> Result<(u32, bool), UsageError> {
     const MESSAGE: &str = "send {\"days\": 30, \"trim_old\": false}, with 1 day or more";
     if body.trim_ascii().is_empty() {

@@ -8,20 +8,21 @@ use bytes::Bytes;
 
 use super::LiveUsage;
 
-/// A stream without events sends a comment this often, so that both sides notice a lost connection.
+/// The interval at which a stream without events sends a comment, so that both sides notice a lost
+/// connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 /// The golden ratio: its multiples spread evenly between 0 and 1.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
 
-/// An open stream; its place is free again when it is dropped.
+/// An open stream; drop releases its place.
 #[derive(Debug)]
 pub struct UsageStream {
     usage: Arc<LiveUsage>,
     serial: u64,
-    /// The number of the snapshot that was sent last.
+    /// The number of the last snapshot sent.
     sent: Option<u64>,
-    /// How long nothing was sent.
+    /// The time since something was sent.
     silent: Duration,
     looks: u64,
 }
@@ -31,7 +32,7 @@ impl UsageStream {
         Self { usage, serial, sent: None, silent: Duration::ZERO, looks: 0 }
     }
 
-    /// The next event: the state at once, then whenever it has changed, and a comment after some time
+    /// Returns the next event: the state at once, then each change, and a comment after some time
     /// without a change. `None` when the process shuts down.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
@@ -57,8 +58,8 @@ impl UsageStream {
         }
     }
 
-    /// The time until the next look. The first differs from stream to stream, so that those opened
-    /// together do not all write at the same moment.
+    /// Returns the time until the next comparison. The first differs from stream to stream, so that
+    /// streams opened together do not all write at the same moment.
     fn pause(&self) -> Duration {
         let interval = self.usage.interval();
         if self.looks == 1 {

@@ -1,5 +1,5 @@
-//! What happens to an engine as a whole: it starts again, is another version, has limits, is shared with other penstocks;
-//! and what is known of it passes to another predictor.
+//! Events of a whole engine: a restart, another version, its limits, the load of peers; and the
+//! transfer of learned state to another predictor.
 
 use super::{BackendPredictor, LEAST_FIRST_TOKENS};
 use crate::predict::bursts::Bursts;
@@ -12,7 +12,8 @@ use crate::predict::residual::Residual;
 use crate::predict::share::EngineShare;
 
 impl BackendPredictor {
-    /// The engine has started again, maybe with other settings. The tickets of requests that it lost end one by one.
+    /// Resets what a restart of the engine may have changed, such as its settings. The tickets of
+    /// requests that it lost end one by one.
     pub fn restarted(&mut self) {
         self.learned_limits = LimitLearner::default();
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
@@ -24,7 +25,7 @@ impl BackendPredictor {
         self.is_clean = false;
     }
 
-    /// The engine is another version: what was learned of the last one is a first guess.
+    /// Keeps what was learned of the last version of the engine as a prior for the new one.
     pub fn version_changed(&mut self) {
         // The last version here says more than another backend.
         self.is_informed |= !self.is_little_known();
@@ -32,8 +33,8 @@ impl BackendPredictor {
         self.doubt();
     }
 
-    /// Starts with what was learned of the same model on another backend, where little was learned here. Where its first
-    /// requests were sent by a guess that made it look slow, few would follow that show better.
+    /// Starts with the learned state of the same model on another backend, if little was learned
+    /// here. A backend that looks slow by its first guess would get few requests that show better.
     pub fn adopt(&mut self, other: &Learned) {
         if !self.is_little_known() {
             return;
@@ -44,7 +45,7 @@ impl BackendPredictor {
         self.doubt();
     }
 
-    /// Whether so little was learned that what is known of another backend says more.
+    /// Returns whether so little was learned here that the state of another backend says more.
     pub fn is_little_known(&self) -> bool {
         !self.is_informed && self.residual.seen() < LEAST_FIRST_TOKENS
     }
@@ -56,13 +57,13 @@ impl BackendPredictor {
         self.learned();
     }
 
-    /// What was learned of the engine, for the next process.
+    /// Returns the learned state of the engine, for the next process.
     pub fn learned_state(&self) -> Learned {
         let Self { steps, prefill, lengths, residual, .. } = self;
         Learned::new(steps, prefill, lengths, residual, &self.learned_limits)
     }
 
-    /// Continues with what another process has learned.
+    /// Continues with the learned state of another process.
     pub fn restore(&mut self, learned: Learned) {
         self.learned_limits.found_before(learned.slots, learned.kv_tokens);
         self.use_learned_limits();
@@ -71,7 +72,7 @@ impl BackendPredictor {
         self.learned();
     }
 
-    /// What the engine reports of its limits; infinite where it does not.
+    /// Takes the limits that the engine reports; infinite ones are not reported.
     pub(super) fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
         if slots.is_finite() {
             (self.limits.slots, self.knows_slots) = (slots, true);
@@ -81,7 +82,7 @@ impl BackendPredictor {
         }
     }
 
-    /// What this penstock has there.
+    /// Returns the load of this penstock there.
     pub fn own_share(&self) -> EngineShare {
         let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
         EngineShare {
@@ -95,13 +96,13 @@ impl BackendPredictor {
         }
     }
 
-    /// Others report what they have there. Returns whether that is news.
+    /// Takes the load that peers report. Returns whether this changes what is counted.
     pub fn set_others(&mut self, reported: &EngineShare) -> bool {
         let counted = reported.counted(&self.others);
         std::mem::replace(&mut self.others, counted) != counted
     }
 
-    /// What others have there.
+    /// Returns the load of peers, as it is counted.
     pub fn others(&self) -> &EngineShare {
         &self.others
     }

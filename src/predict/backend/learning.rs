@@ -1,4 +1,4 @@
-//! What first tokens, steps and whole responses show of an engine.
+//! Learning from first tokens, steps and whole responses.
 
 use super::BackendPredictor;
 use crate::predict::bursts::{FirstToken, SAME};
@@ -11,7 +11,8 @@ use crate::predict::share::UNSEEN;
 use crate::predict::ticket::Ticket;
 
 impl BackendPredictor {
-    /// A first token shows how long the front end takes, where prompts ahead do not make it longer.
+    /// Learns from a first token how long the front end takes, if prompts ahead do not make it
+    /// longer.
     pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
         let wait = FirstWait {
             took: now - prompt.sent_at,
@@ -26,15 +27,16 @@ impl BackendPredictor {
         }
     }
 
-    /// A first token shows what its prompt took, with those that came together with it.
+    /// Learns from a first token how long its prompt took, with the prompts that came together with
+    /// it.
     pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
         let Some(started) = prompt.started else {
-            // It came before the step was seen to end, or before it was taken to be at the engine.
+            // It came before the step was seen to end, or before the front end was over.
             return self.prefill.bound_front_end(now - prompt.sent_at);
         };
         let (tokens, step_time) = (ticket.sent.uncached(), self.step());
         if now - started.at < SAME * step_time {
-            // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
+            // No prompt is computed in no time: it was there before, so the front end takes less.
             return self.prefill.bound_front_end(now - prompt.sent_at - step_time);
         }
         let first = FirstToken {
@@ -54,7 +56,7 @@ impl BackendPredictor {
         }
     }
 
-    /// A wait for a first token may show what the engine has room for.
+    /// Learns the limits of the engine from a wait for a first token.
     pub(super) fn learn_limits(&mut self, ticket: &Ticket, now: f64) {
         let wait = self.wait_of(ticket, now);
         if self.learned_limits.learn(&wait, self.knows_kv_tokens) {
@@ -62,7 +64,7 @@ impl BackendPredictor {
         }
     }
 
-    /// Predicts by the limits that were learned, where the engine does not report them.
+    /// Uses the learned limits where the engine does not report them.
     pub(super) fn use_learned_limits(&mut self) {
         if !self.knows_slots {
             self.limits.slots = self.learned_limits.slots();
@@ -72,17 +74,19 @@ impl BackendPredictor {
         }
     }
 
-    /// How a request has waited whose first token comes at `now`.
+    /// Returns the wait of a request whose first token comes at `now`.
     fn wait_of(&self, ticket: &Ticket, now: f64) -> Wait {
         let Prediction { raw, regime, streams: before, .. } = ticket.prediction;
-        // What others sent since their last report may explain a wait as well as a full batch does.
+        // Requests that peers sent since their last report explain a wait as well as a full batch
+        // does.
         let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
         let (sent_at, step, streams) = (ticket.sent_at + unseen, self.step(), self.all_streams());
         let context = self.all_context() + ticket.sent.prompt;
         Wait { regime, raw, sent_at, now, step, before, streams, context }
     }
 
-    /// A response came in one piece: its duration and length show how fast the engine decodes.
+    /// Learns from a response in one piece: its duration and length show how fast the engine
+    /// decodes.
     pub(super) fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now: f64) {
         let Some(output) = output.map(f64::from).filter(|output| *output >= 1.0) else { return };
         self.lengths.learn(output);
@@ -97,14 +101,14 @@ impl BackendPredictor {
         }
     }
 
-    /// A step without prompts.
+    /// Learns from a step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
         let was_relearning = self.steps.is_relearning();
         self.steps.learn_gap(sample);
         match (was_relearning, self.steps.is_relearning()) {
             (false, true) => {
                 self.residual.note_change();
-                // What prompts cost has changed as well, most of the time: the next ones count for more.
+                // Usually the cost of prompts has changed as well: the next samples count for more.
                 self.prefill.doubt();
             }
             (true, false) => self.residual.note_relearned(),
@@ -113,7 +117,8 @@ impl BackendPredictor {
         self.learned();
     }
 
-    /// The engine has ended `steps` steps since the last call, the last one at `at`: tokens came.
+    /// Records that the engine has ended `steps` steps since the last call, the last one at `at`:
+    /// tokens came.
     pub fn step_ended(&mut self, at: f64, steps: f64) {
         let gap = at - self.step_ended;
         if gap <= 0.0 || steps < 1.0 {
@@ -121,7 +126,7 @@ impl BackendPredictor {
         }
         let step = self.step();
         let (decodes, context) = (self.all_streams(), self.all_context());
-        // In a full batch prompts do not enter.
+        // A full batch takes no prompts.
         let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
         if self.is_clean && !has_prompts && decodes >= 1.0 {
             self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
@@ -135,11 +140,12 @@ impl BackendPredictor {
         (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
         self.prompts.step_ended(at, self.prefill.front_end(), computed);
         self.start_prompts(at);
-        // The engine may have any prompt that was sent: what lies before it takes less time at first than is believed.
+        // Any prompt that was sent may be there: at first the front end takes less time than is
+        // believed.
         self.is_clean &= self.prompts.count() == 0 || decodes >= self.limits.slots;
     }
 
-    /// The engine starts with prompts for which it has a slot.
+    /// Starts the prompts for which the engine has a slot.
     pub(super) fn start_prompts(&mut self, at: f64) {
         let room = self.limits.slots - self.all_streams();
         self.prompts.start(StepEnd { at, number: self.steps_seen }, room);
@@ -149,7 +155,7 @@ impl BackendPredictor {
         self.coefficients = self.steps.coefficients(self.prefill.token(), self.prefill.pair());
     }
 
-    /// An output had so many tokens: for what is known from earlier traffic.
+    /// Learns the length of one output of earlier traffic.
     pub fn learn_length(&mut self, tokens: f64) {
         self.lengths.learn(tokens);
     }

@@ -1,4 +1,4 @@
-//! The LRU list of each slot, and eviction from its end. Every change of what a slot holds ends in
+//! The LRU list of each slot, and eviction from its end. Every change of a slot's blocks ends in
 //! `count`, so that its sum and its share of the backend's cache are always right.
 
 use super::PrefixIndex;
@@ -8,7 +8,7 @@ use crate::prefix::run::{Hold, NONE};
 const EVICTED_AT_ONCE: u32 = 64;
 
 impl PrefixIndex {
-    /// Evicts what exceeds the capacity of a slot.
+    /// Evicts the blocks above the capacity of a slot.
     pub(super) fn make_room(&mut self, slot: usize) {
         while let Some(own) = self.slots.get(slot)
             && let room = own.room()
@@ -33,7 +33,7 @@ impl PrefixIndex {
         self.shorten(slot, oldest, held.saturating_sub(most));
     }
 
-    /// Reduces what a slot holds of a run to its first `kept` blocks.
+    /// Reduces the blocks that a slot holds of a run to the first `kept`.
     pub(super) fn shorten(&mut self, slot: usize, run: u32, kept: u32) {
         let Some(held) = self.runs.hold(run, slot).map(|hold| hold.blocks) else { return };
         if kept == 0 {
@@ -82,7 +82,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Sets the newer neighbour of `run` in a slot's list, or the oldest run of the list for `NONE`.
+    /// Sets the newer neighbour of `run` in a slot's list, or the oldest run of the list for
+    /// `NONE`.
     pub(super) fn set_newer_of(&mut self, slot: usize, run: u32, newer: u32) {
         if let Some(hold) = self.runs.hold_mut(run, slot) {
             hold.newer = newer;

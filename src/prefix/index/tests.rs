@@ -11,9 +11,9 @@ const PLENTY: usize = 1 << 30;
 struct Plain {
     slots: Vec<VecDeque<u64>>,
     capacity: usize,
-    /// What each slot holds and has missed since.
+    /// The blocks that each slot holds but has missed since.
     missed: Vec<BTreeSet<u64>>,
-    /// The block before each.
+    /// The predecessor of each block.
     before: BTreeMap<u64, u64>,
 }
 
@@ -42,7 +42,7 @@ impl Plain {
         }
     }
 
-    /// Of what a slot holds, these and all that follows them.
+    /// Returns the given blocks that a slot holds, with all that follow them.
     fn followers(&self, slot: usize, blocks: &[u64]) -> BTreeSet<u64> {
         let is_follower = |hash: &&u64| {
             std::iter::successors(Some(**hash), |hash| self.before.get(hash).copied())
@@ -75,7 +75,7 @@ fn found(index: &PrefixIndex, chain: &[u64], slots: usize) -> Vec<u32> {
     lengths
 }
 
-/// A chain of a family: the first `shared` blocks are the family's, the others its own.
+/// Returns a chain of a family: the first `shared` blocks are the family's, the others its own.
 fn chain(family: u64, shared: u64, own: u64, length: u64) -> Vec<u64> {
     let block = |last: &mut u64, at: u64| {
         let own = if at < shared { 0 } else { own + 1 };
@@ -186,7 +186,7 @@ fn a_chain_longer_than_a_lane_keeps_its_beginning() {
     assert_eq!(found(&index, &chain(1, 0, 0, 100), 4), [0, 0, 0, 5]);
 }
 
-/// Two prompts of six blocks, of which they share four; both slots were sent both.
+/// Returns two prompts of six blocks, of which they share four; both slots were sent both.
 fn two_branches_on_two_slots() -> (PrefixIndex, [Vec<u64>; 2]) {
     let mut index = PrefixIndex::new(100, MemoryBudget::new(PLENTY));
     let branches = [0, 1].map(|own| chain(1, 4, own, 6));

@@ -1,4 +1,4 @@
-//! Slots, shards, events and the capacity that models share.
+//! Tests of slots, shards, events and the capacity that models share.
 
 use super::*;
 
@@ -78,7 +78,8 @@ fn cache_events_update_the_prediction() {
     assert_eq!((longest(&[1]), prefixes.held(slots[0])), (0, 0));
 }
 
-/// INV-7: at every record the models of a backend hold at most what one of them might alone.
+/// INV-7: at every record the models of a backend together hold at most the capacity of a single
+/// one.
 #[test]
 fn models_of_a_backend_share_its_capacity() {
     let cache = Arc::new(EngineCache::default());
@@ -110,7 +111,7 @@ fn models_of_a_backend_share_its_capacity() {
     record(1, 50..100);
     record(2, 0..50);
     assert_eq!(held(), [40, 53, 7]);
-    // A longer prompt than all of it, and a model that leaves.
+    // A prompt longer than the capacity, and a model that leaves.
     let long: Vec<u64> = (1..500).collect();
     models[2].record(slots[2], &long, KEPT);
     assert_eq!(held(), [40, 53, 7]);

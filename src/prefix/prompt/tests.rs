@@ -1,4 +1,4 @@
-//! Prompts cut into blocks: `max_blocks` cuts the chain and nothing else, in every layout.
+//! Tests of prompts cut into blocks: `max_blocks` cuts the chain and nothing else, in every layout.
 
 use proptest::prelude::*;
 

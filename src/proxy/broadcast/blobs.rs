@@ -1,6 +1,6 @@
-//! `/api/blobs/{digest}`: files of a model that is to be created. An upload passes to all backends as it comes:
-//! parts of 64 KiB, a few of them per backend, at the speed of the slowest. The end of the body is sent only
-//! after the digest was found right, so that no backend keeps a broken file.
+//! `/api/blobs/{digest}`: files of a model that is to be created. An upload passes to all backends
+//! as it comes: parts of 64 KiB, a few of them per backend, at the speed of the slowest. The end of
+//! the body is sent only after the digest was found right, so that no backend keeps a broken file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +30,9 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
 
-/// Parts of an upload that wait for one backend.
+/// The maximum number of parts of an upload that wait for one backend.
 const WAITING_PARTS: usize = 4;
 
-/// A part of an upload.
 #[derive(Debug, Clone)]
 enum Part {
     Bytes(Bytes),
@@ -113,7 +112,7 @@ fn digest_of(path: &str) -> Result<String, OwnError> {
     })
 }
 
-/// The length that the head announces; files that come in chunks are counted as they come.
+/// Refuses a file by the length in its head; chunked files are counted as they come.
 fn refuse_too_large(ctx: &RequestContext) -> Result<(), OwnError> {
     match ctx.body_length {
         BodyLength::Known(bytes) | BodyLength::Framed(Some(bytes)) => check_size(ctx, bytes),
@@ -130,16 +129,16 @@ fn check_size(ctx: &RequestContext, bytes: u64) -> Result<(), OwnError> {
     Err(OwnError::new(ErrorCode::BodyTooLarge, message).closing())
 }
 
-/// Why an upload ended before its last part.
+/// The reason why an upload ended before its last part.
 enum UploadError {
     Body(BodyError),
     TooLarge(OwnError),
     WrongDigest,
-    /// No backend takes any more of it.
+    /// No backend takes any more of the upload.
     AllFailed(Vec<TargetEnd>),
 }
 
-/// Sends the client's body to all backends; returns how it ended on each.
+/// Sends the client's body to all backends, and returns the end on each.
 async fn tee(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -243,7 +242,7 @@ impl Upload {
         Self { parts, tasks, count: targets.len() }
     }
 
-    /// Sends a part to every backend that still takes it; returns whether there is one.
+    /// Sends a part to every backend that still takes it; returns whether any does.
     async fn send(&mut self, part: &Part) -> bool {
         let mut is_taken = false;
         for sender in &self.parts {
@@ -268,7 +267,7 @@ impl Upload {
     }
 }
 
-/// One backend's exchange. Where the parts end without [`Part::End`], the connection breaks off.
+/// Runs one backend's exchange. If the parts end without [`Part::End`], the connection breaks off.
 async fn pass_on(
     connector: &Connector,
     backend: &Backend,

@@ -1,4 +1,4 @@
-//! A command as its body words it, and as each backend gets it.
+//! A command as the client sent it, and as each backend gets it.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -10,12 +10,11 @@ use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::twins;
 
-/// A command.
 pub(super) struct Command {
     pub(super) kind: ModelCommand,
-    /// The model that it makes or changes, as the client calls it.
+    /// The model that the command makes or changes, by the client's name.
     pub(super) model: String,
-    /// Whether the client reads progress as it comes.
+    /// True if the client reads progress as it comes.
     pub(super) is_streaming: bool,
     original: Bytes,
     body: Value,
@@ -25,7 +24,7 @@ impl Command {
     /// Reads the body of a command.
     ///
     /// # Errors
-    /// When it is no JSON object, names no model, or one that the client's key may not use.
+    /// When it is no JSON object, names no model, or names one that the client's key may not use.
     pub(super) fn read(
         ctx: &RequestContext,
         kind: ModelCommand,
@@ -56,17 +55,17 @@ impl Command {
         Ok(Self { kind, model, is_streaming, original, body })
     }
 
-    /// Whether engines report progress of it.
+    /// Returns whether engines report the command's progress.
     pub(super) fn has_progress(&self) -> bool {
         matches!(self.kind, ModelCommand::Pull | ModelCommand::Push | ModelCommand::Create)
     }
 
-    /// Whether it is enough that the backends that have the model do it.
+    /// Returns whether only the backends that have the model must succeed.
     pub(super) fn may_miss(&self) -> bool {
         matches!(self.kind, ModelCommand::Copy | ModelCommand::Delete)
     }
 
-    /// The model that the lists show, or no longer show, once it is done.
+    /// The model that the lists show, or no longer show, after the command.
     pub(super) fn result(&self) -> Option<&str> {
         match self.kind {
             ModelCommand::Copy => self.body.get("destination")?.as_str(),
@@ -74,8 +73,9 @@ impl Command {
         }
     }
 
-    /// The body for a backend: the client's bytes, unless the backend has another name for a model, or the
-    /// client wants no progress. Engines always report it, because a backend that reports nothing has failed.
+    /// The body for a backend: the client's bytes, unless the backend has another name for a model,
+    /// or the client wants no progress. Progress is always requested, because a backend that
+    /// reports nothing has failed.
     pub(super) fn body_for(&self, fleet: &Topology, backend: &Backend) -> Bytes {
         let mut body = self.body.clone();
         let Some(fields) = body.as_object_mut() else { return self.original.clone() };
@@ -95,10 +95,11 @@ impl Command {
     }
 }
 
-/// Whether the model that is made comes from `from`, or from files that were uploaded, where a limited key makes it.
+/// Checks that a limited key makes a model from `from`, or from uploaded files.
 ///
 /// # Errors
-/// When older engines would read another model, or a file of theirs, from a field that is not read here.
+/// When an older engine would read another model, or one of its files, from a field that is not
+/// read here.
 fn check_origin(body: &Value) -> Result<(), OwnError> {
     let unread = ["modelfile", "path"].into_iter().find(|field| body.get(field).is_some());
     let Some(field) = unread else { return Ok(()) };
@@ -107,7 +108,7 @@ fn check_origin(body: &Value) -> Result<(), OwnError> {
     Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some(field)))
 }
 
-/// The fields that name models, the first of which must be there.
+/// The fields that name models. The first one is required.
 fn names(kind: ModelCommand, body: &Value) -> Vec<&'static str> {
     match kind {
         ModelCommand::Copy => vec!["source", "destination"],
@@ -119,7 +120,7 @@ fn names(kind: ModelCommand, body: &Value) -> Vec<&'static str> {
     }
 }
 
-/// The fields that name models which backends have already.
+/// The fields that name models already on the backends.
 fn existing(kind: ModelCommand) -> &'static [&'static str] {
     match kind {
         ModelCommand::Pull => &[],
@@ -129,7 +130,7 @@ fn existing(kind: ModelCommand) -> &'static [&'static str] {
     }
 }
 
-/// The backend's name for a model that the configuration gives another name.
+/// The backend's name for a model, if the configuration gives it another one.
 fn own_name<'a>(fleet: &'a Topology, backend: &Backend, name: &str) -> Option<&'a str> {
     let model = fleet.model(fleet.model_id(name)?)?;
     let row = model.serving.iter().find(|row| row.id == backend.state.id)?;

@@ -1,6 +1,6 @@
-//! One exchange with one backend of a broadcast: a separate connection, the body sent in parts, the response
-//! read in parts, each within a timeout. Dropping it closes the connection, by which an engine notices that
-//! no client waits any more.
+//! One exchange with one backend of a broadcast: a separate connection, the body sent in parts, the
+//! response read in parts, each within a timeout. Dropping it closes the connection, which shows
+//! the engine that no client waits any more.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::REQUEST_ID;
 
-/// The most bytes of a line of progress, and of an error.
+/// The maximum number of bytes in a line of progress, or in an error.
 const LINE_LIMIT: usize = 256 * 1024;
 
-/// Why an exchange failed.
+/// The reason why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeFailure {
     #[error("{}", .0.text())]
@@ -37,15 +37,15 @@ pub(super) enum ExchangeFailure {
     MemoryFull,
 }
 
-/// What every backend of a broadcast is sent.
+/// The request that every backend of a broadcast gets.
 #[derive(Debug, Clone)]
 pub(super) struct EngineRequest {
     pub(super) method: Method,
     /// The path below the backend's base path.
     pub(super) path: String,
-    /// The length of the body; `None` where it is not known, so that it is sent in chunks.
+    /// The length of the body; `None` if it is not known and the body is sent in chunks.
     pub(super) length: Option<usize>,
-    /// The client's credential, for backends that receive those.
+    /// The client's credential, for backends that receive it.
     pub(super) authorization: Option<HeaderValue>,
     pub(super) request_id: HeaderValue,
     /// The longest wait for progress.
@@ -98,7 +98,6 @@ impl EngineRequest {
     }
 }
 
-/// An exchange.
 pub(super) struct EngineExchange {
     session: HttpSession,
     timeout: Duration,
@@ -134,7 +133,7 @@ impl EngineExchange {
         Ok(self.session.get_status().map_or(0, |status| status.as_u16()))
     }
 
-    /// The whole body of the response.
+    /// Reads the whole body of the response.
     pub(super) async fn read_all(
         &mut self,
         limit: usize,
@@ -152,7 +151,8 @@ impl EngineExchange {
         Ok(self.read.split().freeze())
     }
 
-    /// The next line of the response that is not empty, without its end; `None` after the last one.
+    /// The next line of the response that is not empty, without its line end; `None` after the last
+    /// one.
     pub(super) async fn next_line(&mut self) -> Result<Option<Bytes>, ExchangeFailure> {
         loop {
             while let Some(end) = memchr::memchr(b'\n', &self.read) {

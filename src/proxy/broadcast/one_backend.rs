@@ -1,4 +1,4 @@
-//! A small request of penstock's own to one backend, for a client that waits.
+//! A small request that penstock itself sends to one backend, while a client waits.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -12,17 +12,17 @@ use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 
-/// Why a backend did not do it.
+/// The reason why a backend did not carry out a request.
 #[derive(Debug)]
 pub(in crate::proxy) struct Refused {
-    /// The engine's status, where it responded with one.
+    /// The engine's status, if it responded with one.
     pub(in crate::proxy) status: Option<u16>,
     pub(in crate::proxy) text: String,
 }
 
 impl Refused {
-    /// The end of an attempt that was refused; `message` is for the client. An engine's 4xx is about the request, and
-    /// says nothing about the engine.
+    /// The end of an attempt that was refused; `message` is for the client. An engine's 4xx is
+    /// about the request, and says nothing about the engine.
     pub(in crate::proxy) fn to_end(&self, message: String) -> AttemptEnd {
         let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
         AttemptEnd::Own {
@@ -32,11 +32,11 @@ impl Refused {
     }
 }
 
-/// Posts `body` to a path of an attempt's backend, and returns the response, within its timeout of the first token: loading a model takes as
-/// long as the first request to it.
+/// Posts `body` to a path of an attempt's backend, and returns the response. It has the timeout of
+/// the first token: loading a model takes as long as the first request to it.
 ///
 /// # Errors
-/// [`Refused`] when the backend did not do it.
+/// [`Refused`] when the backend did not carry out the request.
 pub(in crate::proxy) async fn post(
     proxy: &Proxy,
     ctx: &RequestContext,

@@ -1,6 +1,6 @@
-//! The merged progress of a command: the lines of all backends in the order they come, each with the name of its
-//! backend. A failure of one backend is a line without `error` until all have ended, because clients stop at the
-//! first `error` and so would end the others.
+//! The merged progress of a command: the lines of all backends in the order they come, each with
+//! the name of its backend. A failure of one backend is a line without `error` until all have
+//! ended, because clients stop at the first `error` and so would end the others.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::upstream::connect::Connector;
 
 pub(super) const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// Reports that wait for a client that reads slowly.
+/// The maximum number of reports that wait for a slow client.
 const WAITING_REPORTS: usize = 16;
 
 /// The running tasks of a command.
@@ -33,7 +33,7 @@ pub(super) struct Progress {
     reports: mpsc::Receiver<Report>,
     ends: Vec<Option<TargetEnd>>,
     has_started: bool,
-    /// Dropping it ends the tasks.
+    /// Dropping this set ends the tasks.
     _tasks: JoinSet<()>,
 }
 
@@ -51,12 +51,13 @@ impl Progress {
         Self { names, reports, ends, has_started: false, _tasks: tasks }
     }
 
-    /// Whether the client has the head of a stream.
+    /// Returns whether the client has the head of a stream.
     pub(super) fn has_started(&self) -> bool {
         self.has_started
     }
 
-    /// Waits for all backends, and writes their progress if `is_streaming`. `None` once the client has left.
+    /// Waits for all backends, and writes their progress if `is_streaming`. Returns `None` once the
+    /// client has left.
     pub(super) async fn run(
         &mut self,
         session: &mut Session,
@@ -104,7 +105,8 @@ impl Progress {
         Some(line)
     }
 
-    /// Records how it ended on a backend; returns the line that says so, once others have been written.
+    /// Records the end on a backend. Returns the line that reports it, once others have been
+    /// written.
     fn end_of(&mut self, number: usize, end: TargetEnd) -> Option<Value> {
         let name = self.names.get(number)?;
         let status = match &end {
@@ -116,7 +118,7 @@ impl Progress {
     }
 }
 
-/// Sends what is buffered; false where the client left, or took nothing for `limit`.
+/// Sends the buffered bytes. Returns false if the client left, or took nothing for `limit`.
 async fn is_flushed(client: &Client, limit: Duration) -> bool {
     let flushed = tokio::time::timeout(limit, poll_fn(|cx| client.poll_flush(cx))).await;
     matches!(flushed, Ok(Ok(())))

@@ -1,4 +1,4 @@
-//! The part of a command that one backend does.
+//! The part of a command that one backend carries out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::verdict::TargetEnd;
 use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 
-/// The most bytes of an engine's error that a client is shown.
+/// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;
 
-/// What a task reports, with the number of its backend.
+/// A report of a task, with the number of its backend.
 #[derive(Debug)]
 pub(super) enum Report {
     /// A line of progress: a JSON object.
@@ -24,18 +24,18 @@ pub(super) enum Report {
     Ended(usize, TargetEnd),
 }
 
-/// What one backend is to do.
+/// The task of one backend.
 pub(super) struct TargetTask {
     pub(super) backend: Backend,
     pub(super) request: EngineRequest,
     pub(super) body: Bytes,
     pub(super) connect_timeout: Duration,
-    /// Whether the engine reports progress, and success in its last line.
+    /// True if the engine reports progress, and success in its last line.
     pub(super) has_progress: bool,
 }
 
 impl TargetTask {
-    /// Does it, and reports the progress and the end as backend `number`.
+    /// Runs the task, and reports the progress and the end as backend `number`.
     pub(super) async fn run(
         self,
         connector: Arc<Connector>,

@@ -1,4 +1,4 @@
-//! Which backends a command of an Ollama client goes to, and whether the client may give it.
+//! The backends that a command of an Ollama client goes to, and the client's right to give it.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use crate::fleet::{Backend, Health, Topology};
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 
-/// The field that names one backend; `backend` in the query does, too.
+/// The field that names one backend; so does `backend` in the query.
 const BACKEND_FIELD: &str = "x-penstock-backend";
 
-/// Whether the client may manage models.
+/// Checks that the client may manage models.
 ///
 /// # Errors
 /// When neither the configuration nor its key allows it.
@@ -54,7 +54,8 @@ pub(super) fn choose<'a>(
     Ok(all)
 }
 
-/// Whether a backend can be sent a command; one that is down has failed it without being tried.
+/// Returns whether a backend can be sent a command. One that is down fails the command without
+/// being tried.
 pub(super) fn is_up(backend: &Backend) -> bool {
     backend.state.status() != Health::Unhealthy
 }

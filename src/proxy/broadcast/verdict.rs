@@ -1,10 +1,10 @@
-//! What a broadcast comes to: how it ended on each backend, and what the client learns of it.
+//! The result of a broadcast: the end on each backend, and the response for the client.
 
-/// How it ended on one backend.
+/// The end of a command on one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TargetEnd {
     Done,
-    /// It failed; `status` is the engine's, where it responded with one.
+    /// The command failed; `status` is the engine's, if it responded with one.
     Failed {
         status: Option<u16>,
         text: String,
@@ -17,19 +17,19 @@ impl TargetEnd {
     }
 }
 
-/// What it comes to.
+/// The result over all backends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Done,
-    /// On some backends, or on none.
+    /// At least one backend failed; others may have succeeded.
     Failed {
         status: u16,
         text: String,
     },
 }
 
-/// The verdict over all backends, by name. `may_miss`: it is enough that the backends that have the model did
-/// it.
+/// Judges the ends on all backends, by name. `may_miss`: only the backends that have the model must
+/// succeed.
 pub(super) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
     let done: Vec<&str> =
         ends.iter().filter(|(_, end)| *end == TargetEnd::Done).map(|(name, _)| *name).collect();
@@ -54,8 +54,8 @@ pub(super) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
     if !done.is_empty() {
         message += &format!(" (done on {})", done.join(", "));
     }
-    // A status of the engines stands only where it is that of all backends; a part that is done makes the
-    // rest this side's failure.
+    // The engines' status is used only if all backends share it: once a part is done, the failure
+    // of the rest is penstock's own.
     let is_common = done.is_empty() && failed.iter().all(|(_, status, _)| *status == first);
     let status = first.filter(|status| is_common && (400..600).contains(status));
     Verdict::Failed { status: status.unwrap_or(502), text: message }

@@ -1,5 +1,6 @@
-//! What an engine keeps for a client, on paths that are forwarded unread: conversations and responses, named in the
-//! path or in the body. Those of another key are not found, as on penstock's own paths.
+//! The conversations and responses that an engine keeps for a client, on paths that are forwarded
+//! unread. They are named in the path or in the body. Those of another key are not found, as on
+//! penstock's own paths.
 
 use http::Method;
 use pingora::http::RequestHeader;
@@ -12,20 +13,20 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::request_body::scan_error;
 use crate::scan::StoredIds;
 
-/// What a request names, or makes, of that.
+/// The kept items that a request names or makes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// The conversation it belongs to.
+    /// The conversation that the request belongs to.
     pub(super) conversation: Option<Box<[u8]>>,
-    /// Whether the engine keeps what it makes.
+    /// True if the engine keeps what the request makes.
     pub(super) is_made: bool,
 }
 
 impl Kept {
-    /// What a request is about. Without client keys everything is everybody's.
+    /// Reads the kept items of a request. Without client keys every client may use all of them.
     ///
     /// # Errors
-    /// When it names what is another client's, or its body could name two.
+    /// When the request names another client's item, or its body could name two.
     pub(super) fn of(
         proxy: &Proxy,
         ctx: &RequestContext,
@@ -51,12 +52,12 @@ impl Kept {
     }
 }
 
-/// The ids in a path, decoded; empty where it has none.
+/// The ids in a path, decoded; empty if it has none.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PathIds {
     response: String,
     conversation: String,
-    /// Whether a POST to it makes what it lists.
+    /// True if a POST to the path makes what it lists.
     makes: bool,
 }
 

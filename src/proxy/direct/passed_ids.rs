@@ -1,6 +1,6 @@
-//! Stored responses and conversations across an upgrade: clients go on with them, so that the new process must know
-//! which backend has them and whose they are. It gets what is known when it takes over, and afterwards what the old
-//! process learns from the requests that it still serves.
+//! Stored responses and conversations across an upgrade: clients go on with them, so the new
+//! process must know their backends and owners. It gets the known ids when it takes over, and
+//! afterwards those that the old process learns from the requests that it still serves.
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -10,27 +10,27 @@ use crate::fleet::{Backend, BackendId};
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
 
-/// The most ids that are passed on at once, the newest ones.
+/// The maximum number of ids that are passed on at once, the newest ones.
 const MOST_PASSED: usize = 131_072;
-/// Ids that wait to be passed on.
+/// The maximum number of ids that wait to be passed on.
 const WAITING: usize = 4096;
 
-/// Ids, with the backends that have what they stand for.
+/// Ids of responses and conversations, with the backends that hold these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RememberedIds {
     /// Name, URL and engine of each backend.
     backends: Vec<[String; 3]>,
-    /// A hash of each id, the position of its backend, and what identifies the key it belongs to; the oldest first.
+    /// A hash of each id, the position of its backend, and the hash of the owner; the oldest first.
     ids: Vec<(u64, usize, Option<u64>)>,
 }
 
 impl RememberedIds {
-    /// How many they are.
+    /// The number of ids.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -41,7 +41,7 @@ impl RememberedIds {
 pub struct LaterIds(mpsc::Receiver<Learned>);
 
 impl LaterIds {
-    /// The next ones; `None` when this process ends.
+    /// The next ids; `None` when this process ends.
     pub async fn next(&mut self, proxy: &Proxy) -> Option<RememberedIds> {
         let first = self.0.recv().await?;
         let mut all = vec![first];
@@ -53,14 +53,15 @@ impl LaterIds {
 }
 
 impl Proxy {
-    /// The ids of stored responses and conversations that are known, and those that are learned from now on.
+    /// The ids of stored responses and conversations known now, and those learned from now on.
     pub fn pass_ids_on(&self) -> (RememberedIds, LaterIds) {
-        // Followed first: none may be learned between the two.
+        // Followed first: no id may be learned between the two.
         let later = self.response_ids.follow(WAITING);
         (self.describe_ids(&self.response_ids.newest(MOST_PASSED)), LaterIds(later))
     }
 
-    /// Continues with the ids of another process, as far as their backends are known here. Returns of how many.
+    /// Continues with the ids of another process whose backends are known here. Returns their
+    /// number.
     pub fn restore_ids(&self, ids: &RememberedIds) -> usize {
         let generation = self.generation();
         let topology = generation.fleet.topology();
@@ -98,7 +99,7 @@ impl Proxy {
     }
 }
 
-/// What makes a backend the same in another process.
+/// The identity of a backend across processes: name, URL and engine.
 pub(in crate::proxy) fn identity_of(backend: &Backend) -> [String; 3] {
     let config = &backend.config;
     [config.name.clone(), config.url.to_string(), config.engine.name().to_owned()]

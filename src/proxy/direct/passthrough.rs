@@ -1,5 +1,5 @@
-//! Requests for paths that `routing.passthrough` forwards: to one backend, or to a backend of the model
-//! that the body or the query names. The body is forwarded as it came.
+//! Requests for paths that `routing.passthrough` forwards: to one backend, or to a backend of the
+//! model that the body or the query names. The body is forwarded as it came.
 
 use http::Method;
 use pingora::http::RequestHeader;
@@ -58,7 +58,7 @@ pub(crate) async fn serve_passthrough(
     }
 }
 
-/// The error of a backend with as many requests in flight as it may have.
+/// The error of a backend at its limit of requests in flight.
 pub(crate) fn is_busy(name: &str) -> OwnError {
     let message = format!("Backend '{name}' is at its limit of requests in flight");
     OwnError::new(ErrorCode::AllBackendsBusy, message)
@@ -87,7 +87,8 @@ pub(crate) fn decide_by_name(
     })
 }
 
-/// The request with the model it is for: named in the body, the query or the path, else the default.
+/// The request with the model it is for: named in the body, the query or the path, else the
+/// default.
 ///
 /// # Errors
 /// When there is none, or the client's key may not use it.
@@ -124,7 +125,7 @@ pub(crate) fn by_model(
     Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
 }
 
-/// Whether a request deletes a model: fine-tuned ones are deleted at OpenAI's path.
+/// Returns whether a request deletes a model: fine-tuned ones are deleted at OpenAI's path.
 pub(crate) fn deletes_model(head: &RequestHeader) -> bool {
     let mut parts = head
         .uri

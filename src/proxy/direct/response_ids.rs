@@ -1,6 +1,7 @@
-//! Which backend holds which stored response or conversation, and for whom it was made, learned from the responses that
-//! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: without client
-//! keys all backends are queried then. With keys it is not found, since it may be another client's.
+//! The backend and the owner of each stored response or conversation, learned from the responses
+//! that pass. New ids evict the oldest, so an id that is missing here may still exist: without
+//! client keys all backends are queried then. With keys it is not found, since it may be another
+//! client's.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -17,12 +18,13 @@ use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
 
 /// The backends of stored responses.
-// The lock is taken at the end of a stored response and for requests that name one, never for others.
+// The lock is taken at the end of a stored response and for requests that name one, never for
+// others.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseIds {
     known: Mutex<Known>,
     evicted: AtomicU64,
-    /// Who gets to know what is learned, once another process takes over.
+    /// The sender of newly learned ids to the process that takes over.
     successor: OnceLock<mpsc::Sender<Learned>>,
 }
 
@@ -32,7 +34,7 @@ struct Maker {
     owner: KeyOwner,
 }
 
-/// What was learned of one id.
+/// The backend and the owner learned for one id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Learned {
     /// A hash of the id.
@@ -43,25 +45,25 @@ pub(super) struct Learned {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By a hash of the id: a collision costs one request to the wrong backend.
+    /// The makers by a hash of the id: a collision costs one request to the wrong backend.
     makers: HashMap<u64, Maker>,
     oldest_first: VecDeque<u64>,
 }
 
 impl ResponseIds {
-    /// Records that a backend made a response for a client. At most `limit` are kept.
+    /// Records that a backend made a response for a client. At most `limit` ids are kept.
     pub(crate) fn learn(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
         self.keep(Learned { id: xxh3_64(id), backend, owner }, limit);
     }
 
-    /// Records the same of an id by its hash.
+    /// Records the same for the hash of an id.
     pub(super) fn keep(&self, learned: Learned, limit: usize) {
         if limit == 0 {
             return;
         }
         let Learned { id, backend, owner } = learned;
         if let Some(successor) = self.successor.get() {
-            // Where that one does not keep up, it forgets some.
+            // A successor that does not keep up misses some.
             _ = successor.try_send(learned);
         }
         let mut known = self.known.lock();
@@ -76,8 +78,8 @@ impl ResponseIds {
         }
     }
 
-    /// Records that a client uses a conversation, which it may have made without penstock: the first to use it
-    /// owns it. At most `limit` ids are kept.
+    /// Records that a client uses a conversation, which it may have made without penstock: the
+    /// first to use it owns it. At most `limit` ids are kept.
     pub(crate) fn claim(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
         let is_known = self.known.lock().makers.contains_key(&xxh3_64(id));
         if !is_known {
@@ -88,7 +90,7 @@ impl ResponseIds {
     /// The backend that has a conversation, as far as it is known; an empty id names none.
     ///
     /// # Errors
-    /// When it is another client's.
+    /// When the conversation is another client's.
     pub(crate) fn backend_of_conversation(
         &self,
         id: &[u8],
@@ -107,8 +109,8 @@ impl ResponseIds {
     /// The backend that made a response, as far as it is known; an empty id names none.
     ///
     /// # Errors
-    /// When the response was made for another client, or, where there are keys, it is not known for whom: the
-    /// same error as for one that does not exist.
+    /// When the response was made for another client, or, if there are keys, its owner is not
+    /// known: the same error as for one that does not exist.
     pub(crate) fn backend_of(
         &self,
         id: &[u8],
@@ -127,7 +129,7 @@ impl ResponseIds {
         }
     }
 
-    /// The newest of all that is known, at most so many, the oldest of them first.
+    /// The newest known ids, at most `most`, the oldest of them first.
     pub(super) fn newest(&self, most: usize) -> Vec<Learned> {
         let known = self.known.lock();
         let skipped = known.oldest_first.len().saturating_sub(most);
@@ -139,7 +141,8 @@ impl ResponseIds {
         all.collect()
     }
 
-    /// What is learned from now on; nothing where another has it already.
+    /// The receiver of the ids learned from now on; it gets nothing if there is another one
+    /// already.
     pub(super) fn follow(&self, room: usize) -> mpsc::Receiver<Learned> {
         let (sender, receiver) = mpsc::channel(room);
         let is_first = self.successor.set(sender).is_ok();
@@ -147,12 +150,12 @@ impl ResponseIds {
         receiver
     }
 
-    /// How many ids are known.
+    /// The number of known ids.
     pub(crate) fn len(&self) -> usize {
         self.known.lock().makers.len()
     }
 
-    /// How many made room for others.
+    /// The number of evicted ids.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Ollama's `/api/show`: the response of an Ollama backend that has the model, as it comes; for a model of other
-//! engines one made of what discovery knows.
+//! Ollama's `/api/show`: the response of an Ollama backend that has the model, as it comes. For a
+//! model of other engines, it is made of what discovery knows.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn unavailable(name: &str) -> OwnError {
     OwnError::new(ErrorCode::NoHealthyBackend, message)
 }
 
-/// What is to be shown.
+/// The model to show.
 struct Requested {
     /// The name in the request.
     name: String,
@@ -102,7 +102,7 @@ impl Requested {
         Ok(Self { name: name.to_owned(), id, body })
     }
 
-    /// The body with the backend's name for the model, where that differs from the client's.
+    /// The body with the backend's name for the model, if that differs from the client's.
     fn body_for(&self, row: &Serving) -> Option<Bytes> {
         let field = if self.body.get("model").is_some() { "model" } else { "name" };
         if self.body.get(field).and_then(Value::as_str) == Some(row.adapter_name()) {
@@ -114,7 +114,8 @@ impl Requested {
     }
 }
 
-/// The Ollama backends of a model that can be queried, with the numbers of their rows; the least busy first.
+/// The Ollama backends of a model that can be queried, with the numbers of their rows; the least
+/// busy first.
 fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
     let is_usable = |row: &Serving| {
         matches!(row.state.status(), Health::Healthy | Health::Unknown | Health::Draining)

@@ -1,6 +1,6 @@
-//! Stored responses of OpenAI's Responses API: `GET` and `DELETE /v1/responses/{id}`, its `cancel` and
-//! its `input_items`. Only the backend that made a response has it, and only the key it was made for may
-//! read it, as far as that is remembered.
+//! Stored responses of OpenAI's Responses API: `GET` and `DELETE /v1/responses/{id}`, its `cancel`
+//! and its `input_items`. Only the backend that made a response has it, and only the key it was
+//! made for may read it, as far as that is remembered.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
 
-/// Serves a request for a stored response from the backend that made it, or, where that is not known,
+/// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.
 pub(crate) async fn serve_stored(
     proxy: &Proxy,
@@ -53,7 +53,7 @@ pub(crate) async fn serve_stored(
             Some(end) => return end_directly(proxy, session, ctx, end).await,
         }
         if last_failure.is_some() && owner == Some(*backend) {
-            // Others do not have it: their 404 would say that it is gone.
+            // The other backends do not have it: their 404 would say that it is gone.
             break;
         }
     }
@@ -63,7 +63,8 @@ pub(crate) async fn serve_stored(
     }
 }
 
-/// Why no backend was queried: none is up, or none stores responses, so that there is no such response.
+/// The error when no backend was queried: none is up, or none stores responses, so that there is no
+/// such response.
 fn unserved(fleet: &Topology, id: &str) -> OwnError {
     let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
     let may_be_stored = rows.any(|row| row.native_operations.contains(Operation::Responses));

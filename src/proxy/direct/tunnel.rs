@@ -1,4 +1,4 @@
-//! Requests to switch protocols (`Upgrade`): which ones there are, and where they go.
+//! Requests to switch protocols (`Upgrade`): their detection and their forwarding.
 
 use http::Method;
 use http::header::{self, HeaderValue};
@@ -21,12 +21,12 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::reserved::Decided;
 use crate::routing::Way;
 
-/// The only protocol that clients are connected through to: past it, a client would speak to the engine with
-/// penstock's own key.
+/// The only protocol that clients may switch to: with another one, a client would speak to the
+/// engine with penstock's own key.
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// The protocol that the client asks to switch to, which is a WebSocket's; `None` for an ordinary request, which one
-/// with another protocol or a list of several is as well.
+/// Returns the WebSocket protocol if the client requests a switch to it. A request with another
+/// protocol, or a list of several, is an ordinary one.
 pub(crate) fn requested_websocket(head: &RequestHeader) -> Option<HeaderValue> {
     if head.method != Method::GET || head.version != http::Version::HTTP_11 {
         return None;
@@ -80,7 +80,7 @@ pub(crate) async fn serve_tunnel(
     }
 }
 
-/// The backend, and the permit there; no error when the client is gone.
+/// Reserves the backend, and returns its permit; the error is `None` if the client is gone.
 fn reserve(
     proxy: &Proxy,
     session: &Session,

@@ -1,5 +1,5 @@
-//! One call of an ensemble before the final one: a request like any other, made for a client whose response
-//! it is not. Its response is read whole and becomes text.
+//! One call of an ensemble before the final one: a request like any other, except that its response
+//! does not go to the client. The response is read whole and becomes text.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ use crate::scan::Usage;
 use crate::units::Timestamp;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 
-/// Why a call has no text, as the client would get it.
+/// The reason why a call has no text, as the client would get it.
 pub(super) enum CallFailure {
     /// An engine's own error.
     Held(HeldResponse, Outcome),
     Own(OwnError),
 }
 
-/// How a call ended.
+/// The report of a call that has ended.
 pub(super) struct CallReport {
     pub(super) call: EnsembleCall,
     pub(super) text: Result<HeldText, CallFailure>,
@@ -59,12 +59,12 @@ pub(super) struct Call {
     call: EnsembleCall,
     ctx: RequestContext,
     request: ScannedRequest,
-    /// Whether a backend has limited its rate. Only one other is tried then.
+    /// True if a backend has limited the call's rate. Only one other is tried then.
     has_met_limit: bool,
 }
 
 impl Call {
-    /// A call for the client of `ctx`, that ends at `deadline` at the latest.
+    /// A call for the client of `ctx`, which ends at `deadline` at the latest.
     ///
     /// # Errors
     /// When the client's key may not use the model.
@@ -105,7 +105,7 @@ impl Call {
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 
-    /// Decides where the call goes first: to none of `used`, while another backend can take it.
+    /// Decides the first backend of the call: none of `used`, while another backend can take it.
     pub(super) fn place(
         &mut self,
         proxy: &Proxy,

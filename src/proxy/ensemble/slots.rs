@@ -1,4 +1,4 @@
-//! How many ensembles run, and how they ended. An ensemble costs seven calls, so it has limits: for all
+//! The counts and limits of ensembles. An ensemble costs seven calls, so it has limits: for all
 //! clients together and for each key.
 
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::routing::EnsembleStage;
 
-/// When a client should try again: an ensemble takes its time.
+/// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How an ensemble ended.
+/// The end of an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::proxy) enum EnsembleEnd {
     /// The client got a response of the model.
@@ -25,7 +25,7 @@ pub(in crate::proxy) enum EnsembleEnd {
     Failed,
     /// The client left.
     Cancelled,
-    /// It would have been one too many.
+    /// A limit was reached.
     Refused,
 }
 
@@ -36,7 +36,7 @@ const ENDS: [(EnsembleEnd, &str); 4] = [
     (EnsembleEnd::Refused, "refused"),
 ];
 
-/// What ensembles have come to since the start.
+/// The counts of ensembles since the start.
 #[derive(Debug, Default)]
 pub struct EnsembleFigures {
     ends: [AtomicU64; ENDS.len()],
@@ -46,7 +46,7 @@ pub struct EnsembleFigures {
 }
 
 impl EnsembleFigures {
-    /// Ensembles by how they ended.
+    /// The number of ensembles by their end.
     pub fn ends(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.ends.iter().map(|count| count.load(Ordering::Relaxed));
         ENDS.iter().zip(counts).map(|((_, name), count)| (*name, count))
@@ -83,7 +83,7 @@ impl EnsembleFigures {
     }
 }
 
-/// Ensembles in flight by the name of their key; no key stays at 0.
+/// Ensembles in flight by the name of their key. Keys without one are removed.
 type ByKey = Arc<Mutex<HashMap<String, usize>>>;
 
 /// The ensembles in flight.
@@ -96,7 +96,7 @@ pub(in crate::proxy) struct Ensembles {
 }
 
 impl Ensembles {
-    /// Takes a place for the ensemble of a client.
+    /// Takes a slot for the ensemble of a client.
     ///
     /// # Errors
     /// When there are too many, or the client's key may have none.
@@ -135,7 +135,7 @@ fn too_many(message: String) -> OwnError {
     OwnError { retry_after: Some(RETRY_AFTER), ..error }
 }
 
-/// The place of an ensemble among those in flight.
+/// The slot of an ensemble among those in flight.
 #[derive(Debug)]
 pub(super) struct Slot {
     in_flight: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! One stage of an ensemble: its calls at the same time, on as many backends as there are.
+//! One stage of an ensemble: its calls run at the same time, spread over the backends.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,15 +13,15 @@ use crate::proxy::decision::Undecided;
 use crate::proxy::queue::has_queue;
 use crate::routing::RouteError;
 
-/// How a stage ended.
+/// The end of a stage.
 pub(super) enum StageEnd {
     Done(Vec<CallReport>),
     ClientGone,
 }
 
-/// Makes all calls of a stage. Each gets a backend that no other call of the stage has, while there is one.
-/// Where their own calls fill the backends, the rest follows when these are done; where other requests do, they wait in the
-/// queue, if there is one.
+/// Makes all calls of a stage. Each gets a backend that no other call of the stage has, while there
+/// is one. If the stage's own calls fill the backends, the remaining calls follow when these are
+/// done. If other requests fill them, the calls wait in the queue, if there is one.
 pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>) -> StageEnd {
     let mut reports = Vec::with_capacity(calls.len());
     let mut waiting = calls;
@@ -56,7 +56,7 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
                 return StageEnd::ClientGone;
             }
         } else if placed.is_empty() {
-            // There is nothing to wait for here.
+            // Without a queue there is nothing to wait for.
             let ends = saturated.into_iter();
             reports
                 .extend(ends.map(|(call, error)| call.end_without_route(proxy, session, &error)));
@@ -73,12 +73,13 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
     StageEnd::Done(reports)
 }
 
-/// Whether a call that no backend can take now may wait: for the other calls, or in the queue.
+/// Returns whether a call that no backend can take now may wait: for the other calls, or in the
+/// queue.
 fn may_wait(proxy: &Proxy, error: &RouteError) -> bool {
     matches!(error, RouteError::Saturated { .. }) || (error.may_pass() && has_queue(proxy))
 }
 
-/// Runs calls until all are done; `false` where their client has left.
+/// Runs calls until all are done. Returns `false` if their client has left.
 async fn end_all(running: Vec<Running<'_>>, reports: &mut Vec<CallReport>) -> bool {
     let mut is_client_there = true;
     for end in join(running).await {

@@ -1,4 +1,5 @@
-//! `/v1/models` in two shapes: OpenAI's, and Anthropic's with its pages for requests in that dialect.
+//! `/v1/models` in two shapes: OpenAI's, and Anthropic's with its pages for requests in that
+//! dialect.
 
 use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,14 +16,14 @@ use crate::proxy::similar_model::with_similar_model;
 use crate::routing::{Names, RouteError, SplitPoint};
 use crate::units::TokenCount;
 
-/// The models on a page of Anthropic's list, and the most a client may ask for.
+/// The default and the maximum number of models on a page of Anthropic's list.
 const PAGE: usize = 20;
 const MAX_PAGE: usize = 1000;
 
-/// The models and aliases that the client may use, sorted by name. `created`: in seconds since 1970.
+/// The models and aliases that the client may use, sorted by name. `created`: seconds since 1970.
 ///
 /// # Errors
-/// When the query asks for a page that cannot be.
+/// When the query requests an impossible page.
 pub(crate) fn list_models(
     ctx: &RequestContext,
     query: Option<&str>,
@@ -108,8 +109,8 @@ pub(super) fn visible_models<'a>(
     all
 }
 
-/// The longest prompt that a client can rely on under a name: that of the backend with the most
-/// room, and of an alias that splits its requests, of the branch with the least.
+/// The longest prompt that a client can rely on under a name: the longest of the model's backends,
+/// and for an alias that splits its requests, the shortest of its branches.
 fn window_of(names: &Names, topology: &Topology, id: &str, model: &Model) -> Option<TokenCount> {
     let longest = |model: &Model| model.serving.iter().filter_map(|row| row.context_length).max();
     let split = names.split(id, topology).filter(|_| topology.model_id(id).is_none());
@@ -141,7 +142,7 @@ fn anthropic_model(id: &str, window: Option<TokenCount>, created: u64) -> Value 
     })
 }
 
-/// The page of Anthropic's list that a query asks for.
+/// The page of Anthropic's list that a query requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
     limit: Option<usize>,
@@ -168,7 +169,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Which of `names` it shows, and whether there are more in its direction.
+    /// Returns the range of `names` on the page, and whether there are more in its direction.
     fn of(&self, names: &[&str]) -> Result<(Range<usize>, bool), OwnError> {
         let limit = self.limit.unwrap_or(PAGE);
         let find = |id: &str, param| {

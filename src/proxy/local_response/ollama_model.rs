@@ -1,5 +1,5 @@
-//! Ollama's description of a model: its own, kept whole, where an Ollama backend lists it, else one made of
-//! what the other engines report.
+//! Ollama's description of a model: the whole one of an Ollama backend that lists it, else one made
+//! of what the other engines report.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -19,7 +19,7 @@ impl Lists {
         Self(topology.backends.iter().map(|backend| backend.state.pages.listed()).collect())
     }
 
-    /// What the backend of a row lists of its model.
+    /// The item of a row's model in the list of its backend.
     fn item(&self, row: &Serving) -> Option<&Value> {
         self.0.get(usize::from(row.backend))?.get(row.adapter_name())
     }
@@ -30,7 +30,7 @@ pub(crate) struct Described<'a> {
     pub(crate) name: &'a str,
     pub(crate) model: &'a Model,
     pub(crate) lists: &'a Lists,
-    /// In seconds since 1970: the start of penstock.
+    /// The start of penstock, in seconds since 1970.
     pub(crate) created: u64,
 }
 
@@ -44,7 +44,7 @@ impl Described<'_> {
         }
     }
 
-    /// An item of `/api/ps` for one backend that reports nothing of that kind.
+    /// An item of `/api/ps` for a backend that reports none.
     pub(crate) fn loaded_item(&self, row: &Serving, context_length: Option<u32>) -> Value {
         let listed = self.lists.item(row).filter(|item| item.get("digest").is_some());
         let mut item = match listed.and_then(Value::as_object) {
@@ -136,7 +136,8 @@ pub(crate) fn named(item: &Value, name: &str) -> Value {
     item
 }
 
-/// `model_info`, which clients require; the architecture is not known of engines that do not report it.
+/// `model_info`, which clients require; the architecture is unknown if an engine does not report
+/// it.
 fn model_info(item: Option<&Value>, length: Option<u32>) -> Value {
     let number = |at: &str| item.and_then(|item| item.pointer(at)?.as_u64());
     let mut info = Map::new();
@@ -163,7 +164,8 @@ fn to_parameter_size(count: u64) -> String {
     format!("{}.{}{name}", tenths / 10, tenths % 10)
 }
 
-/// The digest of a model whose engine reports none: the same in every process, because clients compare it.
+/// The digest of a model whose engine reports none: the same in every process, because clients
+/// compare it.
 fn digest_of(name: &str) -> String {
     let mut digits = [0; 64];
     hex::write(digest(&SHA256, name.as_bytes()).as_ref(), &mut digits);

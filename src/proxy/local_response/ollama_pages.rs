@@ -1,4 +1,4 @@
-//! Ollama's lists: the models of the fleet, and which of them are in memory. Made from what discovery knows, so
+//! Ollama's lists: the models of the fleet, and those in memory. Made from what discovery knows, so
 //! that no backend is queried for a client and a dead one fails nothing.
 
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ fn is_in_memory(row: &Serving) -> bool {
     row.model_state.residency(now()) == Residency::Resident
 }
 
-/// Adds what another backend has of the same model.
+/// Merges the item of another backend with the same model.
 fn merge(item: &mut Value, other: &Value) {
     let Some(fields) = item.as_object_mut() else { return };
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
@@ -114,7 +114,8 @@ fn merge(item: &mut Value, other: &Value) {
     }
     let longest = number(fields.get("context_length")).max(number(other.get("context_length")));
     fields.insert("context_length".to_owned(), longest.into());
-    // Times of one zone are ordered as text; of others the first one stays within a day of the truth.
+    // Times of one zone are ordered as text; across zones the first one stays within a day of the
+    // truth.
     let later = other.get("expires_at").and_then(Value::as_str);
     let is_later = |known: &Value| known.as_str() < later;
     if later.is_some() && fields.get("expires_at").is_none_or(is_later) {

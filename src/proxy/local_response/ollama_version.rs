@@ -1,11 +1,11 @@
-//! The version of the Ollama API that clients get: the lowest of the Ollama backends, because clients
-//! use what its version has.
+//! The version of the Ollama API that clients get: the lowest of the Ollama backends, because
+//! clients use every feature of the version.
 
 use std::cmp::Reverse;
 
 use crate::fleet::Topology;
 
-/// The version where no Ollama backend has reported one: the first with all APIs that penstock serves.
+/// The version if no Ollama backend has reported one: the first with all APIs that penstock serves.
 pub(crate) const DEFAULT_VERSION: &str = "0.14.0";
 
 /// The lowest version of the Ollama backends.

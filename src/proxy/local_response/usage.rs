@@ -1,5 +1,5 @@
-//! Live usage on the data port (`server.compat`). What it shows lies above the data plane, which only
-//! knows the trait of it.
+//! Live usage on the data port (`server.compat`). The implementation lies above the data plane,
+//! which only knows its trait.
 
 use std::future::poll_fn;
 
@@ -27,8 +27,8 @@ pub trait UsageApi: Send + Sync {
     /// [`UsageRefusal`] when there is nothing to respond with.
     async fn respond(&self, request: UsageRequest<'_>) -> Result<UsageResponse, UsageRefusal>;
 
-    /// Whether any backend is healthy, and a page that says so; with the URLs of the backends only if
-    /// `has_details`.
+    /// Returns whether any backend is healthy, and a page that reports it. The page has the URLs of
+    /// the backends only if `has_details`.
     fn health(&self, has_details: bool) -> (bool, Vec<u8>);
 }
 
@@ -47,12 +47,12 @@ pub enum UsageResponse {
     Stream(Box<dyn EventSource>),
 }
 
-/// Why there is none.
+/// The reason why there is no response.
 #[derive(Debug)]
 pub struct UsageRefusal {
     /// The error.
     pub code: ErrorCode,
-    /// In words.
+    /// The error in words.
     pub message: String,
 }
 
@@ -86,8 +86,8 @@ pub(crate) async fn send_usage(
     }
 }
 
-/// The public health page in the shape of the NOMYO Router; `None` where our own shape is served. Only who may
-/// use the port sees the URLs of its backends.
+/// The public health page in the shape of the NOMYO Router; `None` if penstock's own shape is
+/// served. Only clients that may use the port see the URLs of its backends.
 pub(in crate::proxy) fn health(proxy: &Proxy, ctx: &RequestContext) -> Option<Page> {
     let config = &ctx.generation.config;
     let usage = proxy.usage.get().filter(|_| config.server.compat == Compat::Nomyo)?;
@@ -95,7 +95,6 @@ pub(in crate::proxy) fn health(proxy: &Proxy, ctx: &RequestContext) -> Option<Pa
     Some(Page { status: if is_ok { 200 } else { 503 }, body })
 }
 
-/// Sends a page.
 pub(in crate::proxy) async fn send_page(
     proxy: &Proxy,
     session: &mut Session,

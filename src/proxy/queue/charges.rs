@@ -1,10 +1,11 @@
-//! What the owners of requests that have waited are charged for: first by what is expected, then by what came.
+//! The charges to the owners of requests that have waited: first by the expected cost, then by the
+//! actual one.
 
 use crate::admission::queue::{Charge, Cost};
 use crate::proxy::Proxy;
 use crate::proxy::context::{ModelCharge, RequestRecord};
 
-/// The owner of a request was charged for it in the queue of `model`.
+/// Records that the owner of a request was charged for it in the queue of `model`.
 pub(super) fn charge_owner(
     proxy: &Proxy,
     record: &mut RequestRecord,
@@ -12,13 +13,14 @@ pub(super) fn charge_owner(
     charge: Option<Charge>,
 ) {
     let charge = charge.map(|charge| Box::new(ModelCharge { model, charge }));
-    // No engine has started on a request that waits again.
+    // No engine has started on a request that waits again: its earlier charge is settled at no
+    // cost.
     if let Some(before) = std::mem::replace(&mut record.charge, charge) {
         proxy.queues.of_model(&before.model).settle(&before.charge, Cost::default());
     }
 }
 
-/// Charges the owner of a request with the output that its response had, as far as that is known.
+/// Charges the owner of a request for the output of its response, as far as that is known.
 pub(crate) fn settle_charge(proxy: &Proxy, record: &mut RequestRecord) {
     let Some(charged) = record.charge.take() else { return };
     let counted = record.usage.and_then(|usage| usage.completion_tokens);

@@ -1,4 +1,4 @@
-//! What the client of a stream gets while its request waits for long (`queue.keep_alive`).
+//! The bytes that the client of a stream gets while its request waits long (`queue.keep_alive`).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,13 +16,14 @@ use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
 use crate::units::Timestamp;
 
-/// How long a client may take to read what it gets, when it is its request's turn: the others wait behind it.
+/// The longest time that a client may take to read the bytes once it is its request's turn: the
+/// others wait behind it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The client has left, or does not read.
 pub(super) struct Unsent;
 
-/// Who waits for a decision.
+/// The party that waits for a decision.
 pub(crate) enum Waiter<'a> {
     /// A client's request.
     Request(&'a mut Session),
@@ -40,7 +41,7 @@ impl Waiter<'_> {
     }
 }
 
-/// When the client of one request gets something.
+/// The schedule of the bytes for the client of one request.
 pub(super) struct KeepAlive {
     operation: Operation,
     interval: Duration,
@@ -48,7 +49,7 @@ pub(super) struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// Of a request that waits since then; `None` where its client gets nothing.
+    /// The schedule of a request that waits since `since`; `None` if its client gets nothing.
     pub(super) fn of(
         config: &QueueConfig,
         waiter: &Waiter<'_>,
@@ -61,12 +62,12 @@ impl KeepAlive {
         Some(Self { operation, interval, due: since.after(interval) })
     }
 
-    /// When the client gets something next.
+    /// The time of the next bytes.
     pub(super) fn due(&self) -> Timestamp {
         self.due
     }
 
-    /// Sends it now.
+    /// Sends the bytes now.
     pub(super) async fn send(
         &mut self,
         waiter: &mut Waiter<'_>,
@@ -87,6 +88,7 @@ impl KeepAlive {
             if client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
                 return Poll::Ready(Err(Unsent));
             }
+            // From its turn on, a slow client holds up the requests behind it.
             if grace.is_none() && place.poll(cx).is_ready() {
                 let taken = now().since(began);
                 grace = Some(Box::pin(tokio::time::sleep(GRACE.saturating_sub(taken))));

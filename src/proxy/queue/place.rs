@@ -1,4 +1,5 @@
-//! A request's place in the queue of its model. Dropped, it is free: a client that leaves takes its request along.
+//! A request's place in the queue of its model. Dropping it frees it: a client that leaves takes
+//! its request along.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,11 +10,10 @@ use crate::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
 use crate::clock::now;
 use crate::fleet::Topology;
 
-/// A request's place in a queue.
 pub(super) struct Place {
     queue: Arc<SharedQueue>,
     id: EntryId,
-    /// What its drop counts as.
+    /// The end that a drop counts as.
     end: QueueEnd,
     has_left: bool,
 }
@@ -23,33 +23,34 @@ impl Place {
         Self { queue, id, end: QueueEnd::ClientLeft, has_left: false }
     }
 
-    /// Ready once the request is to do something.
+    /// Returns ready once it is the request's turn, or another one took its place.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Turn> {
         self.queue.poll(self.id, cx)
     }
 
-    /// It found no room with its turn, as `passed` says, whose backends are of `fleet`. It waits on.
+    /// Waits on after a turn without room. `passed` names the awaited backends, which are of
+    /// `fleet`.
     pub(super) fn pass(&self, passed: Passed, fleet: &Topology) {
         self.queue.pass(self.id, passed, fleet, now());
     }
 
-    /// How long a newcomer would wait.
+    /// The expected wait of a newcomer.
     pub(super) fn time_to_empty(&self) -> Option<Duration> {
         self.queue.time_to_empty(now())
     }
 
-    /// Its client got the head of a stream.
+    /// Counts a client that got the head of a stream.
     pub(super) fn count_kept_alive(&self) {
         self.queue.count_kept_alive();
     }
 
-    /// It goes to a backend, where it is expected to cost so much.
+    /// Leaves for a backend, at the expected `cost`.
     pub(super) fn serve(mut self, cost: Cost) -> Option<Charge> {
         self.has_left = true;
         self.queue.serve(self.id, cost, now())
     }
 
-    /// It no longer waits.
+    /// Leaves the queue with `end`.
     pub(super) fn leave(mut self, end: QueueEnd) {
         self.end = end;
     }

@@ -18,7 +18,7 @@ use crate::units::Timestamp;
 /// The queue of a model.
 pub(super) struct SharedQueue {
     state: Mutex<State>,
-    /// Requests that wait, in the queues of all models.
+    /// The number of requests that wait, in the queues of all models.
     waiting: Arc<AtomicUsize>,
     kept_alive: AtomicU64,
 }
@@ -26,13 +26,13 @@ pub(super) struct SharedQueue {
 #[derive(Default)]
 struct State {
     queue: ModelQueue,
-    /// The backends whose capacity it watches; none while it is empty.
+    /// The backends whose capacity the queue watches; none while it is empty.
     watched: Vec<SharedBackend>,
-    /// The same as a set.
+    /// The ids of `watched`.
     watched_ids: BackendSet,
 }
 
-// A backend has capacity again.
+// Called when a backend has capacity again.
 impl Wake for SharedQueue {
     fn wake(self: Arc<Self>) {
         self.signal(now());
@@ -77,7 +77,7 @@ impl SharedQueue {
         now: Timestamp,
     ) -> Result<EntryId, QueueFull> {
         let mut state = self.state.lock();
-        // Before it looks for room: what becomes free from now on wakes it.
+        // Before the request looks for room: capacity that is freed from now on wakes it.
         self.watch(&mut state, newcomer.backends, fleet);
         let joined = self.counting(&mut state, |queue| queue.join(newcomer, rules, now));
         self.unwatch_if_empty(&mut state);
@@ -138,7 +138,7 @@ impl SharedQueue {
     fn watch(self: &Arc<Self>, state: &mut State, backends: BackendSet, fleet: &Topology) {
         let mut waker = None;
         for backend in fleet.backends.iter().filter(|one| backends.contains(one.state.id)) {
-            // No other backend has the number of one that is watched.
+            // No other backend has the id of a watched one.
             if state.watched_ids.contains(backend.state.id) {
                 continue;
             }

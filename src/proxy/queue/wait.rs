@@ -1,4 +1,5 @@
-//! One request in the queue of its model: joins it where every backend is full, waits for its turn, decides.
+//! One request in the queue of its model: it joins if every backend is full, waits for its turn,
+//! and decides.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -22,19 +23,20 @@ use crate::routing::{AwaitedRoom, RouteError, ServiceTime};
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
-/// How often backends may refuse one request as busy before that counts as a failure.
+/// The maximum number of busy refusals of one request before another one counts as a failure.
 const MAX_REFUSALS: u32 = 32;
 
-/// Why no attempt follows.
+/// The reason why no attempt follows.
 pub(crate) enum Unadmitted {
     /// There is no decision.
     Undecided(Undecided),
-    /// The request has waited, or could not.
+    /// The request has waited in vain, or could not wait.
     Queue(OwnError),
 }
 
-/// Picks a backend for the next attempt, as [`decide`] does. Where all of them are full and a queue is configured,
-/// the request waits until it is its turn; where others wait already, it lines up behind them.
+/// Picks a backend for the next attempt, as [`decide`] does. If all of them are full and a queue is
+/// configured, the request waits until it is its turn; if others wait already, it lines up behind
+/// them.
 ///
 /// # Errors
 /// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
@@ -64,13 +66,13 @@ pub(crate) async fn decide_in_turn(
     }
 }
 
-/// Whether requests may wait.
+/// Returns whether requests may wait.
 pub(crate) fn has_queue(proxy: &Proxy) -> bool {
     proxy.generation().config.queue.size > 0
 }
 
-/// Whether a request may wait for the backend that it failed on: one that refused it as busy has not started on it, and is in
-/// cooldown for a while.
+/// Returns whether a request may wait for the backend that refused it as busy. Such a backend has
+/// not started on it, and is in cooldown for a while.
 pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
     let Failure::Held(_, held) = failure else { return false };
     if !failure.is_busy() {
@@ -81,7 +83,7 @@ pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Fail
     pauses && ctx.record.refusals < MAX_REFUSALS && has_queue(proxy)
 }
 
-/// Has a request go to none but the backends whose cooldown covers it, once that has ended.
+/// Limits the next attempt to the backends now in cooldown for this request; it waits for them.
 pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest) {
     let router = &ctx.generation.router;
     let input = route_input(router, ctx, request, &request.tried, None);
@@ -92,8 +94,8 @@ pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest
     request.tried = tried;
 }
 
-/// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not even to probe it: all that
-/// wait would, one after the other.
+/// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not
+/// even as a probe: otherwise every waiting request would probe in turn.
 fn decide_after_cooldown(
     proxy: &Proxy,
     ctx: &mut RequestContext,
@@ -106,7 +108,7 @@ fn decide_after_cooldown(
     decided
 }
 
-/// Whether requests wait for the model of a request that has not been decided before.
+/// Returns whether requests wait for the model of a request that has not been decided before.
 pub(crate) fn has_others_waiting(
     proxy: &Proxy,
     ctx: &RequestContext,
@@ -117,7 +119,7 @@ pub(crate) fn has_others_waiting(
         && awaited(ctx, request).is_some_and(|(model, _)| proxy.queues.waiting(&model) > 0)
 }
 
-/// The model whose queue a request waits in, and what it waits for.
+/// The model whose queue a request waits in, and the backends it waits for.
 fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, Passed)> {
     let router = &ctx.generation.router;
     let input = route_input(router, ctx, request, &request.tried, None);
@@ -125,18 +127,18 @@ fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, 
     Some((model.into(), Passed { backends, is_held_back }))
 }
 
-/// What a request that waits carries.
+/// The state of a waiting request.
 struct Waiting {
-    /// The model in whose queue it is.
+    /// The model of the queue.
     model: Box<str>,
     place: Place,
     since: Timestamp,
     until: Timestamp,
-    /// When it is refused because its objective can no longer be met.
+    /// The time at which the request is refused because its objective can no longer be met.
     late: Option<Timestamp>,
-    /// Why the last decision came to nothing.
+    /// The error of the last decision.
     reason: Option<RouteError>,
-    /// What its client gets meanwhile.
+    /// The schedule of the bytes that its client gets meanwhile.
     keep_alive: Option<KeepAlive>,
 }
 
@@ -150,7 +152,7 @@ async fn decide_from_queue(
     let waited = ctx.record.queue_wait.unwrap_or_default();
     let mut waiting = join(proxy, &waiter, ctx, request, reason)?;
     if let Some(client) = &ctx.client {
-        // Many may wait, and for long: the buffer for the next head can wait too.
+        // Many requests may wait long: the buffer for the next head can wait too.
         client.shrink();
     }
     loop {
@@ -166,6 +168,7 @@ async fn decide_from_queue(
             Called::Turn => {}
             end => return Err(end_wait(proxy, waiting, end)),
         }
+        // A reload during the wait counts, unless a decision refers to the old fleet.
         if request.decision.is_none() {
             request.fleet = proxy.generation().fleet.topology();
         }
@@ -188,7 +191,8 @@ async fn decide_from_queue(
     }
 }
 
-/// How long the first token takes once a backend has room, for a request that has an objective for it.
+/// The predicted time to the first token once a backend has room, for a request that has an
+/// objective for it.
 fn service_time(
     ctx: &RequestContext,
     request: &ScannedRequest,
@@ -200,13 +204,14 @@ fn service_time(
     }
 }
 
-/// Whether a request that waits may find room later. Where every backend is down, it does not wait for one to
-/// recover: when is not known, and a refusal at once lets its client go elsewhere.
+/// Returns whether a waiting request may find room later. If every backend is down, it does not
+/// wait for one to recover: the time is not known, and a refusal at once lets its client go
+/// elsewhere.
 fn keeps_waiting(proxy: &Proxy, waiting: &Waiting, error: &RouteError) -> bool {
     error.may_pass() && !is_too_late(error, waiting.until) && has_queue(proxy)
 }
 
-/// Whether no backend will take a request that waits until then.
+/// Returns whether the cooldowns end only after `until`.
 fn is_too_late(error: &RouteError, until: Timestamp) -> bool {
     matches!(error, RouteError::CoolingDown { until: ends, .. } if *ends > until)
 }
@@ -254,6 +259,7 @@ fn join(
         let wait = retry_wait(full.wait.unwrap_or(config.timeout), proxy.seeds.next_share());
         Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
     })?;
+    // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
     let late = late.filter(|late| *late < until);
     let place = Place::new(queue, id);
@@ -261,14 +267,14 @@ fn join(
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }
 
-/// What ended a wait.
+/// The event that ended a wait.
 enum Called {
     Turn,
     Displaced,
     TimedOut,
     Late,
     ClientGone,
-    /// Its client is to get something.
+    /// The client's next bytes are due.
     KeepAlive,
 }
 
@@ -298,7 +304,7 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
     .await
 }
 
-/// Gives the place up, and says why, and when to come back.
+/// Gives up the place, and returns the error with the time to retry.
 fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
@@ -336,7 +342,7 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     Unadmitted::Queue(error.after(wait))
 }
 
-/// What a request is expected to cost its owner.
+/// The expected cost of a request to its owner.
 fn cost_of(request: &ScannedRequest, decided: &Decided) -> Cost {
     let serving = decided.decision.serving(&request.fleet);
     let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);

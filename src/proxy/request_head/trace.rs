@@ -1,4 +1,5 @@
-//! The distributed trace of a request: continued from the client's `traceparent`, else started here.
+//! The distributed trace of a request: continued from the client's `traceparent`, else started
+//! here.
 
 use http::HeaderMap;
 

@@ -1,5 +1,5 @@
-//! Responses that are converted whole: nothing goes to the client before the whole response is read, so
-//! that one which cannot be converted becomes an error instead of a broken response.
+//! Responses that are converted whole: nothing goes to the client before the whole response is
+//! read, so that a failed conversion becomes an error instead of a broken response.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 
-/// Has the head describe a converted body, of a length that is not known.
+/// Makes the head describe a converted body, of a length that is not known.
 pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
     head.framing = match head.framing {
         Framing::UntilClose => Framing::UntilClose,
@@ -90,7 +90,7 @@ pub(super) async fn relay_whole(
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
     describe(&mut head, converter.content_type())?;
-    // What it gathered is not needed while a slow client takes the response.
+    // The gathered parts are not needed while a slow client takes the response.
     drop(converter);
     claim.shrink_to(body.len());
     let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
@@ -106,16 +106,16 @@ pub(super) async fn relay_whole(
     Ok(())
 }
 
-/// How many times its size a response is held while it is converted: as it came, split off, its text, what is
-/// gathered, and what it becomes.
+/// The memory for the conversion of a response, as a multiple of its size: as it came, split off,
+/// its text, what is gathered, and the result.
 const CONVERSION_SHARE: usize = 5;
 
-/// Claims memory for the conversion of a response of `bytes`. One alone finds it in any case.
+/// Claims memory for the conversion of a response of `bytes`. A single one finds it in any case.
 pub(super) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
     claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
 }
 
-/// Why a response could not be read, for the client.
+/// The reason why a response could not be read, for the client.
 pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
     let code = match error {
         ReadWholeError::TooLarge => {
@@ -132,7 +132,7 @@ pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
     (code, timeout_message(code))
 }
 
-/// Responds that the backend's response cannot be had.
+/// Responds with an error for a backend's response that cannot be had.
 async fn fail(
     proxy: &Proxy,
     session: &mut Session,

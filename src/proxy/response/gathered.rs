@@ -1,4 +1,5 @@
-//! Responses that become text, for an ensemble: read whole, and converted where the backend serves another API.
+//! Responses that become text, for an ensemble: read whole, and converted if the backend serves
+//! another API.
 
 use super::Reply;
 use super::converted::{claim_conversion, converter, reason_of};
@@ -13,7 +14,7 @@ use crate::proxy::failure::{OwnError, timeout_message};
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
 
-/// Reads a whole response as text. `way_back`: how it is converted.
+/// Reads a whole response as text. `way_back`: its conversion.
 pub(in crate::proxy) async fn gather(
     proxy: &Proxy,
     ctx: &mut RequestContext,

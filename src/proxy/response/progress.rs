@@ -1,4 +1,4 @@
-//! What the relay of a response shows of its backend, while it goes on and at its end.
+//! The lessons of a relay for its backend, during the relay and at its end.
 
 use crate::fleet::{InflightGuard, Outcome, SlotId};
 use crate::proxy::Proxy;
@@ -15,9 +15,9 @@ use crate::upstream::response_monitor::ResponseMonitor;
 /// Reports the progress of one relay to the backend's state and the observers.
 pub(super) struct Progress<'a> {
     proxy: &'a Proxy,
-    /// The most ids of stored responses that are kept.
+    /// The maximum number of ids of stored responses that are kept.
     id_limit: usize,
-    /// Whose a stored response is.
+    /// The owner of a stored response.
     owner: KeyOwner,
     request: &'a ScannedRequest,
     attempt: &'a Attempt<'a>,
@@ -37,7 +37,7 @@ impl RelayObserver for Progress<'_> {
         if let Some(slot) = self.drain_slot {
             serving.state.drain_estimate.add_tokens(slot, tokens);
         }
-        // Before those who wait for capacity look at the backend.
+        // Before the requests that wait for capacity look at the backend.
         if self.attempt.is_predicted {
             self.attempt.tokens(tokens, now);
         }
@@ -48,8 +48,8 @@ impl RelayObserver for Progress<'_> {
         self.proxy.observers.progress(serving.id, tokens);
     }
 
-    // The permit is released before the last bytes are written: a client that sends its next request
-    // at once must find the backend free.
+    // The permit is released before the last bytes are written: a client that sends its next
+    // request at once must find the backend free.
     fn response_read(&self, monitor: &ResponseMonitor) {
         self.learn_id(monitor);
         self.request.learn_end(self.attempt.serving, monitor);
@@ -57,7 +57,7 @@ impl RelayObserver for Progress<'_> {
             self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
-        // A stream is committed by its head: that it failed shows in what it held.
+        // A stream is committed by its head: a failure shows only in its content.
         let has_failed =
             self.is_stream && self.result.outcome == Outcome::Ok && monitor.has_failed();
         let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };

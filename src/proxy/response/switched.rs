@@ -1,6 +1,6 @@
-//! An upgraded connection (WebSocket): bytes both ways until one side closes, neither sends anything for
-//! `timeouts.between_tokens`, `timeouts.total` passes, or the process stops. It counts as in flight, here and on its
-//! backend, for all of that time.
+//! An upgraded connection (WebSocket): bytes both ways until one side closes, neither sends
+//! anything for `timeouts.between_tokens`, `timeouts.total` passes, or the process stops. It counts
+//! as in flight, here and on its backend, for all of that time.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +23,9 @@ use crate::units::{Timestamp, to_micros};
 
 /// The longest single read.
 const READ: usize = 16 * 1024;
-/// How often the timeouts are looked at.
+/// The interval at which the timeouts are checked.
 const TICK: Duration = Duration::from_millis(250);
-/// How long the other side may take to close after a tunnel was ended.
+/// The time that both sides have to close after a tunnel was ended.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Passes the switch on to the client, and then the bytes.
@@ -77,7 +77,7 @@ fn write_head(header: &ResponseHeader) -> Vec<u8> {
     out
 }
 
-/// How a tunnel ended.
+/// The end of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TunnelEnd {
     /// Both sides closed, or penstock closed both in order.
@@ -89,7 +89,7 @@ enum TunnelEnd {
 struct Tunnel<'a> {
     proxy: &'a Proxy,
     started: Timestamp,
-    /// When bytes last passed, in microseconds after `started`.
+    /// The time at which bytes last passed, in microseconds after `started`.
     last_byte: AtomicU64,
     idle: Duration,
     ends: Option<Timestamp>,
@@ -153,6 +153,7 @@ impl Tunnel<'_> {
             tokio::time::sleep(TICK).await;
             let now = now();
             if stop_at.is_none() && self.proxy.is_stopping() {
+                // Leaves `LINGER` of the drain timeout for closing both sides.
                 stop_at = Some(now.after(self.drain.saturating_sub(LINGER)));
             }
             let last =

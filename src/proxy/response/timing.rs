@@ -1,5 +1,5 @@
-//! `server-timing`: how long a request took beside what was predicted, for clients that request it, where the
-//! configuration exposes decisions.
+//! `server-timing`: the duration of a request beside its prediction, for clients that request it,
+//! if the configuration exposes decisions.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,8 @@ use crate::api::TIMING;
 use crate::proxy::context::RequestContext;
 use crate::upstream::relay::Timing;
 
-/// What is known before the first token, where the client requests it: the wait in the queue, and the prediction.
+/// The timing known before the first token, if the client requests it: the wait in the queue, and
+/// the prediction.
 pub(super) fn requested(ctx: &RequestContext, session: &Session) -> Option<Timing> {
     let is_exposed = ctx.generation.config.routing.expose_decision;
     if !is_exposed || !session.req_header().headers.contains_key(&TIMING) {

@@ -1,5 +1,5 @@
-//! Removes the usage event that penstock requested (`ledger.request_usage`) from the stream of a client
-//! that did not. Events pass whole; all other bytes are untouched.
+//! Removes the usage event that penstock requested (`ledger.request_usage`) from the stream of a
+//! client that did not. Events pass whole; all other bytes are untouched.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ pub(super) struct UsageFilter {
     operation: Operation,
     /// The start of an event whose end has not arrived yet.
     held: BytesMut,
-    /// Whether the rest of a long event passes unread.
+    /// True if the remainder of a long event passes unread.
     in_long_event: bool,
 }
 
@@ -43,8 +43,8 @@ impl UsageFilter {
         let mut rest = payload.clone();
         let events = rest.split_to(complete);
         self.in_long_event = rest.len() > LONGEST_EVENT || (self.in_long_event && complete == 0);
-        // The end of a line may be the first half of the end of an event. No more is kept of a long one: a backend
-        // may send blanks without an end.
+        // The end of a line may be the first half of the end of an event. No more than that is kept
+        // of a long event: a backend may send blanks without an end.
         let passed = if self.in_long_event { rest.len() - half_end(&rest) } else { 0 };
         let passes = rest.split_to(passed);
         self.held.extend_from_slice(&rest);
@@ -119,7 +119,7 @@ fn is_usage_event(event: &[u8]) -> bool {
     CHOICES.find(event).is_some_and(|at| is_empty_list(event, at)) && find_usage(event).is_some()
 }
 
-/// Whether the member whose quoted name is at `at` is an empty array.
+/// Returns whether the member whose quoted name is at `at` is an empty array.
 fn is_empty_list(bytes: &[u8], at: usize) -> bool {
     let value = bytes.get(at + CHOICES.needle().len()..).unwrap_or_default().trim_ascii_start();
     let list = value.strip_prefix(b":").unwrap_or_default().trim_ascii_start();

@@ -1,10 +1,11 @@
-//! What counts as a token, an ending and a boundary; and that chunks make no difference.
+//! Tests which events are tokens, endings and boundaries, and that chunk boundaries make no
+//! difference.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Feeds a stream whole; its tokens, and the scanner behind it.
+/// Feeds a whole stream. Returns its progress and the scanner.
 fn fed(operation: Operation, stream: &str) -> (Progress, EventScanner) {
     let mut scanner = EventScanner::new(operation, framing_of(operation));
     let progress = scanner.feed(stream.as_bytes());

@@ -1,5 +1,5 @@
-//! Requests with the structure of eight coding agents' and generated text, and how many tokens real
-//! tokenizers make of them.
+//! Requests with the structure of eight coding agents' and generated text, and their token counts
+//! by real tokenizers.
 //!
 //! Each body was put into a chat template (ChatML with the definitions of tools as lines of JSON in
 //! the system message, as Qwen's) and counted once with the vocabularies of [`VOCABULARIES`], from
@@ -19,7 +19,7 @@ struct Agent {
     name: &'static str,
     operation: Operation,
     body: &'static str,
-    /// Tokens by each of the [`VOCABULARIES`].
+    /// The token counts by each of the [`VOCABULARIES`].
     counts: [u32; VOCABULARIES.len()],
 }
 
@@ -79,7 +79,7 @@ impl Agent {
         scan_as(self.operation, self.body).unwrap()
     }
 
-    /// How far an estimate is from each count, in percent.
+    /// Returns the errors of an estimate against each count, in percent.
     fn errors(&self, estimated: u32) -> [f64; VOCABULARIES.len()] {
         self.counts.map(|count| f64::from(estimated) * 100.0 / f64::from(count) - 100.0)
     }

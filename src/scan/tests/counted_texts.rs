@@ -1,7 +1,7 @@
-//! Texts of many kinds with the number of tokens a real tokenizer makes of them: `o200k_base`,
-//! counted once with tiktoken-rs 0.12.1. Kept as numbers, so that no test needs its vocabulary.
+//! Texts of many kinds with their token counts by a real tokenizer: `o200k_base`, counted once with
+//! tiktoken-rs 0.12.1. Kept as numbers, so that no test needs the vocabulary.
 
-/// A text, and how many tokens it has.
+/// A text and its number of tokens.
 pub(super) type Counted = (&'static str, u32);
 
 /// Texts of one kind.

@@ -1,12 +1,12 @@
-//! Strings full of escapes, which go another way than others: the same verdict, place and length as
-//! `serde_json`, wherever in a stretch an escape falls.
+//! Strings full of escapes, which take a separate path: the same verdict, offset and length as
+//! `serde_json`, at any offset of an escape in a stretch.
 
 use proptest::prelude::*;
 
 use super::super::{ScanError, ScanOptions, TokenEstimate, scan};
 use crate::api::Operation;
 
-/// A piece of a string as written: mostly escapes that are right.
+/// A piece of a string as written: mostly valid escapes.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[a-zé日 ]{0,40}",
@@ -18,7 +18,7 @@ fn piece() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A piece no string may hold, or one that ends it.
+/// A piece that is invalid in a string, or that ends it.
 fn odd_piece() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "",

@@ -1,4 +1,5 @@
-//! Forms: the fields that count, and all that would let a backend read another model than we do.
+//! Forms: the fields that count, and every form in which a backend could read another model than
+//! penstock.
 
 use proptest::prelude::*;
 

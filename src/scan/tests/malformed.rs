@@ -1,13 +1,13 @@
-//! Bodies no backend could read: each is refused as JSON that is not JSON, and `serde_json`
-//! refuses them too.
+//! Bodies that no backend could parse: each is refused as invalid JSON, and `serde_json` refuses
+//! them too.
 
 use super::super::{ScanOptions, scan};
 use super::oracle::{serde_takes, we_take};
 use crate::api::{ErrorCode, Operation};
 
-/// Broken bodies, and good ones broken by what follows `@`: `@` stands for a value in an object.
+/// Broken bodies, and valid ones broken by the text after `@`: `@` stands for a value in an object.
 const MALFORMED: [&[u8]; 121] = [
-    // Not a body at all.
+    // Not a JSON value at all.
     b"",
     b" ",
     b"\n\n",
@@ -161,7 +161,7 @@ fn each_kind_of_bad_json_is_refused() {
 
 #[test]
 fn what_is_broken_is_found_at_any_distance() {
-    // Strings are read in words, windows and a rest: each must see what the others see.
+    // Strings are read in words, windows and a remainder: each must detect the same errors.
     for length in (0..150).chain([8 << 10, (8 << 10) + 63, 20_000]) {
         let lead = "a".repeat(length);
         for (broken, good) in [("\n", false), ("\\q", false), ("\u{7f}é", true), ("\\n", true)] {

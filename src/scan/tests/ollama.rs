@@ -1,4 +1,4 @@
-//! What a scan finds in requests of Ollama's own API.
+//! Tests the scan of requests of Ollama's own API.
 
 use super::super::{RequestProfile, ResidencyChange};
 use super::{ScanError, scan_as};

@@ -1,5 +1,5 @@
-//! The scanner against a walk over `serde_json`'s tree: the same verdict on every body, and the
-//! same facts on every good one.
+//! Compares the scanner with a walk over `serde_json`'s tree: the same verdict on every body, and
+//! the same facts on every valid one.
 
 pub(super) mod bodies;
 mod facts;
@@ -33,7 +33,7 @@ const OPERATIONS: [Operation; 18] = [
     Operation::FillInTheMiddle,
 ];
 
-/// The verdict on the meaning of a body that is JSON.
+/// Returns the verdict on the meaning of a body that is valid JSON.
 fn expected_error(operation: Operation, value: &Value) -> Option<ScanError> {
     let has_messages =
         matches!(operation, Operation::Chat | Operation::Messages | Operation::CountTokens);
@@ -87,7 +87,8 @@ fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value
     assert_eq!(profile.max_tokens.map(|limit| limit.0), limit);
 }
 
-/// Whether `serde_json` takes the body; none where its numbers have a range and JSON's do not.
+/// Returns whether `serde_json` accepts the body; `None` if a number exceeds its range, which JSON
+/// does not limit.
 pub(super) fn serde_takes(body: &[u8]) -> Option<bool> {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => Some(value.is_object()),
@@ -173,7 +174,7 @@ proptest! {
 
 #[test]
 fn depth_ends_one_level_behind_serde_json() {
-    // With the body's own braces 128 levels: accepted here, one too many there.
+    // Including the body's own braces 128 levels: accepted here, one too many there.
     for depth in (120..135).filter(|depth| depth + 1 != 128) {
         for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
             for field in ["a", "messages", "tools", "response_format", "text"] {

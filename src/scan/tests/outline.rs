@@ -25,7 +25,7 @@ impl OutlineSink for Kept {
     }
 }
 
-/// The facts of a body, to which a model is added.
+/// Returns the facts of a body, to which a model is added.
 fn scanned(operation: Operation, body: &str) -> (RequestProfile, String) {
     let comma = if body.trim_start_matches('{').starts_with('}') { "" } else { "," };
     let body = body.replacen('{', &format!(r#"{{"model":"m"{comma}"#), 1);

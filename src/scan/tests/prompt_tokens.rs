@@ -1,4 +1,4 @@
-//! What counts in the length of a prompt beside the text of its messages.
+//! Tests the parts of a prompt that count in its length in addition to the text of its messages.
 
 use proptest::prelude::*;
 
@@ -7,12 +7,12 @@ use super::oracle::bodies::{Json, Printer, a_value};
 use super::{length, scan_as};
 use crate::api::{Capabilities, Operation};
 
-/// A word of 40,000 characters, or about 10,000 tokens.
+/// A word of 40,000 characters, about 10,000 tokens.
 fn long() -> String {
     "word ".repeat(8000)
 }
 
-/// Both figures of a body to which a model is added.
+/// Returns both estimates for a body to which a model is added.
 fn figures(operation: Operation, members: &str) -> (u32, u32) {
     let body = format!("{{\"model\":\"m\",{members}}}");
     let profile = scan_as(operation, &body).unwrap_or_else(|error| panic!("{error}: {body}"));
@@ -281,7 +281,7 @@ fn the_last_definition_counts() {
     assert_eq!(scan_as(Operation::Responses, &body).unwrap().needs, Capabilities::NONE);
 }
 
-/// The length of JSON, found by a walk over its tree.
+/// Returns the length of JSON, found by a walk over its tree.
 fn json_length(json: &Json, estimate: TokenEstimate) -> usize {
     match json {
         Json::Text(text) => length(text, estimate) + 6,

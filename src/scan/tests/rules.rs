@@ -1,4 +1,4 @@
-//! One test per rule of what a scan finds.
+//! One test per rule of the scan.
 
 use super::super::{ModelForm, ScanError, TokenEstimate};
 use super::{scan_as, scan_chat, tokens};

@@ -1,4 +1,4 @@
-//! Names that an engine may read as a field that decides: refused in every operation.
+//! Names that an engine may read as a field that penstock decides by: refused in every operation.
 
 use super::super::{ScanError, ScanOptions, scan};
 use super::scan_chat;

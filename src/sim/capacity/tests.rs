@@ -7,7 +7,7 @@ use crate::sim::summary::{Load, Objective};
 use crate::sim::workload::{WorkloadSpec, generate};
 use crate::sim::world::Delays;
 
-/// One engine that computes a prompt of 1,000 tokens in about 60 ms.
+/// A setting with one engine that computes a prompt of 1,000 tokens in about 60 ms.
 fn setting(workload: Workload) -> Setting {
     let rows = engine_rows().unwrap();
     let row = rows.iter().find(|row| row.name() == "h100/qwen3-32b/tp2").unwrap();
@@ -34,7 +34,8 @@ fn variant(yaml: &str) -> Variant {
     Variant::new("t".to_owned(), config)
 }
 
-/// Prompts of 4,000 tokens with one token each: a server with a queue, and nothing else.
+/// A workload of prompts of 4,000 tokens with one output token each: the engine acts as a plain
+/// server with a queue.
 fn prompts(requests: u32, rate: f64, more: &str) -> Workload {
     let yaml = format!(
         "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: {rate} }}\n    input: 4000\n    output: 1\n{more}"
@@ -48,11 +49,11 @@ fn capacity_is_the_rate_of_a_server_that_is_never_idle() {
     let setting = setting(workload.clone());
     let variant = variant("routing: { strategy: weighted }");
     let found = capacity(&setting, &variant, &workload).unwrap().unwrap();
-    // Two prompts to a step of 8,192 tokens.
+    // Each step of 8,192 tokens takes two prompts.
     let run = setting.run_workload(&variant, &workload.clone().at_speed(1000.0)).unwrap();
     let full = run.completed_rate();
     assert!((0.9..1.06).contains(&(found / full)), "{found} {full}");
-    // The same from a rate that is far too high, or far too low.
+    // The search finds the same capacity from a rate that is far too high or far too low.
     for speed in [0.01, 300.0] {
         let other = capacity(&setting, &variant, &workload.clone().at_speed(speed));
         let other = other.unwrap().unwrap();

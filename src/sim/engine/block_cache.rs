@@ -1,12 +1,13 @@
-//! The blocks of the KV cache, and the prefixes that are kept in them.
+//! The blocks of the KV cache, and the prefixes kept in them.
 //!
-//! **Blocks and prefixes.** Space is counted in blocks of 16 tokens. Prefixes are kept in the blocks of the
-//! prompts' hashes, which may be larger (traces come with 512 tokens per hash): such a prefix block is shared,
-//! kept and evicted as a whole. With 16 tokens per hash it is exactly what vLLM does.
+//! **Blocks and prefixes.** Space is counted in blocks of 16 tokens. Prefixes are kept in the
+//! blocks of the prompts' hashes, which may be larger (traces have 512 tokens per hash). Such a
+//! prefix block is shared, kept and evicted as a whole. With 16 tokens per hash this is exactly
+//! vLLM's behaviour.
 //!
-//! **Order of eviction.** Free blocks, with and without a prefix in them, wait in one queue and are used again in
-//! the order in which they were freed: least recently used first (LRU). A request that ends frees its blocks from
-//! the last to the first, so that of a prefix the end is evicted before its root.
+//! **Order of eviction.** Free blocks, with or without a prefix, wait in one queue and are reused
+//! in the order in which they were freed: least recently used first (LRU). A request that ends
+//! frees its blocks from last to first, so the end of a prefix is evicted before its root.
 
 use std::collections::VecDeque;
 
@@ -14,27 +15,27 @@ use ahash::HashMap;
 
 use super::BLOCK_TOKENS;
 
-/// Entries beyond which the queue is cleared of those that no longer count.
+/// The number of queue entries beyond which stale ones are removed.
 const SLACK: usize = 1024;
 
 /// Free blocks in the queue.
 #[derive(Debug, Clone, Copy)]
 enum Freed {
-    /// So many without a prefix.
+    /// A number of blocks without a prefix.
     Blank(u32),
-    /// Those of a prefix block, if the number is still that of its latest release.
+    /// The blocks of a prefix block; valid only if `number` is that of its latest release.
     Prefix { hash: u64, number: u64 },
 }
 
-/// What a request holds.
+/// The blocks that a request holds.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
-    /// The hashes of its prompt's whole blocks.
+    /// The hashes of the whole blocks of its prompt.
     prefix: Box<[u64]>,
     prefix_tokens: u32,
-    /// How many of them it shares, from the first.
+    /// The number of leading hashes whose blocks it shares.
     shared: usize,
-    /// Its own blocks of 16 tokens besides.
+    /// The number of unshared blocks of 16 tokens that it holds.
     own: u32,
 }
 
@@ -50,17 +51,17 @@ impl Held {
         }
     }
 
-    /// The hashes of the prompt's whole blocks.
+    /// Returns the hashes of the whole blocks of the prompt.
     pub(super) fn hashes(&self) -> &[u64] {
         &self.prefix
     }
 
-    /// The tokens of each.
+    /// Returns the tokens per hash.
     pub(super) fn prefix_tokens(&self) -> u32 {
         self.prefix_tokens
     }
 
-    /// Blocks of 16 tokens in each block of the prefix.
+    /// Returns the number of 16-token blocks per prefix block.
     fn units(&self) -> u32 {
         self.prefix_tokens / BLOCK_TOKENS
     }
@@ -69,49 +70,50 @@ impl Held {
         u32::try_from(self.shared).unwrap_or(u32::MAX).saturating_mul(self.units())
     }
 
-    /// The blocks it needs, besides those it has, to hold `tokens`.
+    /// Returns the number of further blocks needed to hold `tokens`.
     pub(super) fn missing(&self, tokens: u32) -> u32 {
         let held = self.shared_units().saturating_add(self.own);
         tokens.div_ceil(BLOCK_TOKENS).saturating_sub(held)
     }
 }
 
-/// A block of a prefix.
+/// A prefix block in the cache.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     units: u32,
-    /// Requests that share it.
+    /// The number of requests that share it.
     users: u32,
-    /// When it was last freed, as a count.
+    /// The sequence number of its latest release.
     freed: u64,
 }
 
-/// What of a prompt is in the cache.
+/// The cached part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hit {
-    /// Blocks of the prefix.
+    /// The number of prefix blocks.
     blocks: usize,
-    /// The tokens in them.
+    /// The number of tokens in them.
     pub(super) tokens: u32,
-    /// Blocks of 16 tokens among them that no request uses: they count as free until one does.
+    /// The 16-token blocks among them that no request uses; they count as free until a request uses
+    /// them.
     pub(super) unused: u32,
 }
 
 impl Hit {
-    /// Tokens that are found without sharing blocks.
+    /// Returns a hit of tokens that are found without sharing blocks.
     pub(super) fn of_tokens(tokens: u32) -> Self {
         Self { blocks: 0, tokens, unused: 0 }
     }
 }
 
-/// All blocks of an engine.
+/// The block cache of an engine.
 #[derive(Debug, Clone)]
 pub(super) struct BlockCache {
     total: u32,
-    /// Blocks that requests hold.
+    /// The number of blocks that requests hold.
     used: u32,
     kept: HashMap<u64, Kept>,
-    /// The one that is used first at the front.
+    /// The free blocks; the front one is reused first.
     freed: VecDeque<Freed>,
     frees: u64,
 }
@@ -135,12 +137,12 @@ impl BlockCache {
         self.used
     }
 
-    /// Blocks that no request uses, with and without a prefix in them.
+    /// Returns the number of blocks that no request uses, with or without a prefix.
     pub(super) fn free_blocks(&self) -> u32 {
         self.total.saturating_sub(self.used)
     }
 
-    /// What of the first `limit` tokens of a prompt is cached.
+    /// Finds the cached part of the first `limit` tokens of a prompt.
     pub(super) fn find(&self, held: &Held, limit: u32) -> Hit {
         let most = (limit / held.prefix_tokens) as usize;
         let mut hit = Hit { blocks: 0, tokens: 0, unused: 0 };
@@ -157,7 +159,7 @@ impl BlockCache {
         hit
     }
 
-    /// Has a request without blocks share what was found for it.
+    /// Lets a request without blocks share the blocks of `hit`.
     pub(super) fn share(&mut self, held: &mut Held, hit: Hit) {
         for hash in held.prefix.iter().take(hit.blocks) {
             let Some(kept) = self.kept.get_mut(hash) else {
@@ -171,7 +173,8 @@ impl BlockCache {
         held.shared = hit.blocks;
     }
 
-    /// Takes blocks for `tokens` tokens. Returns whether there are enough; otherwise nothing changes.
+    /// Takes the blocks needed for `tokens` tokens. Returns whether there are enough; if not,
+    /// nothing changes.
     pub(super) fn grow(&mut self, held: &mut Held, tokens: u32) -> bool {
         let missing = held.missing(tokens);
         if missing > self.free_blocks() {
@@ -203,7 +206,8 @@ impl BlockCache {
         }
     }
 
-    /// Forgets a prefix block that no request uses. Returns its blocks; none where it was used since.
+    /// Evicts a prefix block that no request uses. Returns the number of its blocks; 0 if it was
+    /// used since that release.
     fn evict(&mut self, hash: u64, number: u64) -> u32 {
         let kept = self.kept.get(&hash).filter(|kept| kept.users == 0 && kept.freed == number);
         let units = kept.map_or(0, |kept| kept.units);
@@ -213,8 +217,8 @@ impl BlockCache {
         units
     }
 
-    /// Keeps the whole blocks of a prompt of which `computed` tokens are done, for others to share. A block
-    /// that another request computed at the same time stays the request's own.
+    /// Keeps the whole blocks of a prompt's first `computed` tokens for other requests to share. A
+    /// block that another request computed at the same time stays private to this request.
     pub(super) fn keep(&mut self, held: &mut Held, computed: u32) {
         let whole = (computed / held.prefix_tokens) as usize;
         while held.shared < whole {
@@ -231,9 +235,9 @@ impl BlockCache {
         }
     }
 
-    /// Frees everything that a request with `computed` tokens holds.
+    /// Frees all blocks of a request with `computed` tokens.
     pub(super) fn free(&mut self, held: &mut Held, computed: u32) {
-        // Blocks that were taken for all decoding requests together.
+        // Decoding requests take blocks together, so `own` may be out of date.
         let own = held.own.max(computed.div_ceil(BLOCK_TOKENS).saturating_sub(held.shared_units()));
         self.used -= own;
         if own > 0 {

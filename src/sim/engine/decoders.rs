@@ -1,5 +1,5 @@
-//! The requests that decode, as sums: each computes one token in every step, so that a step changes none of
-//! them singly.
+//! The decoding requests as sums: each computes one token in every step, so a step changes none of
+//! them individually.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,25 +8,25 @@ use super::BLOCK_TOKENS;
 
 const RESIDUES: usize = BLOCK_TOKENS as usize;
 
-/// A request that emits its last token in a step.
+/// The completion of a request: the step that emits its last token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Completion {
     /// The step, counted from the engine's start.
     pub(super) step: u64,
-    /// Its place in the order of admission.
+    /// The admission number of the request.
     pub(super) order: u64,
     pub(super) slot: u32,
 }
 
-/// What the batch's decoding requests add up to.
+/// The sums over the decoding requests of the batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Decoders {
-    /// Steps so far.
+    /// The number of steps so far.
     step: u64,
     count: u32,
     /// The sum of the requests' bases.
     bases: i64,
-    /// How many requests there are of each base modulo a block's tokens.
+    /// The number of requests for each base modulo the tokens of a block.
     residues: [u32; RESIDUES],
     completions: BinaryHeap<Reverse<Completion>>,
 }
@@ -36,12 +36,12 @@ fn residue(base: i64) -> usize {
 }
 
 impl Decoders {
-    /// The number of decoding requests.
+    /// Returns the number of decoding requests.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The tokens of their contexts.
+    /// Returns the total tokens of their contexts.
     pub(super) fn context(&self) -> u64 {
         let all = self.bases.saturating_add(self.steps().saturating_mul(i64::from(self.count)));
         debug_assert!(all >= 0, "contexts are not negative");
@@ -52,7 +52,7 @@ impl Decoders {
         i64::try_from(self.step).unwrap_or(i64::MAX)
     }
 
-    /// Adds a request with `computed` tokens that has `left` tokens to emit. Returns its base.
+    /// Adds a request with `computed` tokens and `left` tokens to emit. Returns its base.
     pub(super) fn add(&mut self, computed: u32, left: u32, order: u64, slot: u32) -> i64 {
         let base = i64::from(computed) - self.steps();
         self.count += 1;
@@ -65,7 +65,7 @@ impl Decoders {
         base
     }
 
-    /// Takes out a request. Returns how many tokens it has computed.
+    /// Removes a request. Returns the number of tokens it has computed.
     pub(super) fn remove(&mut self, base: i64) -> u32 {
         self.count = self.count.saturating_sub(1);
         self.bases -= base;
@@ -75,12 +75,13 @@ impl Decoders {
         self.computed(base)
     }
 
-    /// The tokens that a request has computed.
+    /// Returns the number of tokens that a request has computed.
     pub(super) fn computed(&self, base: i64) -> u32 {
         u32::try_from(base.saturating_add(self.steps())).unwrap_or_default()
     }
 
-    /// Steps until the next of them is complete; `is_live` says whether a completion still holds.
+    /// Returns the number of steps until the next completion; `is_live` returns whether a
+    /// completion is still valid.
     pub(super) fn steps_to_completion(
         &mut self,
         is_live: impl Fn(&Completion) -> bool,
@@ -94,7 +95,7 @@ impl Decoders {
         None
     }
 
-    /// A request that is complete by now.
+    /// Removes and returns a request that has completed.
     pub(super) fn pop_complete(&mut self) -> Option<Completion> {
         let Reverse(next) = self.completions.peek()?;
         if next.step > self.step {
@@ -103,18 +104,18 @@ impl Decoders {
         self.completions.pop().map(|Reverse(one)| one)
     }
 
-    /// Counts steps in which every one of them computed a token.
+    /// Counts steps in which every decoding request computed a token.
     pub(super) fn take_steps(&mut self, steps: u64) {
         self.step += steps;
     }
 
-    /// Requests that need a new block in the step after `done` more.
+    /// Returns the number of requests that need a new block in the step after `done` more.
     fn at_a_boundary(&self, done: u64) -> u32 {
         let at = residue(-(self.steps().saturating_add(i64::try_from(done).unwrap_or(i64::MAX))));
         self.residues.get(at).copied().unwrap_or_default()
     }
 
-    /// New blocks that `steps` steps need.
+    /// Returns the number of new blocks that `steps` steps need.
     pub(super) fn blocks_for(&self, steps: u64) -> u32 {
         let rounds = steps / u64::from(BLOCK_TOKENS);
         let rest = steps % u64::from(BLOCK_TOKENS);
@@ -123,7 +124,8 @@ impl Decoders {
         u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(part)
     }
 
-    /// The most steps for which `free` blocks suffice; none limit them where nothing decodes.
+    /// Returns the maximum number of steps for which `free` blocks suffice; unlimited if nothing
+    /// decodes.
     pub(super) fn steps_with(&self, free: u32) -> u64 {
         let Some(rounds) = free.checked_div(self.count) else {
             return u64::MAX;

@@ -1,15 +1,15 @@
-//! What an engine computes until something happens.
+//! The work that an engine computes until the next event.
 
 use super::StepModel;
 
-/// A prompt, or a part of it, that a step computes.
+/// A prompt, or a part of it, computed in one step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) slot: u32,
     pub(super) tokens: u32,
 }
 
-/// One step with prompts in it, or many in which all requests decode.
+/// One step with prompts in it, or a series of steps in which all requests decode.
 #[derive(Debug, Clone)]
 pub(super) enum Plan {
     Mixed { start: u64, end: u64, chunks: Vec<Chunk> },
@@ -32,7 +32,7 @@ impl Plan {
         }
     }
 
-    /// Decoding steps that have started at `at`.
+    /// Returns the number of decoding steps that have started by `at`.
     pub(super) fn steps_started(&self, at: u64, time: &StepModel) -> u64 {
         let Self::Decoding { start, steps, decodes, context } = self else {
             return 0;

@@ -2,37 +2,37 @@
 
 use super::block_cache::Held;
 
-/// A request, as a client sends it. Only the engine knows how many tokens it will emit.
+/// A request as a client sends it. Only the engine knows its output length.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineRequest<'a> {
-    /// Names it in events; unique among the engine's requests.
+    /// The id of the request in events; unique among the engine's requests.
     pub id: u32,
-    /// Tokens of the prompt.
+    /// The number of prompt tokens.
     pub input_tokens: u32,
-    /// Tokens that it will emit; at least 1.
+    /// The number of output tokens; at least 1.
     pub output_tokens: u32,
-    /// The most that it may emit, for engines that reserve.
+    /// The output limit of the request, for engines that reserve blocks.
     pub max_tokens: Option<u32>,
-    /// Hashes of the prompt's whole blocks, each with all before it.
+    /// The hashes of the prompt's whole blocks; each includes everything before it.
     pub prefix: &'a [u64],
-    /// Tokens of each of these blocks: a multiple of [`BLOCK_TOKENS`](super::BLOCK_TOKENS).
+    /// The tokens per hash: a multiple of [`BLOCK_TOKENS`](super::BLOCK_TOKENS).
     pub prefix_tokens: u32,
 }
 
-/// Why an engine refuses a request.
+/// The reason why an engine refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefuseReason {
     /// Its prompt leaves no room for an output.
     TooLong,
 }
 
-/// Where a request is.
+/// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Waiting,
     Prefilling,
-    /// `base` is how many tokens it had computed, less the steps that the engine had decoded: the same in each
-    /// step, so that nothing has to be written down as it decodes.
+    /// `base` is the number of computed tokens minus the engine's number of decoding steps. It
+    /// stays the same from step to step, so decoding needs no bookkeeping.
     Decoding {
         base: i64,
     },
@@ -42,23 +42,23 @@ pub(super) enum Phase {
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) id: u32,
-    /// Counts arrivals.
+    /// The arrival number of the request.
     pub(super) number: u64,
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
-    /// The most tokens it may have, for reservations.
+    /// The maximum number of tokens of the request, for reservations.
     pub(super) longest: u32,
-    /// Tokens whose KV is in the cache; not kept up to date while it decodes.
+    /// The number of tokens whose KV is in the cache; not updated while the request decodes.
     pub(super) computed: u32,
-    /// Tokens emitted when it last began to decode.
+    /// The number of tokens emitted when it last started to decode.
     pub(super) emitted: u32,
-    /// Counts admissions: the order in which a batch is served.
+    /// The admission number of the request: a batch is served in this order.
     pub(super) order: u64,
     pub(super) phase: Phase,
     pub(super) held: Held,
-    /// The slot that it has taken, where each has its own cache.
+    /// The slot that it occupies, if each slot has its own cache.
     pub(super) slot_cache: Option<usize>,
-    /// Prompt tokens that were cached when it was first admitted.
+    /// The number of prompt tokens that were cached at its first admission.
     pub(super) cached_tokens: Option<u32>,
 }
 
@@ -82,18 +82,18 @@ impl Request {
         }
     }
 
-    /// Whether it decodes since the admission with that number.
+    /// Returns whether the request decodes since admission number `order`.
     pub(super) fn is_decoding(&self, order: u64) -> bool {
         matches!(self.phase, Phase::Decoding { .. }) && self.order == order
     }
 
-    /// Tokens to compute before the next one is emitted.
+    /// Returns the number of tokens to compute before the next one is emitted.
     pub(super) fn target(&self) -> u32 {
         self.input_tokens.saturating_add(self.emitted)
     }
 }
 
-/// The requests by slot; slots are used again.
+/// The requests by slot; slots are reused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,

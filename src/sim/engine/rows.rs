@@ -1,18 +1,18 @@
-//! Engines as the rows of step times that penstock comes with describe them.
+//! The engines that penstock's built-in rows of step times describe.
 
 use super::step_time::picoseconds;
 use super::{Admission, Caching, EngineSpec, Order, StepTime};
 pub use crate::predict::{EngineRow, RowError, engine_rows};
 
 impl EngineRow {
-    /// The step time in picoseconds.
+    /// Returns the step time in picoseconds.
     pub fn step_time(&self) -> StepTime {
         let Self { base_ms, token_us, decode_us, context_us, pair_us, .. } = *self;
         StepTime::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us])
     }
 
-    /// The step time that its hardware cannot beat: it reads all weights in every step, and multiplies every
-    /// token with all that are active.
+    /// Returns the lower bound that the hardware sets on the step time: each step reads all
+    /// weights, and each token is multiplied with all active ones.
     pub fn least_step_time(&self) -> StepTime {
         StepTime {
             base: picoseconds(self.least_base_ms * 1e-3),
@@ -21,9 +21,9 @@ impl EngineRow {
         }
     }
 
-    /// An engine of this kind with vLLM's default limits on it.
+    /// Returns an engine of this kind with vLLM's default limits.
     pub fn spec(&self) -> EngineSpec {
-        // vLLM's `get_batch_defaults`: more for GPUs with 70 GiB and more.
+        // vLLM's `get_batch_defaults` has higher limits for GPUs with at least 70 GiB.
         let is_large = self.gpu != "rtx4090";
         EngineSpec {
             step_time: self.step_time().into(),

@@ -1,4 +1,4 @@
-//! The scheduler: what the next step computes, and what follows from it.
+//! The scheduler: decides the work of the next step, and carries it out.
 
 use std::cmp::Reverse;
 
@@ -10,11 +10,11 @@ use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Or
 /// Picoseconds in a microsecond.
 const PICOS_PER_MICRO: u64 = 1_000_000;
 
-/// The longest queue that is sorted by what is cached (SGLang: `schedule_policy.py`).
+/// The longest queue that is sorted by cached tokens (SGLang: `schedule_policy.py`).
 pub(super) const MOST_SORTED: usize = 128;
 
 impl Engine {
-    /// Plans from `self.time` on. `None` when nothing runs or waits.
+    /// Plans from `self.time` on; returns `None` if no request runs or waits.
     pub(super) fn make_plan(&mut self) -> Option<Plan> {
         self.sort_waiting();
         let taken = self.preempt_for_decoders();
@@ -26,7 +26,7 @@ impl Engine {
         let (decodes, context) = (u64::from(decodes), self.decoders.context());
         let work = StepWork { decodes, context, ..StepWork::default() };
         if taken.is_some() || lacks_room {
-            // After a preemption no request is admitted in the same step.
+            // A step with a preemption admits no request.
             self.cache.take(missing);
             if lacks_room {
                 self.preempt_last();
@@ -43,7 +43,7 @@ impl Engine {
             return None;
         }
         if self.may_fit_later(budget) {
-            // It may already fit once those that decode have taken their blocks.
+            // The request may fit once the decoding requests have taken their blocks.
             self.cache.take(missing);
             let chunks =
                 if self.can_admit(budget, 0) { self.chunks(None, budget) } else { Vec::new() };
@@ -58,7 +58,7 @@ impl Engine {
         Some(Plan::Decoding { start: self.time, steps, decodes, context })
     }
 
-    /// Brings the requests that wait into the order of admission.
+    /// Sorts the waiting requests into the order of admission.
     fn sort_waiting(&mut self) {
         if self.spec.order == Order::Arrival || self.waiting.len() < 2 {
             return;
@@ -75,8 +75,9 @@ impl Engine {
         self.waiting = sorted.into();
     }
 
-    /// Preempts until there are blocks for the next step of all that decode. Returns how many blocks it took for
-    /// those before the first that found none; `None` where none was preempted.
+    /// Preempts until there are blocks for the next step of all decoding requests. Returns the
+    /// number of blocks taken for those before the first that found none; `None` if nothing was
+    /// preempted.
     fn preempt_for_decoders(&mut self) -> Option<u32> {
         let mut taken = None;
         while self.decoders.blocks_for(1) > taken.unwrap_or(0) + self.cache.free_blocks() {
@@ -88,7 +89,7 @@ impl Engine {
         taken
     }
 
-    /// The prompts that the next step computes, with blocks for them.
+    /// Selects the prompt chunks of the next step and takes their blocks.
     fn chunks(&mut self, partly: Option<u32>, budget: u32) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         let first = partly.and_then(|slot| self.next_chunk(slot, budget));
@@ -97,7 +98,8 @@ impl Engine {
         chunks
     }
 
-    /// Whether there are blocks for the next part of a running request's prompt beside those of the others.
+    /// Returns whether there are blocks for the next chunk of a running request's prompt and for
+    /// the decoding requests.
     fn fits(&self, slot: u32, budget: u32, for_decoders: u32) -> bool {
         self.requests.get(slot).is_some_and(|request| {
             let tokens = request.target().saturating_sub(request.computed).min(budget);
@@ -106,17 +108,17 @@ impl Engine {
         })
     }
 
-    /// Whether the first that waits may be admitted beside requests that need so many blocks; they may take
-    /// some that it would have shared.
+    /// Returns whether the first waiting request may be admitted next to requests that need
+    /// `for_decoders` blocks. These may be blocks that the request would have shared.
     fn can_admit(&self, budget: u32, for_decoders: u32) -> bool {
         let has_slot = budget > 0 && self.running.len() < self.spec.max_requests as usize;
         let first = self.waiting.front().filter(|_| has_slot);
         first.is_some_and(|slot| self.room_for(*slot, budget, for_decoders).is_some())
     }
 
-    /// Whether the first that waits may fit without a completion: where only a part of its prompt is computed at
-    /// first, it needs fewer blocks once others took those that it would have shared; and where the order depends on
-    /// what is cached, another one may become the first.
+    /// Returns whether the first waiting request may come to fit without a completion. If only part
+    /// of its prompt is computed at first, it needs fewer blocks once others have taken those it
+    /// would have shared. If the order depends on the cache, another request may become the first.
     fn may_fit_later(&self, budget: u32) -> bool {
         let has_slot = self.running.len() < self.spec.max_requests as usize;
         if has_slot && self.spec.order == Order::LongestPrefix && self.waiting.len() > 1 {
@@ -130,8 +132,8 @@ impl Engine {
         })
     }
 
-    /// What of the first `target` tokens of a prompt is shared. The last token is always computed: its result is
-    /// the next one.
+    /// Finds the shared part of the first `target` tokens of a prompt. The last token is always
+    /// computed, because its result is the next token.
     fn find(&self, held: &Held, target: u32) -> Hit {
         match self.spec.caching {
             Caching::Blocks => self.cache.find(held, target - 1),
@@ -143,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// What is cached of a waiting request's prompt, if there is room for its first chunk.
+    /// Returns the cached part of a waiting request's prompt if there is room for its first chunk.
     fn room_for(&self, slot: u32, budget: u32, for_others: u32) -> Option<Hit> {
         let request = self.requests.get(slot)?;
         let own = request.longest.div_ceil(BLOCK_TOKENS);
@@ -161,7 +163,7 @@ impl Engine {
         (blocks <= self.cache.free_blocks()).then_some(hit)
     }
 
-    /// The step that computes these chunks.
+    /// Returns the plan of a step that computes these chunks.
     fn mixed(&self, chunks: Vec<Chunk>, mut work: StepWork) -> Plan {
         for chunk in &chunks {
             let computed = self.requests.get(chunk.slot).map_or(0, |request| request.computed);
@@ -171,14 +173,15 @@ impl Engine {
         Plan::Mixed { start: self.time, end, chunks }
     }
 
-    /// The request whose prompt is partly computed.
+    /// Returns the request whose prompt is partly computed.
     fn partly_computed(&self) -> Option<u32> {
         let last = self.running.last().copied()?;
         let request = self.requests.get(last)?;
         (request.phase == Phase::Prefilling).then_some(last)
     }
 
-    /// The next part of a running request's prompt, with blocks for it; `None` when they are short.
+    /// Returns the next chunk of a running request's prompt and takes its blocks; `None` if they do
+    /// not suffice.
     fn next_chunk(&mut self, slot: u32, budget: u32) -> Option<Chunk> {
         let request = self.requests.get_mut(slot)?;
         let tokens = request.target().saturating_sub(request.computed).min(budget);
@@ -186,7 +189,7 @@ impl Engine {
         has_room.then_some(Chunk { slot, tokens })
     }
 
-    /// Admits requests in the order of arrival while there is room; none overtakes the first.
+    /// Admits requests in the order of arrival while there is room; no request overtakes the first.
     fn admit(&mut self, mut budget: u32, chunks: &mut Vec<Chunk>) {
         while budget > 0 && self.running.len() < self.spec.max_requests as usize {
             let Some(slot) = self.waiting.front().copied() else {
@@ -206,7 +209,8 @@ impl Engine {
         }
     }
 
-    /// Has a waiting request share what is cached of its prompt, if there is room for its first chunk.
+    /// Admits a waiting request with the cached part of its prompt, if there is room for its first
+    /// chunk.
     fn take_in(&mut self, slot: u32, budget: u32) -> bool {
         let Some(hit) = self.room_for(slot, budget, 0) else {
             return false;
@@ -224,6 +228,7 @@ impl Engine {
         request.phase = Phase::Prefilling;
         request.order = self.admitted;
         self.admitted += 1;
+        // Counted at the first admission only: a preempted request is admitted again.
         if request.cached_tokens.is_none() {
             request.cached_tokens = Some(hit.tokens);
             self.counters.prompt_tokens += u64::from(request.input_tokens);
@@ -232,7 +237,8 @@ impl Engine {
         true
     }
 
-    /// The blocks that running requests may come to need; `None` where nothing is reserved.
+    /// Returns the number of blocks that running requests may come to need; `None` if nothing is
+    /// reserved.
     fn reserved_blocks(&self) -> Option<u32> {
         let blocks = |slot: &u32| {
             self.requests.get(*slot).map_or(0, |request| request.longest.div_ceil(BLOCK_TOKENS))
@@ -240,7 +246,7 @@ impl Engine {
         (self.spec.admission == Admission::Reserved).then(|| self.running.iter().map(blocks).sum())
     }
 
-    /// Takes the blocks of the request that was admitted last; it starts again, before all that wait.
+    /// Preempts the request admitted last: it loses its blocks and waits ahead of all others.
     fn preempt_last(&mut self) {
         let Some(slot) = self.running.pop() else {
             return;
@@ -257,8 +263,8 @@ impl Engine {
         self.counters.preemptions += 1;
     }
 
-    /// Shortens a plan of decoding steps to those that start before `now`, where the scheduler may decide
-    /// something else then.
+    /// Shortens a plan of decoding steps to those that start before `now`, because the scheduler
+    /// may decide differently then.
     pub(super) fn cut_plan(&mut self, now: u64) {
         let Some(Plan::Decoding { start, steps, decodes, context }) = &mut self.plan else {
             return;
@@ -271,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Carries out what was planned.
+    /// Carries out the plan.
     pub(super) fn complete_plan(&mut self, events: &mut Vec<EngineEvent>) {
         let Some(plan) = self.plan.take() else {
             return;
@@ -292,7 +298,7 @@ impl Engine {
         self.counters.held_blocks += held.saturating_mul(took / PICOS_PER_MICRO);
         self.decoders.take_steps(steps);
         self.counters.steps += steps;
-        // Every request that decoded was admitted before all whose prompts were computed.
+        // Every decoding request was admitted before all requests whose prompts were computed.
         while let Some(complete) = self.decoders.pop_complete() {
             let request = self.requests.get(complete.slot);
             if request.is_some_and(|request| request.is_decoding(complete.order)) {

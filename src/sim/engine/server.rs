@@ -1,5 +1,5 @@
-//! The server of an engine: one engine for every model, or, as with Ollama, one for each model that it has in memory.
-//! There a model is loaded when a request needs it, and pushes out one that is idle.
+//! The server of an engine: one engine for all models or, as in Ollama, one for each model in
+//! memory. Ollama loads a model when a request needs it and evicts an idle one.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use super::{EngineSpec, EventKind, SpecError};
 struct Loaded {
     model: Box<str>,
     engine: Engine,
-    /// When it last had a request.
+    /// The time of its last request.
     used_at: u64,
 }
 
-/// A request whose model cannot be loaded yet, or that arrived behind such a one.
+/// A request whose model cannot be loaded yet, or that arrived after such a request.
 #[derive(Debug, Clone)]
 struct Queued {
     model: Box<str>,
@@ -23,24 +23,25 @@ struct Queued {
     prefix: Box<[u64]>,
 }
 
-/// A server. A clone goes on as the server would.
+/// A server. A clone continues exactly as the original would.
 #[derive(Debug, Clone)]
 pub struct EngineServer {
     spec: EngineSpec,
-    /// Never empty where models are not loaded on demand.
+    /// The models in memory; never empty unless models are loaded on demand.
     loaded: Vec<Loaded>,
-    /// In the order of arrival; none overtakes the first.
+    /// The waiting requests in the order of arrival; none overtakes the first.
     queue: VecDeque<Queued>,
     loads: u64,
-    /// What the engines of unloaded models did.
+    /// The counters of engines whose models were unloaded.
     unloaded: EngineCounters,
 }
 
 impl EngineServer {
-    /// A server without requests; one that loads models on demand has none in memory.
+    /// Creates a server without requests; a server that loads models on demand starts with none in
+    /// memory.
     ///
     /// # Errors
-    /// When the specification describes no engine that could run.
+    /// When the engine could not run with this specification.
     pub fn new(spec: EngineSpec) -> Result<Self, SpecError> {
         let engine = Engine::new(spec.clone())?;
         let always = Loaded { model: Box::default(), engine, used_at: 0 };
@@ -70,12 +71,12 @@ impl EngineServer {
         self.dispatch(now);
     }
 
-    /// When something happens next; `None` while it is idle.
+    /// Returns the time of the next event; `None` while the server is idle.
     pub fn next_event(&self) -> Option<u64> {
         self.loaded.iter().filter_map(|one| one.engine.next_event()).min()
     }
 
-    /// Computes everything up to `until`, and reports what happened in `events`, in order.
+    /// Computes everything up to `until`, and appends the events in order.
     pub fn advance(&mut self, until: u64, events: &mut Vec<EngineEvent>) {
         if self.spec.on_demand.is_none() {
             self.loaded.iter_mut().for_each(|one| one.engine.advance(until, events));
@@ -95,12 +96,12 @@ impl EngineServer {
         }
     }
 
-    /// The engines of all models in memory.
+    /// Returns the engines of all models in memory.
     pub(super) fn engines(&self) -> impl Iterator<Item = &Engine> + '_ {
         self.loaded.iter().map(|one| &one.engine)
     }
 
-    /// Passes on the requests that wait, until the model of one can be loaded only later.
+    /// Dispatches waiting requests until one needs a model that cannot be loaded yet.
     fn dispatch(&mut self, now: u64) {
         while let Some(first) = self.queue.pop_front() {
             let Some(index) = self.place(&first.model, now) else {
@@ -114,7 +115,8 @@ impl EngineServer {
         }
     }
 
-    /// Where a model is, or is loaded to from `now` on; `None` while every model that it could push out is in use.
+    /// Returns the position of a model, loading it from `now` on if needed; `None` while every
+    /// model that it could evict is in use.
     fn place(&mut self, model: &str, now: u64) -> Option<usize> {
         let on_demand = self.spec.on_demand?;
         if let Some(index) = self.loaded.iter().position(|one| *one.model == *model) {
@@ -132,17 +134,17 @@ impl EngineServer {
         Some(self.loaded.len() - 1)
     }
 
-    /// The models that it has in memory, or is loading.
+    /// Returns the models in memory, including those being loaded.
     pub fn models(&self) -> impl Iterator<Item = &str> + '_ {
         self.loaded.iter().map(|one| &*one.model)
     }
 
-    /// Whether it loads models when requests need them.
+    /// Returns whether the server loads models when requests need them.
     pub fn loads_on_demand(&self) -> bool {
         self.spec.on_demand.is_some()
     }
 
-    /// What it would report at `at`, which is not before the time it was advanced to.
+    /// Returns the telemetry at `at`, not earlier than the time the server was advanced to.
     pub fn telemetry(&self, at: u64) -> EngineTelemetry {
         let mut all = EngineTelemetry { waiting: self.queue.len(), ..EngineTelemetry::default() };
         for one in &self.loaded {
@@ -155,21 +157,22 @@ impl EngineServer {
         all
     }
 
-    /// From the step after the one that is being computed at `now` on, steps take this long.
+    /// Sets the step time that applies after the step being computed at `now`.
     pub fn set_step_time(&mut self, now: u64, step_time: &StepModel) {
         self.spec.step_time = step_time.clone();
         let engines = self.loaded.iter_mut();
         engines.for_each(|one| one.engine.set_step_time(now, step_time.clone()));
     }
 
-    /// What it did so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> EngineCounters {
         let mut sum = self.unloaded;
         self.loaded.iter().for_each(|one| sum.add(&one.engine.counters()));
         EngineCounters { loads: self.loads, ..sum }
     }
 
-    /// Starts again at `now`: caches, loaded models and all requests are lost; returns the requests' ids.
+    /// Restarts the server at `now`: it loses caches, loaded models and all requests. Returns the
+    /// ids of the requests.
     pub fn restart(&mut self, now: u64) -> Vec<u32> {
         let mut lost: Vec<u32> = self.queue.drain(..).map(|queued| queued.request.id).collect();
         for one in &mut self.loaded {
@@ -184,7 +187,7 @@ impl EngineServer {
         lost
     }
 
-    /// Blocks of the KV caches that requests hold, that none holds, and all of them.
+    /// Returns the numbers of KV-cache blocks: held by requests, free, and total.
     pub fn block_counts(&self) -> (u32, u32, u32) {
         self.loaded
             .iter()
@@ -192,7 +195,7 @@ impl EngineServer {
             .fold((0, 0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2))
     }
 
-    /// Whether nothing runs or waits.
+    /// Returns whether no request runs or waits.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.loaded.iter().all(|one| one.engine.is_idle())
     }

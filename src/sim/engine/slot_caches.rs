@@ -1,18 +1,18 @@
-//! One cache per slot, as llama.cpp has them: each keeps the prompt that it served last. A request takes the free slot
-//! whose prompt has the most in common with its own, if that is more than a tenth of it, else the free one that was
-//! used the longest ago.
+//! One cache per slot, as in llama.cpp: each keeps the prompt that it served last. A request takes
+//! the free slot whose prompt shares the longest prefix with its own, if that is more than a tenth
+//! of its prompt. Otherwise it takes the least recently used free slot.
 
 use super::block_cache::{Held, Hit};
 
-/// The part of a prompt that must be in common (llama.cpp: `--slot-prompt-similarity`).
+/// The divisor of the prompt length that gives the required common prefix (llama.cpp:
+/// `--slot-prompt-similarity`).
 const LEAST_SIMILARITY: u32 = 10;
 
-/// A slot.
 #[derive(Debug, Clone, Default)]
 struct SlotCache {
     hashes: Box<[u64]>,
     is_taken: bool,
-    /// When it was last freed, as a count.
+    /// The sequence number of its latest release.
     freed: u64,
 }
 
@@ -28,8 +28,8 @@ impl SlotCaches {
         Self { slots: vec![SlotCache::default(); slots as usize], frees: 0 }
     }
 
-    /// The slot that a prompt would take, and what it finds there of the first `limit` tokens; `None` while all are
-    /// taken.
+    /// Returns the slot that a prompt would take and the hit on its first `limit` tokens; `None`
+    /// while all slots are taken.
     pub(super) fn find(&self, held: &Held, limit: u32) -> Option<(usize, Hit)> {
         let free = || self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_taken);
         let common = |slot: &SlotCache| {
@@ -38,7 +38,7 @@ impl SlotCaches {
             u32::try_from(blocks).unwrap_or(u32::MAX).saturating_mul(held.prefix_tokens())
         };
         let alike = free().map(|(index, slot)| (common(slot).min(limit), index));
-        // Of equals the first, as in llama.cpp.
+        // Ties go to the first slot, as in llama.cpp.
         let alike = alike.max_by_key(|(tokens, index)| (*tokens, std::cmp::Reverse(*index)))?;
         if alike.0.saturating_mul(LEAST_SIMILARITY) > limit {
             return Some((alike.1, Hit::of_tokens(alike.0)));
@@ -47,7 +47,7 @@ impl SlotCaches {
         Some((oldest.0, Hit::of_tokens(common(oldest.1).min(limit))))
     }
 
-    /// A prompt takes a slot, and replaces what was in it.
+    /// Replaces the prompt of a slot and marks the slot as taken.
     pub(super) fn take(&mut self, index: usize, held: &Held) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.is_taken = true;
@@ -55,7 +55,7 @@ impl SlotCaches {
         }
     }
 
-    /// Its request is gone; the prompt stays.
+    /// Frees the slot of a request that ended; its prompt stays.
     pub(super) fn free(&mut self, index: usize) {
         self.frees += 1;
         if let Some(slot) = self.slots.get_mut(index) {

@@ -1,59 +1,61 @@
-//! What an engine is.
+//! The specification of a simulated engine.
 
 use super::{BLOCK_TOKENS, StepModel, StepWork};
 use crate::config::Engine;
 
-/// When a waiting request is admitted.
+/// The condition for admitting a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Admission {
-    /// When its next chunk fits, as in vLLM and SGLang; a shortage later preempts.
+    /// Admits when the next chunk fits, as in vLLM and SGLang; a later shortage preempts.
     #[default]
     OnDemand,
-    /// When its prompt and its longest output fit beside those of all others, as in TensorRT-LLM's
-    /// `GUARANTEED_NO_EVICT`; nothing is ever preempted.
+    /// Admits when the prompt and its maximum output fit next to those of all others, as in
+    /// TensorRT-LLM's `GUARANTEED_NO_EVICT`; nothing is ever preempted.
     Reserved,
 }
 
-/// What an engine keeps of prompts.
+/// The prefix cache of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Caching {
-    /// Nothing.
+    /// No prompt is cached.
     None,
-    /// The blocks of all prompts, as long as there is room, for every request: vLLM, SGLang, TensorRT-LLM.
+    /// Blocks of all prompts are cached for every request while there is room: vLLM, SGLang,
+    /// TensorRT-LLM.
     #[default]
     Blocks,
-    /// The last prompt of each slot, for the next request that takes the slot: llama.cpp, and Ollama on it.
+    /// Each slot keeps its last prompt for the next request in that slot: llama.cpp, and Ollama on
+    /// it.
     Slots,
 }
 
-/// Which waiting request is admitted first.
+/// The order in which waiting requests are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// The one that arrived first: vLLM, TensorRT-LLM, llama.cpp.
+    /// By arrival: vLLM, TensorRT-LLM, llama.cpp.
     #[default]
     Arrival,
-    /// The one of whose prompt the most is cached, as SGLang has it (`--schedule-policy lpm`); by arrival where more
-    /// than 128 wait.
+    /// The request with the most cached prompt tokens first, as in SGLang (`--schedule-policy
+    /// lpm`); by arrival if more than 128 wait.
     LongestPrefix,
 }
 
-/// How a server takes models into memory when requests need them.
+/// The limits of a server that loads models when requests need them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDemand {
-    /// The most models in memory (Ollama: `OLLAMA_MAX_LOADED_MODELS`).
+    /// The maximum number of models in memory (Ollama: `OLLAMA_MAX_LOADED_MODELS`).
     pub most: u32,
-    /// How long loading one takes, in picoseconds.
+    /// The time to load a model, in picoseconds.
     pub load_time: u64,
 }
 
 /// The slots of engines that have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
-    /// How many; the engine's default where it is not known.
+    /// The number of slots; the engine's default if unknown.
     pub count: Option<u32>,
-    /// The context of each, in tokens.
+    /// The context of each slot, in tokens.
     pub context: u32,
-    /// How Ollama takes models into memory.
+    /// The way in which Ollama loads models into memory.
     pub on_demand: OnDemand,
 }
 
@@ -63,38 +65,38 @@ impl Default for Slots {
     }
 }
 
-/// Slots of llama.cpp without `--parallel`.
+/// The number of slots of llama.cpp without `--parallel`.
 const LLAMA_CPP_SLOTS: u32 = 4;
-/// Slots of Ollama without `OLLAMA_NUM_PARALLEL`.
+/// The number of slots of Ollama without `OLLAMA_NUM_PARALLEL`.
 const OLLAMA_SLOTS: u32 = 1;
 
 /// An engine's step time and limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSpec {
-    /// How long its steps take.
+    /// The duration of its steps.
     pub step_time: StepModel,
-    /// The most requests in a batch (vLLM: `max_num_seqs`).
+    /// The maximum number of requests in a batch (vLLM: `max_num_seqs`).
     pub max_requests: u32,
-    /// The most tokens that a step computes (vLLM: `max_num_batched_tokens`).
+    /// The maximum number of tokens per step (vLLM: `max_num_batched_tokens`).
     pub max_step_tokens: u32,
-    /// The longest prompt with its output, in tokens (vLLM: `max_model_len`).
+    /// The maximum length of a prompt with its output, in tokens (vLLM: `max_model_len`).
     pub max_context: u32,
-    /// Blocks of the KV cache, each of [`BLOCK_TOKENS`] tokens.
+    /// The number of blocks in the KV cache, each of [`BLOCK_TOKENS`] tokens.
     pub kv_blocks: u32,
-    /// What it keeps of prompts for others that begin alike.
+    /// The prompts it keeps for later requests with the same prefix.
     pub caching: Caching,
-    /// When a request is admitted.
+    /// The condition for admitting a request.
     pub admission: Admission,
-    /// Which waiting request is the next.
+    /// The order in which waiting requests are admitted.
     pub order: Order,
-    /// How models get into memory; `None` where all are there.
+    /// The limits of loading models on demand; `None` if all models are in memory.
     pub on_demand: Option<OnDemand>,
-    /// What lies between penstock and the first step of a request, in picoseconds: network, front end and tokenizer.
-    /// `None` where it was not learned; the engine itself does not use it.
+    /// The time between penstock and the first step of a request, in picoseconds: network, front
+    /// end and tokenizer. `None` if it was not learned; the engine itself does not use it.
     pub front_end: Option<u64>,
 }
 
-/// Why a specification describes no engine.
+/// The reason why a specification is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A limit is 0.
@@ -112,22 +114,23 @@ pub enum SpecError {
         /// Requests of a batch.
         requests: u32,
     },
-    /// Steps that take no time would never let it pass.
+    /// Steps without a duration would never advance time.
     #[error("the base of the step time must be greater than 0")]
     NoTime,
-    /// A fit begins with coefficients.
+    /// A fit starts from coefficients.
     #[error("a table of step times cannot be fitted; begin with a row, or with 'unknown'")]
     Table,
 }
 
 impl EngineSpec {
-    /// The longest prompt with its output: what the model and the KV cache have room for.
+    /// Returns the maximum length of a prompt with its output: limited by the model and by the KV
+    /// cache.
     pub fn longest(&self) -> u32 {
         self.max_context.min(self.kv_blocks.saturating_mul(BLOCK_TOKENS))
     }
 
-    /// The same engine as llama.cpp: so many slots, each with its own context and cache. Requests wait for a free
-    /// slot, and none is ever preempted.
+    /// Returns the same engine scheduled as llama.cpp, with `slots` slots, each with its own
+    /// context and cache. Requests wait for a free slot, and none is ever preempted.
     #[must_use]
     pub fn with_slots(self, slots: u32, context: u32) -> Self {
         let blocks = context.div_ceil(BLOCK_TOKENS).saturating_mul(slots);
@@ -142,7 +145,8 @@ impl EngineSpec {
         }
     }
 
-    /// The same engine with the scheduler of `engine`; those that are not known schedule as vLLM does.
+    /// Returns the same engine with the scheduler of `engine`; unknown engines schedule as vLLM
+    /// does.
     #[must_use]
     pub fn scheduled_as(self, engine: Engine, slots: &Slots) -> Self {
         let has_slots = self.caching == Caching::Slots && slots.count.is_none();
@@ -158,7 +162,7 @@ impl EngineSpec {
             Engine::TrtLlm => Self { admission: Admission::Reserved, ..self },
             Engine::LlamaCpp => with_slots(LLAMA_CPP_SLOTS),
             Engine::Ollama => Self { on_demand: Some(slots.on_demand), ..with_slots(OLLAMA_SLOTS) },
-            // A new engine schedules as vLLM does until its own rules are added above.
+            // A new engine schedules as vLLM does until its rules are added above.
             _ => match slots.count {
                 Some(count) => self.with_slots(count, slots.context),
                 None => self,

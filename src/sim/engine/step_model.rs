@@ -1,4 +1,4 @@
-//! How long steps take: five coefficients, or a table.
+//! The duration of steps: five coefficients, or a table.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::step_table::StepTable;
 use super::step_time::picoseconds;
 use super::{StepTime, StepWork};
 
-/// How long the steps of an engine take.
+/// The model of an engine's step duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepModel {
-    /// By five coefficients.
+    /// Five coefficients.
     Linear(StepTime),
-    /// As they were measured on a grid.
+    /// Measurements on a grid.
     Table(Arc<StepTable>),
 }
 
@@ -22,7 +22,7 @@ impl From<StepTime> for StepModel {
 }
 
 impl StepModel {
-    /// The coefficients; `None` for a table.
+    /// Returns the coefficients; `None` for a table.
     pub fn linear(&self) -> Option<StepTime> {
         match self {
             Self::Linear(time) => Some(*time),
@@ -30,7 +30,7 @@ impl StepModel {
         }
     }
 
-    /// The duration of one step.
+    /// Returns the duration of one step.
     pub(super) fn of(&self, work: &StepWork) -> u64 {
         match self {
             Self::Linear(time) => time.of(work),
@@ -38,8 +38,8 @@ impl StepModel {
         }
     }
 
-    /// The duration of so many steps in which `decodes` requests decode, whose contexts have `context` tokens at
-    /// first.
+    /// Returns the duration of `steps` steps in which `decodes` requests decode, whose contexts
+    /// have `context` tokens at first.
     pub(super) fn of_steps(&self, steps: u64, decodes: u64, context: u64) -> u64 {
         match self {
             Self::Linear(time) => time.of_steps(steps, decodes, context),
@@ -47,7 +47,8 @@ impl StepModel {
         }
     }
 
-    /// The fewest of at most `most` such steps that take `duration` or longer; `most` where none do.
+    /// Returns the smallest number of such steps that takes at least `duration`; `most` if no
+    /// smaller number does.
     pub(super) fn steps_within(&self, duration: u64, most: u64, decodes: u64, context: u64) -> u64 {
         let (mut low, mut high) = (0, most);
         while low < high {
@@ -61,7 +62,7 @@ impl StepModel {
         low
     }
 
-    /// The same with every step so many times as long.
+    /// Returns the same model with every step `factor` times as long.
     #[must_use]
     pub fn slowed_down(&self, factor: f64) -> Self {
         let scaled = |picos: u64| picoseconds(picos as f64 * factor * 1e-12);
@@ -79,7 +80,8 @@ impl StepModel {
         }
     }
 
-    /// The same with errors in it: of what a prompt token costs, and of what the contexts of decoding requests do.
+    /// Returns the same model with errors: factors on the cost of prompt tokens and of decoding
+    /// contexts.
     #[must_use]
     pub fn perturbed(&self, token: f64, context: f64) -> Self {
         let scaled = |picos: u64, factor: f64| picoseconds(picos as f64 * factor * 1e-12);

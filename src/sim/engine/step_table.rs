@@ -1,48 +1,50 @@
-//! Step times as they were measured on a grid.
+//! Step times measured on a grid.
 
 use serde::Deserialize;
 
 use super::StepWork;
 use super::step_time::picoseconds;
 
-/// A grid as its file has it, in milliseconds.
+/// A grid as in its file, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepGrid {
-    /// Steps that compute nothing but so many prompt tokens.
+    /// Pairs of a number of prompt tokens and the duration of a step with nothing else in it.
     pub prefill_ms: Vec<(u32, f64)>,
-    /// Requests of a batch that decodes.
+    /// The batch sizes of the decoding steps.
     pub batch: Vec<u32>,
-    /// The mean context of these requests, in tokens.
+    /// The mean contexts of the decoding requests, in tokens.
     pub context: Vec<u32>,
-    /// How long a step of such a batch takes, a row for each of `batch`.
+    /// The duration of a decoding step: one row for each of `batch`, one column for each of
+    /// `context`.
     pub decode_ms: Vec<Vec<f64>>,
 }
 
-/// Why a grid is none.
+/// The reason why a grid is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GridError {
-    /// Too little of it.
+    /// The grid has too few points.
     #[error("a table needs two points of prefill_ms, one of batch and two of context")]
     TooSmall,
-    /// An axis does not grow.
+    /// An axis does not ascend.
     #[error("the numbers of {0} must grow")]
     Axis(&'static str),
-    /// Rows and columns are not those of the axes.
+    /// The numbers of rows and columns do not match the axes.
     #[error("decode_ms needs a row for each of batch, with a number for each of context")]
     Shape,
-    /// Longer work that takes less time.
+    /// More work takes less time.
     #[error("the times of {0} must be greater than 0, and not fall")]
     Falls(&'static str),
 }
 
-/// Points of a line, in whole picoseconds: straight between two of them, beyond the last as between the last two.
+/// The points of a piecewise linear function, in whole picoseconds; the last segment extends beyond
+/// the last point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line(Vec<(u64, u64)>);
 
 impl Line {
-    /// The points on both sides of a place, and the slope between them in picoseconds per unit; flat before the
-    /// first.
+    /// Returns the segment around a point, with its slope in picoseconds per unit; flat before the
+    /// first point.
     fn segment(&self, at: u64) -> Segment {
         let after = self.0.partition_point(|(place, _)| *place <= at);
         let index = after.saturating_sub(1).min(self.0.len().saturating_sub(2));
@@ -63,7 +65,7 @@ struct Segment {
     from: u64,
     start: u64,
     slope: u64,
-    /// The first place that is in the next one.
+    /// The start of the next segment.
     until: u64,
 }
 
@@ -73,13 +75,13 @@ impl Segment {
     }
 }
 
-/// A grid of step times. Between its points it is linear in both directions, beyond its largest ones it goes on as
-/// between the last two, and below its smallest it is flat. A step with prompts and decoding requests takes as long as
-/// that of the decoding ones, and what the prompts take more than the shortest prefill.
+/// A grid of step times. It is bilinear between its points, extrapolates from the last two beyond
+/// them, and is flat below the smallest. A step with prompts and decoding requests takes the time
+/// of its decoding requests, plus the excess of its prefill over the shortest prefill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepTable {
     prefill: Line,
-    /// By batch: how long a step takes by the mean context.
+    /// The duration of a step by mean context, for each batch size.
     decode: Vec<(u64, Line)>,
 }
 
@@ -87,7 +89,7 @@ impl StepTable {
     /// Reads a grid.
     ///
     /// # Errors
-    /// [`GridError`] where it is not rectangular, or more work takes less time.
+    /// [`GridError`] if the grid is not rectangular, or more work takes less time.
     pub fn new(grid: &StepGrid) -> Result<Self, GridError> {
         let StepGrid { prefill_ms, batch, context, decode_ms } = grid;
         if prefill_ms.len() < 2 || batch.is_empty() || context.len() < 2 {
@@ -125,7 +127,7 @@ impl StepTable {
         })
     }
 
-    /// The same with all times so many times as long.
+    /// Returns the same table with prefill and decode times multiplied by these factors.
     #[must_use]
     pub(super) fn scaled(&self, prefill: f64, decode: f64) -> Self {
         let scale = |line: &Line, factor: f64| {
@@ -137,7 +139,8 @@ impl StepTable {
         Self { prefill: scale(&self.prefill, prefill), decode: decoding.collect() }
     }
 
-    /// How long a step of so many decoding requests takes, by the tokens of all their contexts.
+    /// Returns the duration of a step of `decodes` decoding requests, by the total tokens of their
+    /// contexts.
     fn decode_line(&self, decodes: u64) -> Line {
         let contexts = self.decode.first().map_or(0, |(_, line)| line.0.len());
         let points = (0..contexts).map(|column| {
@@ -158,7 +161,7 @@ impl StepTable {
         Line(points.collect())
     }
 
-    /// The duration of one step.
+    /// Returns the duration of one step.
     pub(super) fn of(&self, work: &StepWork) -> u64 {
         let prefill = |tokens| self.prefill.value(tokens);
         let decode = || self.decode_line(work.decodes).value(work.context);
@@ -169,7 +172,7 @@ impl StepTable {
         }
     }
 
-    /// The duration of so many steps: an arithmetic series in each segment of the line.
+    /// Returns the duration of `steps` steps: an arithmetic series in each segment of the line.
     pub(super) fn of_steps(&self, steps: u64, decodes: u64, context: u64) -> u64 {
         let line = self.decode_line(decodes);
         let (mut left, mut context, mut sum) = (steps, context, 0);

@@ -1,41 +1,42 @@
-//! How long a step takes.
+//! The linear model of step duration.
 
-/// The linear model of a step's duration:
-/// `base + per_token P + per_decode D + per_context K + per_pair A`, where `P` is the new prompt tokens of the
-/// step, `D` its decoding requests, `K` the tokens of their contexts, and `A` the attention pairs of the prompt
-/// chunks: `n (s + n/2)` for a chunk of `n` tokens after `s`. All in picoseconds.
+/// The linear model of a step's duration: `base + per_token P + per_decode D + per_context K +
+/// per_pair A`. `P` is the number of new prompt tokens, `D` that of decoding requests, `K` that of
+/// tokens in their contexts. `A` is the number of attention pairs of the prompt chunks: `n (s +
+/// n/2)` for a chunk of `n` tokens after `s`. All coefficients are in picoseconds.
 ///
-/// Source: the shape is that of the regression models that vLLM simulators use (BLIS, Vidur, Dynamo's mocker),
-/// without their per-request constants; on three recorded vLLM 0.19 runs it predicts mean latencies within 4 %.
+/// Source: the shape is that of the regression models of vLLM simulators (BLIS, Vidur, Dynamo's
+/// mocker), without their per-request constants. On three recorded vLLM 0.19 runs it predicts mean
+/// latencies within 4 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTime {
-    /// Every step: weights are read, kernels launched, the scheduler runs.
+    /// The cost of every step: reading weights, launching kernels, running the scheduler.
     pub base: u64,
-    /// Each new prompt token.
+    /// The cost of a new prompt token.
     pub per_token: u64,
-    /// Each decoding request.
+    /// The cost of a decoding request.
     pub per_decode: u64,
-    /// Each token in the context of a decoding request.
+    /// The cost of a token in the context of a decoding request.
     pub per_context: u64,
-    /// Each pair of tokens between which a prompt chunk has attention.
+    /// The cost of a pair of tokens in the attention of a prompt chunk.
     pub per_pair: u64,
 }
 
-/// What a step computes.
+/// The work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepWork {
-    /// New prompt tokens.
+    /// The number of new prompt tokens.
     pub prompt_tokens: u64,
-    /// Decoding requests.
+    /// The number of decoding requests.
     pub decodes: u64,
-    /// The tokens of their contexts.
+    /// The number of tokens in their contexts.
     pub context: u64,
-    /// Twice the attention pairs of the prompt chunks, which is whole.
+    /// Twice the number of attention pairs of the prompt chunks, which is an integer.
     pub double_pairs: u64,
 }
 
 impl StepWork {
-    /// Adds a chunk of a prompt of which `computed` tokens are done.
+    /// Adds a chunk of `tokens` tokens to a prompt of which `computed` are done.
     pub fn add_chunk(&mut self, computed: u32, tokens: u32) {
         let (computed, tokens) = (u64::from(computed), u64::from(tokens));
         self.prompt_tokens += tokens;
@@ -44,8 +45,9 @@ impl StepWork {
 }
 
 impl StepTime {
-    /// From coefficients as people write them: milliseconds per step, microseconds per prompt token and per
-    /// decoding request, microseconds per 1,000 tokens of context and per million attention pairs.
+    /// Converts coefficients in convenient units: milliseconds per step, microseconds per prompt
+    /// token and per decoding request, microseconds per 1,000 tokens of context and per million
+    /// attention pairs.
     pub fn of_coefficients([base_ms, token_us, decode_us, context_us, pair_us]: [f64; 5]) -> Self {
         Self {
             base: picoseconds(base_ms * 1e-3),
@@ -56,7 +58,7 @@ impl StepTime {
         }
     }
 
-    /// The duration of one step.
+    /// Returns the duration of one step.
     pub fn of(&self, work: &StepWork) -> u64 {
         self.base
             + self.per_token * work.prompt_tokens
@@ -65,8 +67,9 @@ impl StepTime {
             + self.per_pair * work.double_pairs / 2
     }
 
-    /// The duration of `steps` steps in which `decodes` requests decode, whose contexts have `context` tokens
-    /// at first: each step lengthens every context by one token, so that the sum is an arithmetic series.
+    /// Returns the duration of `steps` steps in which `decodes` requests decode, whose contexts
+    /// have `context` tokens at first. Each step lengthens every context by one token, so the sum
+    /// is an arithmetic series.
     pub fn of_steps(&self, steps: u64, decodes: u64, context: u64) -> u64 {
         let first = self.of(&StepWork { decodes, context, ..StepWork::default() });
         let growth = self.per_context * decodes;
@@ -74,7 +77,7 @@ impl StepTime {
     }
 }
 
-/// A time in whole picoseconds.
+/// Converts seconds to whole picoseconds.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,11 +1,13 @@
-//! The streams of an engine as their clients see them: how many tokens each has got, and how long the steps took.
+//! The streams of an engine as their clients see them: the tokens of each, and the duration of the
+//! steps.
 
 use super::plan::Plan;
 use super::request::Phase;
 use super::{Engine, EngineServer};
 
 impl Engine {
-    /// When the last step ended before `at`, in picoseconds, and how many have.
+    /// Returns the end of the last step that ended by `at`, in picoseconds, and the number of steps
+    /// ended.
     fn steps_ended(&self, at: u64) -> Option<(u64, u64)> {
         let time = &self.spec.step_time;
         let before = self.counters.steps;
@@ -19,7 +21,7 @@ impl Engine {
         })
     }
 
-    /// Steps of the plan that have ended at `at`, where it only decodes.
+    /// Returns the number of steps of a decoding plan that have ended by `at`.
     fn decoded_steps(&self, at: u64) -> u64 {
         let time = &self.spec.step_time;
         match &self.plan {
@@ -29,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// Its requests, those that run before those that wait.
+    /// Returns the ids of its requests, running before waiting.
     fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let slots = self.running.iter().chain(&self.waiting);
         slots.filter_map(|slot| self.requests.get(*slot)).map(|request| request.id)
@@ -47,18 +49,20 @@ impl Engine {
 }
 
 impl EngineServer {
-    /// The requests that its engines have.
+    /// Returns the ids of the requests at its engines.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.engines().flat_map(Engine::ids)
     }
 
-    /// The requests that decode at `at`, and how many tokens each has emitted; replaces what was in `streams`.
+    /// Fills `streams` with the requests that decode at `at` and the number of tokens each has
+    /// emitted; previous entries are dropped.
     pub fn streams(&self, at: u64, streams: &mut Vec<(u32, u32)>) {
         streams.clear();
         self.engines().for_each(|engine| engine.streams(at, streams));
     }
 
-    /// When the last step ended, and how many have; nothing where several models compute, or none.
+    /// Returns the end of the last step and the number of steps ended; `None` if several models are
+    /// in memory, or none computes.
     pub fn steps_ended(&self, at: u64) -> Option<(u64, u64)> {
         let mut engines = self.engines();
         let only = engines.next().filter(|_| engines.next().is_none())?;

@@ -1,4 +1,5 @@
-//! The engine against a loop over single steps, against a formula of queueing theory, and its invariants.
+//! The engine against a loop over single steps and against a formula of queueing theory, and its
+//! invariants.
 
 mod naive;
 
@@ -75,7 +76,7 @@ fn random_workload(rng: &mut SmallRng) -> Vec<Sent> {
             let input = rng.random_range(1..300_u32);
             let group = rng.random_range(0..4_u64);
             let own = rng.random_range(0..20_u64);
-            // Prompts of a group begin alike, and differ after some blocks.
+            // Prompts of a group share their first blocks and then differ.
             let hash = |block: u64| {
                 let tail = if block < own { 0 } else { index + 1 };
                 group * 1_000_000 + tail * 1000 + block
@@ -97,7 +98,7 @@ fn request(id: usize, sent: &Sent) -> EngineRequest<'_> {
     }
 }
 
-/// Everything that happens, with the engine checked at each event.
+/// Runs a workload to its end and checks the engine at each event.
 fn run(spec: &EngineSpec, workload: &[Sent]) -> (Vec<EngineEvent>, Engine) {
     let mut engine = Engine::new(spec.clone()).unwrap();
     let mut events = Vec::new();
@@ -254,7 +255,8 @@ fn what_can_never_run_is_refused() {
     assert_eq!(wrong.validate(), Err(SpecError::StepTooSmall { tokens: 4, requests: 5 }));
 }
 
-/// llama.cpp: a slot keeps its last prompt, and a request goes to the free slot that has the most of it.
+/// In llama.cpp a slot keeps its last prompt, and a request takes the free slot with the longest
+/// common prefix.
 #[test]
 fn slots_keep_their_last_prompt() {
     let spec = EngineSpec {

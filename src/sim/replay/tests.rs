@@ -21,7 +21,7 @@ fn spec(slowness: u64) -> EngineSpec {
     EngineSpec { step_time: time.into(), ..spec }
 }
 
-/// The requests that an engine served, as penstock measured them.
+/// Returns the requests that an engine served, as penstock measured them.
 fn served(backend: &str, spec: &EngineSpec, count: u32) -> Vec<ServedRequest> {
     let timings = (0..count).map(|n| Timing {
         arrived: f64::from(n) * 0.4,

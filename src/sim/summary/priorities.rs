@@ -10,17 +10,17 @@ use crate::sim::world::{RequestResult, RunResult, Status};
 pub struct PriorityFigures {
     /// The priority.
     pub priority: i8,
-    /// Requests that arrived.
+    /// The number of requests that arrived.
     pub requests: usize,
-    /// Those that were not sent.
+    /// The number of requests that were not sent.
     pub shed: usize,
-    /// Seconds to the first token of those whose response is complete.
+    /// The time to the first token of complete requests, in seconds.
     pub first_token: Percentiles,
-    /// The share of all of them that reached the objective.
+    /// The share of all its requests that reached the objective.
     pub goodput: f64,
 }
 
-/// The figures of each priority, the most important first; none where all are alike.
+/// Computes the figures of each priority, highest first; empty if all requests have the same.
 pub(super) fn by_priority(
     run: &RunResult,
     workload: &Workload,

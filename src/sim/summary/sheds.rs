@@ -1,4 +1,4 @@
-//! Whether requests were refused rightly, and how steadily.
+//! The correctness of refusals, and how often they switch on and off.
 
 use std::collections::BTreeMap;
 
@@ -6,51 +6,52 @@ use super::{MICRO, Objective};
 use crate::sim::workload::Workload;
 use crate::sim::world::{RequestResult, RunResult, Status, Verdict};
 
-/// The shortest time in which it is counted how many requests were refused, in microseconds.
+/// The minimum duration of a window in which refusals are counted, in microseconds.
 const WINDOW: u64 = 1_000_000;
-/// The fewest requests of which that is counted.
+/// The minimum number of requests in a window.
 const LEAST: usize = 10;
-/// The share of refused requests from which on they count as refused, and up to which as served; what is between
-/// changes nothing.
+/// The share of refusals from which a window counts as refusing; up to `SERVING` it counts as
+/// serving. Between the two, the state stays (hysteresis).
 const REFUSING: f64 = 0.8;
-/// See `REFUSING`.
 const SERVING: f64 = 0.2;
 
 /// The figures of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ShedFigures {
-    /// Refusals that were looked at.
+    /// The number of refusals that were judged.
     pub judged: usize,
-    /// Those of requests that would have reached their objectives, and would have made no other one miss them.
+    /// The refusals of requests that would have reached their objectives without making another
+    /// miss its own.
     pub wrong: usize,
-    /// Those of requests that would have reached their objectives, and would have made others miss them.
+    /// The refusals of requests that would have reached their objectives but made others miss
+    /// theirs.
     pub harmful: usize,
-    /// Requests that may be refused (of a priority below 0) and were not.
+    /// The number of sheddable requests (priority below 0) that were not refused.
     pub admitted: usize,
-    /// Those of them that missed their objectives.
+    /// The admitted sheddable requests that missed their objectives.
     pub missed: usize,
-    /// How often a minute it changed whether the requests of a model and priority were refused or served: the most of
-    /// any.
+    /// The changes per minute between refusing and serving, for the model and priority with the
+    /// most changes.
     pub changes_per_minute: f64,
 }
 
 impl ShedFigures {
-    /// The share of the refusals that were wrong.
+    /// Returns the share of refusals that were wrong.
     pub fn wrong_share(&self) -> f64 {
         self.wrong as f64 / self.judged.max(1) as f64
     }
 
-    /// The share of the refusals that were right only because of others.
+    /// Returns the share of refusals that were right only because of other requests.
     pub fn harmful_share(&self) -> f64 {
         self.harmful as f64 / self.judged.max(1) as f64
     }
 
-    /// The share of the admitted ones that missed their objectives.
+    /// Returns the share of admitted sheddable requests that missed their objectives.
     pub fn missed_share(&self) -> f64 {
         self.missed as f64 / self.admitted.max(1) as f64
     }
 
-    /// The figures of a run; `None` where no request was refused.
+    /// Computes the figures of a run; `None` if no request was refused.
     pub(super) fn of(run: &RunResult, workload: &Workload, objective: &Objective) -> Option<Self> {
         let is_shed = |one: &RequestResult| one.status.shed_reason().is_some();
         if !run.requests.iter().any(is_shed) {
@@ -79,8 +80,8 @@ impl ShedFigures {
     }
 }
 
-/// How often requests changed between being refused and being served, by when they arrived and whether they were
-/// refused.
+/// Returns the changes per minute between refusing and serving; each request is its arrival and
+/// whether it was refused.
 fn changes_per_minute(mut requests: Vec<(u64, bool)>) -> f64 {
     requests.sort_unstable();
     let (Some((first, _)), Some((last, _))) = (requests.first(), requests.last()) else {
@@ -111,7 +112,8 @@ fn changes_per_minute(mut requests: Vec<(u64, bool)>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Ten requests a second; of each second this many are refused.
+    /// Returns the arrivals and refusals of ten requests a second, of which `refused` are refused
+    /// in each second.
     fn seconds(refused: &[u64]) -> Vec<(u64, bool)> {
         let all = (0..).zip(refused).flat_map(|(second, count)| {
             (0..10_u64).map(move |n| (second * WINDOW + n * 100_000, n < *count))

@@ -1,4 +1,5 @@
-//! The predictor on the recorded runs: each request is predicted when it arrives, by what a balancer knows then.
+//! The predictor on the recorded runs: each request is predicted at its arrival, from what a
+//! balancer knows then.
 
 use super::{RUNS, row, spec};
 use crate::predict::{
@@ -22,16 +23,16 @@ fn coefficients(time: &StepTime) -> Coefficients {
     }
 }
 
-/// How far predictions of the times to the first token were off.
+/// The accuracy of TTFT predictions.
 #[derive(Debug)]
 struct Found {
-    /// The sum of all errors by the sum of all times.
+    /// The sum of errors over the sum of times (WAPE).
     weighted: f64,
-    /// The share that came within the 90th percentile.
+    /// The share of first tokens within the 90th percentile.
     covered: f64,
 }
 
-/// First tokens and ends in their order: the time, the request, and whether it is a first token.
+/// Returns first tokens and ends in order: the time, the request, and whether it is a first token.
 fn events_of(run: &Run) -> Vec<(f64, usize, bool)> {
     let mut events = Vec::new();
     for (index, one) in run.timings().iter().enumerate() {
@@ -102,7 +103,7 @@ fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Fou
     Found { weighted: off / sum, covered: covered / count }
 }
 
-/// The lengths of outputs are known from earlier traffic.
+/// The output lengths are known from earlier traffic.
 #[test]
 fn first_tokens_of_recorded_runs_are_predicted() {
     for ((name, text, max_requests), most) in RUNS.into_iter().zip([0.08, 0.10, 0.16]) {
@@ -112,7 +113,8 @@ fn first_tokens_of_recorded_runs_are_predicted() {
     }
 }
 
-/// Nothing is known of them when a run begins, and each ends an overload later than it is needed.
+/// Output lengths are unknown at the start of a run; in an overload, streams end too late to learn
+/// from their ends alone.
 #[test]
 fn lengths_are_learned_from_streams_that_still_run() {
     for ((name, text, max_requests), most) in RUNS.into_iter().zip([0.22, 0.41, 0.37]) {

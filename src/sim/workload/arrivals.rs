@@ -1,4 +1,4 @@
-//! When requests arrive.
+//! The arrivals of requests.
 
 use std::str::FromStr;
 
@@ -8,62 +8,62 @@ use super::duration::Time;
 use super::{Workload, rounded};
 use crate::sim::random::{Purpose, Stream, weibull_shape};
 
-/// How requests arrive.
+/// The arrival process of requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
-    /// Requests (or sessions) per second, on average.
+    /// The mean rate of requests (or sessions) per second.
     pub rate: f64,
-    /// The gaps between them.
+    /// The distribution of gaps between arrivals.
     #[serde(default)]
     pub process: Process,
     /// The coefficient of variation of the gaps, for `gamma` and `weibull`.
     #[serde(default = "usual_variation")]
     pub variation: f64,
-    /// A rate that rises and falls with the time of day.
+    /// A rate that varies with the time of day.
     #[serde(default)]
     pub daily: Option<Daily>,
-    /// Times with another rate.
+    /// Periods with another rate.
     #[serde(default)]
     pub spikes: Vec<Spike>,
 }
 
-/// The gaps between arrivals.
+/// The distribution of gaps between arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Process {
     /// Independent arrivals: exponential gaps.
     #[default]
     Poisson,
-    /// Bursts, by their variation.
+    /// Bursts: gaps of a gamma distribution with the given variation.
     Gamma,
-    /// Bursts with a heavier tail.
+    /// Bursts with a heavier tail: gaps of a Weibull distribution.
     Weibull,
     /// Equal gaps.
     Constant,
 }
 
-/// A rate that follows a cosine.
+/// A rate that follows a cosine over time.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Daily {
     /// The time from one peak to the next.
     pub period: Time,
-    /// When the first peak is.
+    /// The time of the first peak.
     pub peak: Time,
-    /// The highest rate in relation to the lowest.
+    /// The highest rate divided by the lowest.
     pub peak_to_trough: f64,
 }
 
-/// A time with another rate.
+/// A period with another rate.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spike {
-    /// When it starts.
+    /// The start of the spike.
     pub at: Time,
-    /// How long it lasts.
+    /// The duration of the spike.
     pub lasts: Time,
-    /// How many times the usual rate.
+    /// The factor on the usual rate.
     pub times: f64,
 }
 
@@ -88,10 +88,10 @@ impl Arrivals {
         wrong.then_some("the times of a spike must be greater than 0")
     }
 
-    /// The rate at a time in relation to the usual one.
+    /// Returns the rate at a time, relative to the mean rate.
     fn factor(&self, at: f64) -> f64 {
         let daily = self.daily.map_or(1.0, |daily| {
-            // Between 2/(r+1) and 2r/(r+1): 1 on average.
+            // The factor is between 2/(r+1) and 2r/(r+1), with mean 1.
             let ratio = daily.peak_to_trough;
             let depth = (ratio - 1.0) / (ratio + 1.0);
             let turn = (at - daily.peak.micros()) / daily.period.micros();
@@ -104,7 +104,7 @@ impl Arrivals {
         daily * self.spikes.iter().filter(is_in).map(|spike| spike.times).product::<f64>()
     }
 
-    /// An endless series of arrivals, in microseconds.
+    /// Returns an endless series of arrival times, in microseconds.
     pub(super) fn times(&self, mut stream: Stream) -> impl Iterator<Item = u64> + '_ {
         let gamma = 1.0 / (self.variation * self.variation);
         let weibull = weibull_shape(self.variation);
@@ -122,14 +122,14 @@ impl Arrivals {
     }
 }
 
-/// A process of arrivals and the variation of its gaps, as in `gamma:3`.
+/// An arrival process and the variation of its gaps, as in `gamma:3`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArrivalProcess {
     process: Process,
     variation: f64,
 }
 
-/// Why a process cannot be read.
+/// The reason why a process cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{given}': write poisson, constant, gamma:VARIATION or weibull:VARIATION, as in gamma:3")]
 pub struct ProcessError {
@@ -156,7 +156,8 @@ impl FromStr for ArrivalProcess {
 }
 
 impl Workload {
-    /// The same requests in the same order and at the same mean rate, with other gaps between those that follow none.
+    /// Returns the same requests in the same order and at the same mean rate, with other gaps
+    /// between requests that follow none.
     #[must_use]
     pub fn with_arrivals(mut self, arrivals: ArrivalProcess, seed: u64) -> Self {
         let roots = self.roots();

@@ -1,4 +1,4 @@
-//! From a workload file to requests.
+//! Generates requests from a workload file.
 
 use super::sessions::{Names, Sessions};
 use super::spec::{StreamSpec, WorkloadSpec};
@@ -6,7 +6,7 @@ use super::{Workload, rounded};
 use crate::sim::engine::BLOCK_TOKENS;
 use crate::sim::random::{Purpose, Stream};
 
-/// The requests of a workload file. The same seed gives the same requests.
+/// Generates the requests of a workload file. The same seed gives the same requests.
 pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
     let mut workload = Workload { block_tokens: BLOCK_TOKENS, ..Workload::default() };
     let mut streams: Vec<Sessions<'_>> = (0_u64..)
@@ -21,7 +21,7 @@ pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
         .collect();
     let last = spec.duration.map_or(f64::INFINITY, |duration| duration.micros());
     let mut starts = starts(&spec.streams, seed, last);
-    // Who is due first is last, and taken from there.
+    // Users join in the order of their first session, and keep that order in the closed loop.
     let mut users: Vec<(usize, Option<u32>)> = Vec::new();
     while workload.requests.len() < spec.limit() {
         let due = starts
@@ -46,7 +46,8 @@ pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
     workload
 }
 
-/// Users send again after each response, in turn, until there are enough requests.
+/// Adds a session for each user in turn, each after the response to the last, until there are
+/// enough requests.
 fn add_closed_loop(
     workload: &mut Workload,
     streams: &mut [Sessions<'_>],
@@ -62,7 +63,7 @@ fn add_closed_loop(
     }
 }
 
-/// When the sessions of a stream start.
+/// The start times of a stream's sessions.
 struct Starts<'a> {
     times: std::iter::Peekable<Box<dyn Iterator<Item = u64> + 'a>>,
     are_users: bool,
@@ -92,7 +93,7 @@ fn starts(streams: &[StreamSpec], seed: u64, last: f64) -> Vec<Starts<'_>> {
     started.collect()
 }
 
-/// The number of a name, which is added where it is new.
+/// Returns the index of a name, which is appended if it is new.
 pub(super) fn number<N: TryFrom<usize> + Default>(names: &mut Vec<String>, name: &str) -> N {
     let known = names.iter().position(|one| one == name).unwrap_or_else(|| {
         names.push(name.to_owned());
@@ -159,7 +160,8 @@ streams:
             "requests: 90\nstreams:\n  - arrivals: { rate: 1, process: constant }\n    \
              agent: { rounds: 2, branches: 4 }\n    input: 64\n    output: 32\n",
         );
-        // A plan, four branches, and the plan of the second round, which follows the four.
+        // The requests are a plan, four branches, and the plan of the second round, which follows
+        // all four.
         assert_eq!(agents.requests[5].follows, 4);
         assert_eq!(agents.followers_of(0).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert_eq!(agents.followers_of(3).collect::<Vec<_>>(), [5]);

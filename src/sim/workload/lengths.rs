@@ -5,13 +5,13 @@ use serde::Deserialize;
 use super::rounded_u32;
 use crate::sim::random::Stream;
 
-/// How lengths are distributed: a number is a constant.
+/// The distribution of lengths: a plain number is a constant.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Lengths {
-    /// Always the same.
+    /// A constant length.
     Constant(u32),
-    /// One of the distributions.
+    /// A distribution of lengths.
     Drawn(Drawn),
 }
 
@@ -23,13 +23,14 @@ pub struct Drawn {
     pub distribution: Shape,
     /// The mean.
     pub mean: f64,
-    /// The standard deviation; of `exponential` and `uniform` it follows from the mean and the bounds.
+    /// The standard deviation; for `exponential` and `uniform` it follows from the mean and the
+    /// bounds.
     #[serde(default)]
     pub deviation: Option<f64>,
-    /// The least.
+    /// The lower bound.
     #[serde(default = "one")]
     pub min: u32,
-    /// The most.
+    /// The upper bound.
     #[serde(default = "any")]
     pub max: u32,
 }
@@ -40,13 +41,13 @@ pub struct Drawn {
 pub enum Shape {
     /// Symmetric around the mean.
     Normal,
-    /// Many short ones and a long tail.
+    /// Mostly short lengths with a long tail.
     Lognormal,
-    /// Without memory.
+    /// Memoryless.
     Exponential,
-    /// All between `min` and `max` alike.
+    /// Uniform between `min` and `max`.
     Uniform,
-    /// A heavy tail beyond the lognormal one.
+    /// A heavier tail than the lognormal one.
     Pareto,
 }
 
@@ -59,7 +60,7 @@ fn any() -> u32 {
 }
 
 impl Lengths {
-    /// A length of at least 1.
+    /// Draws a length of at least 1.
     pub fn draw(&self, stream: &mut Stream) -> u32 {
         match self {
             Self::Constant(tokens) => (*tokens).max(1),
@@ -67,7 +68,7 @@ impl Lengths {
         }
     }
 
-    /// What is wrong with the parameters.
+    /// Returns the error in the parameters, if there is one.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self::Drawn(drawn) = self else { return None };
         match drawn {
@@ -105,7 +106,7 @@ impl Drawn {
                 min + (max - min) * stream.uniform()
             }
             Shape::Pareto => {
-                // The shape whose deviation is this: alpha (alpha - 2) = (mean / deviation)^2.
+                // The shape with this deviation satisfies alpha (alpha - 2) = (mean / deviation)^2.
                 let ratio = self.mean / deviation.max(f64::MIN_POSITIVE);
                 let alpha = 1.0 + libm::sqrt(1.0 + ratio * ratio);
                 let least = self.mean * (alpha - 1.0) / alpha;

@@ -1,17 +1,17 @@
-//! Workloads by name, with the figures that other benchmarks of this field use.
+//! Named workloads with the figures that other benchmarks in this field use.
 
-/// A workload by name.
+/// A named workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkloadPreset {
-    /// What it is called.
+    /// The name of the preset.
     pub name: &'static str,
-    /// What it is, and whose figures they are.
+    /// A description of the preset and the source of its figures.
     pub about: &'static str,
-    /// As a file.
+    /// The workload file.
     pub yaml: &'static str,
 }
 
-/// Every preset.
+/// Returns all presets.
 pub fn presets() -> &'static [WorkloadPreset] {
     PRESETS
 }

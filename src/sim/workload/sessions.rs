@@ -1,4 +1,4 @@
-//! Sessions: requests that belong together, with the prompts they have in common.
+//! Sessions: related requests with a common prompt prefix.
 
 use super::lengths::Lengths;
 use super::spec::{AgentSpec, StreamSpec};
@@ -22,20 +22,21 @@ pub(super) struct Sessions<'a> {
     count: u64,
 }
 
-/// What the next request of a session begins with.
+/// The context that the next request of a session starts with.
 struct Context {
-    /// Seeds the hashes of the blocks that all sessions of the group share.
+    /// The seed of the block hashes that all sessions of the group share.
     group: u64,
-    /// The tokens that they share.
+    /// The number of tokens that they share.
     group_tokens: u32,
-    /// Seeds those of the session alone.
+    /// The seed of the block hashes of this session.
     session: u64,
-    /// All tokens so far.
+    /// The number of tokens so far.
     tokens: u32,
 }
 
 impl Context {
-    /// The hashes of the whole blocks up to `tokens`; from `fork` on they belong to `branch` alone.
+    /// Returns the hashes of the whole blocks up to `tokens`; from `fork` on they belong to
+    /// `branch` alone.
     fn hashes(&self, tokens: u32, fork: u32, branch: u64) -> impl Iterator<Item = u64> + '_ {
         (0..tokens / BLOCK_TOKENS).map(move |block| {
             let end = (block + 1) * BLOCK_TOKENS;
@@ -49,7 +50,7 @@ impl Context {
     }
 }
 
-/// The names of a stream's model and client, as the workload numbers them.
+/// The indexes of a stream's model and client in the workload.
 pub(super) struct Names {
     pub(super) model: u16,
     pub(super) client: u32,
@@ -76,7 +77,8 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// Adds a session that starts at `at`, or `pause` after the request `after`. Returns its last request.
+    /// Adds a session that starts at `at`, or `pause` after the request `after`. Returns its last
+    /// request.
     pub(super) fn add(
         &mut self,
         workload: &mut Workload,
@@ -150,7 +152,7 @@ impl<'a> Sessions<'a> {
                 branches.extend(push(workload, call, &context, (fork, own), &before));
                 results = results.saturating_add(call.output_tokens);
             }
-            // The next round reads what all branches found.
+            // The next round's prompt contains the results of all branches.
             context.tokens = fork.saturating_add(results);
             before = branches;
         }
@@ -178,13 +180,14 @@ impl<'a> Sessions<'a> {
     }
 }
 
-/// When a session starts.
+/// The start of a session: a time, or the request that it follows.
 struct Start {
     at: u64,
     after: Option<u32>,
 }
 
-/// Adds a request; `fork` is where its prompt leaves that of the session, and what its own blocks are seeded by.
+/// Adds a request; `fork` is the token at which its prompt leaves that of the session, and the seed
+/// of the blocks after it.
 fn push(
     workload: &mut Workload,
     mut request: Request,

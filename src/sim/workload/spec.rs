@@ -6,63 +6,63 @@ use super::arrivals::Arrivals;
 use super::duration::Time;
 use super::lengths::Lengths;
 
-/// What a workload file describes.
+/// The description of a workload, as in its file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
-    /// The most requests.
+    /// The maximum number of requests.
     #[serde(default)]
     pub requests: Option<u32>,
-    /// How long new requests, or new sessions, arrive.
+    /// The period in which new requests or sessions arrive.
     #[serde(default)]
     pub duration: Option<Time>,
-    /// Who sends requests, each in its own way.
+    /// The streams of requests.
     pub streams: Vec<StreamSpec>,
 }
 
-/// Requests that are alike.
+/// A stream of similar requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamSpec {
-    /// The client that sends them: its key or address.
+    /// The client that sends them: a key or an address.
     #[serde(default = "usual_client")]
     pub client: String,
-    /// The model they name; without one, the model that every backend serves.
+    /// The requested model; without one, the model that every backend serves.
     #[serde(default)]
     pub model: Option<String>,
-    /// When they arrive, whatever happens to those before (open loop).
+    /// The arrival process, independent of responses (open loop).
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
-    /// So many users, each of which waits for its response before it sends again (closed loop).
+    /// The number of users, each of which waits for a response before it sends again (closed loop).
     #[serde(default)]
     pub users: Option<u32>,
-    /// How long a user, or a session, pauses after a response.
+    /// The pause of a user or a session after a response.
     #[serde(default)]
     pub pause: Time,
-    /// New tokens of each prompt.
+    /// The new tokens of each prompt.
     pub input: Lengths,
-    /// Tokens of each output.
+    /// The tokens of each output.
     pub output: Lengths,
-    /// `max_tokens`, where clients set it.
+    /// The `max_tokens` of requests, if clients set it.
     #[serde(default)]
     pub max_tokens: u32,
-    /// What prompts have in common.
+    /// The prefixes that prompts share.
     #[serde(default)]
     pub prefix: Option<PrefixSpec>,
-    /// Turns of a session, each of which starts with all before it.
+    /// The turns of a session; each prompt starts with everything before it.
     #[serde(default)]
     pub turns: Option<Lengths>,
     /// Sessions of agents, which send several requests at once and wait for all of them.
     #[serde(default)]
     pub agent: Option<AgentSpec>,
-    /// How long clients wait for the first token.
+    /// The time that clients wait for the first token.
     #[serde(default)]
     pub patience: Time,
-    /// How important its requests are, from -100 to 100; below 0 they may be refused so that others meet their
-    /// objectives.
+    /// The priority of its requests, from -100 to 100; below 0 they may be refused so that others
+    /// meet their objectives.
     #[serde(default)]
     pub priority: i8,
-    /// Whether responses are streamed.
+    /// If set, responses are streamed.
     #[serde(default = "yes")]
     pub streamed: bool,
 }
@@ -71,25 +71,25 @@ pub struct StreamSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixSpec {
-    /// How many there are.
+    /// The number of prefixes.
     pub groups: u32,
     /// The tokens of each.
     pub tokens: Lengths,
     /// The exponent of Zipf's law for their popularity; 0 for equal shares.
     #[serde(default)]
     pub popularity: f64,
-    /// The share of requests that have one.
+    /// The share of requests that have a prefix.
     #[serde(default = "all")]
     pub share: f64,
 }
 
-/// An agent: in each round one request, then several at once that continue it.
+/// An agent: each round is one request, then several concurrent ones that continue it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
-    /// Rounds of a session.
+    /// The number of rounds per session.
     pub rounds: Lengths,
-    /// Requests at once in each round.
+    /// The number of concurrent requests per round.
     pub branches: Lengths,
 }
 
@@ -105,36 +105,36 @@ fn all() -> f64 {
     1.0
 }
 
-/// Why a workload file is refused.
+/// The reason why a workload file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// It is not as described.
+    /// The file does not have the expected form.
     #[error("{0}")]
     Syntax(String),
-    /// A value is wrong.
+    /// A value of a stream is invalid.
     #[error("stream {stream}: {problem}")]
     Stream {
-        /// Its number, from 1.
+        /// The number of the stream, from 1.
         stream: usize,
-        /// What is wrong.
+        /// The error.
         problem: &'static str,
     },
-    /// It never ends.
+    /// The workload never ends.
     #[error("set requests or duration: without one the workload never ends")]
     Endless,
-    /// It has no requests.
+    /// The workload has no requests.
     #[error("there are no streams")]
     Empty,
 }
 
-/// Requests of a workload without a number of them.
+/// The limit of a workload that does not set `requests`.
 const MOST_REQUESTS: u32 = 10_000_000;
 
 impl WorkloadSpec {
-    /// Reads a file.
+    /// Parses a workload file.
     ///
     /// # Errors
-    /// [`WorkloadError`] for the first thing that is wrong with it.
+    /// [`WorkloadError`] for the first error in the file.
     pub fn parse(text: &str) -> Result<Self, WorkloadError> {
         let spec: Self = serde_saphyr::from_str(text)
             .map_err(|error| WorkloadError::Syntax(error.to_string()))?;
@@ -157,17 +157,18 @@ impl WorkloadSpec {
         Ok(())
     }
 
-    /// The most requests that are generated.
+    /// Returns the maximum number of generated requests.
     pub(super) fn limit(&self) -> usize {
         self.requests.unwrap_or(MOST_REQUESTS).min(MOST_REQUESTS) as usize
     }
 
-    /// Whether a part of the requests waits for the responses before them without end: there is no rate of arrivals.
+    /// Returns whether some requests wait endlessly for the responses before them, so that there is
+    /// no arrival rate.
     pub fn is_closed(&self) -> bool {
         self.streams.iter().any(|stream| stream.users.is_some())
     }
 
-    /// The same for `factor` times as long, with as many times the requests.
+    /// Returns the same workload for `factor` times as long, with as many times the requests.
     #[must_use]
     pub fn lengthened(mut self, factor: u32) -> Self {
         self.requests = self.requests.map(|requests| requests.saturating_mul(factor));
@@ -175,7 +176,7 @@ impl WorkloadSpec {
         self
     }
 
-    /// The same with every rate and number of users `factor` times as high.
+    /// Returns the same workload with every rate and number of users multiplied by `factor`.
     #[must_use]
     pub fn at_rate(mut self, factor: f64) -> Self {
         for arrivals in self.streams.iter_mut().filter_map(|stream| stream.arrivals.as_mut()) {

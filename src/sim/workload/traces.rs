@@ -1,5 +1,5 @@
-//! Recorded traffic: the traces that are published in this field, and penstock's own access log. The format is
-//! recognised by the first line.
+//! Recorded traffic: the published traces of this field, and penstock's own access log. The first
+//! line identifies the format.
 
 mod access_log;
 mod csv;
@@ -9,41 +9,41 @@ mod servegen;
 use super::Workload;
 pub use access_log::read_timings;
 
-/// A format of traces.
+/// The format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceFormat {
     /// Mooncake's JSON lines: arrival, lengths and hashes of 512-token blocks.
     Mooncake,
-    /// Bailian's JSON lines: the same with blocks of 16 tokens, and chats.
+    /// Bailian's JSON lines: like Mooncake's, with blocks of 16 tokens, and chats.
     Bailian,
     /// Azure's CSV: arrival and lengths.
     Azure,
     /// BurstGPT's CSV: arrival, session, model and lengths.
     BurstGpt,
-    /// ServeGen's clients: rates and the distributions of their lengths.
+    /// ServeGen's clients: their rates and length distributions.
     ServeGen,
-    /// penstock's access log with the fields that replay needs.
+    /// penstock's access log with the fields needed for replay.
     AccessLog,
 }
 
-/// Why a trace cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// A format that is not known.
+    /// The format is unknown.
     #[error(
         "no known trace: its first line is neither JSON with timestamp and input_length (Mooncake, Bailian), nor an \
          access log of penstock, nor a CSV header of Azure, BurstGPT or ServeGen"
     )]
     Unknown,
-    /// A line is not as described.
+    /// A line does not have the expected form.
     #[error("line {line}: {reason}")]
     Line {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in the line.
         reason: String,
     },
-    /// There are no requests.
+    /// The trace has no requests.
     #[error("the trace has no requests")]
     Empty,
 }
@@ -55,7 +55,7 @@ impl TraceError {
 }
 
 impl TraceFormat {
-    /// The format of a text; `None` where it is no trace.
+    /// Detects the format of a text; returns `None` if it is not a trace.
     pub fn of(text: &str) -> Option<Self> {
         let first = text.lines().find(|line| !line.trim().is_empty())?.trim();
         if first.starts_with('{') {
@@ -78,10 +78,11 @@ impl TraceFormat {
     }
 }
 
-/// Reads a trace. `seed` spreads arrivals that were recorded in batches, and draws what ServeGen describes.
+/// Reads a trace. `seed` spreads arrivals that were recorded in batches, and draws the requests
+/// that ServeGen describes.
 ///
 /// # Errors
-/// [`TraceError`] for a format that is not known, and for the first line that is wrong.
+/// [`TraceError`] for an unknown format, and for the first invalid line.
 pub fn read_trace(text: &str, seed: u64) -> Result<Workload, TraceError> {
     let mut workload = match TraceFormat::of(text).ok_or(TraceError::Unknown)? {
         TraceFormat::Mooncake => mooncake::read(text, seed, mooncake::MOONCAKE)?,

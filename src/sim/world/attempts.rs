@@ -20,41 +20,40 @@ use crate::units::{Timestamp, TokenCount, narrow};
 pub(super) struct Live {
     balancer: u32,
     pub(super) attempt: u16,
-    /// Whether a backend has limited its rate.
+    /// If set, a backend has limited its rate.
     has_met_limit: bool,
-    /// When the attempt started.
+    /// The start of the attempt.
     started: u64,
     pub(super) decision: RoutingDecision,
     permit: InflightGuard,
-    /// What its owner was charged for it, in the queue of a model.
+    /// The charge to its owner in the queue of a model.
     pub(super) charge: Option<(usize, Charge)>,
-    /// Where it failed before.
+    /// The backends where earlier attempts failed.
     tried: Option<Box<BackendSet>>,
 }
 
 impl Live {
-    /// The balancer that it is at.
     pub(super) fn balancer(&self) -> u32 {
         self.balancer
     }
 
-    /// Tokens of its prompt that were believed to be cached.
+    /// Returns the number of prompt tokens that were believed to be cached.
     pub(super) fn believed(&self) -> u32 {
         self.decision.scores.map_or(0, |scores| scores.expected_tokens())
     }
 
-    /// What is predicted of it, where anything is.
+    /// Returns the prediction of the request, if there is one.
     pub(super) fn prediction(&mut self) -> Option<&mut PredictionTicket> {
         self.permit.prediction()
     }
 
-    /// The model on the backend that serves it.
+    /// Returns the model on the backend that serves the request.
     pub(super) fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
         self.decision.serving(topology)
     }
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     NotSent,
@@ -64,7 +63,7 @@ pub(super) enum Failure {
     TooLong,
 }
 
-/// What is known of a request before its next attempt.
+/// The history of a request before its next attempt.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     attempt: u16,
@@ -96,7 +95,7 @@ impl World<'_> {
         id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
     }
 
-    /// Sends a request to a backend; has it wait, or ends it, where none can take it.
+    /// Sends a request to a backend; queues or ends it if no backend can take it.
     fn attempt(&mut self, id: u32, balancer: u32, earlier: Earlier, at: u64) {
         let failure = earlier.failure;
         let Err(error) = self.try_attempt(id, balancer, earlier, at) else { return };
@@ -208,7 +207,7 @@ impl World<'_> {
         self.end(id, Status::Done, at);
     }
 
-    /// The backend's state learns how an attempt ended.
+    /// Updates the backend's state with the outcome of an attempt.
     fn learn(&self, id: u32, live: &Live, outcome: Outcome, sample: LatencySample, at: u64) {
         let Some(balancer) = self.balancers.get(live.balancer as usize) else { return };
         let Some(serving) = live.decision.serving(&balancer.topology) else { return };
@@ -224,11 +223,11 @@ impl World<'_> {
             scope: serving.cooldown_scope(requester),
             probe: live.permit.probe(),
         };
-        // The log has its transitions live; here the result shows what they lead to.
+        // A live proxy logs the transition; here only its effect on the result matters.
         let _transition = serving.learn_attempt(outcome, source, sample, &backend.config.health);
     }
 
-    /// An attempt failed: another one follows where the rule allows it.
+    /// Handles a failed attempt: retries if the retry rule allows it.
     pub(super) fn fail(&mut self, id: u32, failure: Failure, at: u64) {
         let Some(index) = self.backend_of(id, None) else { return };
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
@@ -238,7 +237,7 @@ impl World<'_> {
         drop(permit);
         self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
         let Some(one) = self.balancers.get(balancer as usize) else { return };
-        // Of a response that was cut, the engine had read the prompt.
+        // If the response was cut, the engine had read the prompt, so its prefix stays recorded.
         if let Some(weighted) = one.weighted().filter(|_| failure != Failure::Cut) {
             weighted.take_back(&one.topology, &decision);
         }
@@ -270,19 +269,19 @@ impl World<'_> {
         }
     }
 
-    /// The engine went away with a request.
+    /// Fails an attempt whose engine was lost.
     pub(super) fn lose(&mut self, id: u32, at: u64) {
         let has_started =
             self.results.get(id as usize).is_some_and(|result| result.first_token > 0);
         self.fail(id, if has_started { Failure::Cut } else { Failure::NoResponse }, at);
     }
 
-    /// The engine has no room for the prompt.
+    /// Fails an attempt whose prompt is longer than the engine takes.
     pub(super) fn refuse_length(&mut self, id: u32, at: u64) {
         self.fail(id, Failure::TooLong, at);
     }
 
-    /// A client leaves, unless the first token has come.
+    /// Handles the departure of a client, unless the first token has arrived.
     pub(super) fn leave(&mut self, id: u32, at: u64) {
         if self.results.get(id as usize).is_none_or(|result| result.first_token > 0) {
             return;
@@ -303,7 +302,7 @@ impl World<'_> {
         self.end(id, Status::Left, at);
     }
 
-    /// A request has ended; those that follow it arrive after their pause, or never.
+    /// Ends a request; its followers arrive after their pause, or never.
     pub(super) fn end(&mut self, id: u32, status: Status, at: u64) {
         let workload = self.workload;
         let mut ended = vec![(id, status)];

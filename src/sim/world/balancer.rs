@@ -1,4 +1,4 @@
-//! One balancer: the generation of a configuration, and what the proxy keeps beside it.
+//! A balancer: the generation of a configuration, and the state that the proxy keeps alongside it.
 
 use std::sync::Arc;
 
@@ -28,23 +28,22 @@ use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::{Request, Workload};
 use crate::units::{Timestamp, TokenCount};
 
-/// A balancer.
 #[derive(Debug)]
 pub(super) struct Balancer {
     pub(super) generation: Generation,
     pub(super) topology: Arc<Topology>,
     pub(super) credit: RetryCredit,
-    /// By backend; empty where engines are not scraped.
+    /// The scrapes of each backend; `None` if its engine is not scraped.
     scrapes: Vec<Option<Scrapes>>,
     scratch: Scratch,
-    /// The most blocks of a prompt that are used; `None` where prompts are not read.
+    /// The maximum number of prompt blocks used; `None` if prompts are not read.
     max_blocks: Option<u32>,
     reads_sessions: bool,
     seed: u64,
     engines: Vec<EngineSpec>,
-    /// Those of every request, but for its priority.
+    /// The objectives of every request, except for its priority.
     objectives: Objectives,
-    /// Requests that wait, by model.
+    /// The queued requests, by model.
     pub(super) queues: Vec<ModelQueue>,
 }
 
@@ -56,19 +55,19 @@ pub(super) struct Arrived<'a> {
     pub(super) workload: &'a Workload,
     pub(super) tried: &'a BackendSet,
     pub(super) attempt: u16,
-    /// In a queue, in milliseconds.
+    /// The time spent in a queue, in milliseconds.
     pub(super) queued_ms: f64,
     pub(super) now: Timestamp,
 }
 
 impl<'a> Arrived<'a> {
-    /// The model that it names.
+    /// Returns the requested model.
     fn model(&self) -> &'a str {
         self.workload.models.get(usize::from(self.request.model)).map_or("", String::as_str)
     }
 }
 
-/// Where a request goes, with its permit there.
+/// The decision about a request, with its permit at the backend.
 pub(super) struct Decided {
     pub(super) decision: RoutingDecision,
     pub(super) permit: InflightGuard,
@@ -109,7 +108,7 @@ impl Balancer {
         balancer
     }
 
-    /// Computes what scrapes of a backend found up to `now`, before it changes.
+    /// Computes the results of scrapes of a backend up to `now`, before its state changes.
     pub(super) fn capture(&mut self, index: usize, engine: &SimEngine, now: u64) {
         let scrapes = self.scrapes.get_mut(index).and_then(Option::as_mut);
         if let Some((scrapes, backend)) = scrapes.zip(self.topology.backends.get(index)) {
@@ -127,7 +126,7 @@ impl Balancer {
         }
     }
 
-    /// The engine of a backend reports what changes rarely, where it reports anything.
+    /// Publishes what the engine of a backend reports at its start, if it reports anything.
     pub(super) fn learn_start(&self, index: usize, starts: f64, _now: Timestamp) {
         let Some((backend, spec)) = self.topology.backends.get(index).zip(self.engines.get(index))
         else {
@@ -147,12 +146,12 @@ impl Balancer {
         }
     }
 
-    /// The weighted strategy, where it predicts caches.
+    /// Returns the weighted strategy if it predicts caches.
     pub(super) fn weighted(&self) -> Option<&Weighted> {
         self.generation.router.weighted()
     }
 
-    /// Every backend but one.
+    /// Returns the set of all backends except `only`.
     pub(super) fn all_but(&self, only: usize) -> BackendSet {
         let mut others = BackendSet::default();
         for (index, backend) in self.topology.backends.iter().enumerate() {
@@ -163,7 +162,7 @@ impl Balancer {
         others
     }
 
-    /// Where each scorer of the weighted strategy would send a request if it decided alone.
+    /// Returns the backend that each scorer of the weighted strategy would choose alone.
     pub(super) fn single_picks(&mut self, arrived: &Arrived<'_>) -> Vec<(String, usize)> {
         let routing = &self.generation.config.routing;
         let specs = if routing.strategy == Strategy::Weighted {
@@ -230,12 +229,12 @@ impl Balancer {
         }
     }
 
-    /// What the client of a request wants.
+    /// Returns the objectives of a request.
     pub(super) fn objectives_of(&self, request: &Request) -> Objectives {
         Objectives { priority: request.priority.into(), ..self.objectives }
     }
 
-    /// The room that a request waits for where every backend is full.
+    /// Returns the capacity that a request waits for when every backend is full.
     pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<Passed> {
         let profile = profile_of(arrived.request, arrived.now);
         let input = self.input(arrived, &profile, None);
@@ -243,13 +242,13 @@ impl Balancer {
         Some(Passed { backends, is_held_back })
     }
 
-    /// How long the first token of a request takes once a backend takes it.
+    /// Returns the time that the first token of a request takes once a backend accepts it.
     pub(super) fn service_time(&self, arrived: &Arrived<'_>) -> ServiceTime {
         let profile = profile_of(arrived.request, arrived.now);
         self.generation.router.service_time(&self.input(arrived, &profile, None))
     }
 
-    /// Decides, and takes the permit that goes with the decision.
+    /// Decides, and reserves the permit for the decision.
     pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
         let now = arrived.now;
         let profile = profile_of(arrived.request, now);
@@ -293,7 +292,7 @@ impl Balancer {
     }
 }
 
-/// What the scanner would have found.
+/// Returns the profile that the scanner would have produced.
 fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
     RequestProfile {
         streaming: request.is_streamed,
@@ -304,7 +303,7 @@ fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
     }
 }
 
-/// Who sends a request.
+/// Returns the client that sends a request.
 pub(super) fn requester_of(request: &Request) -> Requester {
     let client = mix(u64::from(request.client) + 1);
     Requester { client, credential: 1, owner: Owner { id: client, weight: 1 } }

@@ -1,4 +1,4 @@
-//! Health checks, by the schedule of the proxy.
+//! Health checks on the proxy's schedule.
 
 use std::task::{Context, Waker};
 
@@ -30,13 +30,13 @@ impl World<'_> {
         self.queue.push(now + to_micros(interval).max(1), Event::Check { balancer, backend });
     }
 
-    /// Checks a backend.
+    /// Checks a backend and plans the next check.
     pub(super) fn check(&mut self, balancer: u32, backend: u32, now: u64) {
         self.run_check(balancer, backend, now);
         self.plan_check(balancer, backend, now);
     }
 
-    /// The same without another one after it.
+    /// Checks a backend once.
     pub(super) fn run_check(&self, balancer: u32, backend: u32, now: u64) {
         let (Some(one), Some(engine)) =
             (self.balancers.get(balancer as usize), self.engines.all.get(backend as usize))
@@ -57,7 +57,7 @@ impl World<'_> {
         one.generation.fleet.limit_caches(checked.state.id);
     }
 
-    /// Checks a backend soon, if an attempt requested that.
+    /// Checks a backend soon, if a failed attempt requested it.
     pub(super) fn check_soon(&mut self, balancer: u32, backend: u32, now: u64) {
         let Some(one) = self.balancers.get(balancer as usize) else { return };
         let Some(checked) = one.topology.backends.get(backend as usize) else { return };

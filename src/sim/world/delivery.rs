@@ -9,7 +9,7 @@ use crate::sim::workload::Request;
 use crate::units::to_micros;
 
 impl<'a> World<'a> {
-    /// What lies between a decision and the engine's queue, in microseconds.
+    /// Returns the delay between a decision and the engine's queue, in microseconds.
     pub(super) fn delay_of(&self, request: &Request, backend: usize) -> u64 {
         let learned = self.spec.engines.get(backend).and_then(|engine| engine.front_end);
         if let Some(learned) = learned {
@@ -20,7 +20,7 @@ impl<'a> World<'a> {
         to_micros(delays.network) + to_micros(delays.front_end) + tokens
     }
 
-    /// A request is on its way to a backend.
+    /// Sends a request on its way to a backend.
     pub(super) fn send(&mut self, sent: Sent) {
         self.queue.push(sent.due, Event::Send(sent));
         if let Some(on_their_way) = self.sent.get_mut(sent.backend) {
@@ -28,9 +28,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A request reaches the engine of its backend.
+    /// Delivers a request to the engine of its backend.
     pub(super) fn deliver(&mut self, sent: Sent, at: u64) {
-        // In a tree: thousands may be on their way at once, and a list would be walked for each.
+        // A tree, because thousands of requests may be on their way at once: removal from a list
+        // would scan it.
         if let Some(on_their_way) = self.sent.get_mut(sent.backend) {
             on_their_way.remove(&sent);
         }
@@ -51,7 +52,7 @@ impl<'a> World<'a> {
         self.engines.plan(index);
     }
 
-    /// A request as its engine gets it.
+    /// Returns a request in the form that its engine receives.
     pub(super) fn request_of(&self, id: u32) -> Option<EngineRequest<'a>> {
         let request = self.workload.requests.get(id as usize)?;
         Some(EngineRequest {
@@ -64,7 +65,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The name of a request's model on a backend.
+    /// Returns the name of a request's model on a backend.
     pub(super) fn model_at(&self, id: u32, index: usize) -> Box<str> {
         let live = self.live.get(id as usize).and_then(Option::as_ref);
         let at = live.map_or(0, |live| live.balancer());
@@ -79,7 +80,7 @@ impl<'a> World<'a> {
         sent.or_else(served).map_or("", |row| row.adapter_name()).into()
     }
 
-    /// The backend that a request is at, where its attempt is still this one.
+    /// Returns the backend of a request, if `attempt` is still the current attempt.
     pub(super) fn backend_of(&self, id: u32, attempt: Option<u16>) -> Option<usize> {
         let live = self.live.get(id as usize)?.as_ref()?;
         let is_current = attempt.is_none_or(|attempt| attempt == live.attempt);

@@ -1,4 +1,4 @@
-//! The engines of a fleet, and when each has its next event.
+//! The engines of a fleet, and the time of the next event of each.
 
 use super::events::Event;
 use super::faults::FaultKind;
@@ -10,19 +10,19 @@ use crate::sim::engine::{
 /// Picoseconds in a microsecond.
 pub(super) const PICOS: u64 = 1_000_000;
 
-/// An engine, and what is wrong with it.
+/// An engine and its current faults.
 #[derive(Debug)]
 pub(super) struct SimEngine {
     pub(super) engine: EngineServer,
-    /// How long its steps take when nothing is wrong.
+    /// The duration of its steps without faults.
     usual: StepModel,
-    /// Faults that keep it down.
+    /// The number of active faults that keep it down.
     pub(super) downs: u32,
-    /// Faults that make it refuse requests.
+    /// The number of active faults that make it refuse requests.
     pub(super) refusals: u32,
-    /// Faults that keep its metrics away.
+    /// The number of active faults that withhold its metrics.
     pub(super) lost_scrapes: u32,
-    /// How often it was started again.
+    /// The number of restarts.
     pub(super) starts: u32,
 }
 
@@ -31,18 +31,17 @@ impl SimEngine {
         self.downs == 0
     }
 
-    /// Its steps take `factor` times as long as usual from now on.
+    /// Makes steps `factor` times as long as usual from now on.
     pub(super) fn slow_down(&mut self, factor: f64, at: u64) {
         let step_time = self.usual.slowed_down(factor);
         self.engine.set_step_time(at.saturating_mul(PICOS), &step_time);
     }
 }
 
-/// All engines.
 #[derive(Debug)]
 pub(super) struct Engines {
     pub(super) all: Vec<SimEngine>,
-    /// When each has its next event, in microseconds.
+    /// The time of each engine's next event, in microseconds.
     due: Vec<u64>,
     events: Vec<EngineEvent>,
 }
@@ -63,13 +62,13 @@ impl Engines {
         Ok(Self { due: vec![u64::MAX; all.len()], all, events: Vec::new() })
     }
 
-    /// The engine whose event is next, and when that is.
+    /// Returns the time of the next engine event, and the engine.
     pub(super) fn next_at(&self) -> Option<(u64, usize)> {
         let due = self.due.iter().enumerate().min_by_key(|(_, at)| **at);
         due.map(|(index, at)| (*at, index)).filter(|(at, _)| *at < u64::MAX)
     }
 
-    /// Reads again when an engine has its next event.
+    /// Updates the time of an engine's next event.
     pub(super) fn plan(&mut self, index: usize) {
         let next = self.all.get(index).and_then(|one| one.engine.next_event());
         if let Some(due) = self.due.get_mut(index) {
@@ -85,7 +84,7 @@ impl Engines {
 }
 
 impl World<'_> {
-    /// Handles everything that an engine does up to `at`.
+    /// Handles all events of an engine up to `at`.
     pub(super) fn run_engine(&mut self, index: usize, at: u64) {
         self.capture(index, at);
         let mut events = std::mem::take(&mut self.engines.events);

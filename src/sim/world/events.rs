@@ -1,53 +1,54 @@
-//! What is planned, in the order in which it happens.
+//! Planned events, in the order in which they happen.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What may be planned.
+/// An event that can be planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A fault starts, by its index.
     Fault(u32),
-    /// It ends.
+    /// A fault ends, by its index.
     FaultEnd(u32),
-    /// A request that followed others arrives.
+    /// A request that follows others arrives.
     Arrive(u32),
     /// A request reaches the engine.
     Send(Sent),
-    /// A backend is checked.
+    /// A scheduled health check of a backend.
     Check { balancer: u32, backend: u32 },
-    /// The same beside the schedule, because an attempt failed.
+    /// An unscheduled check of a backend, because an attempt failed.
     CheckOnce { balancer: u32, backend: u32 },
     /// A balancer reads which models a backend has in memory.
     Probe { balancer: u32, backend: u32 },
-    /// The same beside the schedule, because a response showed that what it knew is outdated.
+    /// An unscheduled probe, because a response showed that the known models are outdated.
     ProbeOnce { balancer: u32, backend: u32 },
-    /// Balancers keep their predictors current.
+    /// Balancers update their predictors.
     Refresh,
-    /// A balancer reports what it has in flight, and reads what the others reported.
+    /// A balancer reports its requests in flight, and reads the reports of its peers.
     Share { balancer: u32 },
-    /// A client has waited as long as it does.
+    /// The patience of a client ends.
     Leave(u32),
-    /// A request has waited in a queue for as long as it may.
+    /// The queue timeout of a request ends.
     QueueEnd(u32),
 }
 
-/// A request that has not reached its engine. Those on their way are in the order in which they arrive.
+/// A request on its way to its engine. Such requests are ordered by arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
-    /// When it does.
+    /// The arrival time.
     pub(super) due: u64,
-    /// Those of the same time arrive in the order in which they were sent.
+    /// The sequence number: requests with the same arrival time arrive in the order in which they
+    /// were sent.
     pub(super) number: u64,
     pub(super) id: u32,
     pub(super) attempt: u16,
-    /// The backend, as an index.
+    /// The index of the backend.
     pub(super) backend: usize,
 }
 
-/// The class of arrivals among events of the same time.
+/// The class of arrivals, which orders events of the same time.
 pub(super) const ARRIVAL: u8 = 1;
-/// The class of what engines do.
+/// The class of engine events.
 pub(super) const ENGINE: u8 = 3;
 
 impl Event {
@@ -67,7 +68,7 @@ impl Event {
     }
 }
 
-/// Events by time, class, and the order they were planned in.
+/// The queue of events, ordered by time, class and planning order.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     events: BinaryHeap<Reverse<(u64, u8, u64, Event)>>,
@@ -80,12 +81,12 @@ impl EventQueue {
         self.events.push(Reverse((at, event.class(), self.planned, event)));
     }
 
-    /// The number of events that were planned so far.
+    /// Returns the number of events planned so far.
     pub(super) fn planned(&self) -> u64 {
         self.planned
     }
 
-    /// The time and the class of what is next.
+    /// Returns the time and class of the next event.
     pub(super) fn next_at(&self) -> Option<(u64, u8)> {
         self.events.peek().map(|Reverse((at, class, ..))| (*at, *class))
     }

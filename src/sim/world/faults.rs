@@ -1,4 +1,4 @@
-//! What happens to engines: `at 600s backend gpu-a down 60s`.
+//! Faults of engines: `at 600s backend gpu-a down 60s`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::units::{parse_duration, to_micros};
 /// A fault of one backend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
-    /// When it starts, after the start of the run.
+    /// The start of the fault, relative to the start of the run.
     pub at: Duration,
     /// The backend's name.
     pub backend: String,
-    /// What it is.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// How long it lasts.
+    /// The duration of the fault.
     pub lasts: Duration,
 }
 
@@ -25,7 +25,7 @@ pub struct Fault {
 pub enum FaultKind {
     /// No connection; its cache and all requests in flight are lost.
     Down,
-    /// Every step takes so many times as long.
+    /// Every step takes this factor as long.
     Slow(f64),
     /// New requests are refused with 429.
     Refuse,
@@ -33,10 +33,10 @@ pub enum FaultKind {
     ScrapeLost,
 }
 
-/// How long a restart takes, where that is not given.
+/// The default duration of a restart.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// Why a fault cannot be read.
+/// The reason why a fault cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{given}' is no fault: write 'at TIME backend NAME' and one of 'down TIME', 'restart [TIME]', 'slow xFACTOR TIME', \
@@ -77,7 +77,7 @@ fn parse(given: &str) -> Option<Fault> {
 }
 
 impl Fault {
-    /// The backend, as an index into those of the configuration.
+    /// Returns the index of the backend in the configuration.
     pub(super) fn index(&self, config: &Config) -> Option<usize> {
         config.backends.iter().position(|backend| backend.name == self.backend)
     }
@@ -85,7 +85,7 @@ impl Fault {
     /// Checks that the fault names a backend.
     ///
     /// # Errors
-    /// [`WorldError::UnknownBackend`] where it does not.
+    /// [`WorldError::UnknownBackend`] if the backend does not exist.
     pub fn check(&self, config: &Config) -> Result<(), WorldError> {
         let known = self.index(config).map(|_| ());
         known.ok_or_else(|| WorldError::UnknownBackend { name: self.backend.clone() })

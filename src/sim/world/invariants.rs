@@ -1,5 +1,5 @@
-//! What always holds, whatever the configuration and the workload. Checked at the end of every run, and now and then
-//! within it where the build has debug assertions.
+//! Invariants that hold for every configuration and workload. They are checked at the end of every
+//! run, and periodically within it in builds with debug assertions.
 
 use super::result::{RequestResult, Status};
 use super::{World, WorldError};
@@ -7,7 +7,7 @@ use crate::admission::queue::ModelQueue;
 use crate::fleet::Serving;
 use crate::predict::{EngineShare, Work};
 
-/// Events between two checks within a run.
+/// The number of events between two checks within a run.
 #[cfg(debug_assertions)]
 const INTERVAL: u64 = 4096;
 
@@ -21,7 +21,8 @@ impl World<'_> {
     /// Checks every invariant.
     ///
     /// # Errors
-    /// [`WorldError::Invariant`] for the first that does not hold: the simulator is wrong then.
+    /// [`WorldError::Invariant`] for the first invariant that does not hold: the simulator has a
+    /// bug.
     pub(super) fn verify(&self) -> Result<(), WorldError> {
         let in_flight = self.balancers.iter().flat_map(|one| &one.topology.backends);
         let in_flight: u32 = in_flight.map(|backend| backend.state.load.in_flight()).sum();
@@ -57,7 +58,8 @@ impl World<'_> {
         holds(self.results.iter().all(is_in_order), "a request ended before it started")
     }
 
-    /// Checks that predictors and loads count the requests in flight, and nothing once all have ended.
+    /// Checks that predictors and loads count the requests in flight, and nothing once all have
+    /// ended.
     fn verify_counts(&self, is_over: bool) -> Result<(), WorldError> {
         let rows = self.balancers.iter().flat_map(|one| one.topology.models());
         let rows = || rows.clone().flat_map(|model| &model.serving);
@@ -85,7 +87,7 @@ impl World<'_> {
     }
 }
 
-/// Whether the times of a request follow each other.
+/// Returns whether the times of a request are in order.
 fn is_in_order(one: &RequestResult) -> bool {
     match one.status {
         Status::Open | Status::Abandoned => true,

@@ -1,5 +1,6 @@
-//! What becomes of the requests at an engine if no other one comes: a clone of the engine, with the true lengths of all
-//! outputs, computes on to their ends. Only the simulator can do that: no decision of `penstock serve` reads it.
+//! The future of the requests at an engine if no other request arrives: a clone of the engine, with
+//! the true output lengths, computes until they end. Only the simulator can do this; no decision of
+//! `penstock serve` reads it.
 
 use ahash::HashMap;
 
@@ -8,27 +9,27 @@ use super::engines::PICOS;
 use super::events::Sent;
 use crate::sim::engine::{EngineEvent, EngineServer, EventKind};
 
-/// Steps of an engine's clone, where those in which nothing changes count as one: what has not ended then, counts as
-/// late.
+/// The maximum number of steps of an engine's clone; a series of unchanged steps counts as one.
+/// Requests that have not ended by then count as late.
 const MOST_STEPS: usize = 20_000;
 
-/// What becomes of the requests at an engine.
+/// The future of the requests at an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Foreseen {
-    /// Those that reach their objectives.
+    /// The number of requests that reach their objectives.
     pub(super) good: usize,
-    /// The request that is looked at.
+    /// The future of the examined request.
     pub(super) own: Future,
 }
 
-/// What becomes of a request.
+/// The future of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Future {
-    /// When its first token comes, in microseconds; the largest number if that is beyond what is computed.
+    /// The time of its first token, in microseconds; `u64::MAX` if beyond the computed steps.
     pub(super) first_token: u64,
-    /// The same for its end.
+    /// The time of its end; `u64::MAX` if beyond the computed steps.
     pub(super) ended: u64,
-    /// Whether it reaches its objectives.
+    /// True if it reaches its objectives.
     pub(super) is_good: bool,
 }
 
@@ -38,23 +39,24 @@ impl Default for Future {
     }
 }
 
-/// A clone of an engine that computes on.
+/// A clone of an engine that computes ahead.
 struct LookAhead<'a> {
     world: &'a World<'a>,
     engine: EngineServer,
     own: Option<u32>,
-    /// First tokens that come in it.
+    /// The times of first tokens within the computed steps.
     first_tokens: HashMap<u32, u64>,
     events: Vec<EngineEvent>,
-    /// Streams whose first token was in time.
+    /// The number of streams whose first token was in time.
     hopeful: usize,
-    /// When the last request without a first token becomes late.
+    /// The time at which the last request without a first token becomes late.
     last_chance: u64,
     foreseen: Foreseen,
 }
 
 impl World<'_> {
-    /// What becomes of the requests at an engine, and of request `own` if it is sent there at `at`.
+    /// Computes the future of the requests at an engine, and of request `own` if it is sent there
+    /// at `at`.
     pub(super) fn look_ahead(&self, index: usize, own: Option<u32>, at: u64) -> Option<Foreseen> {
         let engine = self.engines.all.get(index)?.engine.clone();
         let mut ahead = LookAhead {
@@ -80,7 +82,7 @@ impl World<'_> {
         Some(ahead.compute())
     }
 
-    /// Whether a request with these times and tokens reaches its objectives.
+    /// Returns whether a request with these times and tokens reaches its objectives.
     fn is_good(&self, id: u32, first_token: u64, end: Option<(u64, u32)>) -> bool {
         let arrived = self.results.get(id as usize).map_or(0, |one| one.arrived);
         let is_within = |time: u64, ms: Option<f64>| ms.is_none_or(|ms| time as f64 <= ms * 1000.0);
@@ -94,7 +96,7 @@ impl World<'_> {
             })
     }
 
-    /// When a request is late without a first token.
+    /// Returns the time at which a request without a first token is late.
     fn late_at(&self, id: u32) -> u64 {
         let arrived = self.results.get(id as usize).map_or(0, |one| one.arrived);
         let most = self.spec.objectives.ttft_ms.unwrap_or(f64::INFINITY);
@@ -138,7 +140,7 @@ impl LookAhead<'_> {
         self.events = events;
     }
 
-    /// Computes until it is known of every request whether it is good, and when the own one ends.
+    /// Computes until the outcome of every request is known, and the end of the examined one.
     fn compute(mut self) -> Foreseen {
         for _ in 0..MOST_STEPS {
             let Some(next) = self.engine.next_event().map(|at| at.div_ceil(PICOS)) else { break };

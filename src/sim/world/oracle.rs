@@ -1,7 +1,8 @@
-//! An oracle: it knows the state of every engine and the length of every output, and sends each request where the most
-//! requests reach their objectives if no other one comes; among those backends to the one that ends it first. What may
-//! be refused, is refused where it would be late itself or make another one late. It shows how much better any strategy
-//! could be, and none can be configured that way. It does not know which requests come later.
+//! An oracle that knows the state of every engine and the length of every output. It sends each
+//! request to the backend where the most requests reach their objectives if no other request
+//! arrives; ties go to the earliest end. It refuses a request that may be refused if that request
+//! would be late or make another late. It shows how much better any strategy could be, and cannot
+//! be configured in production. It does not know future requests.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::timestamp;
 use crate::fleet::BackendSet;
 use crate::routing::RouteError;
 
-/// What an oracle may refuse.
+/// The requests that an oracle may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oracle {
     /// Requests of a priority below 0.
@@ -22,19 +23,21 @@ pub enum Oracle {
     All,
 }
 
-/// What a backend would do for a request, and to those that are there.
+/// The effect of sending a request to a backend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outlook {
     /// The backend, as an index.
     pub(super) index: usize,
-    /// Requests that reach their objectives, less those that do without it.
+    /// The number of requests that reach their objectives with the request, minus the number
+    /// without it.
     pub(super) gain: i64,
-    /// What becomes of the request.
+    /// The future of the request.
     pub(super) own: Future,
 }
 
 impl World<'_> {
-    /// Every backend but the one that an oracle chooses; `None` where none decides, or none could take the request.
+    /// Returns every backend except the oracle's choice; `None` if there is no oracle, or no
+    /// backend could take the request.
     pub(super) fn chosen_by_oracle(
         &self,
         id: u32,
@@ -64,7 +67,7 @@ impl World<'_> {
         Ok(self.balancers.get(balancer as usize).map(|one| one.all_but(best.index)))
     }
 
-    /// What each backend that could take a request would do for it.
+    /// Computes the outlook for each backend that could take a request.
     pub(super) fn outlooks(
         &self,
         id: u32,

@@ -1,11 +1,12 @@
-//! What predictors see of the streams: the ages of outputs and the times between tokens. A live balancer sees each token;
-//! here a step is no event, so that both are computed when something else happens.
+//! The observations that predictors make of streams: the ages of outputs and the times between
+//! tokens. A live balancer sees each token; here a step is not an event, so both are computed when
+//! something else happens.
 
 use super::engines::PICOS;
 use super::events::Event;
 use super::{START, World, timestamp};
 
-/// How often predictors are kept current, as the proxy does.
+/// The interval between updates of the predictors, as in the proxy.
 const INTERVAL: u64 = 1_000_000;
 
 impl World<'_> {
@@ -15,7 +16,7 @@ impl World<'_> {
         }
     }
 
-    /// Keeps the predictors of all balancers current.
+    /// Updates the predictors of all balancers.
     pub(super) fn refresh_predictions(&mut self, at: u64) {
         self.queue.push(at + INTERVAL, Event::Refresh);
         let mut streams = Vec::new();
@@ -33,7 +34,8 @@ impl World<'_> {
         }
     }
 
-    /// Before something happens at an engine, and before a decision: when its last step ended, as tokens show it live.
+    /// Passes on the end of an engine's last step, which tokens show live; called before an
+    /// engine's event and before a decision.
     pub(super) fn learn_steps(&self, index: usize, at: u64) {
         if !self.predicts {
             return;

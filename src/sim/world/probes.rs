@@ -1,4 +1,5 @@
-//! Which models backends have in memory, as balancers learn it: by probes, and by responses.
+//! The models that backends have in memory, as balancers learn them: from probes and from
+//! responses.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::scoring::Residency;
 use crate::sim::random::{Purpose, Stream};
 use crate::units::to_micros;
 
-/// How soon a probe follows a response that shows that what is known is outdated.
+/// The delay of a probe after a response that contradicts the known models.
 const SOON: Duration = Duration::from_millis(500);
 
 impl World<'_> {
@@ -33,14 +34,14 @@ impl World<'_> {
         }
     }
 
-    /// Reads a backend's models, by the schedule.
+    /// Reads a backend's models and plans the next probe.
     pub(super) fn probe(&mut self, balancer: u32, backend: u32, now: u64) {
         self.read_models(balancer, backend, now);
         let interval = to_micros(self.spec.config.discovery.loaded_interval).max(1);
         self.queue.push(now + interval, Event::Probe { balancer, backend });
     }
 
-    /// The same once.
+    /// Reads a backend's models once.
     pub(super) fn read_models(&self, balancer: u32, backend: u32, now: u64) {
         let (Some(one), Some(server)) =
             (self.balancers.get(balancer as usize), self.engines.all.get(backend as usize))
@@ -60,7 +61,8 @@ impl World<'_> {
         one.generation.fleet.learn_loaded(probed.state.id, &loaded, timestamp(now));
     }
 
-    /// Plans a probe where a response of request `id` showed a model in memory that was not known to be there.
+    /// Plans a probe if the response of request `id` showed a model in memory that was not known to
+    /// be there.
     pub(super) fn learn_model(&mut self, id: u32, at: u64) {
         let Some(Some(live)) = self.live.get(id as usize) else { return };
         let balancer = live.balancer();

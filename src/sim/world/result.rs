@@ -1,130 +1,129 @@
-//! What came of a run.
+//! The result of a run.
 
 use crate::sim::engine::EngineCounters;
 
-/// Why a request was not sent to any backend.
+/// The reason why a request was not sent to any backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShedReason {
-    /// Every backend had as many requests as it may.
+    /// Every backend was at its limit of requests.
     Saturated,
     /// Every backend was in cooldown.
     CoolingDown,
-    /// Its objectives would have been missed.
+    /// The request would have missed its objectives.
     ObjectiveMissed,
-    /// As many requests waited as may, and none was less important.
+    /// The queue was full, and no waiting request was less important.
     QueueFull,
-    /// It waited for too long.
+    /// The request reached the queue timeout.
     QueueTimeout,
     /// No backend was healthy.
     Unhealthy,
-    /// No backend serves it.
+    /// No backend serves the request.
     Unserved,
 }
 
-/// Why a request failed that was sent.
+/// The reason why a sent request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailReason {
-    /// No connection.
+    /// The backend could not be reached.
     NotSent,
-    /// The engine refused it.
+    /// The engine refused the request.
     Refused,
     /// The engine was lost before the first token.
     NoResponse,
-    /// The engine was lost after it.
+    /// The engine was lost after the first token.
     Cut,
-    /// Its prompt was longer than the engine takes.
+    /// The prompt was longer than the engine takes.
     TooLong,
 }
 
-/// Where a request stands.
+/// The status of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
-    /// It has not ended.
+    /// The request has not ended.
     #[default]
     Open,
-    /// Its response is complete.
+    /// The response is complete.
     Done,
-    /// It was not sent.
+    /// The request was not sent.
     Shed(ShedReason),
-    /// It failed.
+    /// The request failed.
     Failed(FailReason),
-    /// Its client left before the first token.
+    /// The client left before the first token.
     Left,
-    /// It never arrived: what it follows failed.
+    /// The request never arrived, because a request that it follows failed.
     Abandoned,
 }
 
 impl Status {
-    /// Why it was not sent, if it was not.
+    /// Returns the reason why the request was not sent, if it was not.
     pub fn shed_reason(self) -> Option<ShedReason> {
         if let Self::Shed(reason) = self { Some(reason) } else { None }
     }
 
-    /// Why it failed, if it did.
+    /// Returns the reason why the request failed, if it did.
     pub fn fail_reason(self) -> Option<FailReason> {
         if let Self::Failed(reason) = self { Some(reason) } else { None }
     }
 }
 
-/// What the engines could have done at the moment of a refusal, by their true state.
+/// The verdict on a refusal: what the engines could have done at that moment, by their true state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Verdict {
-    /// It was not looked at.
+    /// The refusal was not judged.
     #[default]
     None,
     /// The request would have been late on every backend.
     Late,
-    /// It would have reached its objectives, and have made others late.
+    /// The request would have reached its objectives, but made others late.
     Harmful,
-    /// It would have reached its objectives, and have made none late.
+    /// The request would have reached its objectives without making another late.
     Wrong,
 }
 
-/// One request. Times in microseconds; 0 for what never happened.
+/// The result of one request. Times are in microseconds; 0 stands for events that never happened.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RequestResult {
-    /// When it arrived.
+    /// The time of its arrival.
     pub arrived: u64,
-    /// When it was decided where its last attempt goes.
+    /// The time of the decision about its last attempt.
     pub decided: u64,
-    /// When its first token came.
+    /// The time of its first token.
     pub first_token: u64,
-    /// When it ended.
+    /// The time of its end.
     pub ended: u64,
-    /// Tokens that were found in a cache.
+    /// The number of tokens found in a cache.
     pub cached_tokens: u32,
-    /// Tokens that were believed to be in it.
+    /// The number of tokens believed to be cached.
     pub believed_tokens: u32,
-    /// Tokens that were emitted.
+    /// The number of tokens emitted.
     pub output_tokens: u32,
-    /// The time to the first token that was predicted for the last attempt, and its 90th percentile; 0 where
-    /// none was.
+    /// The predicted time to the first token of the last attempt; 0 without a prediction.
     pub predicted: f32,
-    /// See `predicted`.
+    /// The 90th percentile of that prediction.
     pub predicted_p90: f32,
     /// The backend of the last attempt.
     pub backend: u16,
-    /// Attempts.
+    /// The number of attempts.
     pub attempts: u16,
-    /// How it ended.
+    /// The final status.
     pub status: Status,
-    /// Where it was refused, whether that was right.
+    /// The verdict on its refusal.
     pub verdict: Verdict,
 }
 
-/// One backend.
+/// The result of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendResult {
-    /// Its name.
+    /// The name of the backend.
     pub name: String,
-    /// What its engine did.
+    /// The counters of its engine.
     pub counters: EngineCounters,
-    /// Blocks of its KV cache.
+    /// The number of blocks in its KV cache.
     pub kv_blocks: u32,
 }
 
 impl RunResult {
-    /// Requests per second that were completed, from the start to the last end.
+    /// Returns the completed requests per second, from the start to the last end.
     pub fn completed_rate(&self) -> f64 {
         let done = self.requests.iter().filter(|one| one.status == Status::Done);
         let (count, last) =
@@ -133,15 +132,15 @@ impl RunResult {
     }
 }
 
-/// A run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
-    /// When it started, in microseconds.
+    /// The start of the run, in microseconds.
     pub start: u64,
-    /// In the order of the configuration.
+    /// The backends, in the order of the configuration.
     pub backends: Vec<BackendResult>,
-    /// In the order of the workload.
+    /// The requests, in the order of the workload.
     pub requests: Vec<RequestResult>,
-    /// Where each scorer alone would have sent the request that is looked at: an index into the backends.
+    /// The backend, as an index, that each scorer alone would have chosen for the examined request.
     pub picks: Vec<(String, usize)>,
 }

@@ -1,5 +1,5 @@
-//! Scrapes, without an event for each: what a scrape would have found is computed before the engine, or the
-//! number of requests in flight, changes after it, and published when a decision reads it.
+//! Scrapes without events: the result of a scrape is computed before the engine or the number of
+//! requests in flight next changes, and published when a decision reads it.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::fleet::{BackendState, EngineSample};
 use crate::sim::random::{Purpose, Stream};
 use crate::units::{Timestamp, to_micros};
 
-/// The part of an interval by which a scrape may be late.
+/// The divisor of the interval that gives the maximum delay of a scrape.
 const JITTER: u64 = 10;
 
 /// The scrapes of one backend by one balancer.
 #[derive(Debug)]
 pub(super) struct Scrapes {
     interval: u64,
-    /// When the first one is sent.
+    /// The time of the first scrape.
     phase: u64,
     delay: u64,
     key: u64,
-    /// The last two that were sent, the later one last, by number.
+    /// The last two scrapes sent, by number; the later one is last.
     sent: [Option<(u64, EngineSample)>; 2],
-    /// The number of the last one that was sent.
+    /// The number of the last scrape sent.
     last: Option<u64>,
     published: Option<u64>,
 }
 
 impl Scrapes {
-    /// The scrapes number `id` of a run that starts at `start`.
+    /// Creates the scrapes with id `id` of a run that starts at `start`.
     pub(super) fn new(interval: Duration, delay: Duration, seed: u64, id: u64, start: u64) -> Self {
         let interval = to_micros(interval).max(1);
         let mut stream = Stream::new(seed, Purpose::Scrapes, id);
@@ -49,13 +49,13 @@ impl Scrapes {
         self.phase + number * self.interval + late
     }
 
-    /// The last scrape that was sent at `now` or before.
+    /// Returns the number of the last scrape sent at `now` or before.
     fn number_at(&self, now: u64) -> Option<u64> {
         let number = now.checked_sub(self.phase)? / self.interval;
         if self.sent_at(number) <= now { Some(number) } else { number.checked_sub(1) }
     }
 
-    /// Computes what the scrapes up to `now` found, as far as one may still be read.
+    /// Computes the results of scrapes up to `now` that may still be read.
     pub(super) fn capture(&mut self, engine: &SimEngine, in_flight: u32, now: u64) {
         let Some(number) = self.number_at(now).filter(|number| self.last < Some(*number)) else {
             return;
@@ -85,7 +85,7 @@ impl Scrapes {
         })
     }
 
-    /// Publishes the last sample that has arrived at `now`.
+    /// Publishes the last sample that has arrived by `now`.
     pub(super) fn publish(&mut self, engine: &SimEngine, state: &BackendState, now: u64) {
         self.capture(engine, state.load.in_flight(), now);
         let has_arrived = |sample: &&(u64, EngineSample)| sample.1.sent_at.0 + self.delay <= now;
@@ -107,7 +107,7 @@ fn to_f32(value: f64) -> f32 {
 }
 
 impl World<'_> {
-    /// Computes what scrapes of a backend found, before it changes.
+    /// Computes the results of scrapes of a backend, before its state changes.
     pub(super) fn capture(&mut self, index: usize, now: u64) {
         self.learn_steps(index, now);
         let Some(engine) = self.engines.all.get(index) else { return };

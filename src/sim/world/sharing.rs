@@ -1,5 +1,5 @@
-//! Several balancers that share what they have in flight, as penstocks do through a server: each reports in turn, and
-//! reads with it what the others reported last.
+//! Several balancers that share their requests in flight, as several penstocks do through a server.
+//! Each reports in turn, and at the same time reads the last reports of its peers.
 
 use super::events::Event;
 use super::{START, World};
@@ -7,7 +7,7 @@ use crate::fleet::{LoadReport, SHARE_INTERVAL};
 use crate::units::to_micros;
 
 impl World<'_> {
-    /// Has balancers share where they are configured to.
+    /// Starts the sharing of load between balancers, if it is configured.
     pub(super) fn start_sharing(&mut self) {
         let shared = &self.spec.config.shared_state;
         let count = u32::try_from(self.balancers.len()).unwrap_or(u32::MAX);
@@ -22,7 +22,7 @@ impl World<'_> {
         }
     }
 
-    /// A balancer reports, and reads.
+    /// Reports the load of a balancer, and applies the reports of its peers.
     pub(super) fn share_load(&mut self, number: u32, at: u64) {
         self.queue.push(at + to_micros(SHARE_INTERVAL), Event::Share { balancer: number });
         let index = number as usize;

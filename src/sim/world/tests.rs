@@ -1,4 +1,4 @@
-//! Whole runs.
+//! Complete runs of simulated fleets.
 
 mod oracle;
 mod sharing;
@@ -108,7 +108,7 @@ fn backend_that_is_down_loses_what_it_had_and_gets_nothing() {
     assert!(after.count() > 50, "it is used again");
 }
 
-/// Ollama loads a model in ten seconds: who knows what is in memory waits less.
+/// Ollama loads a model in ten seconds, so routing by the models in memory shortens waits.
 #[test]
 fn models_in_memory_are_preferred_where_loading_takes_time() {
     let stream = |model: &str| {
@@ -238,7 +238,7 @@ fn run_weights(weights: [f64; 3], workload: &Workload) -> RunResult {
     simulate(&world(&routing, 4), workload).unwrap()
 }
 
-/// Seed 002: only the relation of weights counts.
+/// Seed 002: only the ratios of weights matter.
 #[test]
 fn equal_relations_of_weights_give_equal_runs() {
     let workload = shared_prefix();
@@ -248,7 +248,7 @@ fn equal_relations_of_weights_give_equal_runs() {
     assert_ne!(one, run_weights([2.0, 3.0, 2.0], &workload));
 }
 
-/// 70 % of the requests share one prefix.
+/// A workload in which 70 % of the requests share one prefix.
 fn shared_prefix() -> Workload {
     let yaml = "requests: 1500\nstreams:\n  - model: m\n    arrivals: { rate: 16 }\n    prefix: { groups: 1, tokens: 2000, \
                 share: 0.7 }\n    input: { distribution: lognormal, mean: 400, deviation: 300 }\n    output: { \
@@ -256,7 +256,8 @@ fn shared_prefix() -> Workload {
     generate(&WorkloadSpec::parse(yaml).unwrap(), 1)
 }
 
-/// Seed 002: the more the prefix counts, the more of those that share it meet on one backend.
+/// Seed 002: the higher the weight of the prefix, the more of the requests that share it go to one
+/// backend.
 #[test]
 fn weight_of_the_prefix_concentrates_what_shares_it() {
     let workload = shared_prefix();
@@ -275,8 +276,8 @@ fn weight_of_the_prefix_concentrates_what_shares_it() {
     assert!(before > 0.5, "{before}: with 5 of 9 most meet on one backend");
 }
 
-/// Loads in relation to what the engines can complete, and how far predictions of the time to the first token may be
-/// off on average. In bursts requests that wait together are computed together, and those that come later still
+/// Pairs of a load, relative to the capacity of the engines, and the maximum mean error of TTFT
+/// predictions. In bursts, requests that wait together are computed together, and later ones still
 /// lengthen the same step.
 #[test]
 fn first_tokens_are_predicted_at_any_load() {
@@ -291,7 +292,7 @@ fn first_tokens_are_predicted_at_any_load() {
     }
 }
 
-/// An engine becomes twice as slow: its predictions are off by less than 20 % ten seconds later.
+/// An engine becomes twice as slow: ten seconds later its predictions are off by less than 20 %.
 #[test]
 fn engine_that_slows_down_is_followed() {
     let (mut off, mut count) = (0.0, 0_u32);
@@ -314,7 +315,8 @@ fn engine_that_slows_down_is_followed() {
     assert!(count > 300 && error < 0.2, "{error} of {count}");
 }
 
-/// Requests that are late on every backend go where all are late, and leave the others to those that can be in time.
+/// Requests that are late on every backend go where all are late, and leave the other backends to
+/// requests that can be in time.
 #[test]
 fn more_requests_are_in_time_in_an_overload() {
     let good = |routing: &str| {

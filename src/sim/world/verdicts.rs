@@ -1,12 +1,12 @@
-//! Whether refusals were right: what the engines could have done for a request, by their true state and the true lengths
-//! of all outputs, if no other one came.
+//! Verdicts on refusals: what the engines could have done for a request if no other one had
+//! arrived, by their true state and the true output lengths.
 
 use super::World;
 use super::result::{ShedReason, Status, Verdict};
 use crate::fleet::BackendSet;
 
 impl World<'_> {
-    /// A request is refused.
+    /// Refuses a request.
     pub(super) fn shed(&mut self, id: u32, reason: ShedReason, at: u64) {
         if reason != ShedReason::Unserved {
             self.judge(id, at);
@@ -14,7 +14,8 @@ impl World<'_> {
         self.end(id, Status::Shed(reason), at);
     }
 
-    /// Notes what could be done for a request now. Once it could have been served well, refusing it later is wrong.
+    /// Judges what could be done for a request now. Once it could have been served well, a later
+    /// refusal is wrong.
     pub(super) fn judge(&mut self, id: u32, at: u64) {
         let known = self.results.get(id as usize).map_or(Verdict::None, |one| one.verdict);
         if !self.spec.judges_sheds || known == Verdict::Wrong {

@@ -1,5 +1,5 @@
-//! Requests that wait at a balancer while every backend is full: its queues, by the code of the proxy. What would
-//! wake a request there, is an event here, after which those with the turn decide.
+//! Requests that wait at a balancer while every backend is full, in the proxy's queues. Whatever
+//! would wake a request there is an event here, after which the requests whose turn it is decide.
 
 use super::attempts::Earlier;
 use super::balancer::{Arrived, requester_of};
@@ -12,26 +12,26 @@ use crate::routing::ServiceTime;
 use crate::sim::workload::rounded;
 use crate::units::to_micros;
 
-/// Where a request waits.
+/// The place of a request in a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     balancer: u32,
     model: usize,
     entry: EntryId,
     until: u64,
-    /// Whether the end of its wait is that of its objective.
+    /// If set, the wait ends with the objective of the request, not with the queue timeout.
     is_late: bool,
 }
 
-/// What a request waits for.
+/// The capacity that a request waits for.
 struct Awaited {
     room: Passed,
-    /// How long its first token takes then.
+    /// The time that its first token takes after that.
     service: ServiceTime,
 }
 
 impl World<'_> {
-    /// Whether a request is to wait rather than decide, because others do.
+    /// Returns whether a request has to queue because others of its model wait.
     pub(super) fn has_others_waiting(&self, id: u32, balancer: u32) -> bool {
         let request = self.workload.requests.get(id as usize);
         let balancer = self.balancers.get(balancer as usize);
@@ -42,7 +42,7 @@ impl World<'_> {
             })
     }
 
-    /// A request joins the queue of its model.
+    /// Adds a request to the queue of its model.
     pub(super) fn line_up(&mut self, id: u32, balancer: u32, at: u64) {
         let config = &self.spec.config.queue;
         if !self.has_others_waiting(id, balancer) {
@@ -97,7 +97,8 @@ impl World<'_> {
         self.take_turns(balancer, model, at);
     }
 
-    /// How long a request has waited in a queue, in milliseconds; 0 where it does not.
+    /// Returns the time that a request has waited in a queue, in milliseconds; 0 if it does not
+    /// wait.
     pub(super) fn queued_ms(&self, id: u32, at: u64) -> f64 {
         let waits = self.places.get(id as usize).is_some_and(Option::is_some);
         let arrived = self.results.get(id as usize).filter(|_| waits).map_or(at, |one| one.arrived);
@@ -108,7 +109,7 @@ impl World<'_> {
         self.places.get_mut(id as usize)?.take()
     }
 
-    /// What a request waits for.
+    /// Returns the capacity that a request waits for.
     fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<Awaited> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
@@ -119,7 +120,7 @@ impl World<'_> {
         Some(Awaited { room, service: balancer.service_time(&arrived) })
     }
 
-    /// Something happened that may have made room.
+    /// Signals all queues after an event that may have freed capacity.
     pub(super) fn signal_queues(&mut self, at: u64) {
         let balancers = u32::try_from(self.balancers.len()).unwrap_or(0);
         for balancer in 0..balancers {
@@ -134,7 +135,7 @@ impl World<'_> {
         }
     }
 
-    /// Those with the turn decide, until none has it.
+    /// Lets the requests whose turn it is decide, until none is left.
     fn take_turns(&mut self, balancer: u32, model: usize, at: u64) {
         while let Some(entry) = self.turn(balancer, model) {
             let Some(id) = self.entries.get(&(balancer, model, entry)).copied() else {
@@ -179,7 +180,7 @@ impl World<'_> {
         self.balancers.get(balancer as usize)?.queues.get(model)?.turn()
     }
 
-    /// A request has left its queue.
+    /// Removes the records of a request that has left its queue.
     fn left(&mut self, id: u32) {
         if let Some(place) = self.forget_place(id) {
             self.entries.remove(&(place.balancer, place.model, place.entry));
@@ -187,7 +188,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes a request out of its queue, if it waits in one. Returns whether it did.
+    /// Removes a request from its queue. Returns whether it was in one.
     pub(super) fn leave_queue(&mut self, id: u32, end: QueueEnd, at: u64) -> bool {
         let Some(place) = self.places.get(id as usize).copied().flatten() else { return false };
         let one = self.balancers.get_mut(place.balancer as usize);
@@ -199,7 +200,7 @@ impl World<'_> {
         true
     }
 
-    /// A request has waited for as long as it may.
+    /// Ends the wait of a request whose time is over.
     pub(super) fn end_wait(&mut self, id: u32, at: u64) {
         let Some(place) = self.places.get(id as usize).copied().flatten() else { return };
         if place.until > at {

@@ -1,11 +1,11 @@
-//! What latencies are predicted by: a row per model and backend that has predicted anything.
+//! The predictions of latencies: a row per model and backend that has predicted any.
 
 use serde_json::Value;
 
 use super::table::{Cell, Columns};
 use super::{Line, Tone, printable, show_latency, show_share, text_of};
 
-/// The most rows.
+/// The maximum number of rows.
 const MOST: usize = 30;
 const COLUMNS: Columns<'_> = Columns {
     heads: &[
@@ -24,7 +24,7 @@ const COLUMNS: Columns<'_> = Columns {
     optional: 0..0,
 };
 
-/// The table; empty where nothing is predicted.
+/// Returns the table; empty if nothing is predicted.
 pub(super) fn predictions(fleet: &Value) -> Vec<Line> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let backends = fleet.get("backends").and_then(Value::as_array);

@@ -6,7 +6,7 @@ const DECISIONS: &str = "penstock_shadow_decisions_total";
 const EXPECTED: &str = "penstock_shadow_expected_tokens_total";
 const PROMPTS: &str = "penstock_shadow_prompt_tokens_total";
 
-/// `None` without a shadow strategy.
+/// Returns the line; `None` without a shadow strategy.
 pub(super) fn shadow(figures: &Figures<'_>) -> Option<Line> {
     if !figures.has(DECISIONS) {
         return None;

@@ -8,14 +8,14 @@ pub(super) type Cell = (String, Tone);
 /// The columns of a table.
 pub(super) struct Columns<'a> {
     pub(super) heads: &'a [&'a str],
-    /// Those that are aligned right.
+    /// The columns aligned right.
     pub(super) numbers: std::ops::RangeInclusive<usize>,
-    /// Those that are shown only if a row has a value for them.
+    /// The columns shown only if a row has a value for them.
     pub(super) optional: std::ops::Range<usize>,
 }
 
 impl Columns<'_> {
-    /// The line of heads and a line per row; each row has as many cells as there are heads.
+    /// Returns the line of heads and a line per row. Each row must have a cell per head.
     pub(super) fn lines(&self, rows: &[Vec<Cell>]) -> Vec<Line> {
         let shown: Vec<(usize, usize)> = (0..self.heads.len())
             .filter(|column| !self.optional.contains(column) || has_any(rows, *column))

@@ -49,7 +49,7 @@ struct Source<'a> {
     url: Option<Text<'a>>,
 }
 
-/// Appends the parts of a content; `field` is where it is.
+/// Appends the parts of a content; `field` names its position.
 pub(super) fn read_content<'a>(
     content: &'a RawValue,
     field: &'static str,
@@ -78,7 +78,7 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
         "image" => read_image(block.source, field)?,
         "document" => read_document(block.source)?,
         "search_result" => read_search_result(block, field)?,
-        // What a search for tools has found: all of them are offered, so the name is enough.
+        // The result of a search for tools: all tools are offered, so the name is enough.
         "tool_reference" => Part::Text(block.tool_name.unwrap_or_default()),
         "tool_use" => {
             let arguments = block.input.map_or("{}", RawValue::get);
@@ -109,7 +109,7 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
     Ok(Some(part))
 }
 
-/// A search result becomes text: its title, its source and its content.
+/// Converts a search result to text: its title, its source and its content.
 fn read_search_result<'a>(block: Block<'a>, field: &'static str) -> Result<Part<'a>, ConvertError> {
     const SOURCE: &str = "messages whose search results have a source";
     let mut parts = Vec::new();
@@ -142,7 +142,7 @@ fn read_image<'a>(
     Ok(Part::Image(image))
 }
 
-/// A document is text, or a file that only Anthropic's platform can read.
+/// Reads a document: text, or a file that only Anthropic's platform can read.
 fn read_document(source: Option<&RawValue>) -> Result<Part<'_>, ConvertError> {
     let reason = "of documents, only those of plain text are";
     let unsupported = ConvertError::Unsupported { field: "messages", reason };

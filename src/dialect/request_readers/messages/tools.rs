@@ -1,6 +1,6 @@
-//! Reads the tools of Anthropic's messages. Those that the client runs have a date in place of a
+//! Reads the tools of Anthropic's messages. Tools that the client runs have a date in place of a
 //! schema: Claude knows them. Other models get them as functions with the schemas that Anthropic
-//! documents, so that the client sees calls of the names and arguments that it knows.
+//! documents, so the client sees calls with the names and arguments that it knows.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,12 +9,12 @@ use crate::dialect::conversation::{Conversation, Tool, ToolChoice};
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text};
 
-/// Tools that Anthropic's platform runs: the model is not offered them.
+/// The tools that Anthropic's platform runs; they are not offered to the model.
 const HOSTED: &[&str] = &["web_search_", "web_fetch_", "code_execution_", "tool_search_tool_"];
 
 /// A tool that clients run.
 struct ClientTool {
-    /// What its types start with. Of several that fit, the first counts.
+    /// The prefix of its types. The first matching row counts.
     kind: &'static str,
     description: &'static str,
     schema: &'static str,
@@ -112,7 +112,7 @@ pub(super) fn fill_tools<'a>(
     Ok(())
 }
 
-/// A tool; `None` if the platform runs it.
+/// Reads a tool; returns `None` if the platform runs it.
 fn read_tool(mut tool: AnthropicTool<'_>) -> Result<Option<Tool<'_>>, ConvertError> {
     let kind = tool.kind.take();
     if let Some(kind) = kind.filter(|kind| &**kind != "custom") {

@@ -30,7 +30,7 @@ struct Item<'a> {
     input: Option<Text<'a>>,
     #[serde(default, borrow)]
     output: Option<&'a RawValue>,
-    /// What a shell is to do.
+    /// The action of a shell call.
     #[serde(default, borrow)]
     action: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -49,8 +49,8 @@ struct ItemPart<'a> {
     image_url: Option<Text<'a>>,
 }
 
-/// Appends the items as messages. What the model said and called in a row is one message, and so are
-/// instructions: many chat templates take one system message only.
+/// Appends the items as messages. Successive texts and calls of the model become one message, and
+/// so do instructions: many chat templates take only one system message.
 pub(super) fn read_items<'a>(
     raw: &'a RawValue,
     messages: &mut Vec<Message<'a>>,
@@ -78,7 +78,8 @@ pub(super) fn read_items<'a>(
     Ok(())
 }
 
-/// The author and the parts of an item; `None` if it is malformed, or made by OpenAI's platform.
+/// Reads the author and the parts of an item; returns `None` if it is malformed, or made by
+/// OpenAI's platform.
 fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
     match item.kind.as_deref() {
         None | Some("message") => {
@@ -97,7 +98,7 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
             let name = full_name(item.name?, item.namespace);
             Some((Role::Assistant, vec![call(item.call_id, name, arguments)]))
         }
-        // Of a turn that another model had.
+        // These calls come from a turn of another model.
         Some("local_shell_call") => {
             let action = item.action.map(RawValue::get).filter(|action| action.starts_with('{'))?;
             let call = call(item.call_id.or(item.id), "local_shell".into(), action.into());
@@ -130,7 +131,7 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
     }
 }
 
-/// The name by which a backend knows a tool.
+/// Returns the name by which a backend knows a tool.
 fn full_name<'a>(name: Text<'a>, namespace: Option<Text<'a>>) -> Text<'a> {
     match namespace {
         Some(namespace) => flat_name(&namespace, &name).into(),

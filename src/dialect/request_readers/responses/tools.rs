@@ -7,14 +7,14 @@ use crate::dialect::conversation::{Tool, flat_name};
 use crate::dialect::error::ConvertError;
 use crate::dialect::json::{Fields, Text};
 
-/// Tools that the platform runs by itself: the model is not offered them.
+/// The tools that the platform runs itself; they are not offered to the model.
 const HOSTED: &[&str] =
     &["web_search", "file_search", "code_interpreter", "image_generation", "tool_search"];
 
-/// Tools that clients run and that only OpenAI's models know, without a schema.
+/// The tools that clients run and that only OpenAI's models know, without a schema.
 const BUILT_IN: &[&str] = &["local_shell", "shell", "apply_patch", "computer", "mcp"];
 
-/// The arguments of a tool that takes any text.
+/// The schema of the arguments of a tool that takes any text.
 const FREE_FORM: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 
 const EXPECTED: &str = "a function, a custom tool or a namespace of them, with a name";
@@ -36,7 +36,7 @@ struct ResponsesTool<'a> {
     tools: Vec<ResponsesTool<'a>>,
 }
 
-/// Takes `tools`. Those of a namespace get its name before their own: other APIs have one list.
+/// Takes `tools`. Tools of a namespace get its name as a prefix: other APIs have one list.
 pub(super) fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, ConvertError> {
     let tools: Vec<ResponsesTool<'_>> = fields.take_list("tools", EXPECTED)?;
     let mut list = Vec::with_capacity(tools.len());
@@ -59,7 +59,7 @@ pub(super) fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, C
     Ok(list)
 }
 
-/// A tool; `None` if the platform runs it.
+/// Reads a tool; returns `None` if the platform runs it.
 fn read_tool(tool: ResponsesTool<'_>, index: usize) -> Result<Option<Tool<'_>>, ConvertError> {
     let is_free_form = match &*tool.kind {
         "function" => false,

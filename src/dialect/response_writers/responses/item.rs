@@ -8,13 +8,13 @@ use crate::dialect::gathered::{add_inside, call_id};
 use crate::dialect::json::{Object, Text};
 use crate::dialect::reply::Reply;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Debug, Default)]
 pub(super) enum Kind {
     /// A message of the model.
     #[default]
     Text,
-    /// What the model thinks.
+    /// The model's thinking.
     Thinking,
     /// A call of a function.
     Call(Target),
@@ -22,10 +22,10 @@ pub(super) enum Kind {
     FreeForm(Target),
 }
 
-/// The tool that a call is of.
+/// The tool that is called.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// The place among the calls of the response.
+    /// The index among the calls of the response.
     place: usize,
     call_id: String,
     name: String,
@@ -33,7 +33,7 @@ pub(super) struct Target {
 }
 
 impl Kind {
-    /// A call with the id and the name that the backend gave, in the form that the client knows.
+    /// Creates a call with the backend's id and name, in the form that the client knows.
     pub(super) fn call(place: usize, (id, name): (&str, &str), reply: &Reply) -> Self {
         let call_id = call_id(id, place, &reply.context.request_id).into_owned();
         let form = reply.terms.tools.get(name);
@@ -51,18 +51,17 @@ impl Kind {
 /// An item, open or complete.
 #[derive(Debug, Default)]
 pub(super) struct Item {
-    /// What it is.
     pub(super) kind: Kind,
-    /// Its text so far: of a call, the arguments.
+    /// The text so far; of a call, the arguments.
     pub(super) text: String,
-    /// The inside of the list of its tokens' probabilities.
+    /// The token probabilities: the inside of a JSON list.
     pub(super) logprobs: String,
     id: String,
     index: u64,
 }
 
 impl Item {
-    /// An empty item at a place of the output.
+    /// Creates an empty item at an index of the output.
     pub(super) fn new(kind: Kind, index: u64, request_id: &str) -> Self {
         let prefix = match kind {
             Kind::Text => "msg",
@@ -74,12 +73,12 @@ impl Item {
         Self { kind, id, index, ..Self::default() }
     }
 
-    /// Its place in the output.
+    /// Returns its index in the output.
     pub(super) fn index(&self) -> u64 {
         self.index
     }
 
-    /// The place of the call among the calls.
+    /// Returns the index of the call among the calls.
     pub(super) fn place(&self) -> Option<usize> {
         match &self.kind {
             Kind::Text | Kind::Thinking => None,
@@ -87,17 +86,17 @@ impl Item {
         }
     }
 
-    /// Whether a piece of this kind belongs to it.
+    /// Returns whether a piece of this kind belongs to it.
     pub(super) fn continues(&self, kind: &Kind) -> bool {
         matches!((&self.kind, kind), (Kind::Text, Kind::Text) | (Kind::Thinking, Kind::Thinking))
     }
 
-    /// Takes in the probabilities of a piece: the text of a JSON list.
+    /// Adds the probabilities of a piece: the text of a JSON list.
     pub(super) fn add_logprobs(&mut self, list: Option<&str>) {
         add_inside(&mut self.logprobs, list);
     }
 
-    /// The type of its content part, and of the event of a piece.
+    /// Returns the type of its content part, and of the event of a piece.
     pub(super) fn part(&self) -> Option<(&'static str, &'static str)> {
         match self.kind {
             Kind::Text => Some(("output_text", "response.output_text.delta")),
@@ -106,7 +105,7 @@ impl Item {
         }
     }
 
-    /// The type of the event of a piece, if pieces are sent.
+    /// Returns the type of the event of a piece, if pieces are sent.
     pub(super) fn delta_kind(&self) -> Option<&'static str> {
         match self.kind {
             Kind::Text | Kind::Thinking => self.part().map(|(_, delta)| delta),
@@ -115,7 +114,7 @@ impl Item {
         }
     }
 
-    /// The event that completes its text: type, member, text.
+    /// Returns the event that completes its text: type, member, text.
     pub(super) fn done(&self) -> (&'static str, &'static str, Cow<'_, str>) {
         let (kind, member) = match self.kind {
             Kind::Text => ("response.output_text.done", "text"),
@@ -126,8 +125,8 @@ impl Item {
         (kind, member, self.whole_text())
     }
 
-    /// The text when it is complete: of a free-form tool, the input out of its arguments. Arguments that
-    /// the limit of tokens cut are shown as they are.
+    /// Returns the complete text; of a free-form tool, the input within its arguments. Arguments
+    /// that the token limit cut are shown as they are.
     fn whole_text(&self) -> Cow<'_, str> {
         #[derive(Deserialize)]
         struct Arguments<'a> {
@@ -144,7 +143,7 @@ impl Item {
         }
     }
 
-    /// Appends what names the item in an event about it.
+    /// Appends the members that identify the item in an event about it.
     pub(super) fn write_place(&self, event: &mut Object<'_>) {
         event.text("item_id", &self.id);
         event.number("output_index", self.index);
@@ -153,7 +152,7 @@ impl Item {
         }
     }
 
-    /// Appends what the event that completes the text has beside it.
+    /// Appends the further members of the event that completes the text.
     pub(super) fn write_done_extra(&self, event: &mut Object<'_>) {
         match &self.kind {
             Kind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),

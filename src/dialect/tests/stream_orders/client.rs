@@ -1,6 +1,6 @@
-//! What a client reads from a converted response. Refuses what the dialect does not allow: a block
-//! that opens inside another, a delta of a block that is not open, a sum that differs from its
-//! pieces.
+//! A strict reader of converted responses. It refuses anything that the dialect does not allow: a
+//! block that opens inside another, a delta of a block that is not open, a sum that differs from
+//! its pieces.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::Call;
 use crate::api::Operation::{self, Chat, Completions, Messages, OllamaChat, OllamaGenerate};
 use crate::dialect::tests::{events, lines};
 
-/// What a client has received.
+/// The content that a client has received.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Received {
     pub(super) thinking: String,
@@ -214,7 +214,7 @@ fn response(body: &Value) -> Received {
     seen
 }
 
-/// Reads a whole response.
+/// Reads a complete response.
 pub(super) fn whole(client: Operation, text: &str) -> Received {
     let body: Value = serde_json::from_str(text).unwrap();
     match client {

@@ -1,4 +1,4 @@
-//! How engines write what a model says.
+//! The streams of engines for the output of a model.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -6,25 +6,25 @@ use serde_json::{Value, json};
 use super::{Delta, Said};
 use crate::api::Operation::{self, Chat, Completions, Messages, OllamaGenerate};
 
-/// The habits of an engine, or of a gateway before it.
+/// The format variations of an engine, or of a gateway before it.
 #[derive(Debug, Clone)]
 pub(super) struct Manner {
     line_end: &'static str,
     has_mark: bool,
     has_comments: bool,
-    /// JSON on several `data` lines.
+    /// If set, JSON takes several `data` lines.
     is_pretty: bool,
-    /// Counts as strings.
+    /// If set, counts are strings.
     quotes_counts: bool,
-    /// `content` as a list of chunks.
+    /// If set, `content` is a list of chunks.
     lists_content: bool,
-    /// The pieces of several calls in one delta.
+    /// If set, one delta has the pieces of several calls.
     joins_calls: bool,
-    /// The id in every piece of a call.
+    /// If set, every piece of a call has the id.
     resends_id: bool,
-    /// Arguments as objects where they should be strings, and the reverse.
+    /// If set, arguments are objects where they should be strings, and the reverse.
     swaps_arguments: bool,
-    /// The counts in the chunk that ends the choice.
+    /// If set, the chunk that ends the choice has the counts.
     counts_early: bool,
     has_done: bool,
 }
@@ -99,7 +99,7 @@ impl Manner {
     }
 }
 
-/// A place in JSON for a string of UTF-16, in which halves may stand alone.
+/// Returns a placeholder in JSON for a string of UTF-16, in which halves may be alone.
 fn slot(index: usize) -> Value {
     format!("@{index}@").into()
 }
@@ -126,7 +126,7 @@ fn units(text: &str) -> Vec<u16> {
     text.encode_utf16().collect()
 }
 
-/// The stream of a backend.
+/// Returns the stream of a backend.
 pub(super) fn stream(said: &Said, deltas: &[Delta], backend: Operation, manner: &Manner) -> String {
     match backend {
         Chat => chat(said, deltas, manner),
@@ -227,7 +227,7 @@ fn completions(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
     manner.frame(&events)
 }
 
-/// Blocks by index, their pieces in turn.
+/// Returns blocks by index, with interleaved pieces.
 fn anthropic(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
     let mut events = vec![(
         Some("message_start"),
@@ -246,7 +246,7 @@ fn anthropic(said: &Said, deltas: &[Delta], manner: &Manner) -> String {
                 let piece = (json!({"type": "text_delta", "text": slot(0)}), piece);
                 (1, json!({"type": "text", "text": ""}), piece)
             }
-            // The name comes whole.
+            // The name comes in one piece.
             Delta::Start(..) | Delta::Name(..) => continue,
             Delta::Arguments(place, piece) => {
                 let call = &said.calls[*place];
@@ -337,7 +337,7 @@ fn ollama_call(said: &Said, place: usize, manner: &Manner) -> Value {
     json!({"id": call.id, "function": {"name": call.name, "arguments": arguments}})
 }
 
-/// The whole response of a backend.
+/// Returns the complete response of a backend.
 #[expect(clippy::too_many_lines, reason = "a table with the form of each backend")]
 pub(super) fn whole(said: &Said, backend: Operation, manner: &Manner) -> String {
     let reason = match (said.is_cut, said.calls.is_empty()) {

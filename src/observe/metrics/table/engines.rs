@@ -1,4 +1,4 @@
-//! Metrics of the telemetry that is scraped from engines, and of what scraping costs.
+//! Metrics of the telemetry that is scraped from engines, and of the cost of scraping.
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
@@ -88,7 +88,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     ),
 ];
 
-/// One sample per backend whose telemetry has a value for it.
+/// One sample per backend whose telemetry has the value that `read` returns.
 fn telemetry(scrape: &Scrape<'_>, read: impl Fn(Readings) -> Option<f64>) -> Samples {
     per_backend(scrape, |backend| {
         let state = &backend.state;

@@ -1,5 +1,5 @@
-//! Metrics of the models on each backend. Their labels are bounded by `limits.metric_models` per backend, and
-//! what is not there has no sample.
+//! Metrics of the models on each backend. `limits.metric_models` bounds their labels per backend; a
+//! missing value has no sample.
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
@@ -51,7 +51,7 @@ pub(super) fn per_model(scrape: &Scrape<'_>, read: impl Fn(&Serving) -> Option<f
     samples.all
 }
 
-/// The same with the values of a further label.
+/// The same, with the values of a further label.
 pub(super) fn per_model_by<I: IntoIterator<Item = (String, f64)>>(
     scrape: &Scrape<'_>,
     read: impl Fn(&Serving) -> Option<I>,
@@ -63,10 +63,10 @@ pub(super) fn per_model_by<I: IntoIterator<Item = (String, f64)>>(
     samples.all
 }
 
-/// Samples, of which each backend has at most `limits.metric_models`.
+/// Samples of at most `limits.metric_models` models per backend.
 struct Bounded<'a> {
     fleet: &'a Topology,
-    /// For how many models of each backend there is still room.
+    /// The remaining number of models for each backend.
     room: Vec<usize>,
     all: Samples,
 }

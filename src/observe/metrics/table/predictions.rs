@@ -1,4 +1,4 @@
-//! Metrics of what is predicted, and of how far it was off. Without `routing.predict` there is no sample.
+//! Metrics of predictions and their errors. Without `routing.predict` there are no samples.
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};

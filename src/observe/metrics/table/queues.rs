@@ -1,4 +1,4 @@
-//! Metrics of requests that wait. Their label is bounded by `limits.metric_models`.
+//! Metrics of requests that wait. `limits.metric_models` bounds their label.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Metrics of the limits per client. A key's name is the operator's, so they are bounded.
+//! Metrics of the limits per client. The operator chooses the names of keys, so they are bounded.
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};

@@ -1,8 +1,8 @@
-//! Bodies as chance and clients write them.
+//! Bodies as generators and clients write them.
 
 use proptest::prelude::*;
 
-/// JSON as a client may write it: members may come twice.
+/// JSON as a client may write it: members may be repeated.
 #[derive(Debug, Clone)]
 pub(in crate::scan::tests) enum Json {
     Literal(&'static str),
@@ -12,7 +12,7 @@ pub(in crate::scan::tests) enum Json {
     Object(Vec<(String, Json)>),
 }
 
-/// Prints with blanks and escapes where `dice` falls for them.
+/// Prints JSON with blanks and escapes chosen by `dice`.
 pub(in crate::scan::tests) struct Printer {
     dice: u64,
     escapes: bool,
@@ -164,7 +164,7 @@ pub(super) fn a_body() -> impl Strategy<Value = Json> {
     )
 }
 
-/// Messages of the usual form, which chance alone would seldom build.
+/// Generates messages of the usual form, which random JSON would seldom contain.
 fn a_messages() -> impl Strategy<Value = Json> {
     let text = || a_text().prop_map(Json::Text);
     let part =

@@ -1,11 +1,11 @@
-//! What a body says, found by a walk over its tree.
+//! The facts of a body, found by a walk over its tree.
 
 use serde_json::Value;
 
 use super::super::{TokenEstimate, length};
 use crate::api::Operation;
 
-/// The facts, found the slow way.
+/// The facts, found naively.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) text: usize,

@@ -1,4 +1,4 @@
-//! The scheduler as a loop over single steps and single requests, straight from its rules.
+//! A direct implementation of the scheduler's rules: a loop over single steps and single requests.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub(super) struct Naive {
     pub(super) steps: u64,
     pub(super) preemptions: u64,
     pub(super) cached_tokens: u64,
-    /// Blocks in use at the start of each step.
+    /// The number of used blocks at the start of each step.
     pub(super) used_blocks: Vec<(u64, u32)>,
 }
 

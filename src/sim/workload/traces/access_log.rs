@@ -1,4 +1,4 @@
-//! penstock's own access log. `access_log.replay` adds what prefixes and sessions need.
+//! penstock's own access log. `access_log.replay` adds the prefixes and sessions.
 
 use std::collections::BTreeMap;
 use std::num::ParseIntError;
@@ -12,10 +12,10 @@ use crate::sim::run::Timing;
 use crate::sim::workload::generate::number;
 use crate::sim::workload::{Request, Workload, counted_block, rounded};
 
-/// A line; what replay does not need is left alone.
+/// A line of the log; fields that replay does not need are ignored.
 #[derive(Debug, Deserialize)]
 struct Line {
-    /// When the request ended.
+    /// The end of the request.
     time: String,
     duration_ms: f64,
     #[serde(default)]
@@ -46,22 +46,22 @@ struct Line {
     replay: Replay,
 }
 
-/// What `access_log.replay` adds.
+/// The fields that `access_log.replay` adds.
 #[derive(Debug, Default, Deserialize)]
 struct Replay {
     #[serde(default)]
     max_tokens: Option<u32>,
-    /// Salted hashes of the prompt's blocks, folded, in hexadecimal, without separators.
+    /// The salted hashes of the prompt's blocks, folded, in hexadecimal, without separators.
     #[serde(default)]
     blocks: String,
     #[serde(default)]
     session: Option<String>,
 }
 
-/// Bytes of an estimated token.
+/// The bytes of an estimated token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// Digits of a hash.
+/// The hexadecimal digits of a hash.
 const DIGITS: usize = 12;
 
 impl Replay {
@@ -74,8 +74,9 @@ impl Replay {
     }
 }
 
-/// When the streams of each backend arrived, and when their first and last tokens came: what an engine is learned
-/// from. By the names of backends; lines that are no complete stream are left out.
+/// Reads the times of each backend's streams, from which an engine is learned: arrival, first token
+/// and last token. The result is keyed by backend name; lines that are not a complete stream are
+/// ignored.
 pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
     let mut prompts = Vec::new();
@@ -95,7 +96,8 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
             continue;
         }
         let Ok(prefix) = line.replay.hashes() else { continue };
-        // Without its blocks a prompt is as long as what was computed of it.
+        // If the blocks are unknown, the cached tokens are subtracted: only the computed part of a
+        // prompt counts.
         let is_known = !prefix.is_empty();
         let cached = line.tokens_cached.filter(|_| !is_known).unwrap_or(0);
         let timing = Timing {
@@ -115,7 +117,7 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     backends
 }
 
-/// Tokens of a block, from the tokens and bytes of requests.
+/// Returns the tokens of a block, from pairs of the tokens and bytes of prompts.
 fn block_of(prompts: &[(u64, u64)]) -> u32 {
     let known = prompts.iter().filter(|(_, bytes)| *bytes > 0);
     counted_block(known.map(|(tokens, bytes)| (*tokens, bytes / BYTES_PER_TOKEN)))
@@ -127,7 +129,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line: Line =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
-        // What no engine served has no length.
+        // A request that no engine served has no lengths.
         let counts = line.tokens_in.zip(line.tokens_out);
         let Some((input, output)) = counts.filter(|(input, output)| *input > 0 && *output > 0)
         else {
@@ -152,6 +154,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
             output_tokens: output,
             max_tokens: line.replay.max_tokens.unwrap_or(0),
             client: number(&mut workload.clients, client),
+            // Never 0, which means no session.
             session: session.map_or(0, |name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()) | 1),
             prefix: (start, count),
             is_streamed: line.stream,
@@ -159,7 +162,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
         });
     }
     workload.block_tokens = block_of(&prompts);
-    // Lines are written at the ends of requests.
+    // The log is in the order of ends.
     workload.requests.sort_by_key(|request| request.arrives_at);
     Ok(workload)
 }

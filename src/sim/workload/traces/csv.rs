@@ -1,10 +1,11 @@
-//! Azure's and BurstGPT's traces: a line of comma-separated values per request, without any prefix.
+//! Azure's and BurstGPT's traces: a line of comma-separated values per request, without prefixes.
 
 use super::TraceError;
 use crate::sim::workload::generate::number;
 use crate::sim::workload::{Request, Workload, rounded};
 
-/// `TIMESTAMP,ContextTokens,GeneratedTokens`, with times such as `2023-11-16 18:17:03.9799600`.
+/// Reads `TIMESTAMP,ContextTokens,GeneratedTokens`, with times such as `2023-11-16
+/// 18:17:03.9799600`.
 pub(super) fn read_azure(text: &str) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: 16, ..Workload::default() };
     for (index, line) in rows(text) {
@@ -26,8 +27,8 @@ pub(super) fn read_azure(text: &str) -> Result<Workload, TraceError> {
     Ok(workload)
 }
 
-/// `Timestamp,[Session ID,Elapsed time,]Model,Request tokens,Response tokens,Total tokens,Log Type`, with times
-/// in seconds. Failed requests have no response tokens, and are left out.
+/// Reads `Timestamp,[Session ID,Elapsed time,]Model,Request tokens,Response tokens,Total tokens,Log
+/// Type`, with times in seconds. Failed requests have no response tokens, and are ignored.
 pub(super) fn read_burstgpt(text: &str) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: 16, ..Workload::default() };
     let header = text.lines().next().unwrap_or_default();
@@ -58,6 +59,7 @@ pub(super) fn read_burstgpt(text: &str) -> Result<Workload, TraceError> {
             input_tokens: input_tokens.max(1),
             output_tokens,
             model: number(&mut workload.models, field(model)?),
+            // Never 0, which means no session.
             session: session.map_or(0, |name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()) | 1),
             ..Request::default()
         });
@@ -65,7 +67,7 @@ pub(super) fn read_burstgpt(text: &str) -> Result<Workload, TraceError> {
     Ok(workload)
 }
 
-/// The lines after the header, with their numbers.
+/// Returns the lines after the header, with their numbers.
 fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().map(str::trim).enumerate().skip(1).filter(|(_, line)| !line.is_empty())
 }
@@ -78,7 +80,7 @@ fn count(index: usize, field: &str) -> Result<u32, TraceError> {
     Ok(super::super::rounded_u32(number))
 }
 
-/// Microseconds since midnight before the first of January of year 0 or so: only differences count.
+/// Returns the microseconds since about the start of year 0: only differences matter.
 pub(super) fn micros_of(time: &str) -> Option<u64> {
     let (date, clock) = time.trim().split_once([' ', 'T'])?;
     let mut date = date.split('-').map(str::parse::<u64>);
@@ -94,7 +96,8 @@ pub(super) fn micros_of(time: &str) -> Option<u64> {
     Some(whole * 60_000_000 + rounded(seconds * 1e6))
 }
 
-/// Days before the first of a month, in the Gregorian calendar (Zeller's count from March on).
+/// Returns the days before the first of a month, in the Gregorian calendar (Zeller's count from
+/// March on).
 fn days_before(year: u64, month: u64) -> Option<u64> {
     if !(1..=12).contains(&month) {
         return None;

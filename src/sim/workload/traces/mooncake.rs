@@ -9,21 +9,21 @@ use crate::mix::mix;
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::{Request, Workload, rounded};
 
-/// How a trace of this kind counts.
+/// The units of a trace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Units {
-    /// Microseconds in a unit of `timestamp`.
+    /// The number of microseconds per unit of `timestamp`.
     micros: f64,
-    /// Tokens of a block.
+    /// The tokens of a block.
     block: u32,
 }
 
-/// Milliseconds, and blocks of 512 tokens.
+/// Mooncake counts milliseconds, and blocks of 512 tokens.
 pub(super) const MOONCAKE: Units = Units { micros: 1e3, block: 512 };
-/// Seconds, and blocks of 16 tokens.
+/// Bailian counts seconds, and blocks of 16 tokens.
 pub(super) const BAILIAN: Units = Units { micros: 1e6, block: 16 };
 
-/// A line. Unknown fields are left alone: traces come with more of them.
+/// A line of the trace. Unknown fields are ignored: traces have further ones.
 #[derive(Debug, Deserialize)]
 struct Line {
     #[serde(default)]
@@ -32,17 +32,17 @@ struct Line {
     output_length: u32,
     #[serde(default)]
     hash_ids: Vec<i64>,
-    /// Agents: this request's name, and what it waits for.
+    /// Agents: the name of this request, and the requests it waits for in `wait_for`.
     #[serde(default)]
     request_id: Option<String>,
     #[serde(default)]
     wait_for: Vec<String>,
-    /// How long after that, in milliseconds.
+    /// The pause after those requests, in milliseconds.
     #[serde(default, alias = "delay")]
     delay_ms: Option<f64>,
     #[serde(default)]
     tool_wait_ms: Option<f64>,
-    /// Closed loop: the next request of a session waits for the one before.
+    /// Closed loop: the next request of a session waits for the previous one.
     #[serde(default)]
     session_id: Option<String>,
     #[serde(default)]
@@ -51,7 +51,7 @@ struct Line {
     parent_chat_id: Option<i64>,
 }
 
-/// What later lines refer to.
+/// The requests, sessions and chats that later lines refer to.
 #[derive(Default)]
 struct Known {
     requests: BTreeMap<String, u32>,
@@ -99,6 +99,7 @@ impl Line {
     }
 
     fn session(&self) -> u64 {
+        // Never 0, which means no session.
         let chat = self.chat_id.map(|chat| mix(chat.cast_unsigned()) | 1);
         let session = self.session_id.as_ref();
         let named = session.map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()) | 1);
@@ -107,7 +108,8 @@ impl Line {
 }
 
 impl Known {
-    /// What a request follows, by number; it becomes known itself.
+    /// Returns the numbers of the requests that a line follows, and registers the line for later
+    /// ones.
     fn follow(&mut self, line: &Line, id: u32) -> Result<Vec<u32>, String> {
         let mut follows = Vec::new();
         for name in &line.wait_for {
@@ -124,7 +126,7 @@ impl Known {
             follows.extend(before.filter(|_| line.wait_for.is_empty()));
         }
         if let Some(chat) = line.chat_id {
-            // -1 stands for none.
+            // A parent of -1 means none.
             follows.extend(line.parent_chat_id.and_then(|parent| self.chats.get(&parent)).copied());
             self.chats.insert(chat, id);
         }
@@ -134,8 +136,9 @@ impl Known {
     }
 }
 
-/// Spreads requests with the same time evenly at random up to the next time: Mooncake's were recorded in batches
-/// of three seconds, and taken as they are, the batches decide which strategy wins.
+/// Spreads requests with the same time evenly at random up to the next time. Mooncake's were
+/// recorded in batches of three seconds; left as they are, the batches would decide which strategy
+/// wins.
 fn spread(workload: &mut Workload, seed: u64) {
     let mut times: Vec<u64> = workload.requests.iter().map(|request| request.arrives_at).collect();
     times.sort_unstable();

@@ -1,15 +1,16 @@
-//! ServeGen's clients: for each its rate, the distribution of its gaps, and quantiles of its lengths.
+//! ServeGen's clients: the rate, the gap distribution and the length quantiles of each.
 
 use super::TraceError;
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::generate::number;
 use crate::sim::workload::{Request, Workload, rounded, rounded_u32};
 
-/// How long clients send.
+/// The period in which clients send.
 const DURATION_US: f64 = 600e6;
-/// Shares of lengths that are at most the quantile.
+/// The cumulative shares of the quantiles.
 const SHARES: [f64; 7] = [0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
-/// A row: names, rate, variation, kind of gaps, two parameters, mean and quantiles of inputs, the same of outputs.
+/// The number of columns: names, rate, variation, kind of gaps, two parameters, mean and quantiles
+/// of inputs, and the same of outputs.
 const COLUMNS: usize = 23;
 
 struct Client {
@@ -94,7 +95,7 @@ impl Client {
     }
 }
 
-/// The length that `share` of all are at most: straight lines between the quantiles.
+/// Returns the quantile of lengths at `share`, interpolated linearly.
 fn quantile(values: &[f64; 7], share: f64) -> u32 {
     let mut before = (0.0, values.first().copied().unwrap_or(1.0));
     for (at, value) in SHARES.into_iter().zip(values) {

@@ -1,4 +1,4 @@
-//! The oracle, and what it says of refusals.
+//! The oracle and its verdicts on refusals.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn good(result: &RunResult, which: impl Fn(usize) -> bool) -> usize {
     all.filter(|(index, one)| which(*index) && objective.is_reached(one)).count()
 }
 
-/// Requests of two priorities; the lower one may be refused.
+/// A workload of two priorities; requests of the lower one may be refused.
 fn two_priorities(requests: u32, rate: f64) -> Workload {
     let mut workload = mixed(requests, rate, 1.0);
     for (index, request) in workload.requests.iter_mut().enumerate() {
@@ -30,11 +30,12 @@ fn two_priorities(requests: u32, rate: f64) -> Workload {
     workload
 }
 
-/// The last request changes nothing for itself or others after it: what is foreseen when it arrives is what comes.
+/// No request arrives after the last one, so the future computed at its arrival is its result.
 #[test]
 fn foreseen_is_what_comes_where_no_other_request_does() {
     let mut workload = mixed(400, 60.0, 1.0);
-    // The last three are on their way together, two of them to the same engine, where their prompts take long.
+    // The last three requests are on their way together, two of them with long prompts to the same
+    // engine.
     let at = workload.requests[397].arrives_at;
     for (request, micros) in workload.requests[397..].iter_mut().zip(0..) {
         (request.arrives_at, request.input_tokens) = (at + micros, 6000);
@@ -109,7 +110,7 @@ fn oracle_refuses_only_who_may_be_refused_and_never_wrongly() {
     assert!(good(&all, |_| true) > good(&result, |_| true), "what is late even so is no loss");
 }
 
-/// Limits that keep the engines empty refuse what they could have done.
+/// Limits that keep the engines empty refuse requests that could have been served.
 #[test]
 fn refusals_by_a_limit_that_is_too_low_are_wrong() {
     let workload = two_priorities(500, 40.0);

@@ -1,8 +1,8 @@
-//! Balancers that share what they have in flight.
+//! Balancers that share their requests in flight.
 
 use super::*;
 
-/// Four engines behind balancers that share, or do not.
+/// Returns a world of four engines, behind balancers that share their load if `shares`.
 fn shared(mut spec: WorldSpec, balancers: u32, shares: bool) -> WorldSpec {
     let yaml =
         "shared_state: { redis: 'redis://10.0.0.9' }\nbackends: [{ url: 'http://10.0.0.1:1' }]\n";
@@ -33,7 +33,8 @@ fn balancers_that_share_predict_better() {
     assert!(together.0 < alone.0 * 1.2 && together.1 > alone.1 + 0.05, "{alone:?} {together:?}");
 }
 
-/// The most requests that a backend had at the same time, and how many on average from a quarter of the run on.
+/// Returns the maximum number of concurrent requests at a backend, and their mean after the first
+/// quarter of the run.
 fn at_one_time(result: &RunResult, backend: u16) -> (i32, f64) {
     let mut changes: Vec<(u64, i32)> = Vec::new();
     for one in result.requests.iter().filter(|one| one.backend == backend) {
@@ -68,6 +69,6 @@ fn limit_of_a_backend_holds_for_all_balancers_together() {
     };
     let (alone, together) = (run(false), run(true));
     assert!(alone.0 == 8 && alone.1 > 7.0, "each has its own limit: {alone:?}");
-    // A balancer that had none takes its share, and the other one gives way when its requests end.
+    // A balancer without requests takes its share, and the other one gives way as its requests end.
     assert!(together.0 < 8 && (3.8..4.1).contains(&together.1), "{together:?}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sim::workload::Request;
 
-/// Two backends that take four requests each, and a queue.
+/// A world of two backends that take four requests each, and a queue.
 fn queued(queue: &str) -> WorldSpec {
     let mut spec = world("strategy: smart", 2);
     for backend in &mut spec.config.backends {
@@ -17,7 +17,7 @@ fn queued(queue: &str) -> WorldSpec {
     spec
 }
 
-/// The requests of each client: how many a second, and their priority.
+/// Returns the requests of clients, each with a rate per second and a priority.
 fn clients(requests: u32, clients: &[(&str, f64, i8)]) -> Workload {
     let streams = clients.iter().map(|(client, rate, priority)| {
         format!(
@@ -29,7 +29,7 @@ fn clients(requests: u32, clients: &[(&str, f64, i8)]) -> Workload {
     generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
 }
 
-/// The times to the first token of the requests that `which` selects, ascending.
+/// Returns the times to the first token of the requests that `which` selects, ascending.
 fn waits(result: &RunResult, workload: &Workload, which: impl Fn(&Request) -> bool) -> Vec<u64> {
     let all = result.requests.iter().zip(&workload.requests);
     let done = all.filter(|(one, sent)| one.status == Status::Done && which(sent));
@@ -95,7 +95,7 @@ fn the_important_come_first_and_take_the_places_of_others() {
     );
 }
 
-/// Jain's index of what clients were served while all of them waited.
+/// Jain's index of the service that clients got while all of them waited.
 #[test]
 fn one_client_that_sends_twenty_times_as_much_gets_no_more() {
     let ones = ["a", "b", "c", "d"].map(|name| (name, 1.6, 0));
@@ -117,7 +117,7 @@ fn one_client_that_sends_twenty_times_as_much_gets_no_more() {
     assert!(jain > 0.95, "{jain}: {served:?}");
 }
 
-/// Engines that take whatever comes have the queue, in the order of arrival.
+/// Engines that accept everything queue it themselves, in the order of arrival.
 #[test]
 fn work_limits_keep_the_queue_where_the_important_can_overtake() {
     let workload = clients(1500, &[("a", 10.0, 1), ("b", 60.0, 0)]);
@@ -134,8 +134,8 @@ fn work_limits_keep_the_queue_where_the_important_can_overtake() {
     assert!(with < 5_000_000 && without > 3 * with, "{with} and {without} us");
 }
 
-/// At one and a half times and twice of what the engines can do, those that may be refused are, so that the others meet
-/// their objectives; and no less gets done.
+/// At 1.5 and 2 times the capacity, sheddable requests are refused so that the others meet their
+/// objectives, and goodput hardly falls.
 #[test]
 fn overload_is_refused_to_those_that_may_be_refused() {
     let lengths = "input: { distribution: lognormal, mean: 900, deviation: 1400, min: 20, max: 12000 }, output: { \
@@ -167,7 +167,8 @@ fn overload_is_refused_to_those_that_may_be_refused() {
     assert!(good[1] > 0.9 * good[0], "{good:?} good requests a second");
 }
 
-/// Clients leave, engines are lost, refuse and slow down: the checks at the end of a run see what is still counted.
+/// Clients leave, engines are lost, refuse and slow down: the checks at the end of a run find
+/// leftover counts.
 #[test]
 fn nothing_is_counted_after_cancels_errors_and_restarts() {
     let mut workload = clients(3000, &[("a", 20.0, 1), ("b", 60.0, -1)]);
@@ -191,8 +192,8 @@ fn nothing_is_counted_after_cancels_errors_and_restarts() {
     assert_eq!(left + failed + shed + done, 3000);
 }
 
-/// The 99th percentile of the waits of four clients in the queue, in microseconds, beside one that sends sixty times as
-/// much; and how many requests are done in time.
+/// Returns the 99th percentile of the queue waits of four clients, in microseconds, next to a
+/// client that sends sixty times as much; and the number of requests done in time.
 fn waits_beside_a_large_client(reserve: f64) -> (u64, usize) {
     let mut all: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, 0.4, 0)).into();
     all.push(("z", 24.0, 0));
@@ -201,7 +202,7 @@ fn waits_beside_a_large_client(reserve: f64) -> (u64, usize) {
     spec.config.backends.iter_mut().for_each(|backend| backend.max_in_flight = Some(16));
     let result = simulate(&spec, &workload).unwrap();
     let last = workload.requests.last().map_or(0, |one| one.arrives_at) + START;
-    // The first requests find all slots taken by the only client until then.
+    // The first requests find all slots taken by the only client so far.
     let is_small = |sent: &Request| sent.client < 4 && sent.arrives_at > 20_000_000;
     let all = result.requests.iter().zip(&workload.requests);
     let mut waits: Vec<u64> =
@@ -211,7 +212,7 @@ fn waits_beside_a_large_client(reserve: f64) -> (u64, usize) {
     (waits[waits.len() * 99 / 100], done.count())
 }
 
-/// One slot in eight is kept for those that hold less than their share.
+/// One slot in eight is reserved for clients that hold less than their share.
 #[test]
 fn clients_below_their_share_wait_for_no_slot_beside_a_large_one() {
     let (without, all) = waits_beside_a_large_client(0.0);
