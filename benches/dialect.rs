@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::Operation::{self, Chat, Messages, OllamaChat, Responses};
-use penstock::config::{Engine, ReasoningField};
-use penstock::dialect::{
+use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
+use penstock_api::{Engine, ReasoningField};
+use penstock_dialect::{
     ReplyContext, RequestTerms, ResponseConverter, ResponseLimits, convert_request,
 };
 use serde_json::{Value, json};

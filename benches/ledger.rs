@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::{Capabilities, Operation};
-use penstock::config::{Config, Environment};
-use penstock::fleet::{BackendId, Outcome};
 use penstock::observe::ledger::Ledger;
-use penstock::routing::{About, Generation, RequestObserver, RequestOutcome};
-use penstock::scan::Usage;
+use penstock_api::{Capabilities, Operation};
+use penstock_config::{Config, Environment};
+use penstock_core::fleet::{BackendId, Outcome};
+use penstock_core::routing::{About, Generation, RequestObserver, RequestOutcome};
+use penstock_scan::Usage;
 
 const THREADS: u64 = 4;
 

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::predict::{PredictionTicket, Predictor, Reported, Sent};
+use penstock_predict::{PredictionTicket, Predictor, Reported, Sent};
 
 const BACKENDS: usize = 64;
 const SENT: Sent =

@@ -13,9 +13,9 @@ use std::hint::black_box;
 use std::task::{Context, Waker};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use penstock::admission::queue::{Cost, EntryId, ModelQueue, Newcomer, QueueEnd, QueueRules};
-use penstock::fleet::{BackendId, BackendSet};
-use penstock::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_core::admission::queue::{Cost, EntryId, ModelQueue, Newcomer, QueueEnd, QueueRules};
+use penstock_core::fleet::{BackendId, BackendSet};
 
 const SIZES: [usize; 4] = [100, 1_000, 10_000, 100_000];
 const RULES: QueueRules = QueueRules { size: usize::MAX, newest_first: false };

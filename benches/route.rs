@@ -19,13 +19,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::{Capabilities, Operation};
-use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
-use penstock::fleet::{BackendSet, Health, Topology};
-use penstock::routing::Generation;
-use penstock::routing::{Live, NoRecord, RouteInput, Scratch};
-use penstock::scan::{RequestProfile, ScanOptions, scan};
-use penstock::units::{Timestamp, TokenCount};
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{Capabilities, Operation};
+use penstock_config::{BackendConfig, Config, ModelEntry, Strategy};
+use penstock_core::fleet::{BackendSet, Health, Topology};
+use penstock_core::routing::Generation;
+use penstock_core::routing::{Live, NoRecord, RouteInput, Scratch};
+use penstock_scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -99,7 +99,7 @@ impl<'a> Decider<'a> {
 
     fn decide_for(&mut self, profile: &RequestProfile, model: &str) -> u16 {
         let input = RouteInput {
-            split: penstock::routing::SplitPoint::default(),
+            split: penstock_core::routing::SplitPoint::default(),
             request: profile,
             model,
             tokens: TokenCount(profile.prompt_tokens.0),
@@ -109,8 +109,8 @@ impl<'a> Decider<'a> {
             now: Timestamp(1_000_000),
             prompt: None,
             session: None,
-            requester: penstock::fleet::Requester::default(),
-            objectives: penstock::scoring::Objectives::default(),
+            requester: penstock_core::fleet::Requester::default(),
+            objectives: penstock_scoring::Objectives::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed =

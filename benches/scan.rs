@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiter::{Jiter, JiterResult, NumberInt, Peek};
-use penstock::api::Operation;
-use penstock::scan::{ScanOptions, TokenEstimate, scan};
+use penstock_api::Operation;
+use penstock_scan::{ScanOptions, TokenEstimate, scan};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock::discovery::PageReader;
-use penstock::fleet::{EngineSample, Load, Telemetry};
-use penstock::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_core::fleet::{EngineSample, Load, Telemetry};
 
 const LABELS: &str = r#"engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct""#;
 /// The histograms of an engine; there are more on a page than anybody reads.

@@ -5,9 +5,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::Operation;
-use penstock::scan::{ScanOptions, scan};
 use penstock::upstream::splice::{splice, total_len};
+use penstock_api::Operation;
+use penstock_scan::{ScanOptions, scan};
 
 fn splice_model(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("splice");

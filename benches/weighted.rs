@@ -19,15 +19,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::Operation;
-use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
-use penstock::fleet::{BackendSet, EngineSample, Health, Topology};
-use penstock::prefix::{Chain, ChainBuilder, MemoryBudget, PrefixIndex, prompt_chain};
-use penstock::routing::Generation;
-use penstock::routing::{Live, NoRecord, RouteInput, RoutingDecision, Scratch};
-use penstock::scan::{RequestProfile, ScanOptions, scan};
-use penstock::scoring::PrefixParams;
-use penstock::units::Timestamp;
+use penstock_api::Operation;
+use penstock_api::units::Timestamp;
+use penstock_config::{BackendConfig, Config, ModelEntry, Strategy};
+use penstock_core::fleet::{BackendSet, EngineSample, Health, Topology};
+use penstock_core::prefix::{Chain, ChainBuilder, MemoryBudget, PrefixIndex, prompt_chain};
+use penstock_core::routing::Generation;
+use penstock_core::routing::{Live, NoRecord, RouteInput, RoutingDecision, Scratch};
+use penstock_scan::{RequestProfile, ScanOptions, scan};
+use penstock_scoring::PrefixParams;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -104,7 +104,7 @@ impl<'a> Decider<'a> {
         prompt_chain(profile, body, "m", terms, &mut self.chain);
         let tried = BackendSet::default();
         let input = RouteInput {
-            split: penstock::routing::SplitPoint::default(),
+            split: penstock_core::routing::SplitPoint::default(),
             request: profile,
             model: "m",
             tokens: profile.prompt_tokens,
@@ -114,8 +114,8 @@ impl<'a> Decider<'a> {
             now: Timestamp(1_000_000),
             prompt: Some(&self.chain),
             session: None,
-            requester: penstock::fleet::Requester::default(),
-            objectives: penstock::scoring::Objectives::default(),
+            requester: penstock_core::fleet::Requester::default(),
+            objectives: penstock_scoring::Objectives::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         self.generation.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord).unwrap()

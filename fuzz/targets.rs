@@ -18,22 +18,23 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use penstock::api::{EventForm, OPERATIONS, Operation, StreamFraming};
-use penstock::config::{BackendConfig, Config, Engine, Environment};
-use penstock::dialect::{self, ReplyContext, RequestTerms, ResponseConverter};
 use penstock::discovery::{EnginePage, PageReader, read_props, read_slots};
 use penstock::downstream::head_check;
 use penstock::downstream::http2::frame_deadline::{FrameWatcher, Progress};
 use penstock::downstream::proxy_protocol::{self, Header};
-use penstock::prefix::{Chain, prompt_chain};
-use penstock::scan::{
-    EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
-};
-use penstock::scoring::PrefixParams;
 use penstock::upstream::request_writer::sample_head;
 use penstock::upstream::response_head::{Framing, read_in_pieces};
 use penstock::upstream::splice::{splice, wire_name};
 use penstock::wire::chunked::{ChunkDecoder, ChunkError};
+use penstock_api::Engine;
+use penstock_api::{EventForm, OPERATIONS, Operation, StreamFraming};
+use penstock_config::{BackendConfig, Config, Environment};
+use penstock_core::prefix::{Chain, prompt_chain};
+use penstock_dialect::{ReplyContext, RequestTerms, ResponseConverter};
+use penstock_scan::{
+    EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
+};
+use penstock_scoring::PrefixParams;
 use serde_json::Value;
 
 /// A new name that needs escapes.
@@ -59,7 +60,7 @@ fn serde_verdict(body: &[u8]) -> Option<Option<Value>> {
 pub fn scan_json(bytes: &[u8]) {
     let Some((first, body)) = bytes.split_first() else { return };
     let operation = operation(*first);
-    if operation.row().body != penstock::api::BodyFormat::Json {
+    if operation.row().body != penstock_api::BodyFormat::Json {
         return;
     }
     let scanned = scan(operation, None, body, ScanOptions::default());
@@ -528,11 +529,11 @@ const TERMS: RequestTerms<'_> =
 pub fn convert_request(bytes: &[u8]) {
     let Some((first, body)) = bytes.split_first() else { return };
     let (from, to) = conversion(*first);
-    let Ok(converted) = dialect::convert_request(from, to, body, &TERMS) else { return };
+    let Ok(converted) = penstock_dialect::convert_request(from, to, body, &TERMS) else { return };
     let value: Value = serde_json::from_slice(&converted.body).unwrap();
     assert_eq!(value["model"], TERMS.model);
     // What it became is what the backend reads: the same again gives the same.
-    let again = dialect::convert_request(from, to, body, &TERMS).unwrap();
+    let again = penstock_dialect::convert_request(from, to, body, &TERMS).unwrap();
     assert_eq!(again, converted);
 }
 
@@ -541,7 +542,8 @@ pub fn convert_request(bytes: &[u8]) {
 pub fn convert_stream(bytes: &[u8]) {
     let [first, size, stream @ ..] = bytes else { return };
     let (client, backend) = conversion(*first);
-    let Ok(request) = dialect::convert_request(client, backend, ANY_REQUEST, &TERMS) else {
+    let Ok(request) = penstock_dialect::convert_request(client, backend, ANY_REQUEST, &TERMS)
+    else {
         return;
     };
     let run = |size: usize| {
@@ -564,7 +566,7 @@ pub fn convert_stream(bytes: &[u8]) {
         assert_eq!(whole.escape_ascii().to_string(), pieces.escape_ascii().to_string());
     }
     let text = String::from_utf8(whole).unwrap();
-    let is_lines = client.row().dialect == penstock::api::Dialect::Ollama;
+    let is_lines = client.row().dialect == penstock_api::Dialect::Ollama;
     for line in text.lines().filter(|line| !line.is_empty()) {
         let data = if is_lines { Some(line) } else { line.strip_prefix("data: ") };
         if let Some(data) = data.filter(|data| *data != "[DONE]") {

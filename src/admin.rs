@@ -28,7 +28,6 @@ use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, Ser
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 
-use crate::api::{UsageCall, UsageRequest};
 use crate::discovery::ScrapeBudget;
 use crate::downstream::client::Client;
 use crate::lifecycle::CommandSender;
@@ -38,10 +37,11 @@ use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::observe::usage::{LiveUsage, UsageReply, UsageStream};
 use crate::proxy::Proxy;
-use crate::routing::Generation;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
 use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage};
+use penstock_api::{UsageCall, UsageRequest};
+use penstock_core::routing::Generation;
 use response::{AdminResponse, Refusal};
 
 /// The time that a client may stall while it reads a response.

@@ -38,12 +38,12 @@ use rand::rngs::SmallRng;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::clock::now;
-use crate::config::{Config, DiscoveryConfig};
-use crate::fleet::{Backend, Fleet, Health};
 use catalogue_watch::{CatalogueWatch, Reachable};
 use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
+use penstock_clock::now;
+use penstock_config::{Config, DiscoveryConfig};
+use penstock_core::fleet::{Backend, Fleet, Health};
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]

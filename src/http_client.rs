@@ -31,7 +31,7 @@ pub(crate) fn new_client(https: bool, timeouts: ClientTimeouts) -> Agent {
 }
 
 fn tls_config() -> TlsConfig {
-    let roots = crate::tls::system_certificates();
+    let roots = penstock_config::tls::system_certificates();
     let roots = roots.iter().map(|root| Certificate::from_der(root).to_owned());
     TlsConfig::builder()
         .root_certs(RootCerts::from(roots))

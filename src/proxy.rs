@@ -74,17 +74,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use once_cell::sync::OnceCell;
 
-use crate::admission::rate_limits::RateLimiter;
-use crate::admission::returns::ReturnTimes;
-use crate::clock::{now, unix_seconds};
-use crate::config::Config;
 use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::EncodedBodies;
-use crate::fleet::BackendId;
-use crate::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 use crate::shared_state::SharedState;
-use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use broadcast::Broadcasts;
 pub use direct::passed_ids::{LaterIds, RememberedIds};
@@ -92,6 +85,13 @@ use direct::response_ids::ResponseIds;
 use ensemble::Ensembles;
 use observers::Observers;
 pub use passed_homes::RememberedHomes;
+use penstock_clock::{now, unix_seconds};
+use penstock_config::Config;
+use penstock_config::tls::{Look, TlsError};
+use penstock_core::admission::rate_limits::RateLimiter;
+use penstock_core::admission::returns::ReturnTimes;
+use penstock_core::fleet::BackendId;
+use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.

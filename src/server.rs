@@ -20,9 +20,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use crate::admin::Admin;
-use crate::admission::rate_limits::{Moment, RateLimiter};
-use crate::clock::{now, unix_seconds};
-use crate::config::{Config, ConfigSource, ListenAddress};
 use crate::discovery::DiscoveryService;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
@@ -39,9 +36,12 @@ use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{DataPlane, Proxy};
-use crate::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use crate::shared_state::SharedState;
-use crate::tls::TlsError;
+use penstock_clock::{now, unix_seconds};
+use penstock_config::tls::TlsError;
+use penstock_config::{Config, ConfigSource, ListenAddress};
+use penstock_core::admission::rate_limits::{Moment, RateLimiter};
+use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 
 /// Effectively never: one year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);

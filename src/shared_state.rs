@@ -23,9 +23,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::admission::rate_limits::{LimitKind, Quota, RateStatus};
-use crate::config::{RateLimits, SharedStateConfig};
 use link::{Link, LinkError};
+use penstock_config::{RateLimits, SharedStateConfig};
+use penstock_core::admission::rate_limits::{LimitKind, Quota, RateStatus};
 use permit::Settlement;
 
 /// The most ends of requests that wait for the server; further ones are dropped, and their leases

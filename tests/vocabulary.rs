@@ -99,8 +99,8 @@ const EXEMPT: &[&str] = &[
     "tests/vocabulary.rs",
     "tests/golden",
     "benches/rig/target",
-    "src/scan/tests/counted_texts.rs",
-    "src/scan/tests/agents/",
+    "crates/scan/src/tests/counted_texts.rs",
+    "crates/scan/src/tests/agents/",
 ];
 
 #[test]

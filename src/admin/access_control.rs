@@ -9,8 +9,8 @@ use http::header;
 use subtle::ConstantTimeEq;
 
 use super::response::Refusal;
-use crate::api::bearer_token;
-use crate::config::Secret;
+use penstock_api::bearer_token;
+use penstock_config::Secret;
 
 /// The access that an endpoint grants, and whether it requires the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

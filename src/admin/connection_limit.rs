@@ -18,8 +18,6 @@ use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use tokio::sync::Notify;
 
-use crate::api::ErrorCode;
-use crate::config::Config;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::HeadError;
 use crate::downstream::http1::{GuardedStream, HeadWait, Http1Connection};
@@ -27,6 +25,8 @@ use crate::downstream::limits::{ConnectionLimits, HeadLimits};
 use crate::downstream::response_writer::RawResponse;
 use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
+use penstock_api::ErrorCode;
+use penstock_config::Config;
 
 /// The number of refused connections that get an error response at a time; further ones are closed
 /// without one.

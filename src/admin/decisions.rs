@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::clock::now;
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::proxy::explain_with_shift;
-use crate::routing::Peek;
-use crate::routing::audit::{DryRun, DryRunRequest};
+use penstock_clock::now;
+use penstock_core::routing::Peek;
+use penstock_core::routing::audit::{DryRun, DryRunRequest};
 
 /// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use http::Method;
 use super::access_control::Access;
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
-use crate::api::UsageCall;
+use penstock_api::UsageCall;
 
 /// The method of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

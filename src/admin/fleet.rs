@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::clock::now;
-use crate::fleet::Model;
-use crate::routing::ChosenStrategy;
+use penstock_clock::now;
+use penstock_core::fleet::Model;
+use penstock_core::routing::ChosenStrategy;
 
 /// `/fleet`: the full state of every backend, and the strategy that `auto` has chosen for each
 /// model.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
-    let mut dump = crate::fleet::dump::dump(&call.generation.fleet, now());
+    let mut dump = penstock_core::fleet::dump::dump(&call.generation.fleet, now());
     let strategies = strategies(call);
     if let (Some(fields), false) = (dump.as_object_mut(), strategies.is_empty()) {
         fields.insert("strategies".to_owned(), strategies.into());
@@ -63,6 +63,6 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<AdminResponse, Refusa
         "health": state.status().name(),
         "draining": draining,
         "in_flight": in_flight,
-        "empty_in_s": crate::fleet::dump::empty_in(state, now()),
+        "empty_in_s": penstock_core::fleet::dump::empty_in(state, now()),
     })))
 }

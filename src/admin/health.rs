@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::fleet::{Health, Topology};
+use penstock_core::fleet::{Health, Topology};
 
 /// `/health/live`: 200 while the process responds.
 pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::api::query_value;
-use crate::units::parse_duration;
+use penstock_api::query_value;
+use penstock_api::units::parse_duration;
 
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};

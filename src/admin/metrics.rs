@@ -2,8 +2,8 @@
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::clock::now;
 use crate::observe::metrics::Scrape;
+use penstock_clock::now;
 
 /// `/metrics`
 pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::clock::now;
-use crate::predict::Sent;
-use crate::routing::{QuotedBackend, quote};
-use crate::scoring::Objectives;
+use penstock_clock::now;
+use penstock_core::routing::{QuotedBackend, quote};
+use penstock_predict::Sent;
+use penstock_scoring::Objectives;
 
 /// The part of a request that its latencies depend on.
 #[derive(Debug, Deserialize)]

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::observe::usage::UsageError;
-use crate::routing::audit::DryRunRequestError;
-use crate::units::{ByteSize, UnitError};
+use penstock_api::units::{ByteSize, UnitError};
+use penstock_core::routing::audit::DryRunRequestError;
 
 /// A response that another thread completes: the control loop, or the ledger's.
 pub(super) type PendingResponse =

@@ -2,7 +2,7 @@
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use crate::clock::now;
+use penstock_clock::now;
 
 /// `/shadow`
 pub(super) fn report(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {

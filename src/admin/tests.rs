@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
-use crate::config::{Config, Environment, Secret};
 use crate::observe::ledger::Ledger;
 use crate::observe::usage::LiveUsage;
-use crate::routing::audit::ShadowHost;
+use penstock_config::{Config, Environment, Secret};
+use penstock_core::routing::audit::ShadowHost;
 
 const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     routing: { shadow: { strategy: random } }\n\

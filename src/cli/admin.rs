@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::client::{Client, Response};
 use super::error::CliError;
-use crate::config::BackendUrl;
+use penstock_config::BackendUrl;
 
 /// The admin port of a running penstock.
 #[derive(Debug)]

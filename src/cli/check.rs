@@ -6,13 +6,13 @@ use clap::Args;
 use super::error::{CliError, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::api::{escape, show_names};
-use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
-use crate::fleet::Model;
 use crate::observe::access_log::AccessLog;
 use crate::observe::ledger::Ledger;
-use crate::routing::{Generation, Split};
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_api::{escape, show_names};
+use penstock_config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
+use penstock_core::fleet::Model;
+use penstock_core::routing::{Generation, Split};
 
 const AFTER_HELP: &str = "\
 Prints all errors and warnings with file:line:column on standard error, and a summary on standard

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::config::json_schema;
+use penstock_config::json_schema;
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "a process has one value of it")]

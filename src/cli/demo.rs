@@ -16,10 +16,12 @@ use super::client::Client;
 use super::error::{CliError, FAILED, OK};
 use super::logging;
 use super::output::Output;
-use crate::clock::now;
-use crate::config::{Config, Environment};
-use crate::mock::{EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet};
 use crate::server::{self, ServeOptions};
+use penstock_clock::now;
+use penstock_config::{Config, Environment};
+use penstock_mock::{
+    EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet,
+};
 use requests::KEYS;
 use traffic::Traffic;
 use trials::trials;

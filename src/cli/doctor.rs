@@ -17,13 +17,13 @@ use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::api::escape;
 use crate::discovery::DiscoveryClient;
 use crate::lifecycle::look_up_at_start;
-use crate::routing::Generation;
-use crate::units::{UnitError, parse_duration};
 use backends::Terms;
 use finding::{Finding, Level, count};
+use penstock_api::escape;
+use penstock_api::units::{UnitError, parse_duration};
+use penstock_core::routing::Generation;
 
 const AFTER_HELP: &str = "\
 Each finding is ok, warn (works, but may fail later) or fail (does not work), followed by a remedy.

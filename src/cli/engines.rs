@@ -8,12 +8,12 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::config::Engine;
-use crate::sim::engine::{
+use penstock_api::Engine;
+use penstock_api::units::parse_duration;
+use penstock_sim::engine::{
     Admission, Caching, EngineRow, EngineSpec, GridError, OnDemand, Order, RowError, Slots,
     StepGrid, StepModel, StepTable, StepTime, engine_rows, picoseconds,
 };
-use crate::units::parse_duration;
 
 /// The engines with different schedulers.
 const SCHEDULERS: [Engine; 5] =
@@ -172,11 +172,11 @@ const UNKNOWN: &str = "unknown";
 pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     let rows = engine_rows()?;
     if let Some(row) = rows.iter().find(|row| row.name() == given) {
-        let (spec, least) = (row.spec(), row.least_step_time());
+        let (spec, least) = (EngineSpec::from(row), StepTime::least_of(row));
         return Ok(ChosenEngine { spec, least });
     }
     if let (UNKNOWN, Some(row)) = (given, rows.first()) {
-        return Ok(ChosenEngine { spec: row.spec(), least: StepTime::default() });
+        return Ok(ChosenEngine { spec: EngineSpec::from(row), least: StepTime::default() });
     }
     let path = Path::new(given);
     if !path.exists() {

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use super::client::ClientError;
-use crate::config::{ConfigError, UrlError};
-use crate::fleet::dump::FleetError;
-use crate::routing::CaptureError;
 use crate::server::ServerError;
+use penstock_config::{ConfigError, UrlError};
+use penstock_core::fleet::dump::FleetError;
+use penstock_core::routing::CaptureError;
 
 /// Success.
 pub(super) const OK: u8 = 0;

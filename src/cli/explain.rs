@@ -20,16 +20,18 @@ use super::error::CliError;
 use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::api::{ErrorCode, show_names};
-use crate::clock::now;
-use crate::config::Config;
-use crate::fleet::Topology;
-use crate::fleet::dump;
 use crate::proxy::explain_with_shift;
-use crate::routing::Generation;
-use crate::routing::Live;
-use crate::routing::audit::{DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text};
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, show_names};
+use penstock_clock::now;
+use penstock_config::Config;
+use penstock_core::fleet::Topology;
+use penstock_core::fleet::dump;
+use penstock_core::routing::Generation;
+use penstock_core::routing::Live;
+use penstock_core::routing::audit::{
+    DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text,
+};
 
 const AFTER_HELP: &str = "\
 Without --fleet every backend counts as healthy, idle and without latency; one whose models are not

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::engines::{EngineError, EngineFlags, engine_json, engine_of, readable};
 use super::error::{CliError, USAGE};
 use super::output::Output;
-use crate::config::Engine;
-use crate::sim::engine::{EngineRow, EngineSpec, RowError, SpecError, engine_rows};
-use crate::sim::fit::{Errors, Fit, RunErrors, fit};
-use crate::sim::run::{Run, RunError};
-use crate::sim::workload::{TraceFormat, read_timings};
+use penstock_api::Engine;
+use penstock_sim::engine::{EngineRow, EngineSpec, RowError, SpecError, engine_rows};
+use penstock_sim::fit::{Errors, Fit, RunErrors, fit};
+use penstock_sim::run::{Run, RunError};
+use penstock_sim::workload::{TraceFormat, read_timings};
 
 const AFTER_HELP: &str = "\
 RUN has one JSON object per line and request, with times in seconds on any clock:

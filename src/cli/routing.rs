@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::error::CliError;
-use crate::config::{RoutingConfig, Strategy, Warning, without_position};
-use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
+use penstock_config::{RoutingConfig, Strategy, Warning, without_position};
+use penstock_scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 
 const SCORERS_FLAG: &str = "--routing-scorers";
 

@@ -16,8 +16,8 @@ use super::error::CliError;
 use super::lines::Lines;
 use super::output::Output;
 use super::routing::RoutingArgs;
-use crate::scoring::READINGS;
 use book::Book;
+use penstock_scoring::READINGS;
 
 const AFTER_HELP: &str = "\
 Reads one JSON object per line from standard input and prints one per line, in order:

@@ -8,9 +8,9 @@ use super::error::CliError;
 use super::logging;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::config::Listener;
 use crate::lifecycle::{InheritedSockets, Successor};
 use crate::server::{self, ServeOptions};
+use penstock_config::Listener;
 
 const AFTER_HELP: &str = "\
 SIGTERM and SIGINT shut down gracefully: readiness fails, the listeners close after

@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::output::Output;
-use crate::sim::compare::compare;
-use crate::sim::experiment::Variant;
-use crate::sim::summary::Summary;
 pub(super) use arguments::SimulateArgs;
 use error::SimulateError;
 use formats::{difference_json, summary_json};
 use parallel::run_all;
+use penstock_sim::compare::compare;
+use penstock_sim::experiment::Variant;
+use penstock_sim::summary::Summary;
 use setup::Plan;
 
 /// The results of one configuration.

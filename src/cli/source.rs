@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::error::CliError;
 use super::output::Output;
 use super::routing::{RoutingArgs, RoutingChoice};
-use crate::config::{Config, ConfigError, ConfigSource, Environment, Strategy};
+use penstock_config::{Config, ConfigError, ConfigSource, Environment, Strategy};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 

@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
-use crate::clock::{now, unix_time};
-use crate::units::{Timestamp, UnitError, parse_duration};
 use figures::Figures;
 use frame::{Scene, Style, draw};
 use page::Page;
+use penstock_api::units::{Timestamp, UnitError, parse_duration};
+use penstock_clock::{now, unix_time};
 use terminal::{Terminal, size};
 
 const INTERVAL: Duration = Duration::from_secs(2);

@@ -16,12 +16,13 @@ use super::engines::{self, LoadedSource};
 use super::listed_models::ListedModels;
 use super::loaded::{LoadedReport, probe_loaded};
 use super::models::{self, ShownModels};
-use crate::api::show_names;
-use crate::clock::now;
-use crate::config::{DiscoveryConfig, Engine, ModelEntry};
-use crate::fleet::{Backend, DroppedModels, Fleet};
-use crate::scoring::Residency;
-use crate::units::Timestamp;
+use penstock_api::Engine;
+use penstock_api::show_names;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::{DiscoveryConfig, ModelEntry};
+use penstock_core::fleet::{Backend, DroppedModels, Fleet};
+use penstock_scoring::Residency;
 
 /// The most models in one log line.
 const SHOWN_MODELS: usize = 20;

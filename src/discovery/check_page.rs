@@ -4,7 +4,7 @@
 
 use super::client::DiscoveryError;
 use super::engines::facts;
-use crate::config::BackendConfig;
+use penstock_config::BackendConfig;
 
 /// What a status shows that passes a check without being a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

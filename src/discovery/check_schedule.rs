@@ -7,10 +7,10 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::clock::now;
-use crate::config::HealthConfig;
-use crate::fleet::{Backend, BackendState};
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::HealthConfig;
+use penstock_core::fleet::{Backend, BackendState};
 
 /// So many fast intervals without progress of any response make a backend with requests in flight silent.
 const SILENT_INTERVALS: u32 = 3;
@@ -118,8 +118,8 @@ mod tests {
     use rand::SeedableRng;
 
     use super::*;
-    use crate::config::{BackendConfig, Config, Environment};
-    use crate::fleet::{BreakerState, CheckOutcome, CheckResult, Fleet};
+    use penstock_config::{BackendConfig, Config, Environment};
+    use penstock_core::fleet::{BreakerState, CheckOutcome, CheckResult, Fleet};
 
     fn backend() -> Backend {
         let yaml = "health: { interval: 60s, unhealthy_interval: 60s, fast_interval: 20ms }\n\
@@ -135,10 +135,10 @@ mod tests {
         let outcome = if is_passed { passed } else { CheckOutcome::Failed };
         let _verdict = backend.state.learn_check(
             CheckResult { at: now(), outcome },
-            &crate::config::HealthConfig {
+            &penstock_config::HealthConfig {
                 rise: 2,
                 fall: 3,
-                ..crate::config::HealthConfig::default()
+                ..penstock_config::HealthConfig::default()
             },
         );
     }

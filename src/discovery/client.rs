@@ -9,11 +9,11 @@ use http::header::{self, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
-use crate::config::Engine;
-use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::API_KEY;
+use penstock_api::Engine;
+use penstock_core::fleet::Backend;
 
 /// The most bytes of a response that are read.
 const BODY_LIMIT: usize = 8 << 20;

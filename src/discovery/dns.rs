@@ -11,7 +11,7 @@ pub(crate) use resolver::Resolver;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::fleet::{Backend, Health};
+use penstock_core::fleet::{Backend, Health};
 
 /// The longest pause while the name does not resolve or the backend is not healthy: its addresses may have
 /// moved.
@@ -84,8 +84,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Environment};
-    use crate::fleet::Fleet;
+    use penstock_config::{Config, Environment};
+    use penstock_core::fleet::Fleet;
 
     const SECOND: Duration = Duration::from_secs(1);
 

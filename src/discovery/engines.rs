@@ -1,9 +1,9 @@
 //! Everything known about each engine, as one table. An engine costs two files: its name in
-//! [`crate::config::Engine`] and a row here; a test checks that every name has its row.
+//! [`penstock_api::Engine`] and a row here; a test checks that every name has its row.
 
 use std::time::Duration;
 
-use crate::config::Engine;
+use penstock_api::Engine;
 
 /// What is known about one engine.
 #[derive(Debug, Clone, Copy)]

@@ -12,10 +12,11 @@ use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::models::ShownModels;
 use super::{dns, models};
-use crate::api::escape;
-use crate::clock::now;
-use crate::config::{DiscoveryConfig, Engine};
-use crate::fleet::Backend;
+use penstock_api::Engine;
+use penstock_api::escape;
+use penstock_clock::now;
+use penstock_config::DiscoveryConfig;
+use penstock_core::fleet::Backend;
 
 /// The longest version that is shown, in bytes.
 const MAX_VERSION: usize = 40;

@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use crate::clock::now;
-use crate::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
 
 /// The health checks of one backend.
 pub(super) struct HealthChecks {

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::engines::facts;
-use crate::clock::now;
-use crate::fleet::Backend;
+use penstock_clock::now;
+use penstock_core::fleet::Backend;
 
 /// How long a response may stay silent before it counts as complete.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -93,9 +93,9 @@ pub(in crate::discovery) mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::config::{Config, Environment};
     use crate::discovery::dns;
-    use crate::fleet::Fleet;
+    use penstock_config::{Config, Environment};
+    use penstock_core::fleet::Fleet;
 
     /// A listener, and a backend at its address.
     pub(in crate::discovery) async fn listening(rest: &str) -> (TcpListener, Backend) {

@@ -3,10 +3,10 @@
 
 use ahash::HashSet;
 
-use crate::api::{MAX_NAME, is_unprintable};
-use crate::config::ModelEntry;
-use crate::fleet::DroppedModels;
-use crate::units::ByteSize;
+use penstock_api::units::ByteSize;
+use penstock_api::{MAX_NAME, is_unprintable};
+use penstock_config::ModelEntry;
+use penstock_core::fleet::DroppedModels;
 
 /// The most models taken from one backend.
 const MODEL_LIMIT: usize = 10_000;

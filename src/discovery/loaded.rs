@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::LoadedSource;
 use super::json::{text, to_tokens};
-use crate::clock::{now, unix_seconds};
-use crate::fleet::{Backend, LoadedModel};
-use crate::scoring::Residency;
-use crate::units::{ByteSize, Timestamp, TokenCount};
+use penstock_api::units::{ByteSize, Timestamp, TokenCount};
+use penstock_clock::{now, unix_seconds};
+use penstock_core::fleet::{Backend, LoadedModel};
+use penstock_scoring::Residency;
 
 /// What a probe of a backend's memory found.
 #[derive(Debug, Clone, PartialEq, Eq)]

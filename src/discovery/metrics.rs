@@ -1,5 +1,5 @@
 //! Engine metrics: one scraper task per backend reads the engine's metrics page and publishes queue
-//! length, running requests and KV cache use as [`crate::fleet::Telemetry`].
+//! length, running requests and KV cache use as [`penstock_core::fleet::Telemetry`].
 
 mod engine_metrics;
 mod prometheus_text;

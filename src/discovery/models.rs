@@ -9,10 +9,11 @@ use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
-use crate::api::{Capabilities, escape};
-use crate::config::{Engine, ModelEntry};
-use crate::fleet::Backend;
-use crate::units::ByteSize;
+use penstock_api::Engine;
+use penstock_api::units::ByteSize;
+use penstock_api::{Capabilities, escape};
+use penstock_config::ModelEntry;
+use penstock_core::fleet::Backend;
 
 /// The longest version that is kept, in bytes.
 const MAX_VERSION: usize = 40;

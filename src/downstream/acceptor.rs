@@ -23,7 +23,7 @@ use super::limits::ConnectionLimits;
 use super::listener::{AcceptError, Port};
 use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
-use crate::routing::Generation;
+use penstock_core::routing::Generation;
 
 /// The configuration in force: read for each connection, because a reload may have changed it.
 pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;

@@ -4,13 +4,13 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header;
 
-use crate::api::ErrorCode;
-use crate::config::LimitsConfig;
-use crate::units::ByteSize;
 pub(crate) use crate::wire::body_budget::{BodyBudget, BodyClaim};
 use crate::wire::chunked::ChunkError;
-use crate::wire::content_coding::{CodingError, ContentCoding};
 use crate::wire::content_decoder::DecodeError;
+use penstock_api::ErrorCode;
+use penstock_api::content_coding::{CodingError, ContentCoding};
+use penstock_api::units::ByteSize;
+use penstock_config::LimitsConfig;
 
 /// How a request's body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,11 +14,11 @@ use tokio::time::Sleep;
 
 use super::body::{BodyBudget, BodyClaim, BodyError, BodyLength, HeldBody};
 use super::client::Client;
-use crate::clock::now;
-use crate::config::LimitsConfig;
-use crate::units::Timestamp;
 use crate::wire::chunked::ChunkDecoder;
-use crate::wire::split_at;
+use penstock_api::slices::split_at;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
 
 /// How often the rate of an upload is checked.
 pub(super) const RATE_CHECK: Duration = Duration::from_secs(5);

@@ -8,10 +8,10 @@ use bytes::{Bytes, BytesMut};
 use super::body::{BodyError, BodyLength};
 use super::body_reader::RATE_CHECK;
 use super::client::Client;
-use crate::clock::now;
-use crate::config::LimitsConfig;
 use crate::wire::chunked::ChunkDecoder;
-use crate::wire::split_at;
+use penstock_api::slices::split_at;
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
 
 /// The longest part.
 const PART: usize = 64 * 1024;

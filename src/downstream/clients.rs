@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::close_reasons::CloseReasons;
 use super::listener::Ports;
-use crate::config::Listener;
-use crate::tls::{Look, Refreshed, TlsError};
+use penstock_config::Listener;
+use penstock_config::tls::{Look, Refreshed, TlsError};
 
 /// The state that client connections share.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use super::http2;
 use super::listener::Port;
 use super::prefixed_stream::PrefixedStream;
 use super::response_writer::{REFUSAL_TIMEOUT, RawResponse};
-use crate::api::ErrorCode;
-use crate::config::TrustedProxy;
+use penstock_api::ErrorCode;
+use penstock_config::TrustedProxy;
 
 /// Connections that get a 503 at one time; further ones are closed silently.
 const REFUSED_AT_ONCE: usize = 1024;

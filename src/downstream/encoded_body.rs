@@ -11,10 +11,10 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Semaphore;
 
 use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
-use crate::config::LimitsConfig;
-use crate::wire::content_coding::ContentCoding;
 use crate::wire::content_decoder::ContentDecoder;
-use crate::wire::{after, before};
+use penstock_api::content_coding::ContentCoding;
+use penstock_api::slices::{after, before};
+use penstock_config::LimitsConfig;
 
 /// The most bytes that one step reads, and the most that it writes: well below a millisecond.
 const STEP: usize = 64 * 1024;
@@ -213,7 +213,7 @@ mod tests {
     use flate2::write::GzEncoder;
 
     use super::*;
-    use crate::units::ByteSize;
+    use penstock_api::units::ByteSize;
 
     fn gzip(text: &[u8]) -> HeldBody {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -26,8 +26,8 @@ pub use logged_request::LoggedRequest;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use crate::api::ErrorCode;
-use crate::wire::split_at;
+use penstock_api::ErrorCode;
+use penstock_api::slices::split_at;
 
 /// The longest request target.
 pub const MAX_TARGET: usize = 16 * 1024;

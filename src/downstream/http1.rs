@@ -46,9 +46,10 @@ use super::head_check::{HeadError, LoggedRequest};
 use super::limits::HeadLimits;
 use super::origin::{Origin, Peer};
 use super::prefixed_stream::copy_ahead;
-use crate::api::Dialect;
-use crate::wire::{poll_read_into, split_at};
+use crate::wire::poll_read_into;
 use head_reader::{HEAD_READ, HeadReader};
+use penstock_api::Dialect;
+use penstock_api::slices::split_at;
 
 /// The longest head and body that are read together when the last ones were as long.
 const WHOLE_LIMIT: usize = 64 * 1024;

@@ -35,10 +35,10 @@ use super::clients::Clients;
 use super::close_reasons::CloseReason;
 use super::counted::Counted;
 use super::origin::Origin;
-use crate::clock::now;
-use crate::config::{Config, Http2Limits};
-use crate::units::{ByteSize, Timestamp};
 use frame_deadline::{FrameDeadline, FrameTimeouts, WatchedStream};
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_clock::now;
+use penstock_config::{Config, Http2Limits};
 use session::Http2Session;
 
 /// Malformed requests after which a connection is closed.

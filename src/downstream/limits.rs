@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::units::ByteSize;
+use penstock_api::units::ByteSize;
+use penstock_config::Config;
 
 /// Bounds on one request head over HTTP/1.1.
 #[derive(Debug, Clone, Copy)]

@@ -16,10 +16,10 @@ use super::accepted::AcceptedConnection;
 use super::origin::{Origin, Peer};
 use super::proxy_protocol;
 use super::proxy_protocol::Header;
-use crate::config::{ListenAddress, Listener, TrustedProxy};
-use crate::tls::{ServerTls, TlsError};
 use crate::upstream::connect::to_socket;
 use crate::wire::HTTP2_PREFACE;
+use penstock_config::tls::{ServerTls, TlsError};
+use penstock_config::{ListenAddress, Listener, TrustedProxy};
 
 const FIRST_READ: usize = 4096;
 

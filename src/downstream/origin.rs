@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
-use crate::config::TrustedProxy;
 use crate::wire::FORWARDED_FOR;
+use penstock_config::TrustedProxy;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use bytes::{Buf, BytesMut};
 use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::wire::split_at;
+use penstock_api::slices::split_at;
 
 /// Reads `ahead` first, then from `stream`. Writes go to `stream`.
 pub(crate) struct PrefixedStream {

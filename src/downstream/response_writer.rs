@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::client::Client;
 use super::counted::Counted;
-use crate::api::{Dialect, ErrorCode, ErrorReport, error_body};
+use penstock_api::{Dialect, ErrorCode, ErrorReport, error_body};
 
 /// How long a connection that is being refused may last.
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);

@@ -14,11 +14,11 @@ use super::process_state::{ProcessState, send_later};
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
-use crate::admission::rate_limits::Moment;
-use crate::clock::{now, unix_seconds};
-use crate::fleet::Groups;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::{LaterIds, Proxy};
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::rate_limits::Moment;
+use penstock_core::fleet::Groups;
 
 /// How many commands may wait; more are refused.
 const QUEUE: usize = 16;

@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::Config;
+use penstock_config::Config;
 
 /// Sockets and files other than those of clients and backends.
 const OTHERS: u64 = 256;

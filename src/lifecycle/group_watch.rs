@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::config::Config;
 use crate::discovery::look_up_groups;
-use crate::fleet::Groups;
-use crate::routing::Generation;
+use penstock_config::Config;
+use penstock_core::fleet::Groups;
+use penstock_core::routing::Generation;
 
 /// The longest pause while a name is not found.
 const RETRY: Duration = Duration::from_secs(2);

@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
-use crate::admission::rate_limits::KeyUse;
-use crate::fleet::{LearnedPrediction, ManualDrain};
 use crate::proxy::{RememberedHomes, RememberedIds};
+use penstock_core::admission::rate_limits::KeyUse;
+use penstock_core::fleet::{LearnedPrediction, ManualDrain};
 
 /// How long either process waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -129,7 +129,7 @@ mod tests {
             engine: "vllm".to_owned(),
             draining: number.is_multiple_of(2),
         };
-        let learned = crate::predict::Predictor::default().learned_state();
+        let learned = penstock_predict::Predictor::default().learned_state();
         let prediction = |number: usize| LearnedPrediction {
             backend: format!("gpu-{number}"),
             url: "http://10.0.0.5:8000".to_owned(),

@@ -10,19 +10,19 @@ use tokio::sync::Semaphore;
 
 use super::reload_gate::{GateError, simulate};
 
-use crate::clock::now;
-use crate::config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
 use crate::discovery::{DiscoveryService, look_up_groups};
-use crate::fleet::{Groups, Health};
 use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
-use crate::routing::Generation;
-use crate::sim::replay::ReplayReport;
-use crate::tls::Look;
-use crate::units::{show_duration, to_millis};
+use penstock_api::units::{show_duration, to_millis};
+use penstock_clock::now;
+use penstock_config::tls::Look;
+use penstock_config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
+use penstock_core::fleet::{Groups, Health};
+use penstock_core::routing::Generation;
+use penstock_sim::replay::ReplayReport;
 
 /// How long reading the configuration may take, with the files that it names.
 const MOST_READING: Duration = Duration::from_secs(30);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Resolve};
-use crate::fleet::Groups;
 use crate::observe::recent::RecentTraffic;
-use crate::routing::Generation;
-use crate::sim::replay::{Replay, ReplayError, ReplayReport};
+use penstock_config::{Config, Resolve};
+use penstock_core::fleet::Groups;
+use penstock_core::routing::Generation;
+use penstock_sim::replay::{Replay, ReplayError, ReplayReport};
 
 /// Why a reload was not simulated.
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::clock::now;
-use crate::routing::audit::ShadowHost;
+use penstock_clock::now;
+use penstock_core::routing::audit::ShadowHost;
 
 /// The clock and the threads of this process.
 pub(crate) const SHADOW_HOST: ShadowHost = ShadowHost { now, spawn };

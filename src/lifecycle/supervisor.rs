@@ -21,13 +21,13 @@ use super::file_limit::affordable_clients;
 use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
-use crate::admission::rate_limits::Moment;
-use crate::clock::{now, unix_seconds};
 use crate::downstream::http1::IDLE_GRACE;
-use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::rate_limits::Moment;
+use penstock_core::fleet::Health;
 
 /// Interval of closing idle connections and of checking the status.
 const TICK: Duration = Duration::from_secs(1);

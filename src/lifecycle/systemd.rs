@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use crate::units::to_micros;
+use penstock_api::units::to_micros;
 
 /// A notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

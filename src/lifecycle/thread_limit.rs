@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::config::Config;
+use penstock_config::Config;
 
 /// Threads besides those of the data port: the other services, their pools of blocking calls, queues.
 const OTHERS: usize = 16;

@@ -187,8 +187,8 @@ async fn read_report(
 
 /// Waits for the exit of a process that will not serve; kills it after `EXIT_TIMEOUT`.
 async fn wait_for_exit(launcher: &mut Child, pid: Option<u32>) -> UpgradeError {
-    let until = crate::clock::now().after(EXIT_TIMEOUT);
-    while crate::clock::now() < until {
+    let until = penstock_clock::now().after(EXIT_TIMEOUT);
+    while penstock_clock::now() < until {
         match launcher.try_wait() {
             Ok(Some(status)) => return UpgradeError::Ended(status),
             Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,

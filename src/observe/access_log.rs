@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::clock::unix_time;
-use crate::config::{AccessLogConfig, LogTarget};
-use crate::fleet::Outcome;
 use crate::observe::queue::{BoundedQueue, Deliveries};
-use crate::routing::{About, RequestObserver, RequestOutcome};
 use file::LineWriter;
+use penstock_clock::unix_time;
+use penstock_config::{AccessLogConfig, LogTarget};
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{About, RequestObserver, RequestOutcome};
 
 /// The maximum number of lines that wait to be written; further ones are dropped and counted.
 const MAX_QUEUED_LINES: usize = 8192;

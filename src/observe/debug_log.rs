@@ -3,7 +3,7 @@
 
 use tracing::debug;
 
-use crate::routing::{RequestObserver, RequestOutcome, Routed};
+use penstock_core::routing::{RequestObserver, RequestOutcome, Routed};
 
 /// Logs decisions and token counts at `debug`, without prompts and without keys of clients.
 #[derive(Debug, Clone, Copy)]

@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::api::{Capabilities, Operation};
-use crate::config::Strategy;
-use crate::routing::{Capture, EnsembleCall, RequestObserver, Routed, ScoreRecord, ScorerNames};
-use crate::scan::RequestRequirements;
-use crate::units::{Timestamp, TokenCount, widen};
 use captures::Captures;
+use penstock_api::units::{Timestamp, TokenCount, widen};
+use penstock_api::{Capabilities, Operation};
+use penstock_config::Strategy;
+use penstock_core::routing::{
+    Capture, EnsembleCall, RequestObserver, Routed, ScoreRecord, ScorerNames,
+};
+use penstock_scan::RequestRequirements;
 
 /// The number of decisions kept.
 pub const DECISIONS_KEPT: usize = 256;

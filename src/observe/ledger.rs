@@ -32,12 +32,12 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::clock::unix_seconds;
-use crate::config::LedgerConfig;
-use crate::routing::{Generation, RequestObserver, RequestOutcome};
 use books::Books;
 use cells::{Cells, Labels};
 use figures::Figures;
+use penstock_clock::unix_seconds;
+use penstock_config::LedgerConfig;
+use penstock_core::routing::{Generation, RequestObserver, RequestOutcome};
 use writer::{Command, Writer};
 
 /// The maximum number of queries that wait for the thread; further ones are refused.
@@ -124,14 +124,14 @@ impl Ledger {
         let mut left = limit;
         loop {
             let (done, written) = sync_channel(1);
-            let started = crate::clock::now();
+            let started = penstock_clock::now();
             if self.commands.try_send(Command::Flush(done)).is_ok()
                 && written.recv_timeout(left).unwrap_or(false)
             {
                 return true;
             }
             std::thread::sleep(PAUSE);
-            left = left.saturating_sub(crate::clock::now().since(started));
+            left = left.saturating_sub(penstock_clock::now().since(started));
             if left.is_zero() {
                 tracing::error!("shutdown: not all counts of the token ledger were written");
                 return false;

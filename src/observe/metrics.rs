@@ -26,23 +26,23 @@ use std::time::Duration;
 
 use prometheus::Histogram;
 
-use crate::api::{Capabilities, ERROR_CODES, ErrorCode};
-use crate::clock::unix_seconds;
-use crate::config::MAX_BACKENDS;
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{BackendId, Topology};
 use crate::observe::access_log::AccessLog;
 use crate::observe::names::{NameId, Names};
 use crate::observe::otlp::SpanExporter;
 use crate::observe::series::SeriesMap;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
-use crate::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
-use crate::units::Timestamp;
 use backends::Backends;
 use conversions::Conversions;
 use distribution::{Distributions, observe};
 use outcome::{OutcomeId, status_label};
+use penstock_api::units::Timestamp;
+use penstock_api::{Capabilities, ERROR_CODES, ErrorCode};
+use penstock_clock::unix_seconds;
+use penstock_config::MAX_BACKENDS;
+use penstock_core::fleet::{BackendId, Topology};
+use penstock_core::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
 use requests::{RequestKey, Requests};
 
 /// The sources of a scrape: the owners of all figures that are not counted in [`Metrics`].

@@ -10,14 +10,13 @@ mod span;
 use std::io;
 use std::time::Duration;
 
-use crate::config::TracingConfig;
 use crate::observe::queue::{BoundedQueue, Deliveries};
-use crate::routing::RequestObserver;
 #[cfg(feature = "otlp")]
-use crate::{
-    clock::unix_time,
-    routing::{AttemptEnded, RequestOutcome},
-};
+use penstock_clock::unix_time;
+use penstock_config::TracingConfig;
+use penstock_core::routing::RequestObserver;
+#[cfg(feature = "otlp")]
+use penstock_core::routing::{AttemptEnded, RequestOutcome};
 
 /// The maximum number of spans that wait for the collector; further ones are dropped and counted.
 #[cfg(feature = "otlp")]

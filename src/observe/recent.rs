@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::now;
-use crate::config::ReloadGateConfig;
-use crate::fleet::Outcome;
-use crate::routing::{RequestObserver, RequestOutcome};
-use crate::sim::replay::ServedRequest;
-use crate::units::to_micros;
+use penstock_api::units::to_micros;
+use penstock_clock::now;
+use penstock_config::ReloadGateConfig;
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{RequestObserver, RequestOutcome};
+use penstock_sim::replay::ServedRequest;
 
 /// The maximum number of requests kept.
 const MOST_REQUESTS: usize = 20_000;

@@ -18,12 +18,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::api::{ErrorCode, UsageCall, UsageRequest};
-use crate::clock::now;
 use crate::observe::ledger::{Ledger, QueryError};
 use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
-use crate::routing::Generation;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, UsageCall, UsageRequest};
+use penstock_clock::now;
+use penstock_core::routing::Generation;
 
 /// The maximum number of events per second in total: the interval grows with the number of open
 /// streams.
@@ -215,7 +215,7 @@ impl LiveUsage {
 
     async fn days(&self, request: UsageRequest<'_>) -> Result<Vec<u8>, UsageError> {
         let (days, deletes) = pages::requested_days(request.body)?;
-        let before = crate::clock::unix_seconds().saturating_sub(u64::from(days) * 24 * 3600);
+        let before = penstock_clock::unix_seconds().saturating_sub(u64::from(days) * 24 * 3600);
         // Whole days, so that the rows by minute of one day stay together.
         let groups = self.ledger.daily_groups(before - before % (24 * 3600), deletes).await?;
         Ok(pages::days(days, deletes, groups))

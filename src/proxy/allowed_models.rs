@@ -2,8 +2,8 @@
 
 use super::auth::may_use;
 use super::context::RequestContext;
-use crate::api::default_tag_forms;
-use crate::fleet::Topology;
+use penstock_api::default_tag_forms;
+use penstock_core::fleet::Topology;
 
 /// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {

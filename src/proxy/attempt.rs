@@ -12,15 +12,15 @@ use super::own_response::OwnResponse;
 use super::reserved::Reserved;
 use super::seeds::Seeds;
 use super::shift_state::TooLong;
-use crate::api::{ErrorCode, Operation, TraceContext, is_same_model};
-use crate::clock::now;
-use crate::config::Engine;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
-use crate::fleet::{Backend, InflightGuard, Serving, Topology};
-use crate::routing::RoutingDecision;
-use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
+use penstock_api::Engine;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation, TraceContext, is_same_model};
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, InflightGuard, Serving, Topology};
+use penstock_core::routing::RoutingDecision;
 
 /// The end of an attempt.
 pub(crate) enum AttemptEnd {

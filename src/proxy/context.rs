@@ -13,23 +13,23 @@ use super::named_resource::names_resource;
 use super::rate_hold::RateHold;
 use super::reserved::Reserved;
 use super::shift_state::ContextShift;
-use crate::admission::queue::Charge;
-use crate::api::{
-    BodyFormat, Capabilities, Dialect, ErrorCode, Operation, Operations, StreamFraming,
-    TraceContext,
-};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
-use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
-use crate::predict::Prediction;
-use crate::routing::RoutingDecision;
-use crate::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
-use crate::scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
-use crate::scoring::Objectives;
-use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{
+    BodyFormat, Capabilities, Dialect, ErrorCode, Operation, Operations, StreamFraming,
+    TraceContext,
+};
+use penstock_core::admission::queue::Charge;
+use penstock_core::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
+use penstock_core::routing::RoutingDecision;
+use penstock_core::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
+use penstock_predict::Prediction;
+use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
+use penstock_scoring::Objectives;
 
 /// The state of one request.
 pub struct RequestContext {
@@ -119,7 +119,7 @@ pub(crate) struct RequestRecord {
     /// The prediction for the last attempt.
     pub(crate) prediction: Option<Prediction>,
     pub(crate) first_token: Option<Timestamp>,
-    pub(crate) usage: Option<crate::scan::Usage>,
+    pub(crate) usage: Option<penstock_scan::Usage>,
     pub(crate) token_events: u32,
     /// The number of prompt tokens expected in the engine's prefix cache; set only if the engine
     /// reports its own count.

@@ -7,16 +7,16 @@ use http::{StatusCode, header};
 
 use super::failure::OwnError;
 use super::long_work::beside_the_loop;
-use crate::api::{ErrorCode, Operation};
-use crate::config::Engine;
-use crate::dialect::{
+use crate::downstream::body::BodyClaim;
+use crate::upstream::failure::HeldResponse;
+use crate::upstream::relay::Transform;
+use penstock_api::Engine;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation};
+use penstock_dialect::{
     BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
     ResponseConverter, convert_error, convert_request,
 };
-use crate::downstream::body::BodyClaim;
-use crate::units::Timestamp;
-use crate::upstream::failure::HeldResponse;
-use crate::upstream::relay::Transform;
 
 /// A converted request.
 pub(crate) struct Conversion {

@@ -12,11 +12,11 @@ use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use super::replay::replay_fields;
 use super::reserved::{Decided, Reserved};
-use crate::api::Work;
-use crate::clock::now;
-use crate::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
-use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{
+use penstock_api::Work;
+use penstock_clock::now;
+use penstock_core::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
+use penstock_core::prefix::{Chain, prompt_chain};
+use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
     Router, RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };

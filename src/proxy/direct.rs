@@ -18,10 +18,10 @@ use super::failure::OwnError;
 use super::forward::{Recipient, make_attempt};
 use super::own_response::send_error;
 use super::reserved::Decided;
-use crate::api::ErrorCode;
-use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
-use crate::routing::RoutingDecision;
 use crate::upstream::failure::Failure;
+use penstock_api::ErrorCode;
+use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
+use penstock_core::routing::RoutingDecision;
 
 /// The permissions of a direct attempt.
 #[derive(Debug, Clone, Copy)]

@@ -16,8 +16,6 @@ use super::attempt::Attempt;
 use super::context::{RequestContext, ScannedRequest};
 use super::response::Reply;
 use super::target::with_query_model;
-use crate::api::{Dialect, ErrorCode, Operation};
-use crate::config::Engine;
 use crate::downstream::client::Client;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
@@ -30,6 +28,8 @@ use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestByt
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
+use penstock_api::Engine;
+use penstock_api::{Dialect, ErrorCode, Operation};
 
 /// The minimum idle time of a connection before it is reused, if the engine may close it silently
 /// after a response.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::api::ErrorCode;
 use crate::downstream::body::BodyError;
-use crate::fleet::{Outcome, RefusedPart};
-use crate::routing::RouteError;
-use crate::units::Timestamp;
 use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_core::fleet::{Outcome, RefusedPart};
+use penstock_core::routing::RouteError;
 
 /// The outcome of a failure, for the backend's health and circuit breaker. `cooldown`: the time
 /// that a refusal pauses it.

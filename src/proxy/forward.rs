@@ -25,14 +25,14 @@ use super::response::{Reply, gather, record_backend, record_head, relay, switch}
 use super::shift_state::TooLong;
 use super::token_count;
 use super::unsupported;
-use crate::api::{ErrorCode, Operation};
-use crate::clock::now;
-use crate::config::AuthorizationPolicy;
-use crate::dialect::ErrorMeaning;
 use crate::downstream::body::BodyClaim;
-use crate::fleet::Outcome;
-use crate::scan::FirstEvent;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_config::AuthorizationPolicy;
+use penstock_core::fleet::Outcome;
+use penstock_dialect::ErrorMeaning;
+use penstock_scan::FirstEvent;
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
 /// no work fails at once. A working engine may take any time, and the head shows the client that it

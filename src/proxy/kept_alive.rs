@@ -12,7 +12,7 @@ use pingora_proxy::Session;
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::own_response::add_common_fields;
 use super::response::{add_request_fields, add_stream_fields, frame_open_end};
-use crate::api::{Operation, Work};
+use penstock_api::{Operation, Work};
 
 /// Returns whether the client may get the head before there is a response: only the head of a token
 /// stream is known.

@@ -17,11 +17,11 @@ use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::own_response::{OwnResponse, send, send_error};
 use super::target::Target;
-use crate::api::OllamaRoute;
-use crate::fleet::Health;
 use model_list::{list_models, one_model};
 use ollama_pages::{list_loaded, list_loaded_details, list_tags};
 use ollama_version::lowest_version;
+use penstock_api::OllamaRoute;
+use penstock_core::fleet::Health;
 
 /// The text that Ollama's clients look for at `/`.
 const ROOT_TEXT: &str = "Ollama is running";

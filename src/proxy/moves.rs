@@ -17,13 +17,13 @@ use super::context::{RequestContext, ScannedRequest};
 use super::decision::reserve_better;
 use super::reserved::Reserved;
 use super::response::Reply;
-use crate::api::Work;
-use crate::clock::now;
-use crate::fleet::InflightGuard;
-use crate::predict::Prediction;
-use crate::routing::rest_of_wait;
-use crate::units::to_micros;
 use crate::upstream::failure::Failure;
+use penstock_api::Work;
+use penstock_api::units::to_micros;
+use penstock_clock::now;
+use penstock_core::fleet::InflightGuard;
+use penstock_core::routing::rest_of_wait;
+use penstock_predict::Prediction;
 
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait
 /// that is worth a move.

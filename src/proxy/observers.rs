@@ -7,10 +7,10 @@ use std::time::Duration;
 use pingora_proxy::Session;
 
 use super::context::{RequestContext, RequestRecord};
-use crate::api::ErrorCode;
-use crate::clock::now;
-use crate::fleet::{BackendId, Outcome};
-use crate::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
+use penstock_api::ErrorCode;
+use penstock_clock::now;
+use penstock_core::fleet::{BackendId, Outcome};
+use penstock_core::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 
 /// All observers, in the order they are called.
 pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);

@@ -8,13 +8,13 @@ use super::attempt::{Attempt, AttemptEnd, Elsewhere};
 use super::context::RequestContext;
 use super::failure::{code_of, outcome_of, unreadable_outcome};
 use super::observers::Observers;
-use crate::api::{ErrorCode, Operation, Operations, Work};
-use crate::clock::now;
-use crate::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
-use crate::routing::{AttemptEnded, Generation};
-use crate::scan::Usage;
-use crate::units::{Timestamp, TokenCount};
 use crate::upstream::failure::{Failure, Refusal};
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{ErrorCode, Operation, Operations, Work};
+use penstock_clock::now;
+use penstock_core::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
+use penstock_core::routing::{AttemptEnded, Generation};
+use penstock_scan::Usage;
 
 /// The result of an attempt, as far as the backend is concerned.
 #[derive(Debug, Clone, Copy)]
@@ -243,5 +243,5 @@ pub(crate) fn retry_after(header: &ResponseHeader) -> Option<Duration> {
     }
     let date = httpdate::parse_http_date(value).ok()?;
     let since_1970 = date.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(since_1970.saturating_sub(Duration::from_secs(crate::clock::unix_seconds())))
+    Some(since_1970.saturating_sub(Duration::from_secs(penstock_clock::unix_seconds())))
 }

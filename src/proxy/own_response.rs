@@ -13,15 +13,15 @@ use super::failure::OwnError;
 use super::rate_limits::{add_rate_fields, settle_rate};
 use super::stream_error::{end_with_error, end_with_held};
 use super::target::Target;
-use crate::api::{Dialect, ErrorReport, error_body};
-use crate::config::Cors;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
-use crate::units::whole_seconds;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
-use crate::wire::content_coding::ACCEPTED;
+use penstock_api::content_coding::ACCEPTED;
+use penstock_api::units::whole_seconds;
+use penstock_api::{Dialect, ErrorReport, error_body};
+use penstock_config::Cors;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Proxy;
 use super::direct::passed_ids::identity_of;
-use crate::clock::now;
-use crate::fleet::BackendId;
-use crate::routing::KeptHome;
+use penstock_clock::now;
+use penstock_core::fleet::BackendId;
+use penstock_core::routing::KeptHome;
 
 /// The homes of sessions, and their backends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

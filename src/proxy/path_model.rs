@@ -1,8 +1,8 @@
 //! The model that a path names: `/v1/models/M:generateContent` of Gemini's API,
 //! `/openai/deployments/M/…` of Azure's.
 
-use crate::api::{is_same_model, percent_decode};
-use crate::fleet::Topology;
+use penstock_api::{is_same_model, percent_decode};
+use penstock_core::fleet::Topology;
 
 /// The segments behind which a model stands.
 const PARENTS: [&str; 3] = ["models", "deployments", "engines"];

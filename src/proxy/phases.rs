@@ -29,14 +29,14 @@ use super::rate_limits::{Estimate, limit_rate, settle_rate};
 use super::request_body::{admit_scanned, read_body, scan_body};
 use super::request_head::{Forwarded, read_head};
 use super::retry::serve;
-use crate::api::{Dialect, ErrorCode};
-use crate::clock::now;
 use crate::downstream::acceptor::Acceptor;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
-use crate::fleet::Requester;
+use penstock_api::{Dialect, ErrorCode};
+use penstock_clock::now;
+use penstock_core::fleet::Requester;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! The part of a client's limits that a request holds.
 
-use crate::admission::rate_limits::{Moment, RatePermit, RateStatus};
 use crate::shared_state::SharedPermit;
+use penstock_core::admission::rate_limits::{Moment, RatePermit, RateStatus};
 
 /// A request's part of its client's limits; empty without limits.
 #[derive(Debug, Default)]

@@ -11,15 +11,15 @@ use super::Proxy;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use super::rate_hold::RateHold;
-use crate::admission::rate_limits::{
+use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
+use penstock_api::{ErrorCode, Work};
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::rate_limits::{
     AddressKey, Caller, LimitKind, Moment, Quota, RatePermit, Refusal,
 };
-use crate::api::{ErrorCode, Work};
-use crate::clock::{now, unix_seconds};
-use crate::fleet::Outcome;
-use crate::routing::{EnsemblePlan, SplitPoint};
-use crate::scan::{RequestProfile, Usage};
-use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{EnsemblePlan, SplitPoint};
+use penstock_scan::{RequestProfile, Usage};
 
 const REQUESTS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),

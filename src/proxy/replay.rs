@@ -5,10 +5,10 @@
 use once_cell::sync::Lazy;
 
 use super::context::{RequestContext, ScannedRequest};
-use crate::mix::mix;
-use crate::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_chain};
-use crate::routing::ReplayFields;
-use crate::scoring::PrefixParams;
+use penstock_api::mix::mix;
+use penstock_core::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_chain};
+use penstock_core::routing::ReplayFields;
+use penstock_scoring::PrefixParams;
 
 static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 

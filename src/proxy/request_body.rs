@@ -13,17 +13,17 @@ use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
 use super::long_work::beside_the_loop;
-use crate::api::{Capabilities, ErrorCode, Operation, is_control_field};
-use crate::config::RequestUsage;
-use crate::dialect::has_svg;
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
-use crate::fleet::BackendSet;
-use crate::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
-use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
-use crate::wire::content_coding::ContentCoding;
+use penstock_api::content_coding::ContentCoding;
+use penstock_api::{Capabilities, ErrorCode, Operation, is_control_field};
+use penstock_config::RequestUsage;
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
+use penstock_dialect::has_svg;
+use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [

@@ -21,15 +21,15 @@ use super::own_response::{send_error, send_wrong_method};
 use super::target::Target;
 use super::twins::check_query;
 use super::unknown_path;
-use crate::api::{
-    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
-};
-use crate::config::{Compat, Config, Cors, FairnessId};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
-use crate::fleet::Owner;
-use crate::routing::Way;
 use crate::upstream::headers::{REQUEST_ID, is_key};
+use penstock_api::{
+    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
+};
+use penstock_config::{Compat, Config, Cors, FairnessId};
+use penstock_core::fleet::Owner;
+use penstock_core::routing::Way;
 use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;

@@ -1,7 +1,7 @@
 //! Decisions with the permits that go with them.
 
-use crate::fleet::InflightGuard;
-use crate::routing::{Capture, RoutingDecision, Trace};
+use penstock_core::fleet::InflightGuard;
+use penstock_core::routing::{Capture, RoutingDecision, Trace};
 
 /// The decision about a request, with its permit.
 pub(crate) struct Decided {

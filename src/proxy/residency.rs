@@ -14,10 +14,10 @@ use super::attempt::{Attempt, AttemptEnd, own_json};
 use super::broadcast::one_backend::{Refused, post};
 use super::context::{RequestContext, ScannedRequest};
 use super::response::record_backend;
-use crate::api::Operation;
-use crate::clock::unix_seconds;
-use crate::scan::ResidencyChange;
 use crate::upstream::failure::Failure;
+use penstock_api::Operation;
+use penstock_clock::unix_seconds;
+use penstock_scan::ResidencyChange;
 
 /// The requested change of a model that the attempt's backend keeps loaded by itself.
 pub(super) fn change_of(

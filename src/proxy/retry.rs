@@ -19,13 +19,13 @@ use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_aft
 use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::response::record_backend;
 use super::similar_model::with_similar_model;
-use crate::api::Dialect;
-use crate::clock::now;
-use crate::config::RetryUnanswered;
-use crate::fleet::{Outcome, Topology};
-use crate::routing::{RetrySafety, RouteError, RoutingDecision};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
+use penstock_api::Dialect;
+use penstock_clock::now;
+use penstock_config::RetryUnanswered;
+use penstock_core::fleet::{Outcome, Topology};
+use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::context_shift::{ShiftTerms, forbids_shift};
 use super::shift_state::ContextShift;
-use crate::api::Operation;
-use crate::dialect::Conversation;
-use crate::fleet::BackendSet;
-use crate::routing::audit::{DryRun, DryRunRequest};
-use crate::routing::{RandomSource, SplitPoint};
-use crate::scan::{ScanOptions, scan};
+use penstock_api::Operation;
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::audit::{DryRun, DryRunRequest};
+use penstock_core::routing::{RandomSource, SplitPoint};
+use penstock_dialect::Conversation;
+use penstock_scan::{ScanOptions, scan};
 
 /// Errors that say nothing about the length of a request.
 const OTHER_ERRORS: &[&str] =

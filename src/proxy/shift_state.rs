@@ -2,12 +2,12 @@
 
 use http::header::HeaderName;
 
-use crate::dialect::{ContextRefusal, room_in};
-use crate::fleet::{BackendId, BackendSet, ContextLimit, Serving};
-use crate::routing::RoutingDecision;
-use crate::scan::RequestProfile;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
+use penstock_core::fleet::{BackendId, BackendSet, ContextLimit, Serving};
+use penstock_core::routing::RoutingDecision;
+use penstock_dialect::{ContextRefusal, room_in};
+use penstock_scan::RequestProfile;
 
 /// In a response: the number of dropped messages. In a request: `off` for a conversation that is to
 /// be refused rather than shortened.

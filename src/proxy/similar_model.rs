@@ -4,9 +4,9 @@
 use super::auth;
 use super::context::RequestContext;
 use super::failure::OwnError;
-use crate::api::ErrorCode;
-use crate::config::nearest;
-use crate::fleet::Topology;
+use penstock_api::ErrorCode;
+use penstock_config::nearest;
+use penstock_core::fleet::Topology;
 
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 128;

@@ -8,9 +8,9 @@ use super::context::{RequestContext, Served};
 use super::failure::{OwnError, code_of_status};
 use super::observers::own_outcome;
 use super::rate_limits::settle_unserved;
-use crate::api::{ErrorCode, unstarted_error_event};
-use crate::dialect::convert_error_event;
 use crate::upstream::failure::HeldResponse;
+use penstock_api::{ErrorCode, unstarted_error_event};
+use penstock_dialect::convert_error_event;
 
 /// Ends the stream with an error of our own.
 pub(crate) async fn end_with_error(

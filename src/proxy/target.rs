@@ -2,9 +2,9 @@
 
 use http::{Method, Uri};
 
-use crate::api::{OllamaRoute, Operation, UsageCall, hex, query_value};
-use crate::config::Compat;
-use crate::routing::{Passthrough, Way};
+use penstock_api::{OllamaRoute, Operation, UsageCall, hex, query_value};
+use penstock_config::Compat;
+use penstock_core::routing::{Passthrough, Way};
 
 /// The part of a stored response that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

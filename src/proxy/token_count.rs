@@ -15,9 +15,9 @@ use super::broadcast::one_backend::{Refused, post};
 use super::context::{RequestContext, ScannedRequest};
 use super::conversion::NotConverted;
 use super::response::record_backend;
-use crate::api::Operation;
-use crate::dialect::{RequestTerms, convert_request};
 use crate::upstream::failure::Failure;
+use penstock_api::Operation;
+use penstock_dialect::{RequestTerms, convert_request};
 
 /// The operation by which the attempt's backend counts tokens, if the request wants just that.
 pub(super) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Option<Operation> {

@@ -12,9 +12,9 @@ use super::context::RequestContext;
 use super::failure::OwnError;
 use super::request_body::scan_error;
 use super::target::Target;
-use crate::api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
-use crate::routing::Way;
-use crate::scan::{
+use penstock_api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
+use penstock_core::routing::Way;
+use penstock_scan::{
     BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
 };
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use http::Method;
 
 use super::target::Target;
-use crate::config::Compat;
-use crate::routing::Passthrough;
+use penstock_config::Compat;
+use penstock_core::routing::Passthrough;
 
 /// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;

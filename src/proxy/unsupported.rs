@@ -3,8 +3,8 @@
 //! refusal goes to the client.
 
 use super::context::{RequestContext, ScannedRequest};
-use crate::api::{Capabilities, Operation};
-use crate::dialect::without;
+use penstock_api::{Capabilities, Operation};
+use penstock_dialect::without;
 
 /// The capabilities that may be removed from the request after a response with this status.
 pub(super) fn droppable(

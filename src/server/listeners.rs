@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use socket2::{Domain, Socket, Type};
 
-use crate::config::{Config, ListenAddress, Listener};
+use penstock_config::{Config, ListenAddress, Listener};
 
 /// Responses up to this size are sent in one write together with their head.
 const WRITE_BUFFER: usize = 2048;

@@ -17,8 +17,8 @@ use tokio_rustls::TlsConnector;
 
 use super::SharedAccount;
 use super::permit::Settlement;
-use crate::config::{RateLimits, Secret, SharedStateConfig};
-use crate::tls::ClientTls;
+use penstock_config::tls::ClientTls;
+use penstock_config::{RateLimits, Secret, SharedStateConfig};
 
 const ADMIT: &str = include_str!("admit.lua");
 const SETTLE: &str = include_str!("settle.lua");

@@ -14,8 +14,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::SharedState;
 use super::link::{Exchange, Link, LinkError};
-use crate::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
-use crate::routing::Generation;
+use penstock_core::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
+use penstock_core::routing::Generation;
 
 /// The time for which the report of a replica counts that is about to exit.
 const LAST_LEASE: Duration = Duration::from_secs(1);

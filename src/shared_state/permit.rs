@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::SharedState;
-use crate::config::RateLimits;
+use penstock_config::RateLimits;
 
 /// The end of a request, to be reported.
 #[derive(Debug, Clone)]

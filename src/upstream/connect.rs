@@ -17,10 +17,10 @@ use tokio_rustls::TlsConnector;
 use super::failure::ConnectError;
 use super::http2::Http2Connections;
 use super::shortage::Shortage;
-use crate::clock::now;
-use crate::fleet::Backend;
-use crate::tls::ClientTls;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::tls::ClientTls;
+use penstock_core::fleet::Backend;
 
 /// Opens connections to backends.
 pub(crate) struct Connector {
@@ -180,8 +180,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::config::{Config, Environment};
-    use crate::fleet::Fleet;
+    use penstock_config::{Config, Environment};
+    use penstock_core::fleet::Fleet;
 
     const PATIENCE: Duration = Duration::from_secs(2);
 

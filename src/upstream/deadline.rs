@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use crate::api::ErrorCode;
-use crate::clock::now;
-use crate::units::Timestamp;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
 
 /// When an attempt ends, and the error it ends with.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
 use super::shortage::Shortage;
-use crate::api::ErrorCode;
 use crate::wire::body_budget::BodyClaim;
+use penstock_api::ErrorCode;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use pingora::protocols::Stream;
 
 use super::failure::ConnectError;
-use crate::config::BackendConfig;
-use crate::fleet::Backend;
-use crate::units::to_micros;
+use penstock_api::units::to_micros;
+use penstock_config::BackendConfig;
+use penstock_core::fleet::Backend;
 use stream::Http2Stream;
 use usage::{ConnectionUsage, StreamPermit};
 

@@ -28,11 +28,11 @@ use super::connect::Connector;
 use super::connection::{Connection, READ_CHUNK};
 use super::failure::ConnectError;
 use super::shortage::Shortage;
-use crate::clock::now;
-use crate::config::LimitsConfig;
-use crate::config::MAX_BACKENDS;
-use crate::fleet::{Backend, BackendId, BackendState};
-use crate::units::{Timestamp, to_micros};
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
+use penstock_config::MAX_BACKENDS;
+use penstock_core::fleet::{Backend, BackendId, BackendState};
 
 /// The pause before the next attempt when this machine has run out of descriptors or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
@@ -257,8 +257,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::config::{Config, Environment};
-    use crate::fleet::Fleet;
+    use penstock_config::{Config, Environment};
+    use penstock_core::fleet::Fleet;
 
     #[tokio::test]
     async fn connection_to_an_old_address_or_in_use_until_now_is_not_reused() {

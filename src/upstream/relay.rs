@@ -10,11 +10,11 @@ use super::beginning::Beginning;
 use super::failure::ExchangeError;
 use super::http1::Exchange;
 use super::response_monitor::ResponseMonitor;
-use crate::api::ErrorCode;
-use crate::clock::now;
-use crate::config::TimeoutsConfig;
-use crate::units::Timestamp;
 use crate::wire::body_budget::BodyClaim;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::TimeoutsConfig;
 
 /// How the relay of a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

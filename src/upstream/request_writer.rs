@@ -10,9 +10,9 @@ use super::headers::{
     API_KEY, REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
 };
 use super::splice::{BodyParts, total_len};
-use crate::api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
-use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 use crate::wire::FORWARDED_FOR;
+use penstock_api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
+use penstock_config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
 /// A request as it goes out: its head, and the parts of its body.
 pub(crate) type RequestParts<'a> = [&'a [u8]; 6];

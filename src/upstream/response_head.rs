@@ -26,8 +26,8 @@ use smallvec::SmallVec;
 
 use self::fields::Facts;
 pub use self::fields::{BadResponse, Framing};
-use crate::api::StreamFraming;
-use crate::wire::content_coding::{CodingError, ContentCoding};
+use penstock_api::StreamFraming;
+use penstock_api::content_coding::{CodingError, ContentCoding};
 
 /// The most bytes of a response's head.
 const HEAD_LIMIT: usize = 64 * 1024;

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
 
-use crate::api::{Operation, StreamFraming};
-use crate::scan::{
+use penstock_api::units::Timestamp;
+use penstock_api::{Operation, StreamFraming};
+use penstock_scan::{
     EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
 };
-use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
 const TAIL: usize = 4096;

@@ -27,7 +27,7 @@ use super::connection::Connection;
 use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
 use super::http2::stream::Http2Stream;
 use super::shortage::Shortage;
-use crate::routing::RetrySafety;
+use penstock_core::routing::RetrySafety;
 
 /// The rule for each failure.
 pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
@@ -80,11 +80,11 @@ mod tests {
     use super::super::interrupt::{ClientWatch, Interrupts};
     use super::super::pool::ConnectionPool;
     use super::*;
-    use crate::api::ErrorCode;
-    use crate::clock::now;
-    use crate::config::{Config, Environment, LimitsConfig};
-    use crate::fleet::Fleet;
     use crate::upstream::deadline::Deadline;
+    use penstock_api::ErrorCode;
+    use penstock_clock::now;
+    use penstock_config::{Config, Environment, LimitsConfig};
+    use penstock_core::fleet::Fleet;
 
     struct Patient;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::clock::now;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
 
 /// At most one line in the log within this time: every request may meet the same shortage.
 const LOG_EVERY: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@
 
 use std::borrow::Cow;
 
-use crate::api::BodyFormat;
-use crate::scan::{ModelForm, RequestProfile};
-use crate::units::ByteSpan;
-use crate::wire::after;
+use penstock_api::BodyFormat;
+use penstock_api::slices::after;
+use penstock_api::units::ByteSpan;
+use penstock_scan::{ModelForm, RequestProfile};
 
 /// A body as it goes out: up to five slices, in order.
 pub type BodyParts<'a> = [&'a [u8]; 5];
@@ -113,8 +113,8 @@ pub fn total_len(parts: &BodyParts<'_>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Operation;
-    use crate::scan::{ScanOptions, scan};
+    use penstock_api::Operation;
+    use penstock_scan::{ScanOptions, scan};
 
     fn with_usage(body: &str, name: Option<&str>) -> String {
         let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();

@@ -8,7 +8,7 @@ use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, Sta
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
-use super::content_coding::ContentCoding;
+use penstock_api::content_coding::ContentCoding;
 
 /// The largest window of a zstd frame, as an exponent of two (RFC 9659 §3).
 const ZSTD_WINDOW_LOG: u32 = 23;

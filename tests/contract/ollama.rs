@@ -11,8 +11,8 @@ const ROWS: &[Row] = &[
         "a model's names with and without :latest, in any case, are one model on every engine",
         &[
             "deployment::names_with_and_without_latest_are_one_model",
-            "src/routing/tests/deployment.rs::names_of_one_model_share_its_backends_and_its_count",
-            "src/api/model_name.rs::default_tag_and_case_make_no_other_model",
+            "crates/core/src/routing/tests/deployment.rs::names_of_one_model_share_its_backends_and_its_count",
+            "crates/api/src/model_name.rs::default_tag_and_case_make_no_other_model",
         ],
     ),
     (
@@ -22,7 +22,7 @@ const ROWS: &[Row] = &[
             "deployment::requests_go_where_their_model_is_in_memory",
             "deployment::model_swaps_are_fewer_than_in_turn",
             "deployment::sleeping_and_unloaded_models_differ",
-            "src/routing/strategies/deployment.rs::resident_with_a_free_slot_wins_least_used_first",
+            "crates/core/src/routing/strategies/deployment.rs::resident_with_a_free_slot_wins_least_used_first",
         ],
     ),
     (
@@ -30,15 +30,15 @@ const ROWS: &[Row] = &[
         "equals share requests evenly at any level",
         &[
             "deployment::equals_share_requests_evenly",
-            "src/routing/strategies/deployment.rs::ties_rotate_at_any_level",
+            "crates/core/src/routing/strategies/deployment.rs::ties_rotate_at_any_level",
         ],
     ),
     (
         "O4",
         "where no backend has it in memory, the one with the least in flight over all models loads it",
         &[
-            "src/routing/strategies/deployment.rs::else_the_backend_with_the_least_in_flight_loads_it",
-            "src/routing/tests/deployment.rs::unused_backend_loads_the_model_before_one_whose_model_is_in_use",
+            "crates/core/src/routing/strategies/deployment.rs::else_the_backend_with_the_least_in_flight_loads_it",
+            "crates/core/src/routing/tests/deployment.rs::unused_backend_loads_the_model_before_one_whose_model_is_in_use",
         ],
     ),
     (
@@ -46,8 +46,8 @@ const ROWS: &[Row] = &[
         "where all are saturated, requests are refused or spill to the least used, as configured",
         &[
             "deployment::saturated_backends_are_exceeded_only_where_requests_spill",
-            "src/routing/tests/deployment.rs::saturated_model_is_refused_unless_it_may_spill",
-            "src/routing/strategies/deployment.rs::least_used_is_picked_where_all_are_saturated",
+            "crates/core/src/routing/tests/deployment.rs::saturated_model_is_refused_unless_it_may_spill",
+            "crates/core/src/routing/strategies/deployment.rs::least_used_is_picked_where_all_are_saturated",
         ],
     ),
     (
@@ -59,7 +59,7 @@ const ROWS: &[Row] = &[
         "O7",
         "parallel picks never exceed a limit while there is room elsewhere",
         &[
-            "src/routing/tests/deployment.rs::parallel_picks_use_every_slot_before_any_limit_is_exceeded",
+            "crates/core/src/routing/tests/deployment.rs::parallel_picks_use_every_slot_before_any_limit_is_exceeded",
             "deployment::limits_per_model_hold_under_parallel_requests",
         ],
     ),
@@ -67,8 +67,8 @@ const ROWS: &[Row] = &[
         "O8",
         "requests count per backend and model, with limits for both and defaults from the engine",
         &[
-            "src/routing/tests/deployment.rs::configured_limits_of_models_hold_for_every_strategy",
-            "src/routing/tests/deployment.rs::slots_that_an_engine_reports_bound_its_models",
+            "crates/core/src/routing/tests/deployment.rs::configured_limits_of_models_hold_for_every_strategy",
+            "crates/core/src/routing/tests/deployment.rs::slots_that_an_engine_reports_bound_its_models",
             "deployment::sleeping_and_unloaded_models_differ",
         ],
     ),
@@ -89,7 +89,7 @@ const ROWS: &[Row] = &[
             "ollama_management::copy_and_delete_go_to_those_that_have_the_model",
             "ollama_management::dead_backend_fails_no_list",
             "deployment::failing_query_changes_nothing_else",
-            "src/fleet/catalogue_request.rs::requests_before_a_probe_are_one",
+            "crates/core/src/fleet/catalogue_request.rs::requests_before_a_probe_are_one",
         ],
     ),
     (
@@ -155,7 +155,7 @@ const ROWS: &[Row] = &[
         "chat and generate without `stream` are streams",
         &[
             "ollama_api::streams_are_the_default_and_unbuffered",
-            "src/scan/tests/ollama.rs::chat_and_generate_stream_unless_the_client_says_no",
+            "crates/scan/src/tests/ollama.rs::chat_and_generate_stream_unless_the_client_says_no",
         ],
     ),
     (
@@ -201,7 +201,7 @@ const ROWS: &[Row] = &[
         "O26",
         "a name with the prefix is an ensemble in every dialect, on every engine; only the first prefix counts",
         &[
-            "src/routing/ensemble.rs::a_prefix_makes_an_ensemble_where_that_is_enabled",
+            "crates/core/src/routing/ensemble.rs::a_prefix_makes_an_ensemble_where_that_is_enabled",
             "ensembles::final_response_streams_in_every_dialect",
             "ensembles::ensembles_are_off_by_default",
         ],
@@ -213,7 +213,7 @@ const ROWS: &[Row] = &[
             "ensembles::calls_go_to_distinct_backends_and_become_one_response",
             "ensembles::one_backend_makes_all_calls_even_one_at_a_time",
             "ensembles::calls_are_spans_of_one_trace_with_a_decision_each",
-            "src/routing/ensemble.rs::members_take_turns_and_criticize_each_other",
+            "crates/core/src/routing/ensemble.rs::members_take_turns_and_criticize_each_other",
         ],
     ),
     (
@@ -224,14 +224,14 @@ const ROWS: &[Row] = &[
             "ensembles::prompts_come_from_files",
             "ensembles::bad_prompts_are_errors_of_the_configuration",
             "ensembles::requests_that_cannot_be_ensembles_are_refused",
-            "src/dialect/ensemble/tests.rs::the_query_is_the_last_text_of_the_user",
+            "crates/dialect/src/ensemble/tests.rs::the_query_is_the_last_text_of_the_user",
         ],
     ),
     (
         "O29",
         "as many backends as there are, streamed; one failure fails nothing, all tokens count, cancel stops all",
         &[
-            "src/dialect/ensemble/tests.rs::responses_of_every_api_are_read_as_text",
+            "crates/dialect/src/ensemble/tests.rs::responses_of_every_api_are_read_as_text",
             "ensembles::final_response_streams_in_every_dialect",
             "ensembles::failed_calls_are_left_out",
             "ensembles::slow_draft_is_left_out",
@@ -276,7 +276,7 @@ const ROWS: &[Row] = &[
             "token_ledger::thousand_mixed_requests_are_counted_exactly",
             "token_ledger::cancelled_stream_counts_what_was_seen",
             "src/observe/ledger/tests.rs::only_what_a_model_computed_for_a_client_is_counted",
-            "src/scan/usage.rs::each_dialect_names_its_counts",
+            "crates/scan/src/usage.rs::each_dialect_names_its_counts",
         ],
     ),
     (
@@ -333,7 +333,7 @@ const ROWS: &[Row] = &[
         "O33",
         "refusals of every engine are read, as fields or in prose, and trigger a shift in every dialect",
         &[
-            "src/dialect/context_shift/tests.rs::refusals_of_engines_are_read",
+            "crates/dialect/src/context_shift/tests.rs::refusals_of_engines_are_read",
             "context_shift::refused_conversation_is_shortened_in_every_dialect",
             "tests/e2e/cases/context.py::case_context_shift",
         ],
@@ -342,7 +342,7 @@ const ROWS: &[Row] = &[
         "O34",
         "the target is three quarters of the context, by what the engine counted",
         &[
-            "src/dialect/context_shift/tests.rs::room_leaves_a_quarter_or_what_the_response_needs",
+            "crates/dialect/src/context_shift/tests.rs::room_leaves_a_quarter_or_what_the_response_needs",
             "context_shift::refused_conversation_is_shortened_in_every_dialect",
             "context_shift::declared_context_shortens_before_an_engine_refuses",
         ],
@@ -351,9 +351,9 @@ const ROWS: &[Row] = &[
         "O35",
         "the oldest messages go, systems and the last message of the user stay where they are",
         &[
-            "src/dialect/context_shift/tests.rs::shifted_conversations_hold_together",
-            "src/dialect/context_shift/tests.rs::no_more_is_dropped_than_the_target_needs",
-            "src/dialect/context_shift/tests.rs::long_agent_loops_lose_their_oldest_rounds",
+            "crates/dialect/src/context_shift/tests.rs::shifted_conversations_hold_together",
+            "crates/dialect/src/context_shift/tests.rs::no_more_is_dropped_than_the_target_needs",
+            "crates/dialect/src/context_shift/tests.rs::long_agent_loops_lose_their_oldest_rounds",
         ],
     ),
     (
@@ -368,14 +368,14 @@ const ROWS: &[Row] = &[
             "context_shift::refused_conversation_is_shortened_in_every_dialect",
             "context_shift::declared_context_shortens_before_an_engine_refuses",
             "context_shift::context_is_learned_from_a_response_that_fills_it",
-            "src/fleet/learned_context.rs::short_contexts_are_known_until_the_engine_restarts",
+            "crates/core/src/fleet/learned_context.rs::short_contexts_are_known_until_the_engine_restarts",
         ],
     ),
     (
         "O38",
         "a shift is scaled by ratio, keeps calls with results, is deterministic, marked, and off by default",
         &[
-            "src/dialect/context_shift/tests.rs::shifted_conversations_hold_together",
+            "crates/dialect/src/context_shift/tests.rs::shifted_conversations_hold_together",
             "context_shift::refusals_pass_where_nothing_allows_a_shift",
             "context_shift::key_and_request_decide_before_the_model",
             "context_shift::backend_with_room_comes_first",
@@ -406,7 +406,7 @@ const ROWS: &[Row] = &[
             "rate_limits::requests_over_the_limit_get_429_in_every_dialect",
             "rate_limits::addresses_are_limited_each",
             "rate_limits::concurrent_clients_never_pass_more_than_the_limit",
-            "src/admission/rate_limits/tests.rs::threads_never_get_more_than_the_limit",
+            "crates/core/src/admission/rate_limits/tests.rs::threads_never_get_more_than_the_limit",
         ],
     ),
 ];

@@ -9,8 +9,8 @@ const ROWS: &[Row] = &[
         "N1",
         "an image part needs vision",
         &[
-            "src/scan/tests/rules.rs::an_image_part_needs_vision_wherever_it_stands",
-            "src/scan/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
+            "crates/scan/src/tests/rules.rs::an_image_part_needs_vision_wherever_it_stands",
+            "crates/scan/src/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
             "capability_routing::each_capability_selects_a_backend_that_has_it",
         ],
     ),
@@ -18,7 +18,7 @@ const ROWS: &[Row] = &[
         "N2",
         "text needs no vision",
         &[
-            "src/scan/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
+            "crates/scan/src/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
             "capability_routing::plain_request_may_use_any_backend",
         ],
     ),
@@ -26,7 +26,7 @@ const ROWS: &[Row] = &[
         "N3",
         "tokens are estimated from the text, images add none",
         &[
-            "src/scan/tests/rules.rs::text_is_counted_decoded_and_as_a_whole",
+            "crates/scan/src/tests/rules.rs::text_is_counted_decoded_and_as_a_whole",
             "capability_routing::long_prompt_selects_a_long_context",
         ],
     ),
@@ -34,51 +34,53 @@ const ROWS: &[Row] = &[
         "N4",
         "no messages are no tokens and no filter",
         &[
-            "src/scan/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
-            "src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits",
+            "crates/scan/src/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree",
+            "crates/core/src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits",
         ],
     ),
     (
         "N5",
         "text beside an image is counted",
-        &["src/scan/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree"],
+        &["crates/scan/src/tests/oracle.rs::facts_agree_with_a_walk_over_the_tree"],
     ),
     (
         "N6",
         "tools are needed when the field is there",
-        &["src/scan/tests/rules.rs::tools_count_also_when_the_list_is_empty_but_not_when_null"],
+        &[
+            "crates/scan/src/tests/rules.rs::tools_count_also_when_the_list_is_empty_but_not_when_null",
+        ],
     ),
     (
         "N7",
         "without tools every backend stays a candidate",
         &[
-            "src/scan/tests/rules.rs::the_facts_of_a_usual_request_are_found",
+            "crates/scan/src/tests/rules.rs::the_facts_of_a_usual_request_are_found",
             "capability_routing::plain_request_may_use_any_backend",
         ],
     ),
     (
         "N8",
         "JSON formats need JSON mode",
-        &["src/scan/tests/rules.rs::json_formats_need_json_mode"],
+        &["crates/scan/src/tests/rules.rs::json_formats_need_json_mode"],
     ),
     (
         "N9",
         "streaming is a hint",
         &[
-            "src/scan/tests/rules.rs::only_true_is_a_stream",
-            "src/routing/tests/strategies.rs::streams_and_whole_responses_are_scored_by_separate_latencies",
+            "crates/scan/src/tests/rules.rs::only_true_is_a_stream",
+            "crates/core/src/routing/tests/strategies.rs::streams_and_whole_responses_are_scored_by_separate_latencies",
         ],
     ),
     (
         "N10",
         "parts without a known type need nothing",
-        &["src/scan/tests/rules.rs::parts_without_a_known_type_need_and_count_nothing"],
+        &["crates/scan/src/tests/rules.rs::parts_without_a_known_type_need_and_count_nothing"],
     ),
     (
         "N11",
         "requirements have six fields",
         &[
-            "src/scan/tests/rules.rs::the_facts_of_a_usual_request_are_found",
+            "crates/scan/src/tests/rules.rs::the_facts_of_a_usual_request_are_found",
             "explain::explain_prints_requirements_and_decisions",
         ],
     ),
@@ -100,30 +102,34 @@ const ROWS: &[Row] = &[
         "N14",
         "analysis and decision are one pass each",
         &[
-            "src/routing/tests/duration.rs::scan_takes_one_pass_over_messages",
-            "src/routing/tests/duration.rs::decision_takes_one_pass_over_backends",
+            "crates/core/src/routing/tests/duration.rs::scan_takes_one_pass_over_messages",
+            "crates/core/src/routing/tests/duration.rs::decision_takes_one_pass_over_backends",
         ],
     ),
     (
         "N15",
         "analysis takes less than 0.5 ms at P95",
-        &["src/routing/tests/strategies.rs::analysis_and_decision_take_less_than_two_milliseconds"],
+        &[
+            "crates/core/src/routing/tests/strategies.rs::analysis_and_decision_take_less_than_two_milliseconds",
+        ],
     ),
     (
         "N16",
         "the estimate is within 25 % of the real count",
-        &["src/scan/tests/estimate.rs::auto_is_within_a_quarter_for_every_kind_of_text"],
+        &["crates/scan/src/tests/estimate.rs::auto_is_within_a_quarter_for_every_kind_of_text"],
     ),
     (
         "N17",
         "candidates serve exactly the model",
-        &["src/routing/tests/filtering.rs::only_backends_with_the_exact_model_are_candidates"],
+        &[
+            "crates/core/src/routing/tests/filtering.rs::only_backends_with_the_exact_model_are_candidates",
+        ],
     ),
     (
         "N18",
         "only healthy backends take requests",
         &[
-            "src/routing/tests/filtering.rs::only_healthy_backends_take_requests",
+            "crates/core/src/routing/tests/filtering.rs::only_healthy_backends_take_requests",
             "health_and_circuit_breaker::backend_is_unused_before_its_first_check",
         ],
     ),
@@ -131,25 +137,25 @@ const ROWS: &[Row] = &[
         "N19",
         "each capability that the model lacks removes the backend",
         &[
-            "src/routing/tests/filtering.rs::incapable_backends_receive_no_request",
+            "crates/core/src/routing/tests/filtering.rs::incapable_backends_receive_no_request",
             "capability_routing::each_capability_selects_a_backend_that_has_it",
         ],
     ),
     (
         "N20",
         "a prompt equal to the context fits",
-        &["src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits"],
+        &["crates/core/src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits"],
     ),
     (
         "N21",
         "an incapable backend never receives the request, fallback and retry included",
-        &["src/routing/tests/filtering.rs::incapable_backends_receive_no_request"],
+        &["crates/core/src/routing/tests/filtering.rs::incapable_backends_receive_no_request"],
     ),
     (
         "N22",
         "a plain request may use any backend",
         &[
-            "src/routing/tests/filtering.rs::plain_requests_go_anywhere",
+            "crates/core/src/routing/tests/filtering.rs::plain_requests_go_anywhere",
             "capability_routing::plain_request_may_use_any_backend",
         ],
     ),
@@ -157,44 +163,44 @@ const ROWS: &[Row] = &[
         "N23",
         "a prompt longer than every context has no candidate",
         &[
-            "src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits",
-            "src/routing/tests/errors.rs::too_long_prompt_has_a_separate_error_code",
+            "crates/core/src/routing/tests/filtering.rs::a_prompt_that_just_fits_fits",
+            "crates/core/src/routing/tests/errors.rs::too_long_prompt_has_a_separate_error_code",
         ],
     ),
     (
         "N24",
         "capabilities belong to a backend and a model",
         &[
-            "src/routing/tests/filtering.rs::capabilities_are_per_model_and_backend",
-            "src/fleet/tests.rs::declared_facts_win_over_discovered_ones",
+            "crates/core/src/routing/tests/filtering.rs::capabilities_are_per_model_and_backend",
+            "crates/core/src/fleet/tests.rs::declared_facts_win_over_discovered_ones",
         ],
     ),
     (
         "N25",
         "an alias is replaced by its target",
         &[
-            "src/routing/tests/fallbacks.rs::an_alias_is_its_target",
+            "crates/core/src/routing/tests/fallbacks.rs::an_alias_is_its_target",
             "aliases_and_fallbacks::alias_rewrites_only_the_model_value",
         ],
     ),
     (
         "N26",
         "aliases are followed three hops",
-        &["src/routing/resolve.rs::aliases_are_followed_three_hops"],
+        &["crates/core/src/routing/resolve.rs::aliases_are_followed_three_hops"],
     ),
     (
         "N27",
         "alias cycles are detected and hang nothing",
         &[
-            "src/config/tests/rules.rs::alias_cycles_are_printed",
-            "src/routing/resolve.rs::resolution_ends_for_any_aliases",
+            "crates/config/src/tests/rules.rs::alias_cycles_are_printed",
+            "crates/core/src/routing/resolve.rs::resolution_ends_for_any_aliases",
         ],
     ),
     (
         "N28",
         "an alias without a backend is a 404 that names both",
         &[
-            "src/routing/tests/errors.rs::dead_alias_names_itself_and_its_target",
+            "crates/core/src/routing/tests/errors.rs::dead_alias_names_itself_and_its_target",
             "aliases_and_fallbacks::unserved_alias_error_names_alias_and_target",
         ],
     ),
@@ -202,16 +208,16 @@ const ROWS: &[Row] = &[
         "N29",
         "the fallbacks of an alias's target are tried",
         &[
-            "src/routing/tests/fallbacks.rs::a_chain_is_found_under_the_target_or_back_along_the_alias",
+            "crates/core/src/routing/tests/fallbacks.rs::a_chain_is_found_under_the_target_or_back_along_the_alias",
         ],
     ),
     (
         "N30",
         "fallbacks are tried in order with the same filters",
         &[
-            "src/routing/tests/fallbacks.rs::fallbacks_are_tried_in_their_order",
-            "src/routing/tests/fallbacks.rs::a_missing_model_falls_back_too",
-            "src/routing/tests/fallbacks.rs::missing_capability_falls_back_before_it_is_refused",
+            "crates/core/src/routing/tests/fallbacks.rs::fallbacks_are_tried_in_their_order",
+            "crates/core/src/routing/tests/fallbacks.rs::a_missing_model_falls_back_too",
+            "crates/core/src/routing/tests/fallbacks.rs::missing_capability_falls_back_before_it_is_refused",
         ],
     ),
     (
@@ -231,16 +237,16 @@ const ROWS: &[Row] = &[
         "N33",
         "an empty chain is none, and chains do not chain",
         &[
-            "src/routing/tests/fallbacks.rs::an_empty_chain_is_no_chain",
-            "src/routing/tests/fallbacks.rs::fallbacks_do_not_chain",
+            "crates/core/src/routing/tests/fallbacks.rs::an_empty_chain_is_no_chain",
+            "crates/core/src/routing/tests/fallbacks.rs::fallbacks_do_not_chain",
         ],
     ),
     (
         "N34",
         "four strategies; an unknown one is smart",
         &[
-            "src/config/tests/rules.rs::unknown_strategy_becomes_smart_with_a_warning",
-            "src/config/tests/loading.rs::defaults_match_the_design",
+            "crates/config/src/tests/rules.rs::unknown_strategy_becomes_smart_with_a_warning",
+            "crates/config/src/tests/loading.rs::defaults_match_the_design",
             "strategies::unknown_strategy_falls_back_to_smart_with_a_warning",
         ],
     ),
@@ -248,62 +254,68 @@ const ROWS: &[Row] = &[
         "N35",
         "the score follows its formula",
         &[
-            "src/routing/strategies/smart.rs::formula_gives_the_documented_values",
-            "src/routing/strategies/smart.rs::scores_stay_in_range",
+            "crates/core/src/routing/strategies/smart.rs::formula_gives_the_documented_values",
+            "crates/core/src/routing/strategies/smart.rs::scores_stay_in_range",
         ],
     ),
     (
         "N36",
         "weights sum to 100 and are 50, 30, 20 by default",
         &[
-            "src/config/tests/rules.rs::weights_must_sum_to_100",
-            "src/config/tests/loading.rs::defaults_match_the_design",
-            "src/routing/tests/strategies.rs::weights_decide_what_counts",
+            "crates/config/src/tests/rules.rs::weights_must_sum_to_100",
+            "crates/config/src/tests/loading.rs::defaults_match_the_design",
+            "crates/core/src/routing/tests/strategies.rs::weights_decide_what_counts",
         ],
     ),
     (
         "N37",
         "the highest score wins, of equals the first",
         &[
-            "src/routing/tests/strategies.rs::smart_is_brute_force",
-            "src/routing/tests/strategies.rs::equal_scores_go_to_the_first_candidate",
+            "crates/core/src/routing/tests/strategies.rs::smart_is_brute_force",
+            "crates/core/src/routing/tests/strategies.rs::equal_scores_go_to_the_first_candidate",
         ],
     ),
     (
         "N38",
         "priority and load are clamped; no latency is 0 ms",
         &[
-            "src/routing/strategies/smart.rs::formula_gives_the_documented_values",
-            "src/routing/tests/strategies.rs::smart_is_brute_force",
+            "crates/core/src/routing/strategies/smart.rs::formula_gives_the_documented_values",
+            "crates/core/src/routing/tests/strategies.rs::smart_is_brute_force",
         ],
     ),
     (
         "N39",
         "fewer in flight and less latency score higher",
-        &["src/routing/tests/strategies.rs::fewer_in_flight_and_less_latency_score_higher"],
+        &[
+            "crates/core/src/routing/tests/strategies.rs::fewer_in_flight_and_less_latency_score_higher",
+        ],
     ),
     (
         "N40",
         "rotation is even",
         &[
-            "src/routing/tests/strategies.rs::six_requests_rotate_evenly_over_three_backends",
-            "src/routing/tests/strategies.rs::rotation_is_even_beside_other_models",
+            "crates/core/src/routing/tests/strategies.rs::six_requests_rotate_evenly_over_three_backends",
+            "crates/core/src/routing/tests/strategies.rs::rotation_is_even_beside_other_models",
         ],
     ),
     (
         "N41",
         "priority_only takes the lowest number",
         &[
-            "src/routing/tests/strategies.rs::priority_only_takes_the_lowest_then_the_idlest_then_rotates",
+            "crates/core/src/routing/tests/strategies.rs::priority_only_takes_the_lowest_then_the_idlest_then_rotates",
             "strategies::priority_only_picks_the_lowest_number",
         ],
     ),
-    ("N42", "random is fair", &["src/routing/tests/strategies.rs::random_picks_are_fair"]),
+    (
+        "N42",
+        "random is fair",
+        &["crates/core/src/routing/tests/strategies.rs::random_picks_are_fair"],
+    ),
     (
         "N43",
         "a model that no backend serves is a 404",
         &[
-            "src/routing/tests/errors.rs::unserved_model_is_not_found",
+            "crates/core/src/routing/tests/errors.rs::unserved_model_is_not_found",
             "model_routing::unserved_model_is_a_404",
         ],
     ),
@@ -311,7 +323,7 @@ const ROWS: &[Row] = &[
         "N44",
         "a model without a healthy backend is a 503",
         &[
-            "src/routing/tests/errors.rs::served_model_without_a_healthy_backend_is_unavailable",
+            "crates/core/src/routing/tests/errors.rs::served_model_without_a_healthy_backend_is_unavailable",
             "model_routing::no_healthy_backend_is_a_503",
         ],
     ),
@@ -319,8 +331,8 @@ const ROWS: &[Row] = &[
         "N45",
         "missing capabilities are a 400 that lists all",
         &[
-            "src/routing/tests/errors.rs::missing_capabilities_are_all_listed",
-            "src/routing/tests/errors.rs::capability_mismatch_lists_all_that_some_candidate_lacks",
+            "crates/core/src/routing/tests/errors.rs::missing_capabilities_are_all_listed",
+            "crates/core/src/routing/tests/errors.rs::capability_mismatch_lists_all_that_some_candidate_lacks",
             "capability_routing::capability_mismatch_lists_what_is_missing",
         ],
     ),
@@ -333,7 +345,7 @@ const ROWS: &[Row] = &[
         "N47",
         "an empty model name is a 400",
         &[
-            "src/scan/tests/rules.rs::a_missing_model_is_seen_and_an_empty_one_refused",
+            "crates/scan/src/tests/rules.rs::a_missing_model_is_seen_and_an_empty_one_refused",
             "request_validation::wrong_types_get_400_with_the_field",
         ],
     ),
@@ -341,28 +353,28 @@ const ROWS: &[Row] = &[
         "N48",
         "every failure has a message",
         &[
-            "src/api/errors.rs::table_has_a_row_per_code_in_order",
-            "src/api/dialect.rs::error_bodies_follow_the_dialect",
+            "crates/api/src/errors.rs::table_has_a_row_per_code_in_order",
+            "crates/api/src/dialect.rs::error_bodies_follow_the_dialect",
         ],
     ),
     (
         "N49",
         "routing keys, and variables that override them",
         &[
-            "src/config/tests/loading.rs::every_kind_of_value_is_read",
-            "src/config/tests/loading.rs::variables_override_the_file",
-            "src/config/tests/loading.rs::defaults_match_the_design",
+            "crates/config/src/tests/loading.rs::every_kind_of_value_is_read",
+            "crates/config/src/tests/loading.rs::variables_override_the_file",
+            "crates/config/src/tests/loading.rs::defaults_match_the_design",
         ],
     ),
     (
         "N50",
         "a decision takes less than 1 ms, 2 ms at most, under load",
-        &["src/routing/tests/live_fleet.rs::decision_is_fast_beside_others"],
+        &["crates/core/src/routing/tests/live_fleet.rs::decision_is_fast_beside_others"],
     ),
     (
         "N51",
         "aliases and chains are small",
-        &["src/routing/tests/allocations.rs::aliases_and_chains_are_small"],
+        &["crates/core/src/routing/tests/allocations.rs::aliases_and_chains_are_small"],
     ),
     (
         "N52",
@@ -370,15 +382,15 @@ const ROWS: &[Row] = &[
         &[
             "tests/architecture.rs::decisions_take_no_lock_but_the_index",
             "tests/architecture.rs::pure_folders_name_no_io_and_no_clock",
-            "src/routing/tests/allocations.rs::decisions_allocate_nothing",
+            "crates/core/src/routing/tests/allocations.rs::decisions_allocate_nothing",
         ],
     ),
     (
         "N53",
         "changes of the fleet show in the next decision",
         &[
-            "src/routing/tests/live_fleet.rs::every_decision_is_a_candidate_of_its_snapshot",
-            "src/routing/tests/live_fleet.rs::parallel_picks_never_exceed_a_limit",
+            "crates/core/src/routing/tests/live_fleet.rs::every_decision_is_a_candidate_of_its_snapshot",
+            "crates/core/src/routing/tests/live_fleet.rs::parallel_picks_never_exceed_a_limit",
             "discovery::requests_succeed_while_model_lists_change",
         ],
     ),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, request, streaming_chat};

@@ -39,7 +39,7 @@ fn get_as(penstock: &Penstock, host: &str, extra: &str) -> u16 {
     client.read_response().unwrap().status
 }
 
-fn one() -> (penstock::mock::MockEngine, Penstock) {
+fn one() -> (penstock_mock::MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
     (engine, penstock)

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{self, chat};

@@ -1,8 +1,8 @@
 //! What penstock reads is what the engine reads: a field that it decides by, written in another spelling or in a
 //! second place, is refused on every path that ends at an engine, whatever the key may use.
 
-use penstock::api::{BodyFormat, OPERATIONS};
-use penstock::mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_api::{BodyFormat, OPERATIONS};
+use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{Response, request};

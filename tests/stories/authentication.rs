@@ -1,7 +1,7 @@
 //! API keys, each for some models: clients without one are refused, backends get their own credentials,
 //! and no key appears in logs, metrics or responses.
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::block_on;

@@ -1,8 +1,8 @@
 //! A user sends an image, tools, a wish for JSON or a long prompt, and only backends that can serve
 //! it are used; without one, the error lists what is missing.
 
-use penstock::api::Capabilities;
-use penstock::mock::{EngineSpec, MockEngine};
+use penstock_api::Capabilities;
+use penstock_mock::{EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::chat;

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use penstock::mock::{Cut, Fault, MockEngine, Pace, Received};
-use penstock::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_mock::{Cut, Fault, MockEngine, Pace, Received};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! An OpenAI client behind penstock gets each response from a backend that can give it, unchanged.
 
-use penstock::mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::json;
 
 use crate::support::block_on;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use penstock::clock::now;
-use penstock::mock::{Fault, Gate, Pace};
+use penstock_clock::now;
+use penstock_mock::{Fault, Gate, Pace};
 use serde_json::{Value, json};
 
 use crate::support::block_on;

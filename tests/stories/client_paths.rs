@@ -1,8 +1,8 @@
 //! Clients of every kind (SDKs with and without `/v1` in their base URL, rerankers, token counters,
 //! editors) find the path they call, and reach an engine that serves it.
 
-use penstock::api::{BodyFormat, OPERATIONS};
-use penstock::mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_api::{BodyFormat, OPERATIONS};
+use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response, get, post};
@@ -138,7 +138,7 @@ fn models_are_listed_without_v1() {
 }
 
 fn prompts_too_long_to_run_can_be_counted() {
-    let all = penstock::api::Capabilities::ALL;
+    let all = penstock_api::Capabilities::ALL;
     let small = start(EngineSpec::new("small", [model("m", 100, all)]));
     let items = backend(&small, "models: [{ id: m, context_length: 20 }]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));

@@ -1,7 +1,7 @@
 //! Conversations that no engine has room for: where their model or key allows it, they lose their oldest
 //! messages instead of being refused; never where a backend has room, and never more than is needed.
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response};

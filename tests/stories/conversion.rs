@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Cut, Fault, Pace};
+use penstock_mock::{Cut, Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response};
@@ -422,7 +422,7 @@ fn failover_converts_for_each_backend() {
         let response = fleet.penstock.post("/api/chat", &OLLAMA_CHAT.body(stream));
         assert_eq!(response.status, 200, "{}", response.text());
         assert!(OLLAMA_CHAT.text(&response).starts_with("c serving m"), "{}", response.text());
-        let last = |engine: &penstock::mock::MockEngine| engine.received().pop().unwrap();
+        let last = |engine: &penstock_mock::MockEngine| engine.received().pop().unwrap();
         let (first, native, third) = (last(fleet.a()), last(fleet.b()), last(fleet.c()));
         assert_eq!((native.path(), first.path()), ("/api/chat", CHAT.path));
         assert_eq!(last_body(fleet.b()), OLLAMA_CHAT.body(stream).to_string().into_bytes());

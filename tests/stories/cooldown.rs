@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Cut, Fault, Gate};
+use penstock_mock::{Cut, Fault, Gate};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, streaming_chat, timed};

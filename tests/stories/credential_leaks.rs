@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 
-use penstock::mock::{Cut, Fault};
+use penstock_mock::{Cut, Fault};
 use serde_json::json;
 
 use crate::support::block_on;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Pace};
+use penstock_mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat};

@@ -1,7 +1,7 @@
 //! A client that names no model gets the fleet's only one, the operator's default, or the model that
 //! serves the operation; the backend gets its name.
 
-use penstock::mock::{EngineModel, EngineSpec, Flavour};
+use penstock_mock::{EngineModel, EngineSpec, Flavour};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, post};

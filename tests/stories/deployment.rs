@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, Response, chat, streaming_chat};

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use penstock::api::Capabilities;
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
+use penstock_api::Capabilities;
+use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};

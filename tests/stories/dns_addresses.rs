@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{chat, request, streaming_chat};

@@ -1,7 +1,7 @@
 //! `penstock doctor`, before a start and on a running instance, reports each problem, its place,
 //! and what to do about it.
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
 use serde_json::Value;
 
 use crate::support::command::{Ran, file, run};

@@ -9,10 +9,10 @@ mod simulation;
 
 use std::collections::BTreeSet;
 
-use penstock::api::ERROR_CODES;
-use penstock::config::{Strategy, json_schema, known_variables};
 use penstock::observe::metrics::metric_rows;
-use penstock::scoring::SCORERS;
+use penstock_api::ERROR_CODES;
+use penstock_config::{Strategy, json_schema, known_variables};
+use penstock_scoring::SCORERS;
 use serde_json::Value;
 
 use crate::support::collect_keys;

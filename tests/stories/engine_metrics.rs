@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 use serde_json::{Value, json};
 
 use crate::support::client::streaming_chat;

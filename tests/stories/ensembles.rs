@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use penstock::mock::{Fault, Gate, MockEngine, Received};
+use penstock_mock::{Fault, Gate, MockEngine, Received};
 use serde_json::{Value, json};
 
 use crate::support::block_on;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 use serde_json::json;
 
 use crate::support::client::{Client, Response, chat};
@@ -344,7 +344,7 @@ fn breaker_transitions_are_logged_and_counted() {
     assert!(fleet.penstock.log().contains("circuit breaker closed"));
 }
 
-fn rate_limited(model: &str, engines: &[penstock::mock::MockEngine]) {
+fn rate_limited(model: &str, engines: &[penstock_mock::MockEngine]) {
     for engine in engines {
         let text = format!("\"model\":\"{model}\"");
         engine.fail_on(&text, Fault::status_with_retry(429, "5"));

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use penstock::mock::{Counters, Fault, Pace};
+use penstock_mock::{Counters, Fault, Pace};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
@@ -208,7 +208,7 @@ fn cooldown_stays_within_configured_bounds() {
 
 fn response_to_older_request_does_not_end_cooldown() {
     let fleet = Fleet::start(2, Setup::default());
-    let gate = penstock::mock::Gate::new();
+    let gate = penstock_mock::Gate::new();
     fleet.a().script([Fault::Gate(gate.clone()), Fault::status_with_retry(429, "30")]);
     let mut older = fleet.begin(&chat("m", "hello"));
     block_on(gate.reached_by(1));

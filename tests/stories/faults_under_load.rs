@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::mock::{Cut, Fault};
+use penstock_mock::{Cut, Fault};
 use serde_json::Value;
 
 use crate::support::client::{Client, Response, chat, streaming_chat};

@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 
 use crate::support::client::{Client, streaming_chat};
 use crate::support::engines::{backend, engine, start};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Response, streaming_chat};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, get, request, streaming_chat};
@@ -474,7 +474,7 @@ fn half_open_probe_slot_is_always_freed() {
         Fault::CloseAfterRequest,
         Fault::Garbage,
         Fault::HangBeforeHead,
-        Fault::CutStream { after_events: 3, how: penstock::mock::Cut::Reset },
+        Fault::CutStream { after_events: 3, how: penstock_mock::Cut::Reset },
         Fault::HangMidStream { after_events: 3 },
     ];
     for fault in outcomes {

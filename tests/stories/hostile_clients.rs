@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use penstock::mock::{Fault, Gate, Pace};
+use penstock_mock::{Fault, Gate, Pace};
 use serde_json::json;
 use socket2::{Domain, SockRef, Socket, Type};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use h2::Reason;
-use penstock::mock::Pace;
+use penstock_mock::Pace;
 
 use crate::support::certificates::{Authority, Secured, secure};
 use crate::support::client::{self, chat};

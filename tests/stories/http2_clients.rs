@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use h2::Reason;
-use penstock::mock::{Cut, Fault, Pace};
+use penstock_mock::{Cut, Fault, Pace};
 use serde_json::json;
 
 use crate::support::client::{chat, streaming_chat};

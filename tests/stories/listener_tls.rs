@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock::mock::Pace;
+use penstock_mock::Pace;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::json;

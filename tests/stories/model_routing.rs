@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::api::{BodyFormat, OPERATIONS};
-use penstock::mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_api::{BodyFormat, OPERATIONS};
+use penstock_mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat, request};

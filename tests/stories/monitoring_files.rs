@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use penstock::api::ERROR_CODES;
 use penstock::observe::metrics::{MetricKind, MetricRow, metric_rows};
+use penstock_api::ERROR_CODES;
 use serde_json::Value;
 
 use crate::support::eventually;

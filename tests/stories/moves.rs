@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Pace};
+use penstock_mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{streaming_chat, timed};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Cut, Fault, MockEngine, Pace};
+use penstock_mock::{Cut, Fault, MockEngine, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat, request, streaming_chat};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Cut, EngineModel, EngineSpec, Fault, Flavour, Pace};
+use penstock_mock::{Cut, EngineModel, EngineSpec, Fault, Flavour, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response};
@@ -215,10 +215,10 @@ fn images_and_tools_choose_a_capable_backend() {
         start(EngineSpec { flavour, ..EngineSpec::new(name, [model]) })
     };
     let (blind, sees) = (
-        engine("blind", penstock::api::Capabilities::NONE),
-        engine("sees", penstock::api::Capabilities::ALL),
+        engine("blind", penstock_api::Capabilities::NONE),
+        engine("sees", penstock_api::Capabilities::ALL),
     );
-    let item = |engine: &penstock::mock::MockEngine, priority: u32, capabilities: &str| {
+    let item = |engine: &penstock_mock::MockEngine, priority: u32, capabilities: &str| {
         format!(
             "  - {{ name: {}, url: {}, engine: ollama, priority: {priority}, models: [{{ id: m, \
              capabilities: [{capabilities}] }}] }}\n",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine, Pace};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -552,7 +552,7 @@ fn llamacpp_router_loads_and_unloads_models() {
     let penstock = Penstock::start(&format!("{discovery}{items}"));
     let posted = || -> Vec<String> {
         let all = router.received();
-        let of = |one: &penstock::mock::Received| {
+        let of = |one: &penstock_mock::Received| {
             let body: Value = serde_json::from_slice(one.body.as_ref()?).ok()?;
             let path = one.path().to_owned();
             path.starts_with("/models/").then(|| format!("{path} {}", body["model"]))

@@ -1,7 +1,7 @@
 //! A wrong path or method gets a clear error, and web pages may call where the operator
 //! allows them; neither disturbs the connection or reaches a backend.
 
-use penstock::mock::{Fault, MockEngine};
+use penstock_mock::{Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{Client, chat, request};

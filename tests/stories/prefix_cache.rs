@@ -1,7 +1,7 @@
 //! The predicted prefix caches follow the engines: a prediction ends when the engine restarts, and a
 //! backend that did not serve a prompt is not predicted to have it.
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 use serde_json::json;
 
 use crate::support::client;

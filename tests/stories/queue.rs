@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Gate, MockEngine};
+use penstock_mock::{Fault, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, streaming_chat, timed};

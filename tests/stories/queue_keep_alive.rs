@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Gate, Pace};
+use penstock_mock::{Fault, Gate, Pace};
 use serde_json::{Value, json};
 
 use super::queue::{JSON, busy, ended, line_up, nothing_is_left, occupy, ok};
@@ -233,7 +233,7 @@ fn errors_of_the_engine_become_events() {
 fn stream_that_breaks_off_later_ends_visibly() {
     for api in APIS {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
-        let how = penstock::mock::Cut::Reset;
+        let how = penstock_mock::Cut::Reset;
         fleet.a().script([Fault::CutStream { after_events: 2, how }]);
         let mut client = api.begin_waiting(&fleet);
         gate.open();

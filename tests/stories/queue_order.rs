@@ -1,6 +1,6 @@
 //! Who is next of those that wait: by priority, in turns between keys or tenants, by deadline.
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 
 use super::queue::{JSON, QUEUE, busy, ended, line_up, nothing_is_left, ok, served};
 use crate::support::block_on;

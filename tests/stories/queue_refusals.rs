@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 
 use super::queue::{QUEUE, ended, line_up, nothing_is_left, occupy, ok};
 use crate::support::client::{Response, request, timed};

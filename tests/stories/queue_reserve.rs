@@ -1,7 +1,7 @@
 //! Room that is kept for keys that hold less than their share: one of them finds it at once, and has a place in a queue
 //! that another one fills.
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 
 use super::queue::{JSON, ended, line_up, nothing_is_left, ok};
 use crate::support::block_on;

@@ -2,7 +2,7 @@
 //! it is and when to try again, in the client's dialect; what was used survives a reload and is given back
 //! when a client leaves.
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, streaming_chat};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, MockEngine, Pace};
 use serde_json::Value;
 
 use crate::support::client::{Client, request, streaming_chat};

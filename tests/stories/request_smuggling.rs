@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use penstock::mock::MockEngine;
+use penstock_mock::MockEngine;
 use serde_json::json;
 
 use crate::support::client::{Client, Response, chat};

@@ -1,8 +1,8 @@
 //! Malformed, oversized and hostile bodies get an error that the client can read; none of them reaches a
 //! backend or affects other clients.
 
-use penstock::api::{BodyFormat, OPERATIONS};
-use penstock::mock::{Fault, MockEngine};
+use penstock_api::{BodyFormat, OPERATIONS};
+use penstock_mock::{Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{Client, Response, chat, request};

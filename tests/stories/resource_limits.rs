@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};

@@ -2,7 +2,7 @@
 //! decisions, in limits, and in what they show. What a killed penstock had is forgotten; without the server each
 //! counts alone.
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 use serde_json::json;
 
 use crate::support::client::{Client, chat};
@@ -132,7 +132,7 @@ fn penstock_that_has_drained_is_forgotten_before_its_lease_ends() {
     wait_others(first, "a", 1);
     second.signal("TERM");
     // A drain that takes as long as a few reports: one of them has to say that the end is near.
-    std::thread::sleep(5 * penstock::fleet::SHARE_INTERVAL);
+    std::thread::sleep(5 * penstock_core::fleet::SHARE_INTERVAL);
     gate.open();
     drop(held);
     pair.wait(first, "penstock_shared_state_penstocks", 0.0);
@@ -170,7 +170,7 @@ fn option_switches_it_off() {
     let gate = Gate::default();
     let held = hold(&pair, first, &gate);
     // Longer than both take to report and read.
-    std::thread::sleep(3 * penstock::fleet::SHARE_INTERVAL);
+    std::thread::sleep(3 * penstock_core::fleet::SHARE_INTERVAL);
     assert_eq!(second.backend("a")["others_in_flight"], json!(null));
     gate.open();
     drop(held);

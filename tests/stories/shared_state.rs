@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 
 use crate::support::certificates::Authority;
 use crate::support::client::{Client, Response, chat, request};

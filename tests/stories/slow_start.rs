@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 use serde_json::json;
 
 use crate::support::client::{Client, Response, chat, streaming_chat};

@@ -1,7 +1,7 @@
 //! Broken responses: a response that breaks off ends with an error that the client library understands;
 //! a part of a response never looks like a whole one, and no foreign bytes get into a response.
 
-use penstock::mock::{Cut, Fault};
+use penstock_mock::{Cut, Fault};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ fn unsolicited_response_is_discarded() {
         }
     }
     let received = fleet.a().received();
-    let next = |pair: &[penstock::mock::Received]| pair[0].connection != pair[1].connection;
+    let next = |pair: &[penstock_mock::Received]| pair[0].connection != pair[1].connection;
     assert!(received[..3].windows(2).all(next), "a poisoned connection was used again");
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 
 use crate::support::client;
 use crate::support::command::file;
@@ -145,7 +145,7 @@ fn unit_has_required_settings() {
         assert_eq!(values(&unit, key), [value], "{key}");
     }
     let stop = values(&unit, "TimeoutStopSec")[0].trim_end_matches('s').parse::<u64>().unwrap();
-    let drain = penstock::config::ServerConfig::default().drain_timeout.as_secs();
+    let drain = penstock_config::ServerConfig::default().drain_timeout.as_secs();
     assert!(stop > drain, "systemd must not kill a process that still drains");
     let drop_in = std::fs::read_to_string(unit_folder().join("notify-reload.conf")).unwrap();
     assert_eq!(values(&drop_in, "Type"), ["notify-reload"]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock::mock::{Fault, Pace};
+use penstock_mock::{Fault, Pace};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock::mock::{Fault, MockEngine};
+use penstock_mock::{Fault, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{chat, request, streaming_chat};

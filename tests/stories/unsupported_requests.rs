@@ -2,7 +2,7 @@
 //! `routing.retry_without` allows that, the request is sent once more without, and the response says so. An SVG
 //! is refused before an engine sees it.
 
-use penstock::mock::Fault;
+use penstock_mock::Fault;
 use serde_json::{Value, json};
 
 use crate::support::engines::last_body;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{Fault, Pace};
+use penstock_mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat, streaming_chat};

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use penstock::mock::{Fault, Gate};
+use penstock_mock::{Fault, Gate};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, Response};

@@ -1,7 +1,7 @@
 //! Mock engines and the configuration lines for them.
 
-use penstock::api::{Capabilities, OPERATIONS};
-use penstock::mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_api::{Capabilities, OPERATIONS};
+use penstock_mock::{EngineModel, EngineSpec, MockEngine};
 
 use super::block_on;
 

@@ -3,8 +3,8 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, MockEngine, Pace};
 use penstock::observe::metrics::metric_rows;
+use penstock_mock::{EngineModel, EngineSpec, MockEngine, Pace};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::super::client::Client;
 use super::super::error::CliError;
 use super::trials::Verdict;
-use crate::mock::MockEngine;
+use penstock_mock::MockEngine;
 
 /// The model of the two engines, one of which is killed.
 const MODEL: &str = "llama3:8b";

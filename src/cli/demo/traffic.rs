@@ -18,8 +18,8 @@ use super::super::client::Client;
 use super::SEED;
 use super::requests::{DemoRequest, KEYS, draw};
 use crate::lifecycle::ShutdownHook;
-use crate::mix::mix;
-use crate::mock::{Cut, Fault, MockEngine};
+use penstock_api::mix::mix;
+use penstock_mock::{Cut, Fault, MockEngine};
 
 /// The number of clients that send at a time. Together with the pauses they bound the rate.
 const CLIENTS: u64 = 8;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::client::{Client, Response};
 use super::super::error::CliError;
-use crate::mock::EXAMPLES;
+use penstock_mock::EXAMPLES;
 
 const TOOLS: &str = r#"{"model": "qwen2.5:14b", "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]}"#;
 const UNSERVED: &str =

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::finding::Finding;
-use crate::api::show_names;
-use crate::clock::unix_seconds;
-use crate::config::{BackendConfig, Engine};
 use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
-use crate::fleet::{Backend, Group};
-use crate::units::{show_duration, to_millis};
+use penstock_api::Engine;
+use penstock_api::show_names;
+use penstock_api::units::{show_duration, to_millis};
+use penstock_clock::unix_seconds;
+use penstock_config::BackendConfig;
+use penstock_core::fleet::{Backend, Group};
 
 /// Tolerated clock skew in seconds: the Date header has whole seconds.
 const SKEW: u64 = 5;

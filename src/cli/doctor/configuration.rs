@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::finding::Finding;
-use crate::config::{BackendConfig, Config, ListenAddress, Listener, LogTarget};
+use penstock_config::{BackendConfig, Config, ListenAddress, Listener, LogTarget};
 
 /// The default keep-alive of uvicorn, which most engines use.
 const UVICORN_KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(super) fn look(config: &Config, path: &Path) -> Vec<Finding> {
 }
 
 fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
-    let inline = |secret: &crate::config::Secret| secret.file().is_none();
+    let inline = |secret: &penstock_config::Secret| secret.file().is_none();
     let has_secrets = config.auth.keys.iter().any(|key| inline(&key.key))
         || config.backends.iter().filter_map(|one| one.api_key.as_ref()).any(inline);
     let mode = std::fs::metadata(path).ok()?.permissions().mode();

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 
 use super::finding::Finding;
-use crate::clock::unix_seconds;
-use crate::config::{Config, ListenAddress};
 use crate::server::try_listen;
+use penstock_clock::unix_seconds;
+use penstock_config::{Config, ListenAddress};
 
 /// The number of open files in addition to connections.
 const OTHER_FILES: usize = 200;

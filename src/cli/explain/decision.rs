@@ -11,8 +11,8 @@ use super::{ConfigArgs, open, unreadable};
 use crate::cli::error::CliError;
 use crate::cli::lines::without_mark;
 use crate::cli::output::Output;
-use crate::routing::audit::{render_replay, replay};
-use crate::routing::{Capture, Router};
+use penstock_core::routing::audit::{render_replay, replay};
+use penstock_core::routing::{Capture, Router};
 
 /// Replays every decision in a file. Counts those with an identical result.
 pub(super) fn run(

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::Operation;
-use crate::prefix::prompt_chain;
-use crate::prefix::{Chain, MemoryBudget};
-use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
-use crate::scoring::{Candidate, Objectives, PrefixParams, RequestFeatures, ScorerSpec};
+use penstock_api::Operation;
+use penstock_core::prefix::prompt_chain;
+use penstock_core::prefix::{Chain, MemoryBudget};
+use penstock_scan::{RequestProfile, ScanError, ScanOptions, scan};
+use penstock_scoring::{Candidate, Objectives, PrefixParams, RequestFeatures, ScorerSpec};
 
 use super::line::{Line, RequestLine};
 use super::placed::Placed;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::config::nearest;
-use crate::scoring::{PRESETS, Picker, Preset, ScorerSpec, Value, parse_scorers};
+use penstock_config::nearest;
+use penstock_scoring::{PRESETS, Picker, Preset, ScorerSpec, Value, parse_scorers};
 
 /// The scorers of a list or of one text.
 pub(super) fn read_scorers(given: &Json) -> Result<Vec<ScorerSpec>, String> {

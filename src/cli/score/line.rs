@@ -8,7 +8,9 @@ use serde_json::Value as Json;
 
 use super::choice::{read_picker, read_preset, read_scorers};
 use super::object::Object;
-use crate::scoring::{Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading};
+use penstock_scoring::{
+    Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading,
+};
 
 /// One line.
 #[derive(Debug, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::prefix::{MemoryBudget, PrefixIndex, SLOTS};
+use penstock_core::prefix::{MemoryBudget, PrefixIndex, SLOTS};
 
 /// The prefix indexes of one model. A backend gets a slot when it is first picked.
 #[derive(Debug, Default)]

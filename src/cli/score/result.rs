@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
 use super::line::Line;
-use crate::scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
+use penstock_scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
 
 /// The result of a line.
 #[derive(Debug)]

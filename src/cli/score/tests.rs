@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::book::Book;
-use crate::scoring::{PICKERS, PRESETS};
+use penstock_scoring::{PICKERS, PRESETS};
 
 fn score(book: &mut Book, line: &Value) -> Value {
     serde_json::from_str(&book.score(line.to_string().as_bytes())).unwrap()

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cli::engines::EngineFlags;
-use crate::sim::workload::ArrivalProcess;
-use crate::sim::world::Fault;
-use crate::units::parse_duration;
+use penstock_api::units::parse_duration;
+use penstock_sim::workload::ArrivalProcess;
+use penstock_sim::world::Fault;
 
 const AFTER_HELP: &str = "\
 WORKLOAD is a workload file (YAML), a trace (Mooncake, Bailian, Azure, BurstGPT, ServeGen or an access log of

@@ -2,8 +2,8 @@
 
 use super::Arm;
 use super::error::SimulateError;
-use crate::sim::statistics::mean;
-use crate::sim::summary::FIGURES;
+use penstock_sim::statistics::mean;
+use penstock_sim::summary::FIGURES;
 
 /// An assertion about a figure of the first configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +38,7 @@ fn parse(text: &str) -> Option<Assertion> {
 
 /// Parses a number, or a time in seconds.
 fn number(text: &str) -> Option<f64> {
-    let time = || crate::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
+    let time = || penstock_api::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
     text.parse().ok().or_else(time)
 }
 

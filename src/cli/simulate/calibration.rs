@@ -12,11 +12,11 @@ use super::parallel::run_all;
 use super::setup::{Plan, read_text};
 use super::table::seconds;
 use crate::cli::output::Output;
-use crate::sim::engine::StepTime;
-use crate::sim::fit::{Fit, fit};
-use crate::sim::run::{Run, Timing};
-use crate::sim::statistics::Percentiles;
-use crate::sim::workload::read_timings;
+use penstock_sim::engine::StepTime;
+use penstock_sim::fit::{Fit, fit};
+use penstock_sim::run::{Run, Timing};
+use penstock_sim::statistics::Percentiles;
+use penstock_sim::workload::read_timings;
 
 /// The maximum error up to which advice is given.
 const MOST_ERROR: f64 = 0.25;

@@ -3,8 +3,8 @@
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use crate::cli::engines::{ChosenEngine, engine_of};
-use crate::sim::engine::{EngineSpec, StepTime};
-use crate::sim::experiment::Variant;
+use penstock_sim::engine::{EngineSpec, StepTime};
+use penstock_sim::experiment::Variant;
 
 /// The engines of a plan.
 pub(super) struct Engines {

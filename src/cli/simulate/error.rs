@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use crate::cli::engines::EngineError;
 use crate::cli::error::{CliError, FAILED, USAGE};
-use crate::config::ConfigError;
-use crate::sim::engine::SpecError;
-use crate::sim::experiment::UnservedModel;
-use crate::sim::run::RunError;
-use crate::sim::workload::{TraceError, WorkloadError};
-use crate::sim::world::WorldError;
+use penstock_config::ConfigError;
+use penstock_sim::engine::SpecError;
+use penstock_sim::experiment::UnservedModel;
+use penstock_sim::run::RunError;
+use penstock_sim::workload::{TraceError, WorkloadError};
+use penstock_sim::world::WorldError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SimulateError {

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::error::SimulateError;
 use super::setup::Plan;
-use crate::sim::compare::Difference;
-use crate::sim::statistics::Percentiles;
-use crate::sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
-use crate::sim::world::{FailReason, ShedReason, Status};
+use penstock_sim::compare::Difference;
+use penstock_sim::statistics::Percentiles;
+use penstock_sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
+use penstock_sim::world::{FailReason, ShedReason, Status};
 
 pub(super) fn percentiles(of: &Percentiles) -> Value {
     json!({"mean": of.mean, "p50": of.p50, "p90": of.p90, "p95": of.p95, "p99": of.p99})

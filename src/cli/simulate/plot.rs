@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::SimulateError;
 use super::setup::Plan;
 use super::table::{seconds, short};
-use crate::sim::world::RunResult;
+use penstock_sim::world::RunResult;
 
 /// The loads to run, in relation to the capacity of the first configuration.
 const LOADS: [f64; 8] = [0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1];
@@ -144,7 +144,7 @@ fn draw_timeline(svg: &mut String, run: &RunResult, top: f64) {
     for request in run.requests.iter().filter(|request| request.attempts > 0) {
         let column = |at: u64| {
             let share = at.saturating_sub(run.start) as f64 / span;
-            crate::sim::workload::rounded_index(share * (COLUMNS as f64 - 1.0))
+            penstock_sim::workload::rounded_index(share * (COLUMNS as f64 - 1.0))
         };
         let Some(band) = bands.get_mut(usize::from(request.backend)) else { continue };
         let inside = column(request.arrived)..=column(request.ended);

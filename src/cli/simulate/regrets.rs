@@ -10,8 +10,8 @@ use super::parallel::run_all;
 use super::setup::Plan;
 use super::table::seconds;
 use crate::cli::output::Output;
-use crate::sim::regret::{Decision, examine, sampled};
-use crate::sim::statistics::Percentiles;
+use penstock_sim::regret::{Decision, examine, sampled};
+use penstock_sim::statistics::Percentiles;
 
 /// The cost in seconds below which a pick counts as good as the best.
 const AS_GOOD: f64 = 0.001;

@@ -10,12 +10,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::arguments::SimulateArgs;
 use super::engine_choice::{EngineChoice, Engines};
 use super::error::SimulateError;
-use crate::config::{Config, Environment, Resolve};
-use crate::sim::capacity::capacity;
-use crate::sim::experiment::{Setting, Variant};
-use crate::sim::summary::Objective;
-use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
-use crate::sim::world::{Delays, Oracle};
+use penstock_config::{Config, Environment, Resolve};
+use penstock_sim::capacity::capacity;
+use penstock_sim::experiment::{Setting, Variant};
+use penstock_sim::summary::Objective;
+use penstock_sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
+use penstock_sim::world::{Delays, Oracle};
 
 /// The number of backends of a fleet without a configuration.
 const USUAL_BACKENDS: usize = 4;
@@ -143,7 +143,7 @@ impl Template {
             return Ok((Self::Trace(text), hash));
         }
         if text.trim_start().starts_with('{') || !text.contains("streams") {
-            let source = crate::sim::workload::TraceError::Unknown;
+            let source = penstock_sim::workload::TraceError::Unknown;
             return Err(SimulateError::Trace { path, source });
         }
         let spec = WorkloadSpec::parse(&text)

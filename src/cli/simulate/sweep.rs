@@ -3,9 +3,9 @@
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::setup::Source;
-use crate::config::{Config, Strategy};
-use crate::scoring::{Profile, ScorerSpec};
-use crate::sim::experiment::Variant;
+use penstock_config::{Config, Strategy};
+use penstock_scoring::{Profile, ScorerSpec};
+use penstock_sim::experiment::Variant;
 
 /// The key of a scorer's weight, before its name.
 const SCORERS: &str = "routing.scorers.";

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::Arm;
 use super::formats::{fail_name, shed_name};
 use super::setup::{Plan, hash_of};
-use crate::sim::compare::{Difference, compare};
-use crate::sim::statistics::mean;
-use crate::sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
-use crate::sim::workload::Workload;
+use penstock_sim::compare::{Difference, compare};
+use penstock_sim::statistics::mean;
+use penstock_sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
+use penstock_sim::workload::Workload;
 
 /// The assumed error of the capacity of a simulated fleet.
 const MODEL_ERROR: f64 = 0.1;
@@ -140,7 +140,7 @@ struct Prompts {
 
 impl Prompts {
     fn of(workload: &Workload) -> Self {
-        let of = |tokens: fn(&crate::sim::workload::Request) -> u32| {
+        let of = |tokens: fn(&penstock_sim::workload::Request) -> u32| {
             mean(&workload.requests.iter().map(|one| f64::from(tokens(one))).collect::<Vec<_>>())
         };
         Self { input: of(|one| one.input_tokens), output: of(|one| one.output_tokens) }

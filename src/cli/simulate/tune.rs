@@ -14,11 +14,11 @@ use super::sweep::{Point, Sweep, grid};
 use super::table::seconds;
 use crate::cli::error::CliError;
 use crate::cli::output::Output;
-use crate::sim::compare::{Aim, Difference, Doubt, Verdict, difference};
-use crate::sim::experiment::{Setting, Variant};
-use crate::sim::random::{Purpose, Stream};
-use crate::sim::statistics::mean;
-use crate::sim::summary::Summary;
+use penstock_sim::compare::{Aim, Difference, Doubt, Verdict, difference};
+use penstock_sim::experiment::{Setting, Variant};
+use penstock_sim::random::{Purpose, Stream};
+use penstock_sim::statistics::mean;
+use penstock_sim::summary::Summary;
 
 /// The number of perturbed worlds in which advice is tried.
 const WORLDS: u64 = 10;
@@ -55,7 +55,7 @@ struct Goal {
 
 impl Goal {
     fn parse(given: &str) -> Result<Self, SimulateError> {
-        let known = crate::sim::compare::COMPARED;
+        let known = penstock_sim::compare::COMPARED;
         let found = known.iter().find(|(figure, _)| *figure == given);
         let names = || known.iter().map(|(figure, _)| *figure).collect::<Vec<_>>().join(", ");
         let (figure, aim) = found.ok_or_else(|| SimulateError::Flag {

@@ -7,7 +7,7 @@ mod table;
 use serde_json::Value;
 
 use super::figures::Figures;
-use crate::units::ByteSize;
+use penstock_api::units::ByteSize;
 use table::{Cell, Columns};
 
 /// The style of a frame.

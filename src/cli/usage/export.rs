@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::api::escape;
 use crate::observe::ledger::{Dimension, ReportRow};
+use penstock_api::escape;
 
 /// The longest name in a table.
 const MAX_NAME: usize = 60;

@@ -8,9 +8,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::resolver::{LookupError, Resolver, Service, preferred};
-use crate::clock::now;
-use crate::config::{BackendConfig, Config};
-use crate::fleet::{Group, GroupAddress, Groups};
+use penstock_clock::now;
+use penstock_config::{BackendConfig, Config};
+use penstock_core::fleet::{Group, GroupAddress, Groups};
 
 /// How many groups are looked up at a time.
 const AT_A_TIME: usize = 16;

@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use super::message::{Question, RecordData, RecordType, Response, UDP_SIZE};
 use super::resolv_conf::ResolvConf;
-use crate::config::DiscoveryConfig;
+use penstock_config::DiscoveryConfig;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How often each server is queried: a UDP packet may be lost.

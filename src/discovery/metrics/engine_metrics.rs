@@ -4,10 +4,10 @@
 use serde_json::Value;
 
 use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
-use crate::api::{MAX_NAME, is_unprintable};
-use crate::config::Engine;
 use crate::discovery::engines::{Fact, Family, families};
-use crate::fleet::{Adapters, EngineDetails};
+use penstock_api::Engine;
+use penstock_api::{MAX_NAME, is_unprintable};
+use penstock_core::fleet::{Adapters, EngineDetails};
 
 /// Labels of series that repeat or split the series with 0 or nothing there: the ranks of one engine,
 /// and SGLang's priorities.

@@ -3,8 +3,8 @@
 
 use std::str::FromStr;
 
-use crate::wire::after;
 use memchr::{memchr, memchr2, memchr3};
+use penstock_api::slices::after;
 
 /// Names of this length and more are never wanted.
 const LONGEST_NAME: usize = 128;

@@ -23,13 +23,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::engine_metrics::{EnginePage, PageReader, read_props};
-use crate::clock::now;
-use crate::config::{Config, Engine, TelemetryConfig};
 use crate::discovery::engines::{ScrapePace, facts};
-use crate::fleet::{Backend, EngineSample, Fleet, Health};
 use crate::upstream::connect::Connector;
 use error::ScrapeError;
 use fetch::{Fetched, Fetcher};
+use penstock_api::Engine;
+use penstock_clock::now;
+use penstock_config::{Config, TelemetryConfig};
+use penstock_core::fleet::{Backend, EngineSample, Fleet, Health};
 use source::{Source, sources};
 
 /// Connections over HTTP/2 are reused while idle for less; engines close theirs after 5 s.

@@ -2,7 +2,7 @@
 
 use memchr::{memchr, memmem};
 
-use crate::wire::split_at;
+use penstock_api::slices::split_at;
 
 /// How much of a request line is read.
 const MAX_SHOWN: usize = 1024;

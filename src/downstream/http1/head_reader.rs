@@ -12,7 +12,8 @@ use tokio::time::Sleep;
 use super::super::head_check;
 use super::super::head_check::HeadError;
 use super::super::limits::HeadLimits;
-use crate::wire::{poll_read_into, split_at};
+use crate::wire::poll_read_into;
+use penstock_api::slices::split_at;
 
 /// Size of a read: most heads and the start of the body fit.
 pub(super) const HEAD_READ: usize = 4096;

@@ -31,9 +31,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::clock::now;
-use crate::units::Timestamp;
-use crate::wire::{HTTP2_PREFACE, split_at};
+use crate::wire::HTTP2_PREFACE;
+use penstock_api::slices::split_at;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
 
 /// The head of a frame (RFC 9113 §4.1): 24 bits of length, a type, flags, 32 bits of stream.
 const FRAME_HEAD: usize = 9;

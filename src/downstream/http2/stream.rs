@@ -13,7 +13,7 @@ use http::Response;
 use parking_lot::Mutex;
 
 use super::super::origin::Origin;
-use crate::wire::split_at;
+use penstock_api::slices::split_at;
 
 /// One stream of a client connection. Dropped before its response is complete, it resets the stream
 /// after what was sent, so that a truncated response never looks complete. One task at a time uses it, so

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
-use crate::fleet::BackendId;
-use crate::predict::Prediction;
-use crate::routing::ReplayFields;
-use crate::scan::Usage;
-use crate::units::TokenCount;
+use penstock_api::units::TokenCount;
+use penstock_api::{Capabilities, ErrorCode, Operation, TraceContext};
+use penstock_core::fleet::BackendId;
+use penstock_core::routing::ReplayFields;
+use penstock_predict::Prediction;
+use penstock_scan::Usage;
 
 fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
     RequestOutcome {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::routing::Capture;
+use penstock_core::routing::Capture;
 
 /// The number of captured decisions kept.
 pub const CAPTURES_KEPT: usize = 1024;

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Health, Requester, Topology};
-use crate::routing::Generation;
-use crate::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratch};
-use crate::scan::{RequestProfile, ScanOptions, scan};
 use http::HeaderMap;
+use penstock_config::{Config, Environment};
+use penstock_core::fleet::{BackendSet, Health, Requester, Topology};
+use penstock_core::routing::Generation;
+use penstock_core::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratch};
+use penstock_scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -34,7 +34,7 @@ impl Story {
         fleet.backends[0].state.health.set(Health::Healthy);
         let profile = scan(Operation::Chat, None, BODY.as_bytes(), ScanOptions::default()).unwrap();
         let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
+            split: penstock_core::routing::SplitPoint::default(),
             request: &profile,
             model: "gpt",
             tokens: profile.prompt_tokens,
@@ -45,7 +45,7 @@ impl Story {
             prompt: None,
             session: None,
             requester: Requester::default(),
-            objectives: crate::scoring::Objectives::default(),
+            objectives: penstock_scoring::Objectives::default(),
         };
         let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();

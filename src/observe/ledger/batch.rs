@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::counts::Counts;
-use crate::config::Price;
+use penstock_config::Price;
 
 /// The URL of a backend, and a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

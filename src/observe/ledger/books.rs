@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::batch::{Account, Batch, DayRow, Pair, Tokens, Totals};
 use super::cells::{CellKey, Cells, TwoMinutes};
 use super::counts::Counts;
-use crate::config::Price;
-use crate::fleet::Backend;
-use crate::routing::Generation;
+use penstock_config::Price;
+use penstock_core::fleet::Backend;
+use penstock_core::routing::Generation;
 
 const MINUTES_PER_DAY: u64 = 24 * 60;
 
@@ -154,7 +154,7 @@ mod tests {
 
     use super::super::cells::Labels;
     use super::*;
-    use crate::config::{Config, Environment};
+    use penstock_config::{Config, Environment};
 
     fn config(yaml: &str) -> Generation {
         let environment = Environment::default();

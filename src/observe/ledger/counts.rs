@@ -1,8 +1,8 @@
 //! The counts, and the contribution of one request.
 
-use crate::api::{Operation, Work};
-use crate::fleet::Outcome;
-use crate::routing::RequestOutcome;
+use penstock_api::{Operation, Work};
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::RequestOutcome;
 
 /// Requests and their tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::clock::unix_time;
+use penstock_clock::unix_time;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

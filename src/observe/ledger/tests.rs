@@ -3,12 +3,12 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::*;
-use crate::api::{Capabilities, Operation};
-use crate::config::{Config, Environment};
-use crate::fleet::{BackendId, Outcome};
-use crate::routing::About;
-use crate::scan::Usage;
-use crate::units::TokenCount;
+use penstock_api::units::TokenCount;
+use penstock_api::{Capabilities, Operation};
+use penstock_config::{Config, Environment};
+use penstock_core::fleet::{BackendId, Outcome};
+use penstock_core::routing::About;
+use penstock_scan::Usage;
 
 const LIMIT: Duration = Duration::from_secs(5);
 

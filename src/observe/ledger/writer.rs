@@ -12,8 +12,8 @@ use super::Shared;
 use super::database::{Database, DatabaseError, quarantine};
 use super::queries::{self, DailyGroups, TimeSeries};
 use super::report::{ReportQuery, ReportRow};
-use crate::clock::{now, unix_seconds};
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::{now, unix_seconds};
 
 /// The interval at which old rows are deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(3600);

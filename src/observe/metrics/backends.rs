@@ -10,10 +10,10 @@ use prometheus::Histogram;
 
 use super::distribution::Distribution;
 use super::outcome::{OUTCOMES, OutcomeId};
-use crate::api::{ERROR_CODES, ErrorCode};
-use crate::fleet::{Backend, BackendId, Topology};
 use crate::observe::names::{NameId, Names, OTHER};
-use crate::scan::CutCounts;
+use penstock_api::{ERROR_CODES, ErrorCode};
+use penstock_core::fleet::{Backend, BackendId, Topology};
+use penstock_scan::CutCounts;
 
 /// The number of columns: one per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;

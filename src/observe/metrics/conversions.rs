@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::api::{OPERATIONS, Operation};
+use penstock_api::{OPERATIONS, Operation};
 
 /// A counter for each pair of operations.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The classes of outcomes as label values.
 
-use crate::fleet::Outcome;
+use penstock_core::fleet::Outcome;
 
 /// The classes of outcomes, by their names in metrics.
 pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel"];

@@ -4,7 +4,7 @@ use prometheus::TextEncoder;
 use prometheus::core::Metric as _;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::api::{MAX_NAME, escape};
+use penstock_api::{MAX_NAME, escape};
 
 use super::row::{MetricKind, MetricRow};
 use super::samples::{Sample, Samples, Value};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::row::{MetricRow, counter, gauge};
 use super::samples::{number, one, to_sample};
-use crate::clock::unix_seconds;
+use penstock_clock::unix_seconds;
 
 /// Counters of configuration reloads; the load at the start counts as a successful one.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use prometheus::Histogram;
 
 use super::distribution::{Distributions, observe};
 use super::outcome::OutcomeId;
-use crate::api::Operation;
 use crate::observe::names::{NameId, Names};
 use crate::observe::series::SeriesMap;
-use crate::routing::RequestOutcome;
+use penstock_api::Operation;
+use penstock_core::routing::RequestOutcome;
 
 /// The labels of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus::Histogram;
 
 use super::Scrape;
-use crate::fleet::Backend;
+use penstock_core::fleet::Backend;
 
 /// The values of the metric's labels, in their order, and the sample's own value.
 pub(super) struct Sample {

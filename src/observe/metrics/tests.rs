@@ -6,17 +6,17 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::*;
-use crate::api::{Capabilities, Operation};
-use crate::config::{Config, Environment, Strategy};
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_api::{Capabilities, Operation};
+use penstock_config::{Config, Environment, Strategy};
+use penstock_core::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
-use crate::predict::{Reported, Sent};
-use crate::routing::audit::ShadowHost;
-use crate::routing::{About, RoutingDecision};
-use crate::scan::Usage;
-use crate::units::{ByteSize, Timestamp};
+use penstock_core::routing::audit::ShadowHost;
+use penstock_core::routing::{About, RoutingDecision};
+use penstock_predict::{Reported, Sent};
+use penstock_scan::Usage;
 
 fn generation(yaml: &str) -> Arc<Generation> {
     let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
@@ -115,11 +115,15 @@ fn assert_has(page: &str, line: &str) {
 fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let state = generation.fleet.topology().backends[0].state.clone();
     let at = Timestamp(5);
-    let passed = crate::fleet::CheckOutcome::Passed(Duration::from_millis(2));
-    let check = crate::fleet::CheckResult { at, outcome: passed };
+    let passed = penstock_core::fleet::CheckOutcome::Passed(Duration::from_millis(2));
+    let check = penstock_core::fleet::CheckResult { at, outcome: passed };
     state.learn_check(
         check,
-        &crate::config::HealthConfig { rise: 1, fall: 1, ..crate::config::HealthConfig::default() },
+        &penstock_config::HealthConfig {
+            rise: 1,
+            fall: 1,
+            ..penstock_config::HealthConfig::default()
+        },
     );
     state.listing.record(DroppedModels { duplicate: 1, ..DroppedModels::default() });
     let adapters = Some(Adapters { dropped: 1, ..Adapters::default() });

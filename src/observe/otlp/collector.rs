@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::json;
 use ureq::Agent;
 
-use crate::config::BackendUrl;
 use crate::http_client::{ClientTimeouts, new_client};
 use crate::observe::queue::Sink;
+use penstock_config::BackendUrl;
 
 const TIMEOUTS: ClientTimeouts =
     ClientTimeouts { connect: Duration::from_secs(5), io: Duration::from_secs(5) };

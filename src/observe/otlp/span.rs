@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::{Operation, TraceContext};
-use crate::fleet::Outcome;
-use crate::routing::{AttemptEnded, RequestOutcome};
+use penstock_api::{Operation, TraceContext};
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{AttemptEnded, RequestOutcome};
 
 /// The OTLP span kinds SERVER and CLIENT.
 const SERVER: u8 = 2;

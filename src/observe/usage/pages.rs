@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::UsageError;
-use crate::api::{canonical_name, query_value};
-use crate::config::{Config, Engine};
-use crate::fleet::{Backend, Health, Serving};
 use crate::observe::ledger::{DailyGroups, Point, Tokens, Totals};
-use crate::routing::Generation;
+use penstock_api::Engine;
+use penstock_api::{canonical_name, query_value};
+use penstock_config::Config;
+use penstock_core::fleet::{Backend, Health, Serving};
+use penstock_core::routing::Generation;
 
 /// The statistics of a cache: empty, since penstock stores no responses.
 pub(super) const CACHE_STATS: &[u8] =

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use crate::config::{Config, Environment};
+use penstock_config::{Config, Environment};
 
 fn live(yaml: &str) -> Arc<LiveUsage> {
     let environment = Environment::default();

@@ -19,16 +19,16 @@ use super::fleet_timeout;
 use super::target_task::read_refusal;
 use super::targets::{check_right, choose, is_up};
 use super::verdict::{TargetEnd, Verdict, judge};
-use crate::api::{ErrorCode, OllamaRoute, hex};
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
-use crate::fleet::Backend;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
+use penstock_api::{ErrorCode, OllamaRoute, hex};
+use penstock_core::fleet::Backend;
 
 /// The maximum number of parts of an upload that wait for one backend.
 const WAITING_PARTS: usize = 4;

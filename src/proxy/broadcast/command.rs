@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::api::{ErrorCode, ModelCommand};
-use crate::fleet::{Backend, Topology};
 use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::twins;
+use penstock_api::{ErrorCode, ModelCommand};
+use penstock_core::fleet::{Backend, Topology};
 
 pub(super) struct Command {
     pub(super) kind: ModelCommand,

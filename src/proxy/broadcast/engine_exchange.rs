@@ -10,12 +10,12 @@ use http::{HeaderMap, Method};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
-use crate::config::AuthorizationPolicy;
 use crate::downstream::body::BodyClaim;
-use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::REQUEST_ID;
+use penstock_config::AuthorizationPolicy;
+use penstock_core::fleet::Backend;
 
 /// The maximum number of bytes in a line of progress, or in an error.
 const LINE_LIMIT: usize = 256 * 1024;

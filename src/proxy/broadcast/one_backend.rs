@@ -6,11 +6,11 @@ use http::{HeaderMap, Method};
 use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::target_task::read_refusal;
 use super::verdict::TargetEnd;
-use crate::api::ErrorCode;
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use penstock_api::ErrorCode;
 
 /// The reason why a backend did not carry out a request.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::targets::is_up;
 use super::verdict::TargetEnd;
-use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
+use penstock_core::fleet::Backend;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;
@@ -104,5 +104,5 @@ fn error_of(line: &Value) -> Option<String> {
     let error = line.get("error")?;
     let text = error.as_str().or_else(|| error.get("message")?.as_str());
     let text = text.map_or_else(|| error.to_string(), str::to_owned);
-    Some(crate::api::escape(&text, SHOWN_ERROR).into_owned())
+    Some(penstock_api::escape(&text, SHOWN_ERROR).into_owned())
 }

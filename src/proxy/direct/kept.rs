@@ -5,13 +5,13 @@
 use http::Method;
 use pingora::http::RequestHeader;
 
-use crate::api::percent_decode;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::request_body::scan_error;
-use crate::scan::StoredIds;
+use penstock_api::percent_decode;
+use penstock_scan::StoredIds;
 
 /// The kept items that a request names or makes.
 #[derive(Debug, Default, PartialEq, Eq)]

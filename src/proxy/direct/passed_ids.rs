@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::response_ids::Learned;
-use crate::fleet::{Backend, BackendId};
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
+use penstock_core::fleet::{Backend, BackendId};
 
 /// The maximum number of ids that are passed on at once, the newest ones.
 const MOST_PASSED: usize = 131_072;

@@ -6,9 +6,7 @@ use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
 use super::kept::Kept;
-use crate::api::{ErrorCode, Operation, percent_decode};
 use crate::downstream::body::HeldBody;
-use crate::fleet::{Health, Topology};
 use crate::proxy::Proxy;
 use crate::proxy::allowed_models;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
@@ -20,8 +18,10 @@ use crate::proxy::request_body::{Named, admit, scan_error};
 use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
 use crate::proxy::twins::{ambiguous, read_unknown};
-use crate::routing::{RoutingDecision, Way};
-use crate::scan::ModelForm;
+use penstock_api::{ErrorCode, Operation, percent_decode};
+use penstock_core::fleet::{Health, Topology};
+use penstock_core::routing::{RoutingDecision, Way};
+use penstock_scan::ModelForm;
 
 /// Forwards a request along `way`.
 pub(crate) async fn serve_passthrough(

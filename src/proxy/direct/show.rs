@@ -8,10 +8,7 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::Value;
 
-use crate::api::{ErrorCode, Operation};
-use crate::clock::now;
 use crate::downstream::body::HeldBody;
-use crate::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
 use crate::proxy::Proxy;
 use crate::proxy::allowed_models;
 use crate::proxy::attempt::AttemptEnd;
@@ -21,8 +18,11 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::twins;
-use crate::routing::{RouteError, RoutingDecision, SplitPoint};
 use crate::upstream::failure::Failure;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
+use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
 
 /// Shows a model.
 pub(crate) async fn serve_show(

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use pingora_proxy::Session;
 
-use crate::api::{ErrorCode, Operation};
 use crate::downstream::body::HeldBody;
-use crate::fleet::{BackendId, Health, Topology};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
@@ -17,6 +15,8 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
+use penstock_api::{ErrorCode, Operation};
+use penstock_core::fleet::{BackendId, Health, Topology};
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.

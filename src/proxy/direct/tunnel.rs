@@ -7,10 +7,7 @@ use pingora_proxy::Session;
 
 use super::end_directly;
 use super::passthrough::{by_model, decide_by_name, is_busy};
-use crate::api::{ErrorCode, Operation};
-use crate::clock::now;
 use crate::downstream::body::HeldBody;
-use crate::fleet::{InflightGuard, PermitRequest};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
@@ -19,7 +16,10 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::reserved::Decided;
-use crate::routing::Way;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{InflightGuard, PermitRequest};
+use penstock_core::routing::Way;
 
 /// The only protocol that clients may switch to: with another one, a client would speak to the
 /// engine with penstock's own key.

@@ -6,11 +6,8 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora_proxy::Session;
 
-use crate::api::ErrorCode;
-use crate::clock::now;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
-use crate::fleet::{BackendSet, Outcome};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
 use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
@@ -22,10 +19,13 @@ use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
 use crate::proxy::retry::{may_retry, route_error};
-use crate::routing::{EnsembleCall, EnsemblePlan, RouteError};
-use crate::scan::Usage;
-use crate::units::Timestamp;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::fleet::{BackendSet, Outcome};
+use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
+use penstock_scan::Usage;
 
 /// The reason why a call has no text, as the client would get it.
 pub(super) enum CallFailure {

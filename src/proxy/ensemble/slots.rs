@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::api::ErrorCode;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
-use crate::routing::EnsembleStage;
+use penstock_api::ErrorCode;
+use penstock_core::routing::EnsembleStage;
 
 /// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -7,11 +7,11 @@ use std::task::Poll;
 use pingora_proxy::Session;
 
 use super::call::{Call, CallEnd, CallReport};
-use crate::fleet::BackendSet;
 use crate::proxy::Proxy;
 use crate::proxy::decision::Undecided;
 use crate::proxy::queue::has_queue;
-use crate::routing::RouteError;
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::RouteError;
 
 /// The end of a stage.
 pub(super) enum StageEnd {

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use crate::fleet::Topology;
+use penstock_core::fleet::Topology;
 
 /// The version if no Ollama backend has reported one: the first with all APIs that penstock serves.
 pub(crate) const DEFAULT_VERSION: &str = "0.14.0";

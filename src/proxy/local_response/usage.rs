@@ -10,13 +10,13 @@ use http::header::{self, HeaderValue};
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use crate::api::{ErrorCode, UsageCall, UsageRequest};
-use crate::config::Compat;
-use crate::fleet::Outcome;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
+use penstock_api::{ErrorCode, UsageCall, UsageRequest};
+use penstock_config::Compat;
+use penstock_core::fleet::Outcome;
 
 /// Live usage, as the data port serves it.
 #[async_trait]

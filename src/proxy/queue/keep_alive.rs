@@ -9,12 +9,12 @@ use http::HeaderMap;
 use pingora_proxy::Session;
 
 use super::place::Place;
-use crate::api::Operation;
-use crate::clock::now;
-use crate::config::QueueConfig;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
-use crate::units::Timestamp;
+use penstock_api::Operation;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::QueueConfig;
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
 /// others wait behind it.

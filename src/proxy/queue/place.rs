@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::shared::SharedQueue;
-use crate::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
-use crate::clock::now;
-use crate::fleet::Topology;
+use penstock_clock::now;
+use penstock_core::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
+use penstock_core::fleet::Topology;
 
 pub(super) struct Place {
     queue: Arc<SharedQueue>,

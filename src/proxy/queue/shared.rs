@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::QueueFigures;
-use crate::admission::queue::{
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::admission::queue::{
     Charge, Cost, EntryId, ModelQueue, Newcomer, Passed, QueueEnd, QueueFull, QueueRules, Turn,
 };
-use crate::clock::now;
-use crate::fleet::{BackendSet, SharedBackend, Topology};
-use crate::units::Timestamp;
+use penstock_core::fleet::{BackendSet, SharedBackend, Topology};
 
 /// The queue of a model.
 pub(super) struct SharedQueue {

@@ -10,18 +10,18 @@ use http::HeaderMap;
 use super::charges::charge_owner;
 use super::keep_alive::{KeepAlive, Unsent, Waiter};
 use super::place::Place;
-use crate::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
-use crate::api::ErrorCode;
-use crate::clock::now;
-use crate::fleet::cooldown_time;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
-use crate::routing::{AwaitedRoom, RouteError, ServiceTime};
-use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
+use penstock_core::fleet::cooldown_time;
+use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.
 const MAX_REFUSALS: u32 = 32;

@@ -3,9 +3,9 @@
 
 use http::HeaderMap;
 
-use crate::api::{TRACEPARENT, TraceContext};
-use crate::config::TracingConfig;
 use crate::proxy::seeds::Seeds;
+use penstock_api::{TRACEPARENT, TraceContext};
+use penstock_config::TracingConfig;
 
 /// The trace of a request; `None` when traces are not propagated.
 pub(crate) fn trace_of(

@@ -7,9 +7,6 @@ use http::header::{self, HeaderValue};
 use pingora_proxy::Session;
 
 use super::{Progress, Reply, finish_head};
-use crate::api::ErrorCode;
-use crate::clock::{now, unix_seconds};
-use crate::dialect::{ReplyContext, ResponseLimits};
 use crate::downstream::body::BodyClaim;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
@@ -19,6 +16,9 @@ use crate::proxy::own_response::send_error;
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
+use penstock_api::ErrorCode;
+use penstock_clock::{now, unix_seconds};
+use penstock_dialect::{ReplyContext, ResponseLimits};
 
 /// Makes the head describe a converted body, of a length that is not known.
 pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {

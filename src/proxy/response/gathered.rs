@@ -3,9 +3,6 @@
 
 use super::Reply;
 use super::converted::{claim_conversion, converter, reason_of};
-use crate::api::ErrorCode;
-use crate::clock::now;
-use crate::dialect::response_text;
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{AttemptEnd, HeldText};
 use crate::proxy::context::{RequestContext, ScannedRequest};
@@ -13,6 +10,9 @@ use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
+use penstock_api::ErrorCode;
+use penstock_clock::now;
+use penstock_dialect::response_text;
 
 /// Reads a whole response as text. `way_back`: its conversion.
 pub(in crate::proxy) async fn gather(

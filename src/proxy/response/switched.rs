@@ -12,14 +12,14 @@ use pingora_proxy::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Reply, record_backend};
-use crate::clock::now;
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
-use crate::fleet::Outcome;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-use crate::units::{Timestamp, to_micros};
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_clock::now;
+use penstock_core::fleet::Outcome;
 
 /// The longest single read.
 const READ: usize = 16 * 1024;

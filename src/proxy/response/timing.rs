@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use pingora_proxy::Session;
 
-use crate::api::TIMING;
 use crate::proxy::context::RequestContext;
 use crate::upstream::relay::Timing;
+use penstock_api::TIMING;
 
 /// The timing known before the first token, if the client requests it: the wait in the queue, and
 /// the prediction.

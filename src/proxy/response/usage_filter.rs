@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
-use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
-use crate::scan::find_usage;
-use crate::units::Timestamp;
 use crate::upstream::relay::Transform;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation, StreamFraming, error_event};
+use penstock_scan::find_usage;
 
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\""));
 

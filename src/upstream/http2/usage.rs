@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::now;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
 
 /// The use of one connection, shared by its streams and its driver task.
 #[derive(Debug)]

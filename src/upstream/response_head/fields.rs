@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::header::{self, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use crate::api::StreamFraming;
 use crate::upstream::headers::is_hop_by_hop;
+use penstock_api::StreamFraming;
 
 /// How the body of a response ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

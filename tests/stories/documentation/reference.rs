@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use penstock::api::{BodyFormat, ERROR_CODES, OLLAMA_ROUTES, OPERATIONS, OllamaRoute};
-use penstock::config::{json_schema, known_variables};
 use penstock::observe::metrics::metric_rows;
-use penstock::scoring::{PRESETS, SCORERS};
+use penstock_api::{BodyFormat, ERROR_CODES, OLLAMA_ROUTES, OPERATIONS, OllamaRoute};
+use penstock_config::{json_schema, known_variables};
+use penstock_scoring::{PRESETS, SCORERS};
 use serde_json::Value;
 
 use super::{performance, simulation, succeed};
@@ -80,7 +80,7 @@ fn codes(texts: &[&str]) -> String {
 fn errors() -> String {
     let mut rows: Vec<_> = ERROR_CODES.iter().collect();
     rows.sort_by_key(|row| row.status);
-    let cells = |row: &&penstock::api::ErrorRow| {
+    let cells = |row: &&penstock_api::ErrorRow| {
         vec![row.status.to_string(), code(row.name), row.when.to_owned()]
     };
     table(&["status", "code", "when"], rows.iter().map(cells))

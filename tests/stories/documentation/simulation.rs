@@ -1,8 +1,8 @@
 //! The tables of `docs/simulated-engines.md`: the engines' rows, and what they predict of recorded runs.
 
-use penstock::sim::engine::{EngineRow, EngineSpec, engine_rows};
-use penstock::sim::fit::{Errors, RunErrors};
-use penstock::sim::run::Run;
+use penstock_sim::engine::{EngineRow, EngineSpec, engine_rows};
+use penstock_sim::fit::{Errors, RunErrors};
+use penstock_sim::run::Run;
 
 use super::pages::root;
 use crate::support::markdown::table;
@@ -38,7 +38,7 @@ pub(super) fn errors() -> String {
             max_requests: *max_requests,
             max_step_tokens: 2048,
             max_context: 32_768,
-            ..row.spec()
+            ..EngineSpec::from(row)
         };
         let errors = RunErrors::of(&run.simulated(&spec, 0).unwrap(), &run.measured());
         let of = |errors: Errors| {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::super::finding::Level;
 use super::*;
-use crate::config::{Config, Environment, ModelEntry};
-use crate::routing::Generation;
+use penstock_config::{Config, Environment, ModelEntry};
+use penstock_core::routing::Generation;
 
 fn backend(rest: &str) -> Backend {
     let yaml = format!("backends: [{{ name: gpu, url: 'http://127.0.0.1:1', {rest} }}]");

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::thread_cpu_time;
-use crate::config::TelemetryConfig;
-use crate::units::{ByteSize, Timestamp, to_micros};
+use penstock_api::units::{ByteSize, Timestamp, to_micros};
+use penstock_clock::thread_cpu_time;
+use penstock_config::TelemetryConfig;
 
 /// The largest interval factor.
 const MAX_FACTOR: f64 = 100.0;

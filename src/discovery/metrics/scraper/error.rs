@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::units::ByteSize;
+use penstock_api::units::ByteSize;
 
 /// Why a scrape failed.
 #[derive(Debug, thiserror::Error)]

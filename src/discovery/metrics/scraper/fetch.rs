@@ -9,11 +9,11 @@ use pingora::protocols::Stream;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use super::error::ScrapeError;
-use crate::clock::now;
-use crate::config::{BackendUrl, TelemetryConfig};
-use crate::fleet::Backend;
-use crate::units::{ByteSize, Timestamp};
 use crate::upstream::connect::Connector;
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_clock::now;
+use penstock_config::{BackendUrl, TelemetryConfig};
+use penstock_core::fleet::Backend;
 
 /// The largest metrics page that is read.
 const MAX_PAGE: ByteSize = ByteSize::mib(4);

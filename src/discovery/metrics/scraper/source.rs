@@ -1,8 +1,8 @@
 //! The pages where an engine may report its load.
 
 use super::super::engine_metrics::{EnginePage, PageReader, read_slots};
-use crate::config::BackendConfig;
 use crate::discovery::engines::facts;
+use penstock_config::BackendConfig;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -48,7 +48,7 @@ pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Engine;
+    use penstock_api::Engine;
 
     #[test]
     fn every_engine_is_scraped_where_it_reports() {

@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::config::Environment;
 use crate::discovery::dns;
-use crate::fleet::Standing;
-use crate::units::Timestamp;
+use penstock_api::units::Timestamp;
+use penstock_config::Environment;
+use penstock_core::fleet::Standing;
 
 const PAGE: &str = "vllm:num_requests_waiting 2\nvllm:num_requests_running 3\n\
                     vllm:kv_cache_usage_perc 0.5\nprocess_start_time_seconds 100\n";

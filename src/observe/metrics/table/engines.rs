@@ -4,8 +4,8 @@ use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, number, one, per_backend, to_sample};
 use super::BACKEND;
-use crate::fleet::Readings;
-use crate::units::widen;
+use penstock_api::units::widen;
+use penstock_core::fleet::Readings;
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(

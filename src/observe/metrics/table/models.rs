@@ -4,8 +4,8 @@
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
 use super::super::samples::{Samples, number, to_sample};
-use crate::fleet::{Serving, Topology};
-use crate::scoring::Residency;
+use penstock_core::fleet::{Serving, Topology};
+use penstock_scoring::Residency;
 
 pub(super) const LABELS: &[&str] = &["backend", "model"];
 

@@ -4,8 +4,8 @@ use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
 use super::super::samples::Samples;
 use super::models::{LABELS, per_model, per_model_by};
-use crate::fleet::Serving;
-use crate::predict::PredictorReport;
+use penstock_core::fleet::Serving;
+use penstock_predict::PredictorReport;
 
 const MICRO: f64 = 1e-6;
 

@@ -3,8 +3,8 @@
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, flag, from_option, from_size, number, one, to_sample};
-use crate::admission::rate_limits::{KeyFigures, LimitKind, Moment};
-use crate::clock::unix_seconds;
+use penstock_clock::unix_seconds;
+use penstock_core::admission::rate_limits::{KeyFigures, LimitKind, Moment};
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

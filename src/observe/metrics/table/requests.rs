@@ -6,7 +6,7 @@ use super::super::Metrics;
 use super::super::row::{MetricRow, counter, histogram};
 use super::super::samples::{Samples, counter_value, distribution, number, to_sample};
 use super::BACKEND;
-use crate::api::{ERROR_CODES, Operation};
+use penstock_api::{ERROR_CODES, Operation};
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

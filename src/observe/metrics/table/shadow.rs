@@ -3,7 +3,7 @@
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, from_option, from_size, number, to_sample};
-use crate::routing::audit::ShadowCounts;
+use penstock_core::routing::audit::ShadowCounts;
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

@@ -1,0 +1,42 @@
+//! Closed sets of names: an enum with the word that users write for each value.
+
+/// Declares an enum whose values are written by name. Case is ignored; `-` and `_` are equal.
+#[macro_export]
+macro_rules! choice {
+    (
+        $(#[doc = $about:literal])+
+        pub enum $name:ident {
+            $( $(#[doc = $doc:literal])+ $variant:ident = $word:literal, )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $( $(#[doc = $doc])+ $variant, )+ }
+
+        impl $name {
+            /// Every value, in the order they are documented.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name it is written by.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// The value called `name`; case does not count, `-` and `_` are alike.
+            pub fn from_name(name: &str) -> Option<Self> {
+                let name = $crate::choice::normalize(name.trim());
+                Self::ALL.iter().copied().find(|one| one.name() == name)
+            }
+
+            /// Every name, in the same order.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                Self::ALL.iter().map(|one| one.name())
+            }
+        }
+    };
+}
+
+/// A name normalized for comparison: lower case, `_` for `-`.
+pub fn normalize(name: &str) -> String {
+    name.to_lowercase().replace('-', "_")
+}

@@ -1,0 +1,110 @@
+//! The content codings of request bodies (RFC 9110 §8.4): their names, and which one a request's fields say.
+
+/// A content coding that bodies are decoded from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentCoding {
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+}
+
+/// Why the fields of a request name no coding that its body can be decoded from.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CodingError {
+    #[error("The content coding '{0}' is not supported: send the body as {ACCEPTED}, or as it is")]
+    Unknown(String),
+    #[error("The body has several content codings: send it with one of {ACCEPTED}, or as it is")]
+    Several,
+}
+
+/// The codings that are decoded, as `accept-encoding` lists them (RFC 9110 §12.5.3).
+pub const ACCEPTED: &str = "gzip, deflate, br, zstd";
+/// The most bytes of an unknown coding's name that a message quotes.
+const MAX_QUOTED: usize = 64;
+
+impl ContentCoding {
+    /// All codings, in the order of their position.
+    pub const ALL: [Self; 4] = [Self::Gzip, Self::Deflate, Self::Brotli, Self::Zstd];
+
+    /// The name in header fields.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// Reads the values of `content-encoding` fields. Returns `None` for a body that is not encoded: no field,
+    /// an empty one, or `identity`.
+    ///
+    /// # Errors
+    /// When a coding is unknown, or several are applied.
+    pub fn of<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Self>, CodingError> {
+        let names = fields.into_iter().flat_map(|field| field.split(|byte| *byte == b','));
+        let mut found = None;
+        for name in names.map(<[u8]>::trim_ascii) {
+            if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
+                continue;
+            }
+            let coding = Self::from_name(name).ok_or_else(|| CodingError::unknown(name))?;
+            if found.replace(coding).is_some() {
+                return Err(CodingError::Several);
+            }
+        }
+        Ok(found)
+    }
+
+    fn from_name(name: &[u8]) -> Option<Self> {
+        // RFC 9110 §8.4.1.3: `x-gzip` is the same.
+        let name = if name.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { name };
+        Self::ALL.into_iter().find(|coding| name.eq_ignore_ascii_case(coding.name().as_bytes()))
+    }
+}
+
+impl CodingError {
+    fn unknown(name: &[u8]) -> Self {
+        let shown = name.get(..MAX_QUOTED).unwrap_or(name);
+        Self::Unknown(shown.escape_ascii().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_known_coding_is_read_from_any_number_of_fields() {
+        for (fields, coding) in [
+            (&[][..], None),
+            (&[""], None),
+            (&["identity"], None),
+            (&["Identity, ,"], None),
+            (&["gzip"], Some(ContentCoding::Gzip)),
+            (&["X-GZIP"], Some(ContentCoding::Gzip)),
+            (&["identity, br"], Some(ContentCoding::Brotli)),
+            (&["", "\tzstd "], Some(ContentCoding::Zstd)),
+            (&["deflate", "identity"], Some(ContentCoding::Deflate)),
+        ] {
+            let values = fields.iter().map(|field| field.as_bytes());
+            assert_eq!(ContentCoding::of(values), Ok(coding), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn several_and_unknown_codings_are_errors() {
+        for fields in [&["gzip, gzip"][..], &["gzip", "zstd"], &["br, identity, br"]] {
+            let values = fields.iter().map(|field| field.as_bytes());
+            assert_eq!(ContentCoding::of(values), Err(CodingError::Several), "{fields:?}");
+        }
+        let long = "x".repeat(10_000);
+        for (name, shown) in
+            [("compress", "compress"), ("g\u{e9}", "g\\xc3\\xa9"), (&long, &long[..64])]
+        {
+            let unknown = Err(CodingError::Unknown(shown.to_owned()));
+            assert_eq!(ContentCoding::of([name.as_bytes()]), unknown);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What clients may call: the tables of operations, dialects and capabilities. A new operation is a
+//! variant and a row in `operation`, and its response in the mock engines.
+
+mod billing_line;
+mod capabilities;
+pub mod choice;
+pub mod content_coding;
+mod control_fields;
+mod credentials;
+mod dialect;
+mod engine;
+mod errors;
+pub mod hex;
+pub mod mix;
+mod model_name;
+mod offer;
+mod ollama_route;
+mod operation;
+mod operations;
+mod overflow;
+mod printable;
+mod prompt;
+mod query;
+mod reasoning_field;
+pub mod slices;
+mod stream;
+mod token_estimate;
+mod trace;
+pub mod units;
+mod usage_call;
+
+pub use billing_line::{BILLING_LINE, without_billing_line};
+pub use capabilities::Capabilities;
+pub use control_fields::{
+    FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, TIMING, is_control_field,
+};
+pub use credentials::{bearer_token, token_of};
+pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
+pub use engine::Engine;
+pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
+pub use model_name::{CanonicalName, canonical_name, default_tag_forms, is_same_model};
+pub use offer::Offer;
+pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
+pub use operation::{
+    BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, Work, error_event,
+    unstarted_error_event,
+};
+pub use operations::Operations;
+pub use overflow::ContextOverflow;
+pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
+pub use prompt::{Layout, PROMPT_FIELDS, Place, PromptField};
+pub use query::{percent_decode, query_value, query_without};
+pub use reasoning_field::ReasoningField;
+pub use stream::StreamFraming;
+pub use token_estimate::TokenEstimate;
+pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
+pub use usage_call::{UsageCall, UsageRequest};

@@ -1,0 +1,314 @@
+//! The rows of the operation table.
+
+use super::{BodyFormat, EventForm, Operation, OperationRow, Work};
+use crate::dialect::{self, Dialect};
+use crate::prompt::{Layout, PromptField, counted, main, system};
+
+const fn row(
+    operation: Operation,
+    name: &'static str,
+    paths: &'static [&'static str],
+    prompt: &'static [PromptField],
+    gen_ai_name: &'static str,
+) -> OperationRow {
+    OperationRow {
+        operation,
+        name,
+        paths,
+        dialect: Dialect::OpenAi,
+        body: BodyFormat::Json,
+        prompt,
+        work: Work::Inference,
+        model_is_optional: false,
+        events: EventForm::Any,
+        streams_by_default: false,
+        converts_to: &[],
+        stream_error: None,
+        unstarted_error: None,
+        gen_ai_name,
+    }
+}
+
+/// An operation that generates text.
+const fn generation(row: OperationRow, events: EventForm) -> OperationRow {
+    OperationRow { work: Work::Generation, events, ..row }
+}
+
+/// An operation whose requests can be converted.
+const fn convertible(row: OperationRow, converts_to: &'static [Operation]) -> OperationRow {
+    OperationRow { converts_to, ..row }
+}
+
+/// An operation of Ollama's own API that generates text.
+const fn ollama(
+    operation: Operation,
+    name: &'static str,
+    paths: &'static [&'static str],
+    prompt: &'static [PromptField],
+    gen_ai_name: &'static str,
+) -> OperationRow {
+    let row = row(operation, name, paths, prompt, gen_ai_name);
+    OperationRow {
+        dialect: Dialect::Ollama,
+        streams_by_default: true,
+        ..generation(row, EventForm::JsonLine)
+    }
+}
+
+/// An operation that does not run the model.
+const fn text(row: OperationRow) -> OperationRow {
+    OperationRow { work: Work::Text, ..row }
+}
+
+/// An operation on images. OpenAI picks a model for requests that name none.
+const fn image(
+    operation: Operation,
+    name: &'static str,
+    paths: &'static [&'static str],
+) -> OperationRow {
+    let row = row(operation, name, paths, &[], "generate_content");
+    OperationRow { body: BodyFormat::Multipart, model_is_optional: true, ..row }
+}
+
+/// An operation on an audio file.
+const fn audio(
+    operation: Operation,
+    name: &'static str,
+    paths: &'static [&'static str],
+) -> OperationRow {
+    let row = row(operation, name, paths, &[], "generate_content");
+    OperationRow { body: BodyFormat::Multipart, ..row }
+}
+
+const CHAT_PROMPT: &[PromptField] = &[main("messages", Layout::Messages)];
+const PLAIN_PROMPT: &[PromptField] = &[main("prompt", Layout::Plain)];
+const PLAIN_INPUT: &[PromptField] = &[main("input", Layout::Plain)];
+const MESSAGES_PROMPT: &[PromptField] =
+    &[main("messages", Layout::Messages), system("system", Layout::Content)];
+const RESPONSES_PROMPT: &[PromptField] =
+    &[main("input", Layout::Items), system("instructions", Layout::Content)];
+const RERANK_PROMPT: &[PromptField] = &[counted("query"), counted("documents")];
+const SCORE_PROMPT: &[PromptField] =
+    &[counted("text_1"), counted("text_2"), counted("query"), counted("documents")];
+const POOLING_PROMPT: &[PromptField] =
+    &[main("input", Layout::Plain), main("messages", Layout::Items)];
+const TOKENIZE_PROMPT: &[PromptField] =
+    &[counted("content"), counted("prompt"), main("messages", Layout::Items)];
+const EMBEDDING_PROMPT: &[PromptField] = &[counted("content"), counted("input")];
+/// The files of `input_extra` come first in what the model reads.
+const INFILL_PROMPT: &[PromptField] = &[
+    main("input_prefix", Layout::Plain),
+    system("input_extra", Layout::Plain),
+    counted("input_suffix"),
+    counted("prompt"),
+];
+const MIDDLE_PROMPT: &[PromptField] = &[main("prompt", Layout::Plain), counted("suffix")];
+
+const OLLAMA_CHAT_PROMPT: &[PromptField] = &[main("messages", Layout::MessagesWithImages)];
+/// `context` holds the tokens of an earlier response.
+const GENERATE_PROMPT: &[PromptField] = &[
+    main("prompt", Layout::Plain),
+    system("system", Layout::Content),
+    counted("suffix"),
+    counted("context"),
+];
+
+/// Every operation, in the order of [`Operation`].
+pub const OPERATIONS: &[OperationRow] = &[
+    OperationRow {
+        converts_to: &[Operation::Messages, Operation::OllamaChat],
+        ..generation(
+            row(
+                Operation::Chat,
+                "chat",
+                &["/v1/chat/completions", "/chat/completions"],
+                CHAT_PROMPT,
+                "chat",
+            ),
+            EventForm::ChatDelta,
+        )
+    },
+    OperationRow {
+        converts_to: &[Operation::OllamaGenerate],
+        ..generation(
+            row(
+                Operation::Completions,
+                "completions",
+                &["/v1/completions"],
+                PLAIN_PROMPT,
+                "text_completion",
+            ),
+            EventForm::CompletionText,
+        )
+    },
+    convertible(
+        row(Operation::Embeddings, "embeddings", &["/v1/embeddings"], PLAIN_INPUT, "embeddings"),
+        &[Operation::OllamaEmbed],
+    ),
+    OperationRow {
+        stream_error: Some(dialect::response_failed),
+        unstarted_error: Some(dialect::response_refused),
+        converts_to: &[Operation::Chat, Operation::Messages, Operation::OllamaChat],
+        ..generation(
+            row(
+                Operation::Responses,
+                "responses",
+                &["/v1/responses", "/responses"],
+                RESPONSES_PROMPT,
+                "chat",
+            ),
+            EventForm::TypedDelta,
+        )
+    },
+    OperationRow {
+        dialect: Dialect::Anthropic,
+        converts_to: &[Operation::Chat, Operation::OllamaChat],
+        ..generation(
+            row(
+                Operation::Messages,
+                "messages",
+                &["/v1/messages", "/messages"],
+                MESSAGES_PROMPT,
+                "chat",
+            ),
+            EventForm::BlockDelta,
+        )
+    },
+    row(
+        Operation::Rerank,
+        "rerank",
+        &["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking"],
+        RERANK_PROMPT,
+        "rerank",
+    ),
+    row(Operation::Score, "score", &["/v1/score", "/score"], SCORE_PROMPT, "score"),
+    OperationRow {
+        model_is_optional: true,
+        ..row(
+            Operation::Moderations,
+            "moderations",
+            &["/v1/moderations"],
+            PLAIN_INPUT,
+            "moderation",
+        )
+    },
+    row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content"),
+    audio(Operation::Transcriptions, "transcriptions", &["/v1/audio/transcriptions"]),
+    audio(Operation::Translations, "translations", &["/v1/audio/translations"]),
+    OperationRow {
+        body: BodyFormat::Json,
+        prompt: PLAIN_PROMPT,
+        ..image(Operation::ImageGenerations, "image_generations", &["/v1/images/generations"])
+    },
+    image(Operation::ImageEdits, "image_edits", &["/v1/images/edits"]),
+    image(Operation::ImageVariations, "image_variations", &["/v1/images/variations"]),
+    OperationRow {
+        dialect: Dialect::Anthropic,
+        converts_to: &[Operation::ApplyTemplate, Operation::Tokenize],
+        ..text(row(
+            Operation::CountTokens,
+            "count_tokens",
+            &["/v1/messages/count_tokens", "/messages/count_tokens"],
+            MESSAGES_PROMPT,
+            "count_tokens",
+        ))
+    },
+    text(row(
+        Operation::InputTokens,
+        "input_tokens",
+        &["/v1/responses/input_tokens", "/responses/input_tokens"],
+        RESPONSES_PROMPT,
+        "count_tokens",
+    )),
+    row(
+        Operation::Classify,
+        "classify",
+        &["/classify", "/v1/classify"],
+        POOLING_PROMPT,
+        "classify",
+    ),
+    row(Operation::Pooling, "pooling", &["/pooling"], POOLING_PROMPT, "pooling"),
+    text(row(
+        Operation::Tokenize,
+        "tokenize",
+        &["/tokenize", "/v1/tokenize"],
+        TOKENIZE_PROMPT,
+        "tokenize",
+    )),
+    text(row(
+        Operation::Detokenize,
+        "detokenize",
+        &["/detokenize", "/v1/detokenize"],
+        &[counted("tokens")],
+        "detokenize",
+    )),
+    text(row(
+        Operation::ApplyTemplate,
+        "apply_template",
+        &["/apply-template"],
+        CHAT_PROMPT,
+        "apply_template",
+    )),
+    generation(
+        row(
+            Operation::NativeCompletion,
+            "native_completion",
+            &["/completion", "/completions"],
+            PLAIN_PROMPT,
+            "text_completion",
+        ),
+        EventForm::Content,
+    ),
+    row(
+        Operation::NativeEmbedding,
+        "native_embedding",
+        &["/embedding", "/embeddings"],
+        EMBEDDING_PROMPT,
+        "embeddings",
+    ),
+    generation(
+        row(Operation::Infill, "infill", &["/infill"], INFILL_PROMPT, "text_completion"),
+        EventForm::Content,
+    ),
+    generation(
+        row(
+            Operation::FillInTheMiddle,
+            "fim",
+            &["/v1/fim/completions"],
+            MIDDLE_PROMPT,
+            "text_completion",
+        ),
+        EventForm::ChatDelta,
+    ),
+    convertible(
+        ollama(Operation::OllamaChat, "ollama_chat", &["/api/chat"], OLLAMA_CHAT_PROMPT, "chat"),
+        &[Operation::Chat, Operation::Messages],
+    ),
+    convertible(
+        ollama(
+            Operation::OllamaGenerate,
+            "ollama_generate",
+            &["/api/generate"],
+            GENERATE_PROMPT,
+            "text_completion",
+        ),
+        &[Operation::Chat, Operation::Completions, Operation::Messages],
+    ),
+    OperationRow {
+        dialect: Dialect::Ollama,
+        converts_to: &[Operation::Embeddings],
+        ..row(Operation::OllamaEmbed, "ollama_embed", &["/api/embed"], PLAIN_INPUT, "embeddings")
+    },
+    OperationRow {
+        dialect: Dialect::Ollama,
+        converts_to: &[Operation::Embeddings],
+        ..row(
+            Operation::OllamaEmbeddings,
+            "ollama_embeddings",
+            &["/api/embeddings"],
+            PLAIN_PROMPT,
+            "embeddings",
+        )
+    },
+    text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough")),
+];

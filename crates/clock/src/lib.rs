@@ -1,0 +1,61 @@
+//! The only file that reads the system's clocks. Decisions take a [`Timestamp`] as an argument, so
+//! that tests and replays can set the time. Only I/O code calls [`now`]. Bottom layer.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use once_cell::sync::Lazy;
+
+use penstock_api::units::{Timestamp, to_micros};
+
+static PROCESS_START: Lazy<Instant> = Lazy::new(monotonic);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this file is where the crate reads the system's clock"
+)]
+fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// The monotonic time since the first call in this process.
+pub fn now() -> Timestamp {
+    Timestamp(to_micros(PROCESS_START.elapsed()))
+}
+
+/// Measures an elapsed time.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts the measurement.
+    pub fn start() -> Self {
+        Self(monotonic())
+    }
+
+    /// Returns the time since the start.
+    pub fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Seconds since 1970, for `created` fields and the like; never for measuring.
+pub fn unix_seconds() -> u64 {
+    unix_time().as_secs()
+}
+
+/// The time since 1970, for logs and traces; never for measuring.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this file is where the crate reads the system's clock"
+)]
+pub fn unix_time() -> Duration {
+    // Zero for a system clock before 1970.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+/// The CPU time of the calling thread.
+pub fn thread_cpu_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    debug_assert!(time.is_ok(), "every thread has a CPU clock");
+    time.map_or(Duration::ZERO, Duration::from)
+}

@@ -1,0 +1,459 @@
+//! Rules across several settings. Each rule runs only if the settings that it reads are valid; the
+//! document tree provides positions.
+
+mod groups;
+pub(super) mod models;
+mod soundness;
+
+pub(super) use soundness::Soundness;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::sections::Config;
+use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls};
+use crate::sections::health::HealthConfig;
+use crate::sections::listener::ListenAddress;
+use crate::sections::routing::RoutingConfig;
+use crate::sections::shared_state::SharedStateConfig;
+use crate::sections::strategy::Strategy;
+use crate::sections::telemetry::TelemetryUse;
+use crate::syntax::document::{Entry, Node};
+use crate::syntax::errors::{Place, Problem, Warning};
+use crate::syntax::reader::Reader;
+use crate::syntax::suggest::nearest;
+use crate::syntax::url::BackendUrl;
+use crate::tls::ServerTls;
+use penstock_api::units::{ByteSize, show_duration};
+use penstock_scoring::{Preset, Profile};
+
+/// The maximum number of backends in a configuration: sets of backends are bit masks of this size.
+pub const MAX_BACKENDS: usize = 1024;
+/// The memory in a prefix index of one prompt of 1,024 blocks that shares no block with others.
+const ONE_PROMPT: ByteSize = ByteSize::kib(64);
+
+/// Checks `config`, which was read from `root`, as far as the settings are valid.
+pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let holds = |keys: &[&str]| keys.iter().all(|key| sound.holds_at(root, key));
+    check_addresses(config, root, sound, reader);
+    if holds(&["limits"]) {
+        check_limits(config, root, reader);
+    }
+    if holds(&["auth", "models", "objectives"]) {
+        check_objectives(config, root, reader);
+    }
+    if holds(&["queue", "routing"]) && sound.is_complete(root.at("queue")) {
+        check_queue(config, root, reader);
+    }
+    if holds(&["auth"]) {
+        check_client_keys(config, root, reader);
+    }
+    check_routing(config, root, sound, reader);
+    if holds(&["telemetry", "routing"]) {
+        check_telemetry(config, root, reader);
+    }
+    if holds(&["limits", "routing"]) {
+        check_prefix_memory(config, root, reader);
+    }
+    if holds(&["health"]) {
+        check_health(&config.health, root.at("health"), reader);
+    }
+    check_backends(config, root, sound, reader);
+    if holds(&["shared_state"]) {
+        check_redis_tls(&config.shared_state, root.at("shared_state"), reader);
+    }
+    if holds(&["backends", "routing", "models"]) {
+        models::check(config, root, reader);
+    }
+}
+
+/// Refuses an address with two listeners, and an admin port that is open to all.
+fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let mut seen = Vec::new();
+    if sound.holds_at(root, "server") {
+        seen = check_listeners(config, root.at("server"), sound, reader);
+    }
+    let Some(address) = config.admin.listen else { return };
+    let admin = root.at("admin");
+    if !sound.holds_at(root, "admin") {
+        return;
+    }
+    let place = &admin.at("listen").place;
+    check_address(&ListenAddress::Tcp(address), &mut seen, place, reader);
+    let is_open = !address.ip().is_loopback() && config.admin.token.is_none();
+    if is_open && sound.is_complete(admin) {
+        reader.fault(place, Problem::AdminNeedsToken { listen: address });
+    }
+}
+
+/// Checks the listeners of the data port. Returns their addresses.
+fn check_listeners(
+    config: &Config,
+    server: &Node,
+    sound: &Soundness,
+    reader: &mut Reader,
+) -> Vec<ListenAddress> {
+    let list = server.at("listen");
+    let mut seen: Vec<ListenAddress> = Vec::new();
+    for (index, listener) in config.server.listen.iter().enumerate() {
+        let item = list.items().get(index).unwrap_or(list);
+        check_address(&listener.address, &mut seen, &item.at("address").place, reader);
+        let trusts_none = config.server.trusted_proxies.is_empty() && sound.is_complete(server);
+        if listener.proxy_protocol && trusts_none {
+            reader.fault(item.key_place("proxy_protocol"), Problem::NoTrustedProxies);
+        }
+        if let Some(tls) = &listener.tls {
+            if let Err(source) = ServerTls::load(tls.files(), listener.speaks_http2()) {
+                let key = format!("server.listen[{index}].tls");
+                reader.fault(item.key_place("tls"), Problem::Tls { key, source });
+            }
+            if tls.client_ca.is_none() && item.at("tls").entry("client_certificates").is_some() {
+                let place = item.at("tls").key_place("client_certificates");
+                reader.fault(place, Problem::NoClientCa);
+            }
+        }
+    }
+    seen
+}
+
+fn check_address(
+    address: &ListenAddress,
+    seen: &mut Vec<ListenAddress>,
+    place: &Place,
+    reader: &mut Reader,
+) {
+    // Port 0 binds a new port each time.
+    let is_new = matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
+    if !is_new && seen.contains(address) {
+        reader.fault(place, Problem::ListenTwice { address: address.to_string() });
+    }
+    seen.push(address.clone());
+}
+
+fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
+    let (body, all) = (config.limits.max_body_size, config.limits.buffered_bodies);
+    if body > all {
+        let low = format!("limits.max_body_size: {body}");
+        let high = format!("limits.buffered_bodies: {all}");
+        let place = root.at("limits").key_place("buffered_bodies");
+        reader.fault(place, Problem::OutOfOrder { low, high });
+    }
+}
+
+/// Refuses `queue.max_backlog` without predictions or without a queue.
+fn check_queue(config: &Config, root: &Node, reader: &mut Reader) {
+    let is_limited = config.queue.max_backlog.is_some();
+    if is_limited && (config.queue.size == 0 || !config.routing.predicts()) {
+        let place = root.at("queue").key_place("max_backlog");
+        reader.fault(place, Problem::BacklogWithoutPrediction);
+    }
+}
+
+/// Refuses references to objectives that do not exist.
+fn check_objectives(config: &Config, root: &Node, reader: &mut Reader) {
+    let known = || config.objectives.keys().map(String::as_str);
+    let keys = config.auth.keys.iter().zip(root.at("auth").at("keys").items());
+    let of_keys = keys.enumerate().filter_map(|(index, (key, item))| {
+        Some((format!("auth.keys[{index}].objective"), key.objective.as_deref()?, item))
+    });
+    let models = config.models.iter().filter_map(|(name, model)| {
+        let node = root.at("models").at(name);
+        Some((format!("models.{name}.objective"), model.objective.as_deref()?, node))
+    });
+    for (key, given, node) in of_keys.chain(models) {
+        if config.objectives.contains_key(given) {
+            continue;
+        }
+        let problem = Problem::UnknownValue {
+            key,
+            given: given.to_owned(),
+            suggestion: nearest(given, known()).map(str::to_owned),
+            known: known().collect::<Vec<_>>().join(", "),
+        };
+        reader.fault(node.key_place("objective"), problem);
+    }
+}
+
+fn check_client_keys(config: &Config, root: &Node, reader: &mut Reader) {
+    let items = root.at("auth").at("keys").items();
+    for (index, (key, item)) in config.auth.keys.iter().zip(items).enumerate() {
+        let section = format!("auth.keys[{index}]");
+        if key.key.is_missing() {
+            let problem = Problem::MissingKey { key: "key".to_owned(), section: section.clone() };
+            reader.fault(&item.place, problem);
+        }
+        check_spelled_once(item, section, "key", reader);
+        let twin = config
+            .auth
+            .keys
+            .iter()
+            .take(index)
+            .find(|other| other.key.reveal() == key.key.reveal());
+        if let Some(twin) = twin.filter(|_| !key.key.is_missing()) {
+            let problem =
+                Problem::ClientKeyTwice { first: twin.name.clone(), second: key.name.clone() };
+            reader.fault(&item.place, problem);
+        }
+    }
+}
+
+/// Refuses a secret that is set both inline and as a file.
+fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &mut Reader) {
+    let file = format!("{key}_file");
+    if let (Some(_), Some(entry)) = (item.entry(key), item.entry(&file)) {
+        reader.fault(&entry.place, Problem::SecretTwice { section, key });
+    }
+}
+
+fn check_routing(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let (routing, node) = (&config.routing, root.at("routing"));
+    let weights = node.at("weights");
+    if sound.holds_at(node, "weights") && sound.is_complete(weights) {
+        check_weights(routing, "routing", node, reader);
+    }
+    if !sound.holds_at(root, "routing") {
+        return;
+    }
+    check_strategy(routing, "routing", node, reader);
+    if let Some(shadow) = &routing.shadow {
+        let tried_out = routing.tried_out(shadow);
+        check_weights(&tried_out, "routing.shadow", node.at("shadow"), reader);
+        check_strategy(&tried_out, "routing.shadow", node.at("shadow"), reader);
+    }
+    if routing.move_waiting && !routing.predicts() {
+        reader.warn(node.key_place("move_waiting"), Warning::MovesWithoutPredictions);
+    }
+    let cooldown = &routing.cooldown;
+    let low = Bound { key: "routing.cooldown.min", duration: cooldown.min };
+    let high = Bound { key: "routing.cooldown.max", duration: cooldown.max };
+    check_order(low, high, node.key_place("cooldown"), reader);
+}
+
+fn check_weights(routing: &RoutingConfig, section: &'static str, node: &Node, reader: &mut Reader) {
+    let weights = &routing.weights;
+    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
+    if sum != 100 {
+        reader.fault(node.key_place("weights"), Problem::WeightSum { section, sum });
+    }
+}
+
+fn check_strategy(
+    routing: &RoutingConfig,
+    section: &'static str,
+    node: &Node,
+    reader: &mut Reader,
+) {
+    if !routing.scorers.is_empty() && routing.preset.is_some() {
+        reader.fault(node.key_place("preset"), Problem::ScorersAndPreset { section });
+    }
+    for (key, warning) in routing.unused(section) {
+        reader.warn(node.key_place(key), warning);
+    }
+    if routing.strategy == Strategy::Weighted
+        && let Some((preset, warning)) = Preset::like(&routing.scorer_specs())
+            .and_then(|preset| Some((preset.name, preset.warning?)))
+    {
+        match routing.preset {
+            Some(_) => reader.warn(node.key_place("preset"), Warning::Preset { preset, warning }),
+            None => {
+                let warning = Warning::Scorers { section, warning };
+                reader.warn(node.key_place("scorers"), warning);
+            }
+        }
+    }
+}
+
+/// Refuses a budget of 0, and warns of a weighted strategy without telemetry.
+fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
+    let (telemetry, node) = (&config.telemetry, root.at("telemetry"));
+    if telemetry.max_cpu <= 0.0 {
+        let problem = Problem::WrongValue {
+            key: "telemetry.max_cpu".to_owned(),
+            given: "0".to_owned(),
+            expected: "more than 0; `telemetry.enabled: false` turns telemetry off".to_owned(),
+        };
+        reader.fault(&node.at("max_cpu").place, problem);
+    }
+    if telemetry.enabled != TelemetryUse::Never {
+        return;
+    }
+    let shadow = config.routing.shadow.as_ref().map(|shadow| shadow.strategy);
+    let strategies =
+        [("routing", Some(config.routing.strategy)), ("routing.shadow", shadow)].into_iter();
+    for (section, _) in strategies.filter(|(_, strategy)| *strategy == Some(Strategy::Weighted)) {
+        reader.warn(node.key_place("enabled"), Warning::Blind { section });
+    }
+}
+
+fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
+    let routing = &config.routing;
+    let reads_prefixes = routing.has_scorers()
+        && Profile::new(&routing.scorer_specs(), routing.picker)
+            .is_ok_and(|profile| profile.reads_prefixes());
+    let of_limits = config.limits.prefix_memory;
+    if reads_prefixes && of_limits < ONE_PROMPT {
+        let place = root.at("limits").key_place("prefix_memory");
+        let warning =
+            Warning::LittlePrefixMemory { section: "limits", given: of_limits, least: ONE_PROMPT };
+        reader.warn(place, warning);
+    }
+    // Each side gets one half.
+    let both = ByteSize(ONE_PROMPT.0 * 2);
+    if let Some(shadow) = routing.shadow.as_ref().filter(|shadow| shadow.prefix_memory < both) {
+        let given = shadow.prefix_memory;
+        let warning = Warning::LittlePrefixMemory { section: "routing.shadow", given, least: both };
+        reader.warn(root.at("routing").at("shadow").key_place("prefix_memory"), warning);
+    }
+}
+
+fn check_health(health: &HealthConfig, node: &Node, reader: &mut Reader) {
+    let breaker = &health.breaker;
+    let low = Bound { key: "breaker.open", duration: breaker.open };
+    let high = Bound { key: "breaker.max_open", duration: breaker.max_open };
+    check_order(low, high, node.key_place("breaker"), reader);
+}
+
+/// One end of a range of durations, with its key.
+#[derive(Clone, Copy)]
+struct Bound {
+    key: &'static str,
+    duration: Duration,
+}
+
+impl Bound {
+    fn to_text(self) -> String {
+        format!("{}: {}", self.key, show_duration(self.duration))
+    }
+}
+
+/// Refuses a range whose lower bound is above its upper one.
+fn check_order(low: Bound, high: Bound, place: &Place, reader: &mut Reader) {
+    if low.duration > high.duration {
+        reader.fault(place, Problem::OutOfOrder { low: low.to_text(), high: high.to_text() });
+    }
+}
+
+fn check_backends(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
+    let Some(Entry { node, .. }) = root.entry("backends") else { return };
+    let count = config.backends.len();
+    if count == 0 && sound.holds(node) {
+        reader.warn(root.key_place("backends"), Warning::NoBackends);
+    }
+    if count > MAX_BACKENDS {
+        // The checks below are quadratic.
+        let problem = Problem::TooManyBackends { count, limit: MAX_BACKENDS };
+        reader.fault(root.key_place("backends"), problem);
+        return;
+    }
+    // The other backends are compared with these.
+    let sound_items: Vec<(&BackendConfig, &Node)> = config
+        .backends
+        .iter()
+        .zip(node.items())
+        .filter(|(_, item)| sound.holds_at(item, "name") && sound.holds(item.at("url")))
+        .collect();
+    for (index, (backend, item)) in sound_items.iter().enumerate() {
+        check_identity_of(config, backend, item, sound_items.get(..index).unwrap_or(&[]), reader);
+    }
+    for (index, (backend, item)) in config.backends.iter().zip(node.items()).enumerate() {
+        if sound.holds(item) {
+            check_backend(config, backend, (item, index), reader);
+        }
+    }
+}
+
+/// Checks a backend's name and address against earlier backends and against this process.
+fn check_identity_of(
+    config: &Config,
+    backend: &BackendConfig,
+    item: &Node,
+    earlier: &[(&BackendConfig, &Node)],
+    reader: &mut Reader,
+) {
+    let name = || backend.name.clone();
+    if earlier.iter().any(|(other, _)| other.name == backend.name) {
+        reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
+    }
+    if let Some((twin, _)) = earlier.iter().find(|(other, _)| other.url == backend.url) {
+        let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
+        reader.warn(&item.at("url").place, warning);
+    }
+    if let Some((port, address)) = own_address(config, &backend.url) {
+        let warning = Warning::SelfLoop { backend: name(), port, address };
+        reader.warn(&item.at("url").place, warning);
+    }
+}
+
+/// Checks the settings of a backend.
+fn check_backend(
+    config: &Config,
+    backend: &BackendConfig,
+    (item, index): (&Node, usize),
+    reader: &mut Reader,
+) {
+    let name = || backend.name.clone();
+    if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
+        let place = &item.at("authorization").place;
+        reader.fault(place, Problem::NothingToReplaceWith { name: name() });
+    }
+    check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
+    check_backend_tls(backend, item, index, reader);
+    groups::check(config, backend, item, reader);
+    if let Some(Entry { node, .. }) = item.entry("health") {
+        check_health(&backend.health, node, reader);
+    }
+    let models = backend.models.as_deref().unwrap_or(&[]);
+    for (index, (model, node)) in models.iter().zip(item.at("models").items()).enumerate() {
+        if models.iter().take(index).any(|other| other.id == model.id) {
+            let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };
+            reader.fault(&node.at("id").place, problem);
+        }
+    }
+}
+
+/// Returns the listen address of this process that a URL leads to, and the name of its port.
+fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, String)> {
+    let hosts: Vec<IpAddr> = match url.host.parse() {
+        Ok(address) => vec![address],
+        Err(_) if url.host.eq_ignore_ascii_case("localhost") => {
+            vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+        }
+        Err(_) => Vec::new(),
+    };
+    let data = config.server.listen.iter().filter_map(|listener| match &listener.address {
+        ListenAddress::Tcp(address) => Some(("data", *address)),
+        ListenAddress::Unix(_) => None,
+    });
+    let mut own = data.chain(config.admin.listen.map(|address| ("admin", address)));
+    let leads_to = |own: &SocketAddr| {
+        own.port() == url.port
+            && hosts
+                .iter()
+                .any(|host| *host == own.ip() || (own.ip().is_unspecified() && host.is_loopback()))
+    };
+    own.find(|(_, address)| leads_to(address)).map(|(port, address)| (port, address.to_string()))
+}
+
+fn check_backend_tls(backend: &BackendConfig, item: &Node, index: usize, reader: &mut Reader) {
+    if !backend.url.https && backend.tls != ConnectionTls::default() {
+        let name = backend.name.clone();
+        reader.fault(item.key_place("tls"), Problem::TlsWithoutHttps { name });
+    }
+    check_identity(&backend.tls, item.at("tls"), format!("backends[{index}].tls"), reader);
+}
+
+fn check_redis_tls(config: &SharedStateConfig, item: &Node, reader: &mut Reader) {
+    let is_tls = config.redis.as_ref().is_some_and(|address| address.is_tls);
+    if !is_tls && config.tls != ConnectionTls::default() {
+        reader.fault(item.key_place("tls"), Problem::TlsWithoutRediss);
+    }
+    check_identity(&config.tls, item.at("tls"), "shared_state.tls".to_owned(), reader);
+}
+
+/// Refuses a certificate without a key, and a key without a certificate.
+fn check_identity(tls: &ConnectionTls, item: &Node, section: String, reader: &mut Reader) {
+    if tls.cert.is_some() != tls.key.is_some() {
+        let key = if tls.cert.is_some() { "key" } else { "cert" };
+        reader.fault(&item.place, Problem::MissingKey { key: key.to_owned(), section });
+    }
+}

@@ -1,0 +1,218 @@
+//! Rules about model names: aliases and fallback chains against the declared models.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::sections::Config;
+use crate::sections::aliases::AliasTargets;
+use crate::sections::routing::{BY_MODEL, RoutingConfig};
+use crate::syntax::document::{KeyPlaces, Node};
+use crate::syntax::errors::{Place, Problem, Warning};
+use crate::syntax::reader::Reader;
+use crate::syntax::suggest::nearest;
+
+/// The maximum number of hops of an alias, here and in routing.
+pub const ALIAS_HOPS: usize = 3;
+
+/// Checks the names that `config` gives to models.
+pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
+    let routing = root.at("routing");
+    check_aliases(config, routing.at("aliases"), reader);
+    check_passthrough(config, routing.at("passthrough"), reader);
+    let declared = declared_models(config);
+    check_fallbacks(&config.routing, declared.as_ref(), routing.at("fallbacks"), reader);
+    // Only if all models are declared: discovery may find more.
+    if let Some(declared) = declared {
+        check_targets(&config.routing, &declared, routing.at("aliases"), reader);
+        for model in config.models.keys().filter(|model| !declared.contains(model.as_str())) {
+            let place = root.at("models").key_place(model);
+            reader.warn(place, Warning::UnknownModel { model: model.clone() });
+        }
+        check_members(config, &declared, root.at("models"), reader);
+    }
+}
+
+fn check_members(config: &Config, declared: &BTreeSet<&str>, node: &Node, reader: &mut Reader) {
+    for (model, settings) in &config.models {
+        let items = node.at(model).at("ensemble").items();
+        for (member, item) in settings.ensemble.iter().zip(items) {
+            if resolve(&config.routing, member).is_disjoint(declared) {
+                let (model, member) = (model.clone(), member.clone());
+                reader.warn(&item.place, Warning::UnknownMember { model, member });
+            }
+        }
+    }
+}
+
+/// Returns the paths from `alias` along the aliases, starting with itself: one for each model that
+/// shares its requests. Each path ends at a name that is no alias, or at the first repeated name.
+fn alias_paths<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<Vec<&'a str>> {
+    let mut open = vec![vec![alias]];
+    let mut ended = Vec::new();
+    let mut has_split = false;
+    while let Some(path) = open.pop() {
+        let targets = path.last().and_then(|name| routing.aliases.get(*name));
+        let targets = targets.map(|targets| targets.0.as_slice()).unwrap_or_default();
+        // A second split is refused elsewhere; following it could take exponential time.
+        let followed = if has_split { 1 } else { targets.len() };
+        has_split |= targets.len() > 1;
+        if targets.is_empty() {
+            ended.push(path);
+            continue;
+        }
+        for target in targets.iter().take(followed).rev() {
+            let is_repeated = path.contains(&target.to.as_str());
+            let longer = path.iter().copied().chain([target.to.as_str()]).collect();
+            if is_repeated { ended.push(longer) } else { open.push(longer) }
+        }
+    }
+    ended
+}
+
+fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
+    for (path, to) in &config.routing.passthrough {
+        let place = node.key_place(path);
+        if !path.starts_with('/') {
+            reader.fault(place, Problem::PassthroughPath { path: path.clone() });
+        }
+        let single = config.backends.iter().filter(|backend| !backend.is_group());
+        let names = single.map(|backend| backend.name.as_str());
+        let known: Vec<&str> = names.chain([BY_MODEL]).collect();
+        if !known.contains(&to.as_str()) {
+            let suggestion = nearest(to, known.into_iter()).map(str::to_owned);
+            let (path, given) = (path.clone(), to.clone());
+            reader.fault(place, Problem::PassthroughTarget { path, given, suggestion });
+        }
+    }
+}
+
+fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
+    let routing = &config.routing;
+    let places = KeyPlaces::of(node);
+    let mut backend_of: BTreeMap<&str, &str> = BTreeMap::new();
+    for backend in &config.backends {
+        for model in backend.models.iter().flatten() {
+            backend_of.entry(&model.id).or_insert(&backend.name);
+        }
+    }
+    let mut in_cycles: BTreeSet<&str> = BTreeSet::new();
+    for (alias, targets) in &routing.aliases {
+        let place = places.place(alias);
+        for path in alias_paths(routing, alias) {
+            check_path(&path, place, &mut in_cycles, reader);
+            let splits =
+                |name: &&&str| routing.aliases.get(**name).is_some_and(AliasTargets::is_split);
+            if let (true, Some(target)) = (targets.is_split(), path.iter().skip(1).find(splits)) {
+                let (alias, target) = (alias.clone(), (*target).to_owned());
+                reader.fault(place, Problem::NestedSplit { alias, target });
+                break;
+            }
+        }
+        if let Some(backend) = backend_of.get(alias.as_str()) {
+            let (alias, backend) = (alias.clone(), (*backend).to_owned());
+            reader.warn(place, Warning::AliasHidesModel { alias, backend });
+        }
+    }
+}
+
+/// Refuses a cycle, and warns of a path longer than routing follows.
+fn check_path<'a>(
+    path: &[&'a str],
+    place: &Place,
+    in_cycles: &mut BTreeSet<&'a str>,
+    reader: &mut Reader,
+) {
+    let Some((alias, last)) = path.first().zip(path.last()) else { return };
+    if path.iter().filter(|name| *name == last).count() > 1 {
+        // Reported once, and not for aliases that only lead into the cycle.
+        if last == alias && !in_cycles.contains(alias) {
+            in_cycles.extend(path);
+            let cycle = path.iter().map(|name| (*name).to_owned()).collect();
+            reader.fault(place, Problem::AliasCycle { cycle });
+        }
+        return;
+    }
+    let hops = path.len() - 1;
+    if let (true, Some(reached)) = (hops > ALIAS_HOPS, path.get(ALIAS_HOPS)) {
+        let (alias, reached) = ((*alias).to_owned(), (*reached).to_owned());
+        reader.warn(place, Warning::LongAliasChain { alias, hops, limit: ALIAS_HOPS, reached });
+    }
+}
+
+/// Returns the models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
+fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
+    let paths = alias_paths(routing, name);
+    let reached = paths.iter().filter_map(|path| path.iter().take(ALIAS_HOPS + 1).next_back());
+    reached.copied().collect()
+}
+
+/// Returns every declared model; `None` if a backend relies on discovery.
+fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
+    let mut declared = BTreeSet::new();
+    for backend in &config.backends {
+        declared.extend(backend.models.as_ref()?.iter().map(|model| model.id.as_str()));
+    }
+    (!config.backends.is_empty()).then_some(declared)
+}
+
+fn check_targets(
+    routing: &RoutingConfig,
+    declared: &BTreeSet<&str>,
+    node: &Node,
+    reader: &mut Reader,
+) {
+    let places = KeyPlaces::of(node);
+    for alias in routing.aliases.keys() {
+        for path in alias_paths(routing, alias) {
+            let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
+            let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
+            if !declared.contains(target) && !has_chain {
+                let (place, target) = (places.place(alias), target.to_owned());
+                reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
+            }
+        }
+    }
+}
+
+fn check_fallbacks(
+    routing: &RoutingConfig,
+    declared: Option<&BTreeSet<&str>>,
+    node: &Node,
+    reader: &mut Reader,
+) {
+    let places = KeyPlaces::of(node);
+    for (model, chain) in &routing.fallbacks {
+        let place = places.place(model);
+        if chain.is_empty() {
+            reader.warn(place, Warning::EmptyFallback { model: model.clone() });
+            continue;
+        }
+        check_shadow(routing, model, place, reader);
+        let mut served = 0;
+        for (fallback, item) in chain.iter().zip(node.at(model).items()) {
+            let (model, fallback, reached) =
+                (model.clone(), fallback.clone(), resolve(routing, fallback));
+            if reached == resolve(routing, &model) {
+                reader.warn(&item.place, Warning::SelfFallback { model, fallback });
+            } else if declared.is_some_and(|declared| reached.is_disjoint(declared)) {
+                reader.warn(&item.place, Warning::UnknownFallback { model, fallback });
+            } else {
+                served += 1;
+            }
+        }
+        if served == 0 {
+            reader.warn(place, Warning::DeadFallback { model: model.clone() });
+        }
+    }
+}
+
+/// Warns of a fallback chain that is never used: routing looks for a chain at the target first,
+/// then back along the aliases.
+fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
+    let path = alias_paths(routing, alias).into_iter().next().unwrap_or_default();
+    let has_chain =
+        |name: &&&str| routing.fallbacks.get(**name).is_some_and(|chain| !chain.is_empty());
+    if let Some(target) = path.iter().take(ALIAS_HOPS + 1).skip(1).rev().find(has_chain) {
+        let (alias, target) = (alias.to_owned(), (*target).to_owned());
+        reader.warn(place, Warning::ShadowedFallback { alias, target });
+    }
+}

@@ -1,0 +1,60 @@
+//! `auth:` API keys of clients.
+
+use super::objectives::Priority;
+use super::rate_limits::RateLimits;
+use crate::syntax::collections::{List, Maybe};
+use crate::syntax::glob::ModelGlob;
+use crate::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
+use crate::syntax::setting::section;
+use crate::syntax::values::{AtLeastOne, Name};
+
+section! {
+    /// API keys of clients. Without keys the data port is open.
+    pub struct AuthConfig {
+        /// The API keys that clients may use.
+        pub keys: Vec<ClientKey> ["keys" as List<ClientKey>] = Vec::new(),
+        /// The limits of each key without `limits`.
+        pub limits: RateLimits = RateLimits::default(),
+    }
+}
+
+section! {
+    /// An API key of a client.
+    pub struct ClientKey requires ["name"] {
+        /// The client's name in logs and metrics. Two keys may share a name, for key rotation.
+        pub name: String ["name" as Name] = String::new(),
+        /// The key, sent as `Authorization: Bearer`, `x-api-key`, `api-key` or `x-goog-api-key`.
+        /// `key_file` names a file with it.
+        pub key: Secret ["key" as Needed<InlineSecret>, "key_file" as Needed<SecretFile>] =
+            Secret::missing(),
+        /// The models the key may use, with the wildcards * and ?. An empty list means all.
+        pub models: Vec<ModelGlob> ["models" as List<ModelGlob>] = Vec::new(),
+        /// Whether the key may manage the models of Ollama backends: pull, create, copy, delete and
+        /// push.
+        pub manage_models: bool = false,
+        /// Whether conversations of this key are shortened to fit a context. Default: as their
+        /// model says.
+        pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
+        /// The objective of its requests that name none: a name in `objectives`.
+        pub objective: Option<String> ["objective" as Maybe<String>] = None,
+        /// The highest priority that its requests have, whatever they ask for. Default: that of its
+        /// objective, else 0, so that requests can lower their priority and not raise it.
+        pub max_priority: Option<i32> ["max_priority" as Maybe<Priority>] = None,
+        /// The key's share of what waits in a queue, in relation to those of the other keys.
+        pub weight: u32 ["weight" as AtLeastOne<u32>] = 1,
+        /// The maximum number of ensembles of the key at one time; 0 is none. Default:
+        /// `ensembles.in_flight`.
+        pub ensembles: Option<usize> ["ensembles" as Maybe<usize>] = None,
+        /// The limits of the key, in place of `auth.limits`. Keys that share a name share what is
+        /// used.
+        pub limits: Option<RateLimits> ["limits" as Maybe<RateLimits>] = None,
+    }
+}
+
+impl AuthConfig {
+    /// Returns the key at a position, with its limits.
+    pub fn limits_of(&self, position: Option<usize>) -> Option<(&ClientKey, &RateLimits)> {
+        let key = self.keys.get(position?)?;
+        Some((key, key.limits.as_ref().unwrap_or(&self.limits)))
+    }
+}

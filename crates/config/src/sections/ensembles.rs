@@ -1,0 +1,59 @@
+//! `ensembles:` several drafts and their critiques become one response.
+
+use std::time::Duration;
+
+use super::prompt::{CritiquePrompt, FinalPrompt, Prompt};
+use crate::syntax::document::Node;
+use crate::syntax::dump::Dump;
+use crate::syntax::reader::Reader;
+use crate::syntax::setting::{Setting, section};
+use crate::syntax::shape::Shape;
+use crate::syntax::values::{AtLeastOne, Positive};
+
+section! {
+    /// Ensembles: requests for a model with a prefix get one response that is made of three drafts.
+    pub struct EnsemblesConfig {
+        /// Whether names with the prefix are ensembles.
+        pub enabled: bool = false,
+        /// The start of an ensemble's name, before the name of its model.
+        pub prefix: String ["prefix" as Prefix] = "moe-".to_owned(),
+        /// The maximum number of ensembles at one time; further ones get 429.
+        pub in_flight: usize ["in_flight" as AtLeastOne<usize>] = 16,
+        /// Time for the drafts, and the same again for the critiques. What takes longer is left
+        /// out.
+        pub stage_timeout: Duration ["stage_timeout" as Positive] = Duration::from_secs(120),
+        /// The maximum number of tokens of a critique.
+        pub critique_tokens: u32 ["critique_tokens" as AtLeastOne<u32>] = 1024,
+        /// A file with the prompt of a critique; it contains {query}, {response} and optionally
+        /// {number}. Default: `conf/prompts/critique.txt`, which is built in.
+        pub critique_prompt: Prompt ["critique_prompt" as CritiquePrompt] = Prompt::critique(),
+        /// A file with the prompt of the final call; it contains {query} and {candidates}. Default:
+        /// `conf/prompts/final.txt`, which is built in.
+        pub final_prompt: Prompt ["final_prompt" as FinalPrompt] = Prompt::last(),
+    }
+}
+
+/// The start of a name: not empty, or every model would be an ensemble.
+struct Prefix;
+
+impl Setting for Prefix {
+    type Value = String;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
+        const EXPECTED: &str = "the start of model names, without spaces";
+        let text = reader.scalar(node, EXPECTED)?;
+        let is_fit = |letter: char| !letter.is_control() && !letter.is_whitespace();
+        if text.is_empty() || !text.chars().all(is_fit) {
+            return reader.refuse_value(node, text, EXPECTED);
+        }
+        Some(text.to_owned())
+    }
+
+    fn dump(value: &String) -> Dump {
+        Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}

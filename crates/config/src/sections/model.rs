@@ -1,0 +1,172 @@
+//! Settings of models: `models:` for all backends, and the list of each backend.
+
+use super::price::Price;
+use super::timeouts::TimeoutOverrides;
+use crate::syntax::collections::{List, Maybe};
+use crate::syntax::document::{Content, Node};
+use crate::syntax::dump::Dump;
+use crate::syntax::reader::Reader;
+use crate::syntax::setting::{Setting, section};
+use crate::syntax::shape::Shape;
+use crate::syntax::values::AtLeastOne;
+use penstock_api::{Capabilities, OPERATIONS, Operations};
+
+section! {
+    /// Settings of a model.
+    pub struct ModelConfig {
+        /// Overrides of the global `timeouts` section.
+        pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
+        /// The price of its tokens, for the ledger.
+        pub price: Option<Price> ["price" as Maybe<Price>] = None,
+        /// Whether the oldest messages of a conversation are dropped when no backend has room for
+        /// all.
+        pub context_shift: bool = false,
+        /// Whether the tools are dropped as well, when a conversation is still too long after that.
+        pub context_shift_drops_tools: bool = false,
+        /// The context that Ollama backends load it with, in tokens. Requests of OpenAI's and
+        /// Anthropic's APIs are then converted to Ollama's own, which alone can say it.
+        pub num_ctx: Option<u32> ["num_ctx" as Maybe<AtLeastOne<u32>>] = None,
+        /// The objective of requests for it, where neither they nor their key name one: a name in
+        /// `objectives`.
+        pub objective: Option<String> ["objective" as Maybe<String>] = None,
+        /// The models that write the drafts and critiques of its ensemble, in turn. Default:
+        /// itself.
+        pub ensemble: Vec<String> ["ensemble" as List<String>] = Vec::new(),
+    }
+}
+
+section! {
+    /// A model of a backend.
+    pub struct ModelEntry requires ["id"] {
+        /// The name that clients use.
+        pub id: String = String::new(),
+        /// The backend's name for the model. Default: `id`.
+        pub upstream_id: Option<String> ["upstream_id" as Maybe<String>] = None,
+        /// The context length in tokens.
+        pub context_length: Option<u32> ["context_length" as Maybe<AtLeastOne<u32>>] = None,
+        /// Capabilities beyond text: vision, tools, json_mode; [] for none.
+        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
+        /// Supported operations: chat, completions, embeddings and so on.
+        pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        /// The maximum number of requests for it in flight on the backend. Default: the backend's
+        /// `max_in_flight_per_model`.
+        pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
+    }
+}
+
+/// An item of a backend's `models`: a mapping, or just the name.
+pub(crate) struct ModelItem;
+
+impl Setting for ModelItem {
+    type Value = ModelEntry;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<ModelEntry> {
+        match &node.content {
+            Content::Scalar(_) => {
+                String::read(node, reader).map(|id| ModelEntry { id, ..Default::default() })
+            }
+            Content::Null | Content::List(_) | Content::Map(_) => ModelEntry::read(node, reader),
+        }
+    }
+
+    fn dump(value: &ModelEntry) -> Dump {
+        ModelEntry::dump(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::Either(vec![Shape::text(), ModelEntry::shape()])
+    }
+}
+
+/// A list of capabilities.
+struct CapabilityNames;
+
+impl Setting for CapabilityNames {
+    type Value = Capabilities;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
+        let sets = List::<CapabilityName>::read(node, reader)?;
+        Some(sets.into_iter().fold(Capabilities::NONE, Capabilities::union))
+    }
+
+    fn dump(value: &Capabilities) -> Dump {
+        Dump::List(value.names().map(Dump::text).collect())
+    }
+
+    fn shape() -> Shape {
+        List::<CapabilityName>::shape()
+    }
+}
+
+struct CapabilityName;
+
+impl Setting for CapabilityName {
+    type Value = Capabilities;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
+        let name = reader.scalar(node, "the name of a capability")?;
+        match Capabilities::from_name(name) {
+            Some(capability) => Some(capability),
+            None => reader.refuse_name(node, name, capability_names()),
+        }
+    }
+
+    fn dump(value: &Capabilities) -> Dump {
+        Dump::text(&value.to_string())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(capability_names())
+    }
+}
+
+fn capability_names() -> impl Iterator<Item = &'static str> {
+    Capabilities::NAMED.iter().map(|(_, name)| *name)
+}
+
+/// A list of operations.
+pub(super) struct OperationNames;
+
+impl Setting for OperationNames {
+    type Value = Operations;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
+        let sets = List::<OperationName>::read(node, reader)?;
+        Some(sets.into_iter().fold(Operations::default(), Operations::union))
+    }
+
+    fn dump(value: &Operations) -> Dump {
+        Dump::List(value.iter().map(|operation| Dump::text(operation.name())).collect())
+    }
+
+    fn shape() -> Shape {
+        List::<OperationName>::shape()
+    }
+}
+
+struct OperationName;
+
+impl Setting for OperationName {
+    type Value = Operations;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
+        let name = reader.scalar(node, "the name of an operation")?;
+        match Operations::from_name(name) {
+            Some(operations) => Some(operations),
+            None => reader.refuse_name(node, name, operation_names()),
+        }
+    }
+
+    fn dump(value: &Operations) -> Dump {
+        OperationNames::dump(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::names(operation_names())
+    }
+}
+
+/// Returns the names of operations and of groups of operations.
+pub(super) fn operation_names() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
+}

@@ -1,0 +1,221 @@
+//! `routing:` the choice of a backend, and the reaction to its failures.
+
+use penstock_api::TokenEstimate;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::aliases::{AliasTargets, SplitBy};
+use super::default_model::DefaultModel;
+use super::reload_gate::ReloadGateConfig;
+use super::retry_unanswered::RetryUnanswered;
+use super::retry_without::RetryWithout;
+use super::scorers::{PickerSetting, PresetName, Scorers};
+use super::shadow::ShadowConfig;
+use super::strategy::{Strategy, Weights};
+use crate::syntax::collections::{List, Maybe, Table};
+use crate::syntax::errors::Warning;
+use crate::syntax::setting::{choice_setting, section};
+use crate::syntax::values::{Positive, Share};
+use penstock_api::Capabilities;
+use penstock_api::choice;
+use penstock_scoring::{Picker, Preset, ScorerSpec, Value};
+
+choice_setting!(TokenEstimate);
+
+choice! {
+    /// The treatment of models with unknown capabilities.
+    pub enum UnknownCapability {
+        /// As capable; models with known capabilities are preferred.
+        Assume = "assume",
+        /// As not capable.
+        Deny = "deny",
+    }
+}
+choice_setting!(UnknownCapability);
+
+choice! {
+    /// The backend that is preferred among those that meet a request's objectives.
+    pub enum HeadroomPreference {
+        /// The one where it costs most.
+        Least = "least",
+        /// The one where it costs least.
+        Most = "most",
+        /// The one with the least headroom above a reserve.
+        Knee = "knee",
+    }
+}
+choice_setting!(HeadroomPreference);
+
+/// The value of `routing.passthrough` that leads to a backend of the request's model.
+pub const BY_MODEL: &str = "by-model";
+
+/// The preset of the strategy weighted without scorers and preset: the best of those that
+/// docs/simulation.md compares.
+const DEFAULT_PRESET: &str = "balanced";
+
+section! {
+    /// The choice of a backend, and the reaction to its failures.
+    pub struct RoutingConfig {
+        /// The strategy: auto, smart, round_robin, priority_only, random, deployment, weighted or
+        /// slo. Without one, `scorers` or a `preset` mean weighted, `weights` mean smart, and
+        /// nothing means auto.
+        pub strategy: Strategy = Strategy::Auto,
+        /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
+        /// preset, the preset balanced applies.
+        pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
+        /// A named list of scorers, in place of `scorers`.
+        pub preset: Option<&'static str> ["preset" as PresetName] = None,
+        /// The picker with which the weighted strategy selects one of the scored backends.
+        pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
+        /// The maximum number of retries of a request on other backends (failover).
+        pub max_retries: u32 = 2,
+        /// The limit on the retries of all requests together.
+        pub retry_budget: RetryBudget = RetryBudget::default(),
+        /// Weights of the smart strategy. They must sum to 100.
+        pub weights: Weights = Weights::default(),
+        /// Model aliases. An alias with the wildcards * and ? stands for all names that fit it and
+        /// that no backend serves; the most specific one counts.
+        /// A list of `{ to, weight }` splits its requests among several models.
+        pub aliases: BTreeMap<String, AliasTargets> ["aliases" as Table<AliasTargets>] =
+            BTreeMap::new(),
+        /// The requests for an alias with several models that go to the same one: those of one
+        /// session, of one client key, or none.
+        pub split_by: SplitBy = SplitBy::Session,
+        /// The model of requests that name none: a model, one per operation, `auto` for the fleet's
+        /// only model, or none.
+        pub default_model: DefaultModel = DefaultModel::Auto,
+        /// Fallback models, in order, for a model that cannot be served.
+        pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
+            BTreeMap::new(),
+        /// Further paths that are forwarded, with all methods and WebSocket: a path with the
+        /// wildcards * and ?, and the name of a backend, or by-model.
+        pub passthrough: BTreeMap<String, String> ["passthrough" as Table<String>] = BTreeMap::new(),
+        /// The method that estimates the number of prompt tokens: auto (by kind of character),
+        /// chars or utf8.
+        pub token_estimate: TokenEstimate = TokenEstimate::Auto,
+        /// The treatment of models with unknown capabilities: assume or deny.
+        pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
+        /// Whether to retry a request that a backend received and whose connection then ended
+        /// without a response: `lost` (once, unless it has effects beside its response), `never`,
+        /// or `always`.
+        pub retry_unanswered: RetryUnanswered = RetryUnanswered::Lost,
+        /// Whether to send a stream without its first token to another backend, once, if less than
+        /// half of its remaining wait is predicted there. The engine may have started on it. Needs
+        /// predictions.
+        pub move_waiting: bool = false,
+        /// Whether to retry a request after a 5xx response other than 503.
+        pub retry_5xx: bool = false,
+        /// The capabilities that a request loses when the engine refuses it because its model lacks
+        /// them: tools, vision (images). The request is then sent once more without.
+        pub retry_without: Capabilities ["retry_without" as RetryWithout] = Capabilities::NONE,
+        /// Share of healthy backends of a model below which its requests go to all of them, healthy
+        /// or not; 0 is off.
+        pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,
+        /// Whether responses carry the backend and the reason in `x-penstock-…` headers.
+        pub expose_decision: bool = false,
+        /// Whether to use fallback models when every backend is saturated.
+        pub fallback_on_saturation: bool = false,
+        /// Whether requests exceed the limits of a model on its backends once all of them are
+        /// reached; never those of a backend.
+        pub spill: bool = false,
+        /// The backend that the strategy slo prefers among those that meet a request's objectives:
+        /// the one where it costs least (most), where it costs most (least), or with the least
+        /// headroom above 20 % of the objective (knee). The last two pack requests, for fleets that
+        /// shrink; they miss more objectives.
+        pub prefer: HeadroomPreference = HeadroomPreference::Most,
+        /// Whether latencies are predicted, also where no decision goes by them: the predictions
+        /// are then in metrics, in the fleet's state and in `explain`.
+        pub predict: bool = false,
+        /// Whether `max_tokens` counts towards the context length that a request needs.
+        pub reserve_output: bool = false,
+        /// The pause of a backend after its own 429 or 503.
+        pub cooldown: CooldownConfig = CooldownConfig::default(),
+        /// Shadow routing: a second strategy whose decisions are only counted.
+        pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
+        /// Recent traffic is kept, and a new configuration is simulated with it before a reload.
+        /// Default: off.
+        pub reload_gate: Option<ReloadGateConfig> ["reload_gate" as Maybe<ReloadGateConfig>] = None,
+    }
+}
+
+impl RoutingConfig {
+    /// Returns the scorers of the weighted strategy: those configured, those of the preset, or
+    /// those of the default preset. The strategy slo has a single scorer.
+    pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
+        if self.strategy == Strategy::Slo {
+            let mut spec = ScorerSpec::new("slo-headroom", 1.0);
+            spec.params.set("prefer", Value::Text(self.prefer.name().to_owned()));
+            return vec![spec];
+        }
+        if !self.scorers.is_empty() {
+            return self.scorers.clone();
+        }
+        let preset = Preset::find(self.preset.unwrap_or(DEFAULT_PRESET));
+        debug_assert!(preset.is_some(), "the name of a preset is checked when it is read");
+        preset.map_or_else(Vec::new, Preset::specs)
+    }
+
+    /// Returns whether scorers decide, at least for some models.
+    pub fn has_scorers(&self) -> bool {
+        self.strategy == Strategy::Auto || self.strategy.has_scorers()
+    }
+
+    /// Returns whether latencies are predicted.
+    pub fn predicts(&self) -> bool {
+        let scores_headroom = || self.scorer_specs().iter().any(|one| one.is("slo-headroom"));
+        self.predict || self.has_scorers() && scores_headroom()
+    }
+
+    /// Returns the routing that `shadow` compares: another strategy, all else equal. The model is
+    /// already resolved, so aliases and fallbacks do not apply.
+    #[must_use]
+    pub fn tried_out(&self, shadow: &ShadowConfig) -> Self {
+        Self {
+            strategy: shadow.strategy,
+            scorers: shadow.scorers.clone(),
+            preset: shadow.preset,
+            picker: shadow.picker,
+            weights: shadow.weights.clone(),
+            aliases: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
+            shadow: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the keys of `section` that are set for the weighted strategy while another one is
+    /// active.
+    pub fn unused(&self, section: &'static str) -> impl Iterator<Item = (&'static str, Warning)> {
+        let strategy = self.strategy.name();
+        let is_weighted = matches!(self.strategy, Strategy::Auto | Strategy::Weighted);
+        let set = [
+            ("scorers", !self.scorers.is_empty()),
+            ("preset", self.preset.is_some()),
+            ("picker", self.picker != Picker::default() && self.strategy != Strategy::Slo),
+        ];
+        let unused = set.into_iter().filter(move |(_, is_set)| *is_set && !is_weighted);
+        unused.map(move |(key, _)| (key, Warning::NotWeighted { section, key, strategy }))
+    }
+}
+
+section! {
+    /// The limit on the retries of all requests together.
+    pub struct RetryBudget {
+        /// Retries per request, on average.
+        pub ratio: f64 ["ratio" as Share] = 0.2,
+        /// Retries per second that are always allowed.
+        pub per_second: u32 = 10,
+    }
+}
+
+section! {
+    /// The pause of a backend after its own 429 or 503.
+    pub struct CooldownConfig {
+        /// The cooldown without Retry-After.
+        pub default: Duration ["default" as Positive] = Duration::from_secs(1),
+        /// The lower bound of Retry-After.
+        pub min: Duration = Duration::from_secs(1),
+        /// The upper bound of Retry-After.
+        pub max: Duration ["max" as Positive] = Duration::from_secs(60),
+    }
+}

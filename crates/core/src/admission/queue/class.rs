@@ -1,0 +1,197 @@
+//! The requests of one priority in a line. Owners take turns by start-time fair queueing (Goyal, Vin and Cheng
+//! 1996): the owner served next is the one with the smallest tag, and what it is served advances its tag by its
+//! cost over its weight. Costs are tokens, as in the virtual token counter (Sheng et al. 2024): one that comes
+//! back after a pause starts at the tag of the one served last, so that idle time is not saved up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahash::HashMap;
+
+use super::{Charge, Cost, EntryId};
+use penstock_api::units::Timestamp;
+
+/// What a token adds to the tag of an owner of weight 1: weights divide it.
+const TAG_PER_TOKEN: u64 = 1000;
+
+/// The most owners that are compared to find the one with most requests.
+const MAX_COMPARED: usize = 64;
+
+/// What a class knows of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) id: EntryId,
+    pub(super) owner: u64,
+    pub(super) weight: u32,
+    /// When its first token is due by its objective.
+    pub(super) due: Option<Timestamp>,
+    /// Until when it waits.
+    pub(super) until: Timestamp,
+}
+
+impl Entry {
+    /// Where it stands among those of its owner.
+    fn rank(&self) -> Rank {
+        (self.due.unwrap_or(self.until), self.id)
+    }
+}
+
+type Rank = (Timestamp, EntryId);
+
+/// The requests of one owner.
+#[derive(Debug, Default)]
+struct Flow {
+    tag: u64,
+    weight: u32,
+    /// Earliest deadline first, with the time that a missed objective is replaced by.
+    by_deadline: BTreeMap<Rank, Option<Timestamp>>,
+    /// Those without an objective, in the order of arrival, with their deadlines.
+    plain: BTreeMap<EntryId, Timestamp>,
+}
+
+impl Flow {
+    fn insert(&mut self, entry: &Entry) {
+        self.weight = entry.weight.max(1);
+        self.by_deadline.insert(entry.rank(), entry.due.map(|_| entry.until));
+        if entry.due.is_none() {
+            self.plain.insert(entry.id, entry.until);
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry) {
+        // One that missed its objective stands where its wait ends.
+        let is_found = self.by_deadline.remove(&entry.rank()).is_some();
+        if !is_found {
+            self.by_deadline.remove(&(entry.until, entry.id));
+        }
+        self.plain.remove(&entry.id);
+    }
+
+    /// How many of them wait, by weight.
+    fn crowd(&self) -> u64 {
+        let count = u64::try_from(self.by_deadline.len()).unwrap_or(u64::MAX);
+        crowd(count, self.weight)
+    }
+
+    fn first(&mut self, now: Timestamp, newest_first: bool) -> Option<EntryId> {
+        while let Some((rank, until)) = self.by_deadline.first_key_value() {
+            let (rank, until) = (*rank, *until);
+            match until {
+                // Late already: it must not make the others late as well.
+                Some(until) if rank.0 < now => {
+                    self.by_deadline.remove(&rank);
+                    self.by_deadline.insert((until, rank.1), None);
+                }
+                Some(_) => return Some(rank.1),
+                None if newest_first => {
+                    return self.plain.last_key_value().map(|(id, _)| *id).or(Some(rank.1));
+                }
+                None => return Some(rank.1),
+            }
+        }
+        None
+    }
+}
+
+/// A number of requests in relation to a weight.
+fn crowd(count: u64, weight: u32) -> u64 {
+    count.saturating_mul(TAG_PER_TOKEN) / u64::from(weight.max(1))
+}
+
+/// The requests of one priority.
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    flows: HashMap<u64, Flow>,
+    /// Tags of the owners with requests.
+    turns: BTreeSet<(u64, u64)>,
+    /// The tag of the owner served last.
+    virtual_time: u64,
+}
+
+impl Class {
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    pub(super) fn push(&mut self, entry: &Entry) {
+        let flow = self.flows.entry(entry.owner).or_default();
+        if flow.by_deadline.is_empty() {
+            flow.tag = flow.tag.max(self.virtual_time);
+            self.turns.insert((flow.tag, entry.owner));
+        }
+        flow.insert(entry);
+    }
+
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        let Some(flow) = self.flows.get_mut(&entry.owner) else { return };
+        flow.remove(entry);
+        if flow.by_deadline.is_empty() {
+            self.turns.remove(&(flow.tag, entry.owner));
+        }
+    }
+
+    /// The next one of an owner that is not `held_back`. `newest_first`: among those without an objective.
+    pub(super) fn first(
+        &mut self,
+        now: Timestamp,
+        newest_first: bool,
+        held_back: &[u64],
+    ) -> Option<EntryId> {
+        let (_, owner) = self.turns.iter().find(|(_, owner)| !held_back.contains(owner))?;
+        self.flows.get_mut(owner)?.first(now, newest_first)
+    }
+
+    /// The one to be displaced: the last of the owner that has been served most.
+    pub(super) fn last(&self) -> Option<EntryId> {
+        let (_, owner) = self.turns.last()?;
+        let (rank, _) = self.flows.get(owner)?.by_deadline.last_key_value()?;
+        Some(rank.1)
+    }
+
+    /// The one to be displaced by a request of `owner`: the last of the owner that has most requests here by its weight, where
+    /// those are more than its own would be.
+    pub(super) fn last_of_most(&self, owner: u64, weight: u32) -> Option<EntryId> {
+        let own = self.flows.get(&owner).map_or(0, |flow| flow.by_deadline.len());
+        let own = u64::try_from(own).unwrap_or(u64::MAX).saturating_add(1);
+        let owners = self.turns.iter().rev().take(MAX_COMPARED);
+        let flows = owners.filter_map(|(_, owner)| self.flows.get(owner));
+        let most = flows.max_by_key(|flow| flow.crowd())?;
+        let (rank, _) = most.by_deadline.last_key_value()?;
+        (most.crowd() > crowd(own, weight)).then_some(rank.1)
+    }
+
+    /// An owner is served a request.
+    pub(super) fn charge(&mut self, charge: &Charge) {
+        let Some(flow) = self.flows.get(&charge.owner) else { return };
+        self.virtual_time = self.virtual_time.max(flow.tag);
+        self.move_tag(charge, 0, charge.cost.tokens().max(1));
+    }
+
+    /// It has ended, and has cost so much.
+    pub(super) fn settle(&mut self, charge: &Charge, cost: Cost) {
+        self.move_tag(charge, charge.cost.tokens(), cost.tokens());
+    }
+
+    /// Charges an owner with `added` tokens in place of `taken` ones.
+    fn move_tag(&mut self, charge: &Charge, taken: u64, added: u64) {
+        let Some(flow) = self.flows.get_mut(&charge.owner) else { return };
+        let is_waiting = self.turns.remove(&(flow.tag, charge.owner));
+        let share =
+            |tokens: u64| tokens.saturating_mul(TAG_PER_TOKEN) / u64::from(charge.weight.max(1));
+        flow.tag = flow.tag.saturating_add(share(added)).saturating_sub(share(taken));
+        if is_waiting {
+            self.turns.insert((flow.tag, charge.owner));
+        }
+    }
+
+    /// Owners that it remembers and that wait for nothing.
+    pub(super) fn idle_owners(&self) -> usize {
+        self.flows.len() - self.turns.len()
+    }
+
+    /// Forgets owners that wait for nothing. `keeps_leads`: but for those that were served more than others.
+    pub(super) fn forget_idle(&mut self, keeps_leads: bool) {
+        let virtual_time = self.virtual_time;
+        let has_lead = |flow: &Flow| keeps_leads && flow.tag > virtual_time;
+        self.flows.retain(|_, flow| !flow.by_deadline.is_empty() || has_lead(flow));
+    }
+}

@@ -1,0 +1,359 @@
+//! The queue of one model: who waits, and who has the turn.
+
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ahash::HashMap;
+
+use super::class::Entry;
+use super::dispatch_rate::DispatchRate;
+use super::line::Line;
+use super::{Charge, Cost, EntryId, Joined, Newcomer, Passed, QueueEnd, QueueFull};
+use crate::fleet::BackendSet;
+use penstock_api::units::Timestamp;
+use penstock_config::{QueueConfig, QueueOrder};
+
+/// The most lines; requests of further kinds share the last one, whose first request then holds up the others.
+const MAX_LINES: usize = 16;
+/// The most owners that one signal may find held back: each of them has decided in vain.
+const MAX_HELD_BACK: usize = 16;
+/// A queue that has not been empty for so long stands: requests arrive faster than they are served.
+const STANDING: Duration = Duration::from_secs(1);
+
+/// What a queue is configured with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueRules {
+    /// The most requests that wait.
+    pub size: usize,
+    /// Whether, while requests arrive faster than they are served, the newest ones without an objective come
+    /// first.
+    pub newest_first: bool,
+}
+
+impl QueueRules {
+    /// The rules of a configuration.
+    pub fn new(config: &QueueConfig) -> Self {
+        let newest_first = config.order == QueueOrder::NewestUnderOverload;
+        Self { size: config.size, newest_first }
+    }
+}
+
+/// What a request that waits is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Decide where to go.
+    Decide,
+    /// End: another one has its place. It no longer waits.
+    Displaced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    HasTurn,
+    Displaced,
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    priority: i32,
+    line: usize,
+    state: State,
+    /// Whether it found room that was kept for others.
+    is_held_back: bool,
+    waker: Option<Waker>,
+}
+
+impl Slot {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The queue of one model.
+#[derive(Debug, Default)]
+pub struct ModelQueue {
+    slots: HashMap<EntryId, Slot>,
+    /// How many of them wait: those displaced have not left yet.
+    len: usize,
+    lines: Vec<Line>,
+    turn: Option<EntryId>,
+    /// The lines that have tried since the last signal, as bits.
+    tried: u32,
+    /// The owners that have found since then that the room is kept for others.
+    held_back: Vec<u64>,
+    /// Requests that found that at least once.
+    held_back_count: u64,
+    /// Whether a signal came while a request had the turn.
+    is_signalled: bool,
+    newest_first: bool,
+    next: u64,
+    standing_since: Option<Timestamp>,
+    rate: DispatchRate,
+    ended: [u64; QueueEnd::ALL.len()],
+}
+
+impl ModelQueue {
+    /// Owners that it remembers and that wait for nothing.
+    #[cfg(test)]
+    pub(super) fn idle_owners(&self) -> usize {
+        self.lines.iter().map(Line::idle_owners).sum()
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The request that has the turn.
+    pub fn turn(&self) -> Option<EntryId> {
+        self.turn
+    }
+
+    /// How many requests ended how, in the order of [`QueueEnd::ALL`].
+    pub fn ended(&self) -> [u64; QueueEnd::ALL.len()] {
+        self.ended
+    }
+
+    /// How many requests found room that was kept for others.
+    pub fn held_back(&self) -> u64 {
+        self.held_back_count
+    }
+
+    /// How long the last in the queue waits at the rate of the last seconds; `None` before anything was served.
+    pub fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
+        self.rate.time_for(self.len + 1, now)
+    }
+
+    /// Adds a request behind those of its kind. In a full queue it takes the place of the least important one,
+    /// where that is less important than it, or else of one of an owner that has more there.
+    ///
+    /// # Errors
+    /// When the queue is full of requests as important as this one, and its owner has its part of them.
+    pub fn join(
+        &mut self,
+        newcomer: &Newcomer,
+        rules: QueueRules,
+        now: Timestamp,
+    ) -> Result<Joined, QueueFull> {
+        self.newest_first = rules.newest_first;
+        let mut displaced = None;
+        if self.len >= rules.size {
+            displaced = self.displace(newcomer);
+            if displaced.is_none() {
+                self.count(QueueEnd::Full);
+                return Err(QueueFull { wait: self.time_to_empty(now) });
+            }
+        }
+        self.standing_since.get_or_insert(now);
+        self.next += 1;
+        let id = EntryId(self.next);
+        let Newcomer { backends, priority, owner, weight, due, until } = *newcomer;
+        let entry = Entry { id, owner, weight, due: due.filter(|due| *due < until), until };
+        let line = self.line_of(backends);
+        let (state, is_held_back, waker) = (State::Waiting, false, None);
+        let slot = Slot { entry, priority, line, state, is_held_back, waker };
+        if let Some(line) = self.lines.get_mut(line) {
+            line.push(priority, &entry);
+        }
+        self.slots.insert(id, slot);
+        self.len += 1;
+        self.signal(now);
+        Ok(Joined { id, displaced })
+    }
+
+    /// Ready once the request is to do something.
+    pub fn poll(&mut self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            debug_assert!(false, "a request waits until it leaves");
+            return Poll::Ready(Turn::Decide);
+        };
+        match slot.state {
+            State::HasTurn => Poll::Ready(Turn::Decide),
+            State::Displaced => Poll::Ready(Turn::Displaced),
+            State::Waiting => {
+                slot.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Something may have become free: the first request tries.
+    pub fn signal(&mut self, now: Timestamp) {
+        match self.turn {
+            Some(_) => self.is_signalled = true,
+            None => self.try_all(now),
+        }
+    }
+
+    /// Every line tries again.
+    fn try_all(&mut self, now: Timestamp) {
+        self.tried = 0;
+        self.held_back.clear();
+        self.give_turn(now);
+    }
+
+    /// The request that had the turn found no room, as `passed` says. It keeps its place. Where there is room that is kept for
+    /// others, the next owner of its line tries.
+    pub fn pass(&mut self, id: EntryId, passed: Passed, now: Timestamp) {
+        let Passed { backends, is_held_back } = passed;
+        let found = self.slots.get(&id).filter(|slot| slot.state == State::HasTurn);
+        let Some(slot) = found else { return };
+        let (entry, priority, before) = (slot.entry, slot.priority, slot.line);
+        let is_same = self.lines.get(before).is_some_and(|line| line.backends == backends);
+        if !is_same && let Some(line) = self.lines.get_mut(before) {
+            line.remove(priority, &entry);
+        }
+        let line = if is_same { before } else { self.line_of(backends) };
+        if !is_same && let Some(line) = self.lines.get_mut(line) {
+            line.push(priority, &entry);
+        }
+        if let Some(slot) = self.slots.get_mut(&id) {
+            (slot.line, slot.state) = (line, State::Waiting);
+            if is_held_back && !std::mem::replace(&mut slot.is_held_back, true) {
+                self.held_back_count += 1;
+            }
+        }
+        if is_held_back && self.held_back.len() < MAX_HELD_BACK {
+            self.held_back.push(entry.owner);
+        } else {
+            self.tried |= bit(line);
+        }
+        self.turn = None;
+        self.give_turn(now);
+    }
+
+    /// The request goes to a backend, where it is expected to cost so much. `None` for one that does not wait.
+    pub fn serve(&mut self, id: EntryId, cost: Cost, now: Timestamp) -> Option<Charge> {
+        let slot = self.slots.get(&id);
+        let charge = slot.map(|slot| {
+            let Slot { entry: Entry { owner, weight, .. }, priority, line, .. } = *slot;
+            Charge { cost, owner, weight, priority, line }
+        });
+        if let Some(charge) = &charge
+            && let Some(line) = self.lines.get_mut(charge.line)
+        {
+            line.charge(charge);
+        }
+        self.rate.add(now);
+        self.leave(id, QueueEnd::Served, now);
+        charge
+    }
+
+    /// A request that was served has ended, and has cost so much.
+    pub fn settle(&mut self, charge: &Charge, cost: Cost) {
+        // Another line may have taken its place: what its owner waits for there costs tokens as well.
+        if let Some(line) = self.lines.get_mut(charge.line) {
+            line.settle(charge, cost);
+        }
+    }
+
+    /// The request no longer waits.
+    pub fn leave(&mut self, id: EntryId, end: QueueEnd, now: Timestamp) {
+        let Some(slot) = self.slots.remove(&id) else { return };
+        if slot.state == State::Displaced {
+            self.count(QueueEnd::Displaced);
+            return;
+        }
+        self.count(end);
+        if let Some(line) = self.lines.get_mut(slot.line) {
+            line.remove(slot.priority, &slot.entry);
+        }
+        self.len -= 1;
+        if self.len == 0 {
+            self.standing_since = None;
+        }
+        if self.turn == Some(id) {
+            self.turn = None;
+            self.give_turn(now);
+        }
+    }
+
+    fn count(&mut self, end: QueueEnd) {
+        let position = QueueEnd::ALL.iter().position(|one| *one == end);
+        if let Some(count) = position.and_then(|position| self.ended.get_mut(position)) {
+            *count += 1;
+        }
+    }
+
+    /// Takes the place of the least important request for `newcomer`, where that one is less important; else of one of an
+    /// owner that has more there.
+    fn displace(&mut self, newcomer: &Newcomer) -> Option<EntryId> {
+        let last = self.lines.iter().filter_map(Line::last).min();
+        let last = last.filter(|(least, _)| *least < newcomer.priority).map(|(_, id)| id);
+        let of_most = || self.lines.iter().find_map(|line| line.last_of_most(newcomer));
+        // The one that decides at this moment may be about to go.
+        let id = last.or_else(of_most).filter(|id| self.turn != Some(*id))?;
+        let slot = self.slots.get_mut(&id)?;
+        slot.state = State::Displaced;
+        slot.wake();
+        let (entry, priority, line) = (slot.entry, slot.priority, slot.line);
+        if let Some(line) = self.lines.get_mut(line) {
+            line.remove(priority, &entry);
+        }
+        self.len -= 1;
+        Some(id)
+    }
+
+    /// The line of requests that `backends` can take.
+    fn line_of(&mut self, backends: BackendSet) -> usize {
+        let known = self.lines.iter().position(|line| line.backends == backends);
+        if let Some(known) = known {
+            return known;
+        }
+        if let Some((place, line)) =
+            self.lines.iter_mut().enumerate().find(|(_, line)| line.is_empty())
+        {
+            *line = Line::new(backends);
+            return place;
+        }
+        if self.lines.len() < MAX_LINES {
+            self.lines.push(Line::new(backends));
+        } else if let Some(last) = self.lines.last_mut() {
+            last.backends.insert_all(&backends);
+        }
+        self.lines.len() - 1
+    }
+
+    /// Gives the turn to the first request of those lines that have not tried.
+    fn give_turn(&mut self, now: Timestamp) {
+        debug_assert!(self.turn.is_none(), "one request at a time decides");
+        let is_standing = self.standing_since.is_some_and(|since| now.since(since) >= STANDING);
+        let newest_first = self.newest_first && is_standing;
+        let mut best: Option<(i32, EntryId)> = None;
+        for (number, line) in self.lines.iter_mut().enumerate() {
+            if self.tried & bit(number) != 0 {
+                continue;
+            }
+            let Some(first) = line.first(now, newest_first, &self.held_back) else { continue };
+            // Of equal importance, the one that came first.
+            if best.is_none_or(|best| (-first.0, first.1) < (-best.0, best.1)) {
+                best = Some(first);
+            }
+        }
+        match best {
+            Some((_, id)) => {
+                self.turn = Some(id);
+                if let Some(slot) = self.slots.get_mut(&id) {
+                    slot.state = State::HasTurn;
+                    slot.wake();
+                }
+            }
+            None if std::mem::take(&mut self.is_signalled) => self.try_all(now),
+            None => {}
+        }
+    }
+}
+
+fn bit(line: usize) -> u32 {
+    u32::try_from(line).map_or(0, |line| 1 << line.min(31))
+}

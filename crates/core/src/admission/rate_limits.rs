@@ -1,0 +1,281 @@
+//! Limits per client: requests and tokens per minute, tokens per day, requests in flight. A client is a
+//! key, by its name, or an address; a request may have to pass both. All limits of a request are checked
+//! and taken under the locks of its clients, so that never more is admitted than they allow. The tokens
+//! of a request are reserved by an estimate and settled when they are known. Without limits nothing here
+//! is reached.
+
+mod account;
+mod addresses;
+mod level;
+mod permit;
+
+use account::Hold;
+pub use account::LimitKind;
+pub use addresses::AddressKey;
+pub use permit::RatePermit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::HashMap;
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use account::Account;
+use addresses::Addresses;
+use penstock_api::units::Timestamp;
+use penstock_config::{Config, RateLimits};
+
+/// A point in time: on the process's clock, and in seconds since 1970, which days are counted by.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Moment {
+    /// On the process's clock.
+    pub at: Timestamp,
+    /// Seconds since 1970.
+    pub unix: u64,
+}
+
+/// Who sends a request, with the limits that apply; a client without limits is left out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caller<'a> {
+    /// The name of its key.
+    pub key: Option<(&'a str, &'a RateLimits)>,
+    /// Its address.
+    pub address: Option<(AddressKey, &'a RateLimits)>,
+}
+
+/// What is left of a limit per minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// The limit.
+    pub limit: u64,
+    /// How many may still come now.
+    pub remaining: u64,
+    /// When all of it is there again.
+    pub reset: Duration,
+}
+
+/// What is left of a client's limits per minute: of the key's or the address's, where fewer are left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RateStatus {
+    /// Requests.
+    pub requests: Option<Quota>,
+    /// Tokens.
+    pub tokens: Option<Quota>,
+}
+
+/// Why a request may not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// The limit.
+    pub kind: LimitKind,
+    /// Its value.
+    pub limit: u64,
+    /// Whether it is the limit of an address, not of a key.
+    pub is_address: bool,
+    /// When the request can pass if nothing else comes; `None`: it needs more than the limit.
+    pub wait: Option<Duration>,
+    /// The tokens it would need.
+    pub tokens: u64,
+    /// What is left.
+    pub status: RateStatus,
+}
+
+/// What a metric shows of the limits of a key.
+#[derive(Debug, Clone)]
+pub struct KeyFigures {
+    /// The key's name.
+    pub name: Arc<str>,
+    /// Refused requests by limit, in the order of [`LimitKind::ALL`].
+    pub refused: [u64; LimitKind::ALL.len()],
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Tokens of the day.
+    pub day_tokens: u64,
+}
+
+/// What a key has used of its limits, as an upgrade passes it to the new process.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyUse {
+    /// The key's name.
+    pub name: String,
+    /// What has been used of the limits per minute and has not sunk yet, in parts of a request and of a token.
+    requests: u64,
+    tokens: u64,
+    /// Tokens of that day, in days since 1970.
+    day: u64,
+    day_tokens: u64,
+}
+
+/// What clients have used of their limits. A reload changes limits, and not this.
+#[derive(Debug)]
+pub struct RateLimiter {
+    keys: RwLock<HashMap<Arc<str>, Arc<Account>>>,
+    addresses: Addresses,
+    refused_addresses: [AtomicU64; LimitKind::ALL.len()],
+}
+
+impl RateLimiter {
+    /// Nothing used, for a configuration.
+    pub fn new(config: &Config) -> Self {
+        let limiter = Self {
+            keys: RwLock::default(),
+            addresses: Addresses::default(),
+            refused_addresses: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        limiter.adopt(config);
+        limiter
+    }
+
+    /// Applies another configuration: keys that are gone are forgotten.
+    pub fn adopt(&self, config: &Config) {
+        let names = || config.auth.keys.iter().map(|key| key.name.as_str());
+        let mut keys = self.keys.write();
+        let known: ahash::HashSet<&str> = names().collect();
+        keys.retain(|name, _| known.contains(&**name));
+        for name in names() {
+            if !keys.contains_key(name) {
+                keys.insert(name.into(), Arc::default());
+            }
+        }
+        self.addresses.set_capacity(config.limits.client_addresses);
+    }
+
+    /// Takes what a request needs from every limit of its client, or nothing. `tokens`: the estimate.
+    ///
+    /// # Errors
+    /// The first limit that the request does not fit in.
+    pub fn admit(
+        &self,
+        caller: &Caller<'_>,
+        tokens: u64,
+        now: Moment,
+    ) -> Result<RatePermit, Refusal> {
+        let key = caller.key.map(|(name, limits)| Hold::new(self.account(name), limits));
+        let address = caller.address.map(|(address, limits)| {
+            Hold::new(self.addresses.account(address), limits).of_address()
+        });
+        let holds = [key, address];
+        match take(&holds, tokens, now) {
+            Ok(status) => Ok(RatePermit::new(holds, tokens, now, status)),
+            Err(refusal) => {
+                self.count(&refusal, holds.first().and_then(Option::as_ref));
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Takes back what a request took, because a limit elsewhere has no room, and counts that.
+    pub fn refuse(&self, permit: RatePermit, refusal: &Refusal, now: Moment) {
+        self.count(refusal, permit.key());
+        permit.undo(now);
+    }
+
+    fn count(&self, refusal: &Refusal, key: Option<&Hold>) {
+        let counters = match key.filter(|_| !refusal.is_address) {
+            Some(hold) => &hold.account.refused,
+            None => &self.refused_addresses,
+        };
+        if let Some(counter) = counters.get(refusal.kind as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn account(&self, name: &str) -> Arc<Account> {
+        if let Some(account) = self.keys.read().get(name) {
+            return Arc::clone(account);
+        }
+        // The request started before a reload that removed its key.
+        Arc::clone(self.keys.write().entry(name.into()).or_default())
+    }
+
+    /// Counts tokens that a key has used this day, before this process started.
+    pub fn restore_day(&self, name: &str, tokens: u64, now: Moment) {
+        self.account(name).state.lock().restore_day(tokens, now);
+    }
+
+    /// What keys have used of the limits that they have in a configuration, for the next process.
+    pub fn used(&self, config: &Config, now: Moment) -> Vec<KeyUse> {
+        let auth = &config.auth;
+        let limited = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
+        let limited = limited.filter(|(_, limits)| !limits.is_unlimited());
+        let mut all: Vec<KeyUse> = limited
+            .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
+            .collect();
+        // Keys may share a name, and what is used with it.
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.dedup_by(|one, other| one.name == other.name);
+        all
+    }
+
+    /// Continues with what another process has counted, for the keys that this one has. Returns of how many.
+    pub fn restore_used(&self, all: &[KeyUse], now: Moment) -> usize {
+        let keys = self.keys.read();
+        let known = all.iter().filter_map(|used| Some((keys.get(&*used.name)?, used)));
+        known.map(|(account, used)| account.state.lock().restore(used, now)).count()
+    }
+
+    /// The figures of every key.
+    pub fn keys(&self, now: Moment) -> Vec<KeyFigures> {
+        let keys = self.keys.read();
+        let mut figures: Vec<KeyFigures> =
+            keys.iter().map(|(name, account)| account.figures(name, now)).collect();
+        figures.sort_by(|one, other| one.name.cmp(&other.name));
+        figures
+    }
+
+    /// Requests refused by the limits per address, in the order of [`LimitKind::ALL`].
+    pub fn refused_addresses(&self) -> [u64; LimitKind::ALL.len()] {
+        self.refused_addresses.each_ref().map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Addresses that are remembered.
+    pub fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Addresses that made room for others.
+    pub fn evicted_addresses(&self) -> u64 {
+        self.addresses.evicted()
+    }
+}
+
+/// Takes what a request needs from all accounts, or nothing. Returns what is left.
+fn take(holds: &[Option<Hold>; 2], tokens: u64, now: Moment) -> Result<RateStatus, Refusal> {
+    // Always the key before the address: two requests never wait for each other.
+    let mut states = holds.each_ref().map(|hold| {
+        let hold = hold.as_ref()?;
+        Some((hold, hold.account.state.lock()))
+    });
+    let mut refusal = None;
+    for (hold, state) in states.iter_mut().flatten() {
+        state.advance(&hold.limits, now);
+        refusal = refusal.or_else(|| state.check(hold, tokens, now).err());
+    }
+    let mut status = RateStatus::default();
+    for (hold, state) in states.iter_mut().flatten() {
+        if refusal.is_none() {
+            state.take(&hold.limits, tokens);
+        }
+        status.narrow(&state.status(&hold.limits));
+    }
+    refusal.map_or(Ok(status), |refusal| Err(Refusal { status, ..refusal }))
+}
+
+impl RateStatus {
+    /// Keeps of each limit the one with less left.
+    pub fn narrow(&mut self, other: &Self) {
+        let narrower = |own: Option<Quota>, other: Option<Quota>| match (own, other) {
+            (Some(own), Some(other)) if other.remaining < own.remaining => Some(other),
+            (Some(own), _) => Some(own),
+            (None, other) => other,
+        };
+        self.requests = narrower(self.requests, other.requests);
+        self.tokens = narrower(self.tokens, other.tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests;

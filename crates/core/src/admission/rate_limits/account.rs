@@ -1,0 +1,237 @@
+//! What one client has used of its limits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::level::Level;
+use super::{KeyFigures, KeyUse, Moment, RateStatus, Refusal};
+use penstock_config::RateLimits;
+
+const DAY: u64 = 24 * 3600;
+
+/// When a client that has too many requests in flight should try again: it cannot be known.
+const SLOT_WAIT: Duration = Duration::from_secs(1);
+
+/// The limits of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LimitKind {
+    /// `requests_per_minute`
+    RequestsPerMinute,
+    /// `tokens_per_minute`
+    TokensPerMinute,
+    /// `tokens_per_day`
+    TokensPerDay,
+    /// `in_flight`
+    InFlight,
+}
+
+impl LimitKind {
+    /// Every limit.
+    pub const ALL: [Self; 4] =
+        [Self::RequestsPerMinute, Self::TokensPerMinute, Self::TokensPerDay, Self::InFlight];
+
+    /// Its value, where it is set.
+    pub fn value(self, limits: &RateLimits) -> Option<u64> {
+        match self {
+            Self::RequestsPerMinute => limits.requests_per_minute.map(u64::from),
+            Self::TokensPerMinute => limits.tokens_per_minute.map(u64::from),
+            Self::TokensPerDay => u64::try_from(limits.tokens_per_day?).ok(),
+            Self::InFlight => limits.in_flight.map(u64::from),
+        }
+    }
+
+    /// Its key in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RequestsPerMinute => "requests_per_minute",
+            Self::TokensPerMinute => "tokens_per_minute",
+            Self::TokensPerDay => "tokens_per_day",
+            Self::InFlight => "in_flight",
+        }
+    }
+}
+
+/// The use of one client.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) state: Mutex<State>,
+    pub(super) refused: [AtomicU64; LimitKind::ALL.len()],
+}
+
+impl Account {
+    pub(super) fn figures(&self, name: &Arc<str>, now: Moment) -> KeyFigures {
+        let state = self.state.lock();
+        let is_today = state.day == now.unix / DAY;
+        KeyFigures {
+            name: Arc::clone(name),
+            refused: self.refused.each_ref().map(|counter| counter.load(Ordering::Relaxed)),
+            in_flight: state.in_flight,
+            day_tokens: if is_today { state.day_tokens } else { 0 },
+        }
+    }
+}
+
+/// A client's account, with the limits that apply to a request.
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) account: Arc<Account>,
+    pub(super) limits: RateLimits,
+    is_address: bool,
+}
+
+impl Hold {
+    pub(super) fn new(account: Arc<Account>, limits: &RateLimits) -> Self {
+        Self { account, limits: limits.clone(), is_address: false }
+    }
+
+    pub(super) fn of_address(self) -> Self {
+        Self { is_address: true, ..self }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    requests: Level,
+    tokens: Level,
+    pub(super) in_flight: u32,
+    /// The day that tokens are counted of, in days since 1970.
+    day: u64,
+    day_tokens: u64,
+}
+
+impl State {
+    /// Brings everything up to now.
+    pub(super) fn advance(&mut self, limits: &RateLimits, now: Moment) {
+        if let Some(limit) = limits.requests_per_minute {
+            self.requests.advance(limit, now.at);
+        }
+        if let Some(limit) = limits.tokens_per_minute {
+            self.tokens.advance(limit, now.at);
+        }
+        // Not back to a day that is over, where the system's clock is set back a little.
+        if now.unix / DAY > self.day {
+            (self.day, self.day_tokens) = (now.unix / DAY, 0);
+        }
+    }
+
+    /// Whether a request fits.
+    pub(super) fn check(&self, hold: &Hold, tokens: u64, now: Moment) -> Result<(), Refusal> {
+        let refusal = |kind, limit, wait| Refusal {
+            kind,
+            limit,
+            is_address: hold.is_address,
+            wait,
+            tokens,
+            status: RateStatus::default(),
+        };
+        let RateLimits { requests_per_minute, tokens_per_minute, tokens_per_day, in_flight } =
+            &hold.limits;
+        let day_limit = tokens_per_day.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX));
+        // First what no wait helps against.
+        if let Some(limit) = tokens_per_minute.map(u64::from).filter(|limit| tokens > *limit) {
+            return Err(refusal(LimitKind::TokensPerMinute, limit, None));
+        }
+        if let Some(limit) = day_limit.filter(|limit| tokens > *limit) {
+            return Err(refusal(LimitKind::TokensPerDay, limit, None));
+        }
+        if let Some(limit) =
+            day_limit.filter(|limit| self.day_tokens.saturating_add(tokens) > *limit)
+        {
+            let wait = Duration::from_secs(DAY - now.unix % DAY);
+            return Err(refusal(LimitKind::TokensPerDay, limit, Some(wait)));
+        }
+        if let Some(limit) = requests_per_minute {
+            let wait = self.requests.wait(*limit, 1);
+            if !wait.is_zero() {
+                let kind = LimitKind::RequestsPerMinute;
+                return Err(refusal(kind, u64::from(*limit), Some(wait)));
+            }
+        }
+        if let Some(limit) = tokens_per_minute {
+            let wait = self.tokens.wait(*limit, tokens);
+            if !wait.is_zero() {
+                let kind = LimitKind::TokensPerMinute;
+                return Err(refusal(kind, u64::from(*limit), Some(wait)));
+            }
+        }
+        if let Some(limit) = in_flight.filter(|limit| self.in_flight >= *limit) {
+            return Err(refusal(LimitKind::InFlight, u64::from(limit), Some(SLOT_WAIT)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn take(&mut self, limits: &RateLimits, tokens: u64) {
+        if limits.requests_per_minute.is_some() {
+            self.requests.take(1);
+        }
+        if limits.tokens_per_minute.is_some() {
+            self.tokens.take(tokens);
+        }
+        self.day_tokens = self.day_tokens.saturating_add(tokens);
+        self.in_flight = self.in_flight.saturating_add(1);
+    }
+
+    /// Frees the slot of a request.
+    pub(super) fn release(&mut self) {
+        debug_assert!(self.in_flight > 0, "a slot is freed once");
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Replaces the tokens that were reserved at `since` by those that were used.
+    pub(super) fn settle(&mut self, used: u64, reserved: u64, since: Moment) {
+        let (more, less) = (used.saturating_sub(reserved), reserved.saturating_sub(used));
+        self.tokens.take(more);
+        self.tokens.give_back(less);
+        self.day_tokens = self.day_tokens.saturating_add(more);
+        // What was reserved yesterday is not in today's sum.
+        if since.unix / DAY == self.day {
+            self.day_tokens = self.day_tokens.saturating_sub(less);
+        }
+    }
+
+    /// Gives back what a request took that goes no further.
+    pub(super) fn undo(&mut self, limits: &RateLimits) {
+        if limits.requests_per_minute.is_some() {
+            self.requests.give_back(1);
+        }
+    }
+
+    pub(super) fn restore_day(&mut self, tokens: u64, now: Moment) {
+        self.advance(&RateLimits::default(), now);
+        self.day_tokens = self.day_tokens.saturating_add(tokens);
+    }
+
+    /// What is used at `now`, for the next process.
+    pub(super) fn used(&mut self, name: &str, limits: &RateLimits, now: Moment) -> KeyUse {
+        self.advance(limits, now);
+        KeyUse {
+            name: name.to_owned(),
+            requests: self.requests.parts(),
+            tokens: self.tokens.parts(),
+            day: self.day,
+            day_tokens: self.day_tokens,
+        }
+    }
+
+    /// Continues with what another process has counted.
+    pub(super) fn restore(&mut self, used: &KeyUse, now: Moment) {
+        self.advance(&RateLimits::default(), now);
+        self.requests.restore(used.requests, now.at);
+        self.tokens.restore(used.tokens, now.at);
+        // The token ledger may have been read for the same day already.
+        if used.day == self.day {
+            self.day_tokens = self.day_tokens.max(used.day_tokens);
+        }
+    }
+
+    pub(super) fn status(&self, limits: &RateLimits) -> RateStatus {
+        RateStatus {
+            requests: limits.requests_per_minute.map(|limit| self.requests.quota(limit)),
+            tokens: limits.tokens_per_minute.map(|limit| self.tokens.quota(limit)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The end of an attempt and its effect on a candidate: breaker, cooldown, slow start, latencies.
+
+use std::time::Duration;
+
+use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition};
+use super::fault_shares::Sign;
+use super::load::Probe;
+use super::model_evidence::Learned;
+use super::outcome::{Outcome, OutcomeSource};
+use super::progress::ExpectedWait;
+use super::requester::Requester;
+use super::serving::Serving;
+use penstock_api::units::Timestamp;
+use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
+
+/// The number of further requests in flight that add one more expected duration to a whole
+/// response.
+const SLOWING_BATCH: u32 = 32;
+/// The largest relative extension of a cooldown by jitter.
+const COOLDOWN_JITTER: f64 = 0.1;
+
+/// The latency information in a successful attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LatencySample {
+    /// A stream, with the time of its first token if there was one.
+    Stream(Option<Timestamp>),
+    /// A response that is not streamed.
+    Whole,
+    /// Nothing: the model did not run.
+    None,
+}
+
+impl Serving {
+    /// Records how an attempt ended. Returns the transition of the backend's breaker or of the
+    /// model's, if one opened or closed.
+    pub fn learn_attempt(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        sample: LatencySample,
+        health: &HealthConfig,
+    ) -> Option<BreakerTransition> {
+        let transition = self.state.learn_outcome(outcome, source, &health.breaker);
+        let learned = self.learn_evidence(outcome, source, sample, &health.breaker);
+        if transition == Some(BreakerTransition::Closed) || learned.is_own_released {
+            self.state.begin_slow_start(source.at, health.slow_start);
+        }
+        let transition = transition.or_else(|| self.model_transition(learned, source.at));
+        if outcome == Outcome::Ok {
+            // Only the probe starts during a cooldown. A response to an older request proves
+            // nothing about it.
+            if source.probe == Probe::Cooldown {
+                self.state.cooldowns.clear(source.scope);
+            }
+            match sample {
+                LatencySample::Stream(Some(first)) => {
+                    self.latency.learn_first_token(first.since(source.started), first);
+                }
+                LatencySample::Whole => {
+                    let took = source.at.since(source.started);
+                    self.latency.learn_response(took, source.at);
+                    self.evidence.longest.learn(took, source.at);
+                }
+                LatencySample::Stream(None) | LatencySample::None => {}
+            }
+        }
+        transition
+    }
+
+    /// Records whether the model works on this backend, for the client and for all clients.
+    fn learn_evidence(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        sample: LatencySample,
+        config: &BreakerConfig,
+    ) -> Learned {
+        let is_fault = outcome == Outcome::Fault;
+        // A response that did not run the model proves nothing about it, and a 4xx may be one.
+        if !is_fault && (outcome != Outcome::Ok || sample == LatencySample::None) {
+            return Learned::default();
+        }
+        let OutcomeSource { at, started, requester, .. } = source;
+        let (backend, client) = (self.state.serial, requester.client);
+        let sign = Sign { backend, is_fault, client, started, at };
+        let backends = match is_fault {
+            true => self.evidence.usable_backends(backend),
+            false => Vec::new(),
+        };
+        self.evidence.learn(&sign, &self.state.name, config, &backends)
+    }
+
+    fn model_transition(&self, learned: Learned, now: Timestamp) -> Option<BreakerTransition> {
+        let Learned { paused, released, is_own_released } = learned;
+        if is_own_released {
+            self.state.breaker.count_sound_model();
+        }
+        if let Some((_, paused)) = &paused {
+            self.state.breaker.count_faulty_model();
+            self.state.faulty_models.add(self.cooldown.model, paused, now);
+        }
+        let paused = paused.map(|(pause, _)| pause);
+        let is_change = paused.is_some() || !released.is_empty();
+        let model = || self.model.clone();
+        is_change
+            .then(|| BreakerTransition::Model(ModelTransition { model: model(), paused, released }))
+    }
+
+    /// Returns the expected wait for the first byte of a request; `None` if unknown.
+    pub fn expected_wait(
+        &self,
+        uncached_tokens: u64,
+        is_streaming: bool,
+        now: Timestamp,
+    ) -> Option<ExpectedWait> {
+        let generation = match is_streaming {
+            // A model may think before its first token, so prefill alone underestimates the wait.
+            true => self.latency.first_token().unwrap_or_default(),
+            // A larger batch slows every token of a whole response.
+            false => {
+                let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
+                self.evidence.longest.value(now)?.mul_f64(batch)
+            }
+        };
+        Some(ExpectedWait { uncached_tokens, generation })
+    }
+
+    /// Returns the breaker state that recent faults impose on a request of `requester`: `Open` if
+    /// other backends are preferred, `HalfOpen` if the request would probe.
+    pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
+        if !self.state.has_recent_faults(now) {
+            return BreakerState::Closed;
+        }
+        match self.evidence.state(requester.client, self.state.serial, now) {
+            BreakerState::Closed if self.state.faulty_models.are_several(now) => BreakerState::Open,
+            state => state,
+        }
+    }
+}
+
+/// Returns the duration of a cooldown: the requested `Retry-After` within the configured bounds.
+/// `jitter` in 0..1 adds up to a tenth. Otherwise backends that refused together, or one backend
+/// that refused several balancers, would get all requests back at the same moment (thundering
+/// herd).
+pub fn cooldown_time(
+    config: &CooldownConfig,
+    requested: Option<Duration>,
+    jitter: f64,
+) -> Duration {
+    let time = requested.unwrap_or(config.default);
+    let added = time.min(config.max).mul_f64(COOLDOWN_JITTER * jitter.clamp(0.0, 1.0));
+    time.saturating_add(added).clamp(config.min, config.max.max(config.min))
+}

@@ -1,0 +1,353 @@
+//! Cooldowns: pauses that a backend requested with a 429 or 503, and longer pauses after a refused
+//! key or a missing model.
+//!
+//! **Why beside the circuit breaker.** An overloaded engine is not broken. It requests a pause
+//! (`Retry-After`, bounded and spread by `routing.cooldown`). Counting its 503s as faults would
+//! open the breakers of a whole fleet exactly when every backend is needed.
+//!
+//! **What one covers.** Hosted APIs limit each model, and often each key. A cooldown therefore
+//! covers the refused model and, if the backend receives the clients' own credentials, only that
+//! credential. If two models are in cooldown at once, the backend itself is assumed to be the
+//! cause: all its models pause.
+//!
+//! **When it starts and ends.** Each 429 or 503 sets its end again. It ends at that time, or early
+//! with a complete response to the probe described below. Responses to requests that were sent
+//! before the cooldown do not end it: they prove nothing about new ones.
+//!
+//! **How many there are.** At most [`MAX_COOLDOWNS`] per backend. A client that keeps sending new
+//! credentials gets new cooldowns. Beyond the limit, a cooldown of the client with the most is
+//! evicted, so that one client cannot evict the cooldowns of others.
+//!
+//! **When everything is in cooldown** one request at a time probes the backend whose cooldown
+//! expires first, holding its probe slot. All others are refused at once with the remaining time.
+//! Without the slot every waiting request would hit the same backend at the same moment (thundering
+//! herd).
+//!
+//! **What would break it.** `latest` may only err on the late side. It lets decisions skip the
+//! list, so a cooldown that ends after it would be missed. The rare refusal replaces the list as a
+//! whole, and readers need no lock. As with the breaker, a probe slot that is not freed would end
+//! all probing: [`super::InflightGuard`] frees it when it drops.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use penstock_api::units::Timestamp;
+
+/// The most cooldowns of one backend. Beyond it, the client with the most cooldowns loses the one
+/// that ends first.
+const MAX_COOLDOWNS: usize = 64;
+
+/// The requests that a cooldown covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CooldownScope {
+    /// A hash of the backend's name for the model; 0 covers every model.
+    pub model: u64,
+    /// The credential of [`super::Requester`]; 0 covers every client.
+    pub credential: u64,
+}
+
+impl CooldownScope {
+    /// Every request.
+    pub const BACKEND: Self = Self { model: 0, credential: 0 };
+
+    /// Every request for a model, by the backend's name for it.
+    pub fn of_model(name: &str) -> Self {
+        Self { model: xxhash_rust::xxh3::xxh3_64(name.as_bytes()).max(1), credential: 0 }
+    }
+
+    fn covers(self, request: Self) -> bool {
+        (self.model == 0 || self.model == request.model)
+            && (self.credential == 0 || self.credential == request.credential)
+    }
+}
+
+/// The cause of a cooldown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CooldownCause {
+    /// The status of the refusal, such as 429, 503 or 404.
+    pub status: u16,
+    /// The client of [`super::Requester`] whose request was refused; 0 if unknown.
+    pub client: u64,
+}
+
+impl CooldownCause {
+    /// A refusal of an unknown client: for `explain` on a saved fleet and for tests.
+    pub fn of_status(status: u16) -> Self {
+        Self { status, client: 0 }
+    }
+}
+
+/// One cooldown of a backend.
+#[derive(Debug)]
+pub struct Cooldown {
+    scope: CooldownScope,
+    /// The client whose request started it.
+    client: u64,
+    until: AtomicU64,
+    status: AtomicU32,
+    /// The number of times the duration of a pause was doubled.
+    doublings: AtomicU32,
+    probing: AtomicBool,
+}
+
+impl Cooldown {
+    /// The end of the cooldown.
+    pub fn ends_at(&self) -> Timestamp {
+        Timestamp(self.until.load(Ordering::Relaxed))
+    }
+
+    /// The status that started it, such as 429, 503 or 404.
+    pub fn status(&self) -> u16 {
+        u16::try_from(self.status.load(Ordering::Relaxed)).unwrap_or(503)
+    }
+
+    /// Returns whether a request in flight already probes for an early end.
+    pub fn is_probed(&self) -> bool {
+        self.probing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn try_take_probe(&self) -> bool {
+        !self.probing.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn free_probe(&self) {
+        self.probing.store(false, Ordering::Release);
+    }
+
+    /// The number of doublings of a pause that starts now. Zero if the last pause ended longer ago
+    /// than it lasted.
+    fn doublings(&self, now: Timestamp) -> u32 {
+        let doublings = self.doublings.load(Ordering::Relaxed);
+        let is_over = now.since(self.ends_at()) > pause_time(doublings);
+        if is_over { 0 } else { doublings + 1 }
+    }
+
+    fn set(&self, until: Timestamp, status: u16) {
+        self.status.store(status.into(), Ordering::Relaxed);
+        self.until.store(until.0, Ordering::Relaxed);
+    }
+}
+
+/// The cooldowns of one backend.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Cooldowns {
+    /// The end of the last cooldown to expire; 0 before the first.
+    latest: AtomicU64,
+    list: ArcSwap<Vec<Arc<Cooldown>>>,
+}
+
+impl Cooldowns {
+    /// Returns whether any request may be covered.
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        self.latest.load(Ordering::Relaxed) > now.0
+    }
+
+    /// The cooldown that covers a request. If several do, the one that ends last.
+    pub fn covering(&self, request: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
+        if !self.is_active(now) {
+            return None;
+        }
+        let list = self.list.load();
+        let covering = list.iter().filter(|one| one.ends_at() > now && one.scope.covers(request));
+        covering.max_by_key(|one| one.ends_at()).cloned()
+    }
+
+    /// The cooldown to show for a model, or for all models. If several cover exactly these models,
+    /// the one that ends last, with any credential.
+    pub fn shown(&self, models: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
+        let list = self.list.load();
+        let shown =
+            list.iter().filter(|one| one.ends_at() > now && one.scope.model == models.model);
+        shown.max_by_key(|one| one.ends_at()).cloned()
+    }
+
+    /// The number of active cooldowns that cover a single credential.
+    pub fn count_of_credentials(&self, now: Timestamp) -> usize {
+        let list = self.list.load();
+        list.iter().filter(|one| one.ends_at() > now && one.scope.credential != 0).count()
+    }
+
+    /// Starts a cooldown until `until`. If another model is already in cooldown, it covers all
+    /// models.
+    pub fn start(
+        &self,
+        scope: CooldownScope,
+        until: Timestamp,
+        cause: CooldownCause,
+        now: Timestamp,
+    ) {
+        self.set(scope, until, cause, now);
+        let list = self.list.load();
+        let is_other = |one: &&Arc<Cooldown>| {
+            one.ends_at() > now
+                && one.scope.credential == scope.credential
+                && one.scope.model != 0
+                && one.scope.model != scope.model
+                // A missing model says nothing about the load of the others.
+                && one.status() != 404
+        };
+        if scope.model != 0 && list.iter().any(|one| is_other(&one)) {
+            self.set(CooldownScope { model: 0, ..scope }, until, cause, now);
+        }
+    }
+
+    /// Pauses a scope after an error that lasts longer than seconds: a refused key or a missing
+    /// model. Each repetition doubles the duration.
+    pub fn pause(&self, scope: CooldownScope, cause: CooldownCause, now: Timestamp) {
+        let known = self.list.load().iter().find(|one| one.scope == scope).cloned();
+        let doublings = known.map_or(0, |known| known.doublings(now));
+        self.set(scope, now.after(pause_time(doublings)), cause, now);
+        if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
+            known.doublings.store(doublings, Ordering::Relaxed);
+        }
+    }
+
+    fn set(&self, scope: CooldownScope, until: Timestamp, cause: CooldownCause, now: Timestamp) {
+        if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
+            known.set(until, cause.status);
+        } else {
+            let added = Arc::new(Cooldown {
+                scope,
+                client: cause.client,
+                until: AtomicU64::new(until.0),
+                status: AtomicU32::new(cause.status.into()),
+                doublings: AtomicU32::new(0),
+                probing: AtomicBool::new(false),
+            });
+            self.list.rcu(|list| {
+                let in_force = list.iter().filter(|one| one.ends_at() > now).cloned();
+                let mut list: Vec<Arc<Cooldown>> = in_force.collect();
+                if list.len() >= MAX_COOLDOWNS {
+                    remove_one(&mut list);
+                }
+                list.push(Arc::clone(&added));
+                list
+            });
+        }
+        self.latest.fetch_max(until.0, Ordering::Relaxed);
+    }
+
+    /// Ends the cooldowns that cover a request: the backend served it.
+    pub fn clear(&self, request: CooldownScope) {
+        self.list.rcu(|list| {
+            let others = list.iter().filter(|one| !one.scope.covers(request)).cloned();
+            others.collect::<Vec<Arc<Cooldown>>>()
+        });
+        let left = self.list.load().iter().map(|one| one.ends_at().0).max();
+        self.latest.store(left.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// The first pause, and the longest.
+const PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
+
+/// The duration of a pause after `doublings` doublings, at most [`MAX_PAUSE`].
+fn pause_time(doublings: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(MAX_PAUSE)
+}
+
+/// Removes a cooldown of the client with the most: the one that ends first.
+fn remove_one(list: &mut Vec<Arc<Cooldown>>) {
+    let started_by = |client| list.iter().filter(|one| one.client == client).count();
+    let order = |one: &Cooldown| (Reverse(started_by(one.client)), one.ends_at());
+    let found = list.iter().enumerate().min_by_key(|(_, one)| order(one));
+    if let Some((index, _)) = found {
+        list.swap_remove(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+    const LATER: Timestamp = Timestamp(5_000_000);
+
+    fn scope(model: u64, credential: u64) -> CooldownScope {
+        CooldownScope { model, credential }
+    }
+
+    #[test]
+    fn cooldown_covers_its_model_and_credential_only() {
+        let cooldowns = Cooldowns::default();
+        cooldowns.start(scope(1, 7), LATER, CooldownCause::of_status(429), NOW);
+        let covers = |model, credential| {
+            let found = cooldowns.covering(scope(model, credential), NOW);
+            found.map(|one| (one.ends_at(), one.status()))
+        };
+        assert_eq!(covers(1, 7), Some((LATER, 429)));
+        assert_eq!((covers(2, 7), covers(1, 8)), (None, None), "another model, another key");
+        assert_eq!(cooldowns.covering(scope(1, 7), LATER).map(|one| one.ends_at()), None);
+    }
+
+    #[test]
+    fn two_models_in_cooldown_pause_the_backend_for_that_credential() {
+        let cooldowns = Cooldowns::default();
+        cooldowns.start(scope(1, 7), LATER, CooldownCause::of_status(429), NOW);
+        cooldowns.start(scope(2, 8), LATER, CooldownCause::of_status(429), NOW);
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_none(), "two clients, one model each");
+        cooldowns.start(scope(2, 7), LATER, CooldownCause::of_status(503), NOW);
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_some());
+        assert!(cooldowns.covering(scope(3, 8), NOW).is_none());
+        cooldowns.clear(scope(3, 7));
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_none(), "a response ends what covered it");
+        assert!(cooldowns.covering(scope(2, 7), NOW).is_some(), "and nothing else");
+        cooldowns.clear(scope(1, 7));
+        cooldowns.clear(scope(2, 7));
+        cooldowns.clear(scope(2, 8));
+        assert!(!cooldowns.is_active(NOW));
+    }
+
+    #[test]
+    fn client_with_many_credentials_pushes_out_only_its_own_cooldowns() {
+        let cooldowns = Cooldowns::default();
+        let of = |client| CooldownCause { status: 429, client };
+        for other in 1..=8 {
+            cooldowns.start(scope(1, other), LATER, of(other), NOW);
+        }
+        for credential in 1000..1200 {
+            cooldowns.start(scope(1, credential), Timestamp(LATER.0 + 1), of(99), NOW);
+        }
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+        let others = (1..=8).filter(|other| cooldowns.covering(scope(1, *other), NOW).is_some());
+        assert_eq!(others.count(), 8, "theirs end first, and stay");
+        cooldowns.start(scope(1, 9), LATER, of(9), NOW);
+        assert!(cooldowns.covering(scope(1, 9), NOW).is_some(), "a newcomer gets room");
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+    }
+
+    #[test]
+    fn pauses_double_up_to_ten_minutes_and_are_short_after_a_rest() {
+        let cooldowns = Cooldowns::default();
+        let mut now = NOW;
+        for seconds in [60, 120, 240, 480, 600, 600] {
+            cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), now);
+            let found = cooldowns.covering(scope(1, 7), now).unwrap();
+            assert_eq!(found.ends_at().since(now), Duration::from_secs(seconds));
+            assert!(cooldowns.covering(scope(2, 7), now).is_none(), "other models go on");
+            now = found.ends_at();
+        }
+        let later = now.after(Duration::from_secs(601));
+        cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), later);
+        let found = cooldowns.covering(scope(1, 0), later).unwrap();
+        assert_eq!(found.ends_at().since(later), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn number_of_cooldowns_is_bounded() {
+        let cooldowns = Cooldowns::default();
+        for credential in 1..=100 {
+            let until = Timestamp(LATER.0 + credential);
+            cooldowns.start(scope(1, credential), until, CooldownCause::of_status(429), NOW);
+        }
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+        assert!(cooldowns.covering(scope(1, 1), NOW).is_none(), "the first to end made room");
+        assert!(cooldowns.covering(scope(1, 100), NOW).is_some());
+    }
+}

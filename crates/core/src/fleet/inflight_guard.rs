@@ -1,0 +1,341 @@
+//! The permit of one request in flight: an RAII guard.
+//!
+//! It is the only place that releases a request's share of a backend: success, error, retry,
+//! disconnected client and panic all end in the same drop, exactly once. Requests are counted
+//! against `max_in_flight` by one compare-and-swap, so that the limit holds under any number of
+//! threads.
+
+use std::sync::Arc;
+
+use super::backend::BackendState;
+use super::cooldown::{Cooldown, CooldownScope};
+use super::drain_estimate::{ExpectedResponse, SlotId};
+use super::load::{Probe, RequestTokens};
+use super::model_evidence::ModelEvidence;
+use super::model_state::ModelState;
+use super::owner_shares::OwnerHold;
+use super::paused_backend::PausedBackend;
+use super::progress::ExpectedWait;
+use super::requester::Owner;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_predict::PredictionTicket;
+
+/// The conditions of a permit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PermitRequest {
+    /// The probe slot to take with it.
+    pub probe: Probe,
+    /// The request's cooldown scope on the backend.
+    pub scope: CooldownScope,
+    /// A hash of the client.
+    pub client: u64,
+    /// The current time.
+    pub now: Timestamp,
+    /// The limits that apply.
+    pub limits: PermitLimits,
+    /// The owner that holds it; `None` if it counts for no owner.
+    pub owner: Option<Owner>,
+    /// If set, others keep no room for its owner because of this request.
+    pub is_sheddable: bool,
+}
+
+/// The limits that a permit must stay within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PermitLimits {
+    /// The limits of the backend and of the model on it.
+    #[default]
+    All,
+    /// The limit of the backend alone: the request spills over the limit of the model.
+    Backend,
+}
+
+/// A model on a backend, with its limit of requests in flight there.
+#[derive(Debug)]
+pub(super) struct ModelPermit<'a> {
+    pub(super) state: &'a Arc<ModelState>,
+    pub(super) limit: u32,
+    pub(super) evidence: &'a ModelEvidence,
+}
+
+/// A probe slot that is held.
+#[derive(Debug)]
+enum HeldProbe {
+    None,
+    Breaker,
+    Cooldown(Arc<Cooldown>),
+    Frozen,
+    Evidence(Arc<PausedBackend>),
+}
+
+impl HeldProbe {
+    /// Takes the probe slot; `None` if another attempt holds it or nothing is left to probe.
+    fn try_take(
+        state: &BackendState,
+        evidence: Option<&ModelEvidence>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        match request.probe {
+            Probe::None => Some(Self::None),
+            Probe::Breaker => state.breaker.try_take_probe().then_some(Self::Breaker),
+            Probe::Cooldown => {
+                let cooldown = state.cooldowns.covering(request.scope, request.now)?;
+                cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
+            }
+            Probe::Frozen => state.progress.try_take_probe(request.now).then_some(Self::Frozen),
+            Probe::Evidence => {
+                let paused = evidence?.try_take_probe(request.client, state.serial)?;
+                Some(Self::Evidence(paused))
+            }
+        }
+    }
+
+    fn free(&self, state: &BackendState) {
+        match self {
+            Self::None => {}
+            Self::Breaker => state.breaker.free_probe(),
+            Self::Cooldown(cooldown) => cooldown.free_probe(),
+            Self::Frozen => state.progress.free_probe(),
+            Self::Evidence(paused) => paused.free_probe(),
+        }
+    }
+
+    fn kind(&self) -> Probe {
+        match self {
+            Self::None => Probe::None,
+            Self::Breaker => Probe::Breaker,
+            Self::Cooldown(_) => Probe::Cooldown,
+            Self::Frozen => Probe::Frozen,
+            Self::Evidence(_) => Probe::Evidence,
+        }
+    }
+}
+
+/// The permit of one request in flight on one backend; dropping it releases all it holds.
+#[derive(Debug)]
+pub struct InflightGuard {
+    state: Arc<BackendState>,
+    /// The model it counts for, if any.
+    model: Option<Arc<ModelState>>,
+    /// The owner it counts for, if any.
+    owner: Option<OwnerHold>,
+    probe: HeldProbe,
+    /// True if the next probe has to wait for this one.
+    excludes_probes: bool,
+    /// True if the backend loads the model for this request.
+    is_loading: bool,
+    /// The start of the request and the uncached tokens of its prompt, if its progress is watched.
+    watched: Option<(Timestamp, u64)>,
+    /// True for a stream after its first token.
+    is_stream: bool,
+    drain_slot: Option<SlotId>,
+    /// The tokens that the request adds to those in flight.
+    tokens: u64,
+    /// The tokens that it adds to the waiting prefill; 0 once the prefill is done.
+    prefill_tokens: u64,
+    /// True if it counts among the sheddable requests.
+    is_sheddable: bool,
+    /// The prediction for it.
+    // Boxed: most permits have none, and a permit is moved several times.
+    prediction: Option<Box<PredictionTicket>>,
+}
+
+impl InflightGuard {
+    /// Takes a permit on `state`; `None` if `limit` is reached or another attempt holds the probe
+    /// slot.
+    // Counted before connect: a slow handshake must already repel the next request.
+    pub fn try_reserve(
+        state: &Arc<BackendState>,
+        limit: u32,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        Self::try_reserve_with(state, limit, None, request)
+    }
+
+    fn try_reserve_with(
+        state: &Arc<BackendState>,
+        limit: u32,
+        evidence: Option<&ModelEvidence>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        let probe = HeldProbe::try_take(state, evidence, request)?;
+        if state.load.try_begin(limit) {
+            state.count_dispatched();
+            let state = Arc::clone(state);
+            return Some(Self {
+                state,
+                model: None,
+                owner: None,
+                probe,
+                excludes_probes: true,
+                is_loading: false,
+                watched: None,
+                is_stream: false,
+                drain_slot: None,
+                tokens: 0,
+                prefill_tokens: 0,
+                is_sheddable: false,
+                prediction: None,
+            });
+        }
+        probe.free(state);
+        None
+    }
+
+    /// Takes permits on the backend and on a model there: both or none.
+    pub(super) fn try_reserve_model(
+        state: &Arc<BackendState>,
+        limit: u32,
+        model: &ModelPermit<'_>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        if !model.state.try_begin(model.limit) {
+            return None;
+        }
+        let guard = Self::try_reserve_with(state, limit, Some(model.evidence), request);
+        let Some(mut guard) = guard else {
+            model.state.end();
+            return None;
+        };
+        guard.model = Some(Arc::clone(model.state));
+        Some(guard)
+    }
+
+    /// The backend of the permit.
+    pub fn backend(&self) -> &Arc<BackendState> {
+        &self.state
+    }
+
+    /// Records that the backend loads the model for the request. The loaded models are read again
+    /// when the permit is dropped.
+    pub(super) fn note_load(&mut self) {
+        self.is_loading = true;
+        self.state.progress.begin_load();
+    }
+
+    /// Counts the request for its owner for as long as it is in flight.
+    pub(super) fn count_for(&mut self, owner: OwnerHold) {
+        self.owner = Some(owner);
+    }
+
+    /// Watches the progress of the request. Must be called before its own tokens are counted.
+    pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
+        self.state.progress.note_sent(wait, self.state.work.prefill_tokens(), now);
+        self.watched = Some((now, wait.uncached_tokens));
+    }
+
+    /// Counts the request's tokens for as long as it is in flight.
+    pub fn count_tokens(&mut self, request: RequestTokens) {
+        self.prefill_tokens = request.uncached.into();
+        self.tokens = u64::from(request.prompt) + u64::from(request.output);
+        self.state.work.add(self.tokens, self.prefill_tokens);
+    }
+
+    /// Ends the prefill, at the first byte of the response.
+    pub fn end_prefill(&mut self) {
+        let tokens = std::mem::take(&mut self.prefill_tokens);
+        if tokens > 0 {
+            self.state.work.end_prefill(tokens);
+        }
+    }
+
+    /// Records the first token of a stream. The next request may then probe, too, because a long
+    /// generation must not keep others away from a working backend. A cooldown keeps its probe
+    /// slot: an overloaded backend may refuse a second request beside the first.
+    pub fn first_token(&mut self) {
+        self.end_prefill();
+        let progress = &self.state.progress;
+        if let Some((sent, uncached_tokens)) = self.watched.take() {
+            progress.note_first_byte(uncached_tokens, progress.last().since(sent));
+        }
+        if !std::mem::replace(&mut self.is_stream, true) {
+            progress.begin_stream();
+        }
+        if !matches!(self.probe, HeldProbe::Cooldown(_)) {
+            self.free_probe();
+        }
+        // Its prompt no longer delays others.
+        self.state.capacity.wake();
+    }
+
+    /// Counts the request in predictions for as long as it is in flight, and among the sheddable
+    /// ones if `is_sheddable`.
+    pub fn predict(&mut self, ticket: PredictionTicket, is_sheddable: bool) {
+        self.prediction = Some(Box::new(ticket));
+        if let Some(model) = self.model.as_ref().filter(|_| is_sheddable && !self.is_sheddable) {
+            model.begin_sheddable();
+            self.is_sheddable = true;
+        }
+    }
+
+    /// The prediction for the request.
+    pub fn prediction(&mut self) -> Option<&mut PredictionTicket> {
+        self.prediction.as_deref_mut()
+    }
+
+    /// Records the complete response at `now`. `output` is its number of tokens, if the engine
+    /// reports it.
+    pub fn complete(&mut self, output: Option<TokenCount>, now: Timestamp) {
+        if let Some(mut ticket) = self.prediction.take() {
+            ticket.complete(output.map(|tokens| tokens.0), now.0 as f64);
+        }
+    }
+
+    /// Records that the client left at `now`. A permit dropped without this call counts as ended at
+    /// its last token: the failures of a backend are no silence.
+    pub fn cut(&mut self, now: Timestamp) {
+        if let Some(mut ticket) = self.prediction.take() {
+            ticket.cut(now.0 as f64);
+        }
+    }
+
+    fn free_probe(&mut self) {
+        if std::mem::take(&mut self.excludes_probes) {
+            self.probe.free(&self.state);
+        }
+    }
+
+    /// Adds the request to the drain estimate for as long as it is in flight.
+    pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
+        self.drain_slot = self.state.drain_estimate.take(expected, now);
+    }
+
+    /// The slot of the drain estimate that counts the response's tokens.
+    pub fn drain_slot(&self) -> Option<SlotId> {
+        self.drain_slot
+    }
+
+    /// The probe slot it holds, or held until its first token.
+    pub fn probe(&self) -> Probe {
+        self.probe.kind()
+    }
+}
+
+impl Drop for InflightGuard {
+    fn drop(&mut self) {
+        // First, so that the tasks woken below no longer find it.
+        drop((self.prediction.take(), self.owner.take()));
+        self.end_prefill();
+        if self.tokens > 0 {
+            self.state.work.end(self.tokens);
+        }
+        self.state.load.end();
+        if let Some(model) = &self.model {
+            if self.is_sheddable {
+                model.end_sheddable();
+            }
+            model.end();
+        }
+        self.free_probe();
+        if self.is_stream {
+            self.state.progress.end_stream();
+        }
+        if self.is_loading {
+            self.state.progress.end_load();
+            self.state.invalidate_loaded();
+        }
+        if let Some(slot) = self.drain_slot {
+            self.state.drain_estimate.free(slot);
+        }
+        self.state.capacity.wake();
+    }
+}

@@ -1,0 +1,181 @@
+//! The state of one model on one backend at run time: requests in flight, and residency in memory.
+//! Shared by every topology that knows the pair. Probes and attempts write it; decisions read it
+//! without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use once_cell::sync::OnceCell;
+
+use super::load::OthersInFlight;
+use penstock_api::units::{ByteSize, Timestamp, TokenCount};
+use penstock_predict::{Coefficients, EngineLimits, Predictor};
+use penstock_scoring::Residency;
+
+/// A model that a backend has in memory, or that sleeps there, as a probe reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoadedModel {
+    /// The backend's own name for the model.
+    pub name: String,
+    /// Its residency.
+    pub residency: Residency,
+    /// The VRAM that it occupies.
+    pub vram: Option<ByteSize>,
+    /// The time at which the engine unloads it, unless a request comes.
+    pub expires_at: Option<Timestamp>,
+    /// The context length it is loaded with.
+    pub context_length: Option<TokenCount>,
+}
+
+/// One model on one backend.
+#[derive(Debug)]
+pub struct ModelState {
+    in_flight: AtomicU32,
+    /// The number of sheddable requests in flight, if latencies are predicted.
+    sheddable: AtomicU32,
+    /// The requests of other replicas.
+    others: OthersInFlight,
+    /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
+    slots: AtomicU32,
+    residency: AtomicU8,
+    /// The context length it is loaded with; 0 if unknown.
+    context_length: AtomicU32,
+    /// The time at which the engine unloads it; 0 for never, or if unknown.
+    expires_at: AtomicU64,
+    /// The time of the last response that proved it to be in memory; 0 before the first.
+    last_used: AtomicU64,
+    /// The time at which it became known to be in memory.
+    resident_since: AtomicU64,
+    /// The start of the last probe that showed it in memory, or of its last load; 0 before both.
+    proved_at: AtomicU64,
+    /// Its size on disk in bytes; 0 if unknown.
+    size: AtomicU64,
+    vram: AtomicU64,
+    /// The latency predictor, created for the first prediction.
+    predictor: OnceCell<Arc<Predictor>>,
+    /// The configured step times that it starts with, if any.
+    step_times: OnceCell<Coefficients>,
+}
+
+impl Default for ModelState {
+    fn default() -> Self {
+        Self {
+            in_flight: AtomicU32::new(0),
+            sheddable: AtomicU32::new(0),
+            others: OthersInFlight::default(),
+            slots: AtomicU32::new(u32::MAX),
+            residency: AtomicU8::new(0),
+            context_length: AtomicU32::new(0),
+            expires_at: AtomicU64::new(0),
+            last_used: AtomicU64::new(0),
+            resident_since: AtomicU64::new(0),
+            proved_at: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            vram: AtomicU64::new(0),
+            predictor: OnceCell::new(),
+            step_times: OnceCell::new(),
+        }
+    }
+}
+
+impl ModelState {
+    /// The latency predictor, created on the first call.
+    #[inline]
+    pub fn predictor(&self) -> &Arc<Predictor> {
+        self.predictor.get_or_init(|| {
+            let known =
+                self.step_times.get().map(|times| Predictor::new(times, EngineLimits::default()));
+            Arc::new(known.unwrap_or_default())
+        })
+    }
+
+    /// Sets the prior step times of predictions. The first call wins.
+    pub(super) fn start_with(&self, step_times: &Coefficients) {
+        let _first = self.step_times.get_or_init(|| *step_times);
+    }
+
+    /// The latency predictor, if it has been used.
+    pub fn used_predictor(&self) -> Option<&Arc<Predictor>> {
+        self.predictor.get()
+    }
+
+    /// Returns whether little is known of its latencies, neither learned nor configured.
+    pub(super) fn is_unpredicted(&self) -> bool {
+        self.step_times.get().is_none()
+            && self.predictor.get().is_none_or(|one| one.is_little_known())
+    }
+
+    /// The requests for the model that this replica dispatched to the backend and that have not
+    /// ended.
+    #[inline(always)]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The requests for the model of other replicas in flight there, as last reported.
+    pub fn others(&self) -> u32 {
+        self.others.count()
+    }
+
+    /// The requests for the model in flight there, of all replicas: the number that decisions read.
+    #[inline(always)]
+    pub fn of_all(&self) -> u32 {
+        self.in_flight().saturating_add(self.others.count())
+    }
+
+    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
+    pub(super) fn own_limit(&self, limit: u32) -> u32 {
+        self.others.own_limit(limit)
+    }
+
+    /// Sets the `count` of requests in flight of other replicas. Returns whether there may be more
+    /// room than before.
+    pub(super) fn set_others(&self, count: u32, penstocks: u8) -> bool {
+        self.others.set(count, penstocks)
+    }
+
+    /// Sets a load: for `explain` on a saved fleet and for tests.
+    pub fn set_in_flight(&self, count: u32) {
+        self.in_flight.store(count, Ordering::Relaxed);
+    }
+
+    /// Counts one more request unless this replica's part of `limit` is used up.
+    pub(super) fn try_begin(&self, limit: u32) -> bool {
+        let limit = self.own_limit(limit);
+        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            if now < limit { now.checked_add(1) } else { None }
+        });
+        taken.is_ok()
+    }
+
+    /// The number of sheddable requests in flight, if latencies are predicted.
+    #[inline(always)]
+    pub fn sheddable(&self) -> u32 {
+        self.sheddable.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin_sheddable(&self) {
+        self.sheddable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_sheddable(&self) {
+        self.sheddable.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        // In one total order with the registration of watchers for capacity.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
+    #[inline(always)]
+    pub fn slots(&self) -> u32 {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_slots(&self, slots: u32) {
+        self.slots.store(slots, Ordering::Relaxed);
+    }
+}
+
+mod residency;

@@ -1,0 +1,123 @@
+//! The limits of a candidate, the permits within them, and the effect of a request on other models
+//! in memory.
+
+use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
+use super::owner_shares::kept;
+use super::requester::Owner;
+use super::serving::Serving;
+use penstock_api::units::Timestamp;
+use penstock_scoring::{Eviction, Residency};
+
+/// A reached limit of requests in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachedLimit {
+    /// The limit of the backend.
+    Backend(u32),
+    /// The limit of the model on it.
+    Model(u32),
+}
+
+impl Serving {
+    /// Returns whether a limit of requests in flight may be reached; [`Serving::limit_reached`] is
+    /// exact.
+    #[inline(always)]
+    pub fn may_be_full(&self) -> bool {
+        self.state.load.of_all() >= self.least_limit
+    }
+
+    /// The limit of the backend, or of the model on it, that the requests of all replicas have
+    /// reached.
+    pub fn limit_reached(&self) -> Option<ReachedLimit> {
+        self.reached(0.0)
+    }
+
+    /// Returns whether all remaining capacity is kept for owners below their share. If `spills` is
+    /// set, the limit of the model does not count.
+    pub fn has_only_kept_room(&self, spills: bool) -> bool {
+        match self.reached(self.reserve) {
+            Some(ReachedLimit::Backend(_)) => true,
+            Some(ReachedLimit::Model(_)) => !spills,
+            None => false,
+        }
+    }
+
+    /// Returns whether `owner` is above its share, so that it may not take the kept capacity.
+    pub fn keeps_room_from(&self, owner: Owner, now: Timestamp) -> bool {
+        self.owners.as_ref().is_some_and(|owners| owners.is_above_share(owner, self.reserve, now))
+    }
+
+    /// The limit that is reached if the part `reserve` of each limit is already taken.
+    fn reached(&self, reserve: f64) -> Option<ReachedLimit> {
+        let is_reached = |in_flight, limit| in_flight >= limit - kept(limit, reserve);
+        let (load, model) = (&self.state.load, &self.model_state);
+        if is_reached(load.in_flight(), load.own_limit(self.max_in_flight)) {
+            return Some(ReachedLimit::Backend(self.max_in_flight));
+        }
+        is_reached(model.in_flight(), model.own_limit(self.max_in_flight_of_model))
+            .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
+    }
+
+    /// Takes a permit for a request of the model; `None` if a limit is reached or another attempt
+    /// holds the probe slot.
+    pub fn try_reserve(&self, request: &PermitRequest) -> Option<InflightGuard> {
+        let limit = match request.limits {
+            PermitLimits::All => self.max_in_flight_of_model,
+            PermitLimits::Backend => u32::MAX,
+        };
+        let model = ModelPermit { state: &self.model_state, limit, evidence: &self.evidence };
+        let is_loaded = is_loaded(self.residency(request.now));
+        let most = self.max_in_flight;
+        let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;
+        if !is_loaded {
+            // At least 1, because 0 stands for never.
+            let now = Timestamp(request.now.0.max(1));
+            self.model_state.prove(now);
+            self.state.memory.begin_load(self.model_state.size(), now);
+            guard.note_load();
+        }
+        if let Some((owners, owner)) = self.owners.as_ref().zip(request.owner) {
+            guard.count_for(owners.hold(owner, request.is_sheddable, request.now));
+        }
+        Some(guard)
+    }
+
+    /// The residency of the model on the backend at `now`. It counts as loadable if a later load of
+    /// another model may evict it, or has. It also counts as loadable if its context is shorter
+    /// than requests will require.
+    #[inline(always)]
+    pub fn residency(&self, now: Timestamp) -> Residency {
+        let residency = self.model_state.residency(now);
+        let is_disputed = self.model_state.proved_at() < self.state.memory.disputed_at();
+        if residency == Residency::Resident && (is_disputed || self.is_loaded_too_short()) {
+            return Residency::Loadable;
+        }
+        residency
+    }
+
+    /// Returns whether the engine would load the model again for its context. A request in flight
+    /// has already loaded it.
+    fn is_loaded_too_short(&self) -> bool {
+        self.num_ctx.is_some_and(|needed| {
+            let loaded = self.model_state.context_length();
+            loaded.is_some_and(|loaded| loaded < needed) && self.model_state.in_flight() == 0
+        })
+    }
+
+    /// The effect that loading the model would have on the backend's memory.
+    pub fn eviction(&self, residency: Residency) -> Eviction {
+        let memory = &self.state.memory;
+        if is_loaded(residency) || memory.fits(self.model_state.size()) {
+            return Eviction::Nothing;
+        }
+        match self.state.load.of_all() > self.model_state.of_all() {
+            true => Eviction::InUse,
+            false if memory.is_empty() => Eviction::Nothing,
+            false => Eviction::Idle,
+        }
+    }
+}
+
+/// Returns whether a request for the model loads nothing.
+fn is_loaded(residency: Residency) -> bool {
+    matches!(residency, Residency::Resident | Residency::Sleeping)
+}

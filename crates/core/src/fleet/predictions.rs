@@ -1,0 +1,203 @@
+//! Predictions for a request on a candidate, and the fleet's knowledge of engines for them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::serving::Serving;
+use super::{Fleet, Identity};
+use penstock_api::units::Timestamp;
+use penstock_predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
+use penstock_scoring::{Objectives, PredictedLatency};
+
+/// The most predictions, one per model and backend, that pass to another process: those with the
+/// most first tokens.
+const MOST_PASSED: usize = 1024;
+/// The KV cache utilization above which an engine's requests wait for blocks, not for slots.
+const NEARLY_FULL_KV: f32 = 0.9;
+
+/// The learned predictions of one model on one backend, as an upgrade passes them to the new
+/// process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LearnedPrediction {
+    /// The backend's name.
+    pub backend: String,
+    /// Its URL.
+    pub url: String,
+    /// Its configured engine.
+    pub engine: String,
+    /// The model's name there.
+    pub model: String,
+    /// The learned state.
+    pub learned: Learned,
+}
+
+impl Serving {
+    /// Predicts the latencies of a request sent there at `now`. Takes no lock and allocates
+    /// nothing, except for the first prediction of the model there.
+    #[inline]
+    pub fn estimate(&self, sent: &Sent, now: Timestamp) -> Estimate {
+        self.model_state.predictor().estimate(sent, now.0 as f64)
+    }
+
+    /// The predicted time from admission to the first token of a request, in microseconds: the mean
+    /// and the 90th percentile; 0 if its predictions are not trusted.
+    pub fn time_admitted(&self, sent: &Sent, now: Timestamp) -> (f64, f64) {
+        let predictor = self.model_state.used_predictor();
+        predictor.map_or((0.0, 0.0), |predictor| {
+            predictor.time_admitted(sent, self.max_backlog, now.0 as f64)
+        })
+    }
+
+    /// The time until a request would meet its objectives there, if nothing else arrives; at most
+    /// 120 s. `None` if an idle engine would miss them, too.
+    pub fn time_until_met(
+        &self,
+        sent: &Sent,
+        objectives: &Objectives,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let is_met = |estimate: &Estimate| {
+            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+            headroom.is_none_or(|headroom| headroom.is_met())
+        };
+        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met)?;
+        Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
+    }
+
+    /// The number of requests like this one that would meet their objectives if they arrived
+    /// together in `wait`, and nothing else does.
+    pub fn met_together(
+        &self,
+        sent: &Sent,
+        objectives: &Objectives,
+        wait: Duration,
+        now: Timestamp,
+    ) -> u32 {
+        let is_met = |estimate: &Estimate| {
+            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+            headroom.is_none_or(|headroom| headroom.is_met())
+        };
+        let predictor = self.model_state.predictor();
+        predictor.met_together(sent, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
+    }
+
+    /// The time until the backend is idle, if nothing else arrives; at most 120 s.
+    pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
+        self.time_until_fewer(0.5, sent, now)
+    }
+
+    /// The time until it has one request less, if nothing else arrives; at most 120 s.
+    pub fn time_until_room(&self, sent: &Sent, now: Timestamp) -> Duration {
+        let requests = self.estimate(sent, now).prediction.requests;
+        self.time_until_fewer((requests - 1.0).max(0.5), sent, now)
+    }
+
+    fn time_until_fewer(&self, most: f64, sent: &Sent, now: Timestamp) -> Duration {
+        let is_met = |estimate: &Estimate| estimate.prediction.requests <= most;
+        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met);
+        micros.map_or(LONGEST_WAIT, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
+    }
+
+    /// Learns from requests that wait longer than predicted, and from the engine's reports.
+    /// `is_alone` is set if the backend serves no other model, whose requests the engine would also
+    /// count.
+    fn refresh_prediction(&self, is_alone: bool, now: Timestamp) {
+        let Some(predictor) = self.model_state.used_predictor() else { return };
+        let slots = Some(self.model_state.slots()).filter(|slots| *slots != u32::MAX);
+        let capacity = self.state.telemetry.details().and_then(|one| one.capacity_tokens());
+        let reported = Reported {
+            slots: slots.map_or(f64::INFINITY, f64::from),
+            kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
+            running_full: self.running_full(now).filter(|_| is_alone),
+        };
+        predictor.refresh(reported, now.0 as f64);
+    }
+
+    /// The number of running requests that the engine reports while others wait in it although its
+    /// KV cache has room.
+    fn running_full(&self, now: Timestamp) -> Option<f64> {
+        let read = self.state.telemetry.read(&self.state.load, now);
+        let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
+        let is_full = has_room && read.waiting.is_some_and(|waiting| waiting >= 1.0);
+        read.running.filter(|_| is_full).map(f64::from)
+    }
+}
+
+impl Fleet {
+    /// Keeps predictions current. Must be called about once a second.
+    pub fn refresh_predictions(&self, now: Timestamp) {
+        let topology = &self.topology();
+        let rows = || topology.models().iter().flat_map(|model| &model.serving);
+        let mut models = vec![0_u32; topology.backends.len()];
+        for row in rows() {
+            if let Some(count) = models.get_mut(usize::from(row.backend)) {
+                *count += 1;
+            }
+        }
+        for row in rows() {
+            let count = models.get(usize::from(row.backend));
+            row.refresh_prediction(count == Some(&1), now);
+        }
+        topology.models().iter().for_each(|model| adopt_known(&model.serving));
+    }
+
+    /// Returns the learned predictions of every model on every backend.
+    pub fn learned_predictions(&self) -> Vec<LearnedPrediction> {
+        let topology = self.topology();
+        let rows = topology.models().iter().flat_map(|model| &model.serving);
+        let learned = rows.filter_map(|row| {
+            let learned = row.model_state.used_predictor()?.learned_state();
+            let backend = topology.backends.get(usize::from(row.backend))?;
+            let Identity { name, url, engine } = Identity::of(&backend.config);
+            Some(LearnedPrediction {
+                backend: name,
+                url,
+                engine: engine.name().to_owned(),
+                model: row.model.to_string(),
+                learned,
+            })
+        });
+        let mut all: Vec<_> = learned.filter(|one| one.learned.first_tokens() > 0.0).collect();
+        all.sort_by(|a, b| b.learned.first_tokens().total_cmp(&a.learned.first_tokens()));
+        all.truncate(MOST_PASSED);
+        all
+    }
+
+    /// Applies the predictions of another process for the same models on the same backends. Returns
+    /// the number applied.
+    pub fn apply_learned_predictions(&self, all: Vec<LearnedPrediction>) -> usize {
+        let topology = self.topology();
+        let mut applied = 0;
+        for one in all.into_iter().filter(|one| one.learned.is_readable()) {
+            let is_of = |row: &&Serving| {
+                let backend = topology.backends.get(usize::from(row.backend));
+                *row.model == *one.model
+                    && backend.is_some_and(|backend| {
+                        Identity::of(&backend.config).is_of(&one.backend, &one.url, &one.engine)
+                    })
+            };
+            let mut rows = topology.models().iter().flat_map(|model| &model.serving);
+            if let Some(row) = rows.find(is_of) {
+                row.model_state.predictor().restore(one.learned);
+                applied += 1;
+            }
+        }
+        applied
+    }
+}
+
+/// Seeds new predictors from the best-trained backend of the same model. Configured step times take
+/// precedence.
+fn adopt_known(rows: &[Serving]) {
+    let is_unknown = |row: &&Serving| row.model_state.is_unpredicted();
+    if !rows.iter().any(|row| is_unknown(&row)) {
+        return;
+    }
+    let known = rows.iter().filter_map(|row| row.model_state.used_predictor());
+    let known = known.filter(|one| one.is_trusted()).map(|one| one.learned_state());
+    let best = known.max_by(|one, other| one.first_tokens().total_cmp(&other.first_tokens()));
+    if let Some(best) = best {
+        rows.iter().filter(is_unknown).for_each(|row| row.model_state.predictor().adopt(&best));
+    }
+}

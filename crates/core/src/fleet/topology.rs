@@ -1,0 +1,474 @@
+//! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
+//! a discovery changes them, and immutable in between.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use ahash::HashMap;
+
+use super::backend::{BackendState, SharedBackend};
+use super::backend_id::BackendId;
+use super::circuit_breaker::BreakerState;
+use super::cooldown::CooldownScope;
+use super::groups::Groups;
+use super::latency::ModelLatency;
+use super::model_evidence::ModelEvidence;
+use super::model_names::ModelNames;
+use super::model_state::ModelState;
+use super::owner_shares::{OwnerShares, kept};
+use super::serving::Serving;
+use super::slots::{ModelLimits, initial_residency};
+use crate::prefix::{MemoryBudget, ModelIndex, Slot};
+use penstock_api::Engine;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{
+    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
+};
+use penstock_config::tls::ClientTls;
+use penstock_config::{
+    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Strategy, TimeoutsConfig,
+    UnknownCapability,
+};
+use penstock_scoring::Candidate;
+
+/// The number of a model in one topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelId(pub u32);
+
+/// The settings that every topology of one configuration is built with.
+#[derive(Debug, Clone)]
+pub struct TopologyRules {
+    unknown_capability: UnknownCapability,
+    timeouts: TimeoutsConfig,
+    models: BTreeMap<String, ModelConfig>,
+    give_up: Duration,
+    pub(super) groups: Arc<Groups>,
+    /// If set, a request waits in penstock for a free slot instead of in its engine.
+    limits_to_slots: bool,
+    /// The most prefill work ahead of a request, in microseconds.
+    max_backlog: f64,
+    /// The part of each limit that is kept for owners below their share; 0 without a queue.
+    reserve: f64,
+    pub(super) prefix_memory: Arc<MemoryBudget>,
+}
+
+/// Operations of other APIs that Ollama serves, each with its replacement in the native Ollama API.
+const FOREIGN: &[(Operation, Operation)] = &[
+    (Operation::Chat, Operation::OllamaChat),
+    (Operation::Responses, Operation::OllamaChat),
+    (Operation::Messages, Operation::OllamaChat),
+    (Operation::Completions, Operation::OllamaGenerate),
+];
+
+/// Returns the operations of an Ollama that generates text only through its own API: no other API
+/// takes a context length.
+fn with_own_api(operations: Operations) -> Operations {
+    let served = FOREIGN.iter().filter(|(foreign, _)| operations.contains(*foreign));
+    served.fold(operations, |all, (foreign, own)| {
+        all.without(Operations::of(&[*foreign])).union(Operations::of(&[*own]))
+    })
+}
+
+impl TopologyRules {
+    /// Returns the rules of a configuration with its groups of backends; its prefix indexes share
+    /// `prefix_memory`.
+    pub fn new(config: &Config, groups: Groups, prefix_memory: Arc<MemoryBudget>) -> Self {
+        prefix_memory.set_limit(config.limits.prefix_memory.to_usize());
+        Self {
+            prefix_memory,
+            unknown_capability: config.routing.unknown_capability,
+            timeouts: config.timeouts.clone(),
+            models: config.models.clone(),
+            give_up: config.discovery.give_up,
+            groups: Arc::new(groups),
+            limits_to_slots: config.routing.strategy == Strategy::Deployment,
+            max_backlog: config
+                .queue
+                .max_backlog
+                .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
+            reserve: if config.queue.size > 0 { config.queue.reserve } else { 0.0 },
+        }
+    }
+
+    /// The context length with which an engine must load a model.
+    fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
+        self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
+    }
+
+    /// The number of requests below which neither a limit of a model nor its kept part is reached.
+    /// `most` is the limit of the model and its backend. Zero with a limit of work, which must be
+    /// checked each time.
+    fn least_limit(&self, most: u32) -> u32 {
+        if self.max_backlog.is_finite() { 0 } else { most - kept(most, self.reserve) }
+    }
+
+    // Precedence: backend, model, global.
+    fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
+        let own = self.models.get(model).map(|model| self.timeouts.with(&model.timeouts));
+        own.as_ref().unwrap_or(&self.timeouts).with(&backend.timeouts)
+    }
+}
+
+/// A backend in one topology.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// Its configuration.
+    pub config: Arc<BackendConfig>,
+    /// The state of the backend.
+    pub state: SharedBackend,
+    /// Its models, declared or discovered; `None` until they are known.
+    pub models: Option<Arc<Vec<ModelEntry>>>,
+    /// The models that discovery found, even if others are declared.
+    pub discovered: Option<Arc<Vec<ModelEntry>>>,
+    /// The number of requests its engine runs at a time, if reported.
+    pub slots: Option<u32>,
+    /// Host and port, as in the Host header.
+    pub authority: Arc<str>,
+    /// TLS of connections to it; `None` for plain HTTP.
+    pub tls: Option<Arc<ClientTls>>,
+}
+
+impl Backend {
+    /// Returns whether its engine is Ollama, configured or detected.
+    pub fn is_ollama(&self) -> bool {
+        self.state.engine(self.config.engine) == Engine::Ollama
+    }
+
+    /// Returns its configuration, or `config` if that differs: connections are kept by it.
+    pub(super) fn kept(&self, config: &BackendConfig) -> Arc<BackendConfig> {
+        let tls = |config: &BackendConfig| config.client_tls.0.as_ref().map(Arc::as_ptr);
+        let is_same = *self.config == *config && tls(&self.config) == tls(config);
+        if is_same { Arc::clone(&self.config) } else { Arc::new(config.clone()) }
+    }
+}
+
+/// A model and every backend that serves it, in the order of the configuration.
+#[derive(Debug)]
+pub struct Model {
+    /// The name clients use.
+    pub name: Box<str>,
+    /// The backends that serve it.
+    pub serving: Box<[Serving]>,
+    /// The model's rotation, shared by every topology that knows the model.
+    pub turn: Arc<AtomicU64>,
+    /// The prefixes of the model on its backends, shared in the same way.
+    pub prefixes: Arc<ModelIndex>,
+}
+
+impl Model {
+    /// Returns whether its backends differ in weight.
+    pub fn has_weights(&self) -> bool {
+        self.serving.first().is_some_and(|row| row.most_weight > 0)
+    }
+
+    /// Sets the block size of prompts to that of the engines. If they differ, the largest is used:
+    /// every engine keeps at least one whole block of its size.
+    pub(super) fn follow_blocks(&self) {
+        let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
+        self.prefixes.set_block_tokens(details.filter_map(|details| details.block_size).max());
+    }
+}
+
+/// State that is carried from one topology to the next: rotation, latencies and evidence.
+#[derive(Debug, Default)]
+struct Carried {
+    turns: HashMap<Box<str>, Arc<AtomicU64>>,
+    prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
+    evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
+    owners: HashMap<Box<str>, Arc<OwnerShares>>,
+    latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
+    /// By the backend's own name: several names for one model share its state.
+    states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
+}
+
+impl Carried {
+    /// The state of a model on a backend, whatever name clients use for it there.
+    fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
+        let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
+        Arc::clone(self.states.entry((backend, own_name)).or_default())
+    }
+}
+
+/// Every backend and model known at one moment.
+#[derive(Debug, Default)]
+pub struct Topology {
+    /// The backends, in the order of the configuration.
+    pub backends: Vec<Backend>,
+    models: Vec<Model>,
+    by_name: HashMap<Box<str>, ModelId>,
+    /// By the common key of a model's names.
+    by_key: HashMap<Box<str>, ModelId>,
+    is_complete: bool,
+    /// The value of `discovery.give_up`.
+    give_up: Duration,
+    /// The groups that some of the backends are members of.
+    pub groups: Arc<Groups>,
+}
+
+impl Topology {
+    /// Builds the topology of `backends`, keeping the state of the same models in `previous`.
+    pub fn build(backends: Vec<Backend>, rules: &TopologyRules, previous: &Self) -> Self {
+        let mut carried = previous.carry();
+        let names = ModelNames::of(
+            backends.iter().filter_map(|one| one.models.as_deref().map(Vec::as_slice)),
+        );
+        let mut order: Vec<Box<str>> = Vec::new();
+        let mut serving: HashMap<Box<str>, Vec<Serving>> = HashMap::default();
+        for (index, backend) in backends.iter().enumerate() {
+            for entry in backend.models.iter().flat_map(|models| models.iter()) {
+                let row = serve(index, backend, entry, rules, &mut carried);
+                let key = names.key(&entry.id);
+                let rows = serving.entry(key).or_insert_with_key(|key| {
+                    order.push(key.clone());
+                    Vec::new()
+                });
+                // A backend that lists a model twice serves it once; the first entry counts.
+                if rows.last().is_none_or(|last| last.id != row.id) {
+                    rows.push(row);
+                }
+            }
+        }
+        let groups = Arc::clone(&rules.groups);
+        let is_complete = backends.iter().all(|backend| backend.models.is_some())
+            && groups.iter().all(|group| !group.addresses.is_empty());
+        let give_up = rules.give_up;
+        let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
+        let mut alike: HashMap<Box<str>, u32> = HashMap::default();
+        for key in &order {
+            *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
+        }
+        for key in order {
+            let rows = serving.remove(&key).unwrap_or_default();
+            // A name that fits several models if case is ignored fits none.
+            let fits = alike.get(&*key.to_ascii_lowercase()).copied();
+            let folded = Some(key).filter(|_| fits == Some(1));
+            topology.add(folded, rows, &carried, &rules.prefix_memory);
+        }
+        topology
+    }
+
+    /// Adds a model, named as its first backend lists it. `folded` is the common key of other
+    /// spellings.
+    fn add(
+        &mut self,
+        folded: Option<Box<str>>,
+        mut serving: Vec<Serving>,
+        carried: &Carried,
+        memory: &Arc<MemoryBudget>,
+    ) {
+        let Ok(number) = u32::try_from(self.models.len()) else { return };
+        let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
+        if let Some(folded) = folded {
+            self.by_key.insert(folded, ModelId(number));
+        }
+        for row in serving.iter_mut().filter(|row| row.model != name) {
+            self.by_name.insert(row.model.clone(), ModelId(number));
+            // This backend knows the model by its own spelling.
+            row.upstream_id.get_or_insert_with(|| row.model.clone());
+        }
+        let turn = carried.turns.get(&name).cloned().unwrap_or_default();
+        let fresh = || Arc::new(ModelIndex::new(Arc::clone(memory)));
+        let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
+        let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
+        let most = serving.iter().map(|row| row.weight).max().unwrap_or_default();
+        let is_even = serving.iter().all(|row| row.weight == most);
+        let evidence = carried.evidence.get(&name).cloned().unwrap_or_default();
+        evidence.set_backends(serving.iter().map(|row| Arc::clone(&row.state)).collect());
+        let owners = serving.iter().any(|row| row.reserve > 0.0);
+        let owners = owners.then(|| carried.owners.get(&name).cloned().unwrap_or_default());
+        for (row, slot) in serving.iter_mut().zip(slots) {
+            row.slot = slot;
+            row.owners.clone_from(&owners);
+            row.most_weight = if is_even { 0 } else { most };
+            row.evidence = Arc::clone(&evidence);
+        }
+        prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
+        self.by_name.insert(name.clone(), ModelId(number));
+        let model = Model { name, serving: serving.into(), turn, prefixes };
+        model.follow_blocks();
+        self.models.push(model);
+    }
+
+    fn carry(&self) -> Carried {
+        let mut carried = Carried::default();
+        for model in &self.models {
+            carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
+            carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
+            if let Some(row) = model.serving.first() {
+                carried.evidence.insert(model.name.clone(), Arc::clone(&row.evidence));
+                let owners = row.owners.clone().map(|owners| (model.name.clone(), owners));
+                carried.owners.extend(owners);
+            }
+            for row in &model.serving {
+                carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
+                let own_name = (row.id, canonical_name(row.adapter_name()));
+                carried.states.insert(own_name, Arc::clone(&row.model_state));
+            }
+        }
+        carried
+    }
+
+    /// The breaker state that requests find at a backend: of its circuit breaker, or of its models
+    /// if all of them are paused.
+    pub fn breaker_state(&self, state: &BackendState, now: Timestamp) -> BreakerState {
+        let own = state.breaker.state(now);
+        if own != BreakerState::Closed || !state.has_recent_faults(now) {
+            return own;
+        }
+        let of_models: Vec<BreakerState> =
+            self.rows_of(state).map(|row| row.evidence.state_for_all(state.serial, now)).collect();
+        let is = |wanted| of_models.contains(&wanted);
+        match (is(BreakerState::Closed), is(BreakerState::HalfOpen)) {
+            _ if of_models.is_empty() => own,
+            (true, _) => BreakerState::Closed,
+            (false, true) => BreakerState::HalfOpen,
+            (false, false) => BreakerState::Open,
+        }
+    }
+
+    /// The number of clients that avoid a model of a backend by their own faults.
+    pub fn clients_avoiding(&self, state: &BackendState, now: Timestamp) -> usize {
+        let mut clients = Vec::new();
+        for row in self.rows_of(state) {
+            row.evidence.add_avoiding(state.serial, now, &mut clients);
+        }
+        clients.sort_unstable();
+        clients.dedup();
+        clients.len()
+    }
+
+    fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
+        let id = state.id;
+        self.models
+            .iter()
+            .flat_map(move |model| model.serving.iter().filter(move |row| row.id == id))
+    }
+
+    /// The model called `name`, or by an equivalent name: another case, with or without `:latest`.
+    pub fn model_id(&self, name: &str) -> Option<ModelId> {
+        let exact = self.by_name.get(name).copied();
+        let folded = || self.by_key.get(CanonicalName::new(name)?.as_str()).copied();
+        let tagged = || default_tag_forms(name).find_map(|form| self.by_name.get(&*form).copied());
+        exact.or_else(folded).or_else(tagged)
+    }
+
+    /// Sets the block size of every model's prompts to that of its engines.
+    pub fn follow_blocks(&self) {
+        self.models.iter().for_each(Model::follow_blocks);
+    }
+
+    /// The model with that number.
+    pub fn model(&self, id: ModelId) -> Option<&Model> {
+        self.models.get(id.0 as usize)
+    }
+
+    /// One row of a model.
+    pub fn serving(&self, id: ModelId, row: u32) -> Option<&Serving> {
+        self.model(id)?.serving.get(row as usize)
+    }
+
+    /// Every model, in the order first seen.
+    pub fn models(&self) -> &[Model] {
+        &self.models
+    }
+
+    /// Returns whether every backend's list of models is known.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Returns whether a model that no backend lists may still be reported by a backend whose
+    /// models are unknown.
+    pub fn awaits_models(&self, now: Timestamp) -> bool {
+        !self.is_complete
+            && (self.unreported().any(|backend| backend.state.awaits_models(now, self.give_up))
+                || self.groups.iter().any(|group| group.awaits_members(now, self.give_up)))
+    }
+
+    /// The backends that have never reported their models.
+    pub fn unreported(&self) -> impl Iterator<Item = &Backend> {
+        self.backends.iter().filter(|backend| backend.models.is_none())
+    }
+
+    /// The backend called `name`.
+    pub fn backend(&self, name: &str) -> Option<&Backend> {
+        self.backends.iter().find(|backend| backend.config.name == name)
+    }
+}
+
+/// The backend's own name for a model, if different.
+fn other_name(entry: &ModelEntry) -> Option<&str> {
+    entry.upstream_id.as_deref().filter(|upstream| *upstream != entry.id)
+}
+
+fn serve(
+    index: usize,
+    backend: &Backend,
+    entry: &ModelEntry,
+    rules: &TopologyRules,
+    carried: &mut Carried,
+) -> Serving {
+    let assumed = rules.unknown_capability == UnknownCapability::Assume;
+    let known = entry.capabilities.unwrap_or(Capabilities::NONE);
+    let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
+    let is_assumed = assumed && entry.capabilities.is_none();
+    let usable = if is_assumed { Capabilities::ALL } else { known };
+    // An operation is no property of the prompt: without a list every operation that the engine may
+    // have is tried.
+    let engine = backend.state.engine(backend.config.engine);
+    let num_ctx = rules.num_ctx(engine, &entry.id);
+    let declared_operations =
+        declared.and_then(|model| model.operations).or(backend.config.operations);
+    let native_operations = declared_operations.or(entry.operations).unwrap_or(engine.operations());
+    let native_operations =
+        if num_ctx.is_some() { with_own_api(native_operations) } else { native_operations };
+    let native_operations = native_operations.without(backend.state.lessons.lacking());
+    let window = entry.context_length.into_iter().chain(num_ctx).min();
+    let usable_operations = native_operations.with_convertible();
+    let key = (backend.state.id, Box::from(entry.id.as_str()));
+    let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
+    let model_state = carried.state(backend.state.id, entry);
+    model_state.settle_residency(initial_residency(engine));
+    model_state.set_slots(limits.slots);
+    if let Some(row) = &backend.config.step_times {
+        model_state.start_with(&row.coefficients());
+    }
+    let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
+    Serving {
+        backend: u16::try_from(index).unwrap_or(u16::MAX),
+        id: backend.state.id,
+        priority: backend.config.priority,
+        configured_engine: backend.config.engine,
+        weight: backend.config.weight.max(1),
+        most_weight: 0,
+        least_limit: rules.least_limit(max_in_flight.min(limits.most)),
+        max_backlog: rules.max_backlog,
+        reserve: rules.reserve,
+        owners: None,
+        max_in_flight,
+        max_in_flight_of_model: limits.most,
+        model_state,
+        known,
+        usable,
+        known_operations: declared_operations.unwrap_or_default(),
+        native_operations,
+        usable_operations,
+        usable_offer: Offer::new(usable_operations, usable),
+        known_offer: Offer::new(usable_operations, known),
+        window: TokenCount(window.unwrap_or(u32::MAX)),
+        context_length: window.map(TokenCount),
+        num_ctx: num_ctx.map(TokenCount),
+        upstream_id: other_name(entry).map(Box::from),
+        model: entry.id.as_str().into(),
+        state: Arc::clone(&backend.state),
+        latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
+        evidence: Arc::default(),
+        key: Candidate::key_of(&backend.config.name),
+        slot: Slot::UNASSIGNED,
+        cooldown: CooldownScope::of_model(entry.upstream_id.as_deref().unwrap_or(&entry.id)),
+        passes_credentials: backend.config.authorization == AuthorizationPolicy::Pass,
+        timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
+    }
+}

@@ -1,0 +1,152 @@
+//! The decision: which backend takes a request. Pure and synchronous; time, fleet, tried backends,
+//! rotation and randomness are arguments, and the recorder observes. The proxy, `explain`, captures, the
+//! shadow and the tests call the same [`Router::route`]; recorded readings are decided by the same
+//! strategies. Reading order: `router`, `filters`, `readings`, `strategies`, `recorder`, `audit`.
+
+pub mod audit;
+mod auto;
+mod ensemble;
+mod error;
+mod filters;
+mod generation;
+mod homes;
+mod moves;
+mod objectives;
+mod observer;
+mod passthrough;
+mod prediction;
+mod prefix_observer;
+mod quote;
+mod random;
+mod readings;
+mod record;
+mod recorder;
+mod requested_model;
+mod resolve;
+mod retry;
+mod router;
+mod scratch;
+mod session;
+mod shadow_observer;
+mod split;
+mod strategies;
+mod weighted;
+
+pub use audit::{
+    CandidateReport, Capture, CaptureError, CapturedAttempt, DecisionRecord, Explanation, Lease,
+    Replayed, Trace,
+};
+pub use auto::ChosenStrategy;
+pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
+pub use error::RouteError;
+pub use filters::{RejectReason, Verdict};
+pub use generation::Generation;
+pub use homes::{KeptHome, SessionHomes};
+pub use moves::rest_of_wait;
+pub use objectives::{ObjectivesError, read_objectives};
+pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};
+pub use passthrough::{Passthrough, Way};
+pub use prefix_observer::PrefixObserver;
+pub use quote::{QuotedBackend, quote};
+pub use random::{Live, Peek, RandomSource, Replay};
+pub use record::{ScoreRecord, ScorerNames};
+pub use recorder::{NoRecord, Recorder};
+pub use requested_model::RequestedModel;
+pub use resolve::{Names, Split};
+pub use retry::{RetryCredit, RetrySafety};
+pub use router::{AwaitedRoom, Cooling, Room, Router, ServiceTime};
+pub use scratch::Scratch;
+pub use session::{RoutedSession, SessionField, SessionIds, SessionNames};
+pub use shadow_observer::ShadowObserver;
+pub use split::SplitPoint;
+pub use weighted::Weighted;
+
+use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
+use crate::prefix::Chain;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_config::Strategy;
+use penstock_scan::RequestProfile;
+use penstock_scoring::Objectives;
+
+/// Everything a decision reads.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteInput<'a> {
+    /// What the request needs.
+    pub request: &'a RequestProfile,
+    /// The requested model, decoded.
+    pub model: &'a str,
+    /// What decides its model where an alias leads to several.
+    pub split: SplitPoint,
+    /// The tokens that must fit a context: the estimate, with the reserved output where configured.
+    pub tokens: TokenCount,
+    /// Who serves what.
+    pub fleet: &'a Topology,
+    /// Backends earlier attempts of this request failed on.
+    pub tried: &'a BackendSet,
+    /// Whether it may go to a backend in cooldown to probe it, where all are.
+    pub may_probe: bool,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// The prompt in blocks, where the strategy reads it.
+    pub prompt: Option<&'a Chain>,
+    /// The session the request names.
+    pub session: Option<RoutedSession>,
+    /// Who sent it.
+    pub requester: Requester,
+    /// What its client wants.
+    pub objectives: Objectives,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoutingDecision {
+    /// The backend.
+    pub backend: BackendId,
+    /// The model that the request names when it reaches the backend.
+    pub model: ModelId,
+    /// The backend's row of that model.
+    pub row: u32,
+    /// The strategy that picked it.
+    pub strategy: Strategy,
+    /// Whether the model is a fallback for the requested one.
+    pub is_fallback: bool,
+    /// Whether a capability was assumed, because no candidate is known to have it.
+    pub is_assumed: bool,
+    /// Whether unhealthy backends counted as candidates, because too few are healthy.
+    pub in_panic: bool,
+    /// Whether every limit of the model was reached, so that the request exceeds one.
+    pub spills: bool,
+    /// How many candidates there were to pick from.
+    pub candidates: u32,
+    /// The probe slot that the attempt must hold.
+    pub probe: Probe,
+    /// Its scores, where scorers decided.
+    pub scores: Option<ScoreRecord>,
+}
+
+impl RoutingDecision {
+    /// A decision that no strategy made: for one backend, by its row of a model.
+    pub const fn direct(backend: BackendId, model: ModelId, row: u32) -> Self {
+        Self {
+            backend,
+            model,
+            row,
+            strategy: Strategy::PriorityOnly,
+            is_fallback: false,
+            is_assumed: false,
+            in_panic: false,
+            spills: false,
+            candidates: 1,
+            probe: Probe::None,
+            scores: None,
+        }
+    }
+
+    /// The candidate that was picked, in the topology the decision was made on.
+    pub fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
+        topology.serving(self.model, self.row)
+    }
+}
+
+#[cfg(test)]
+mod tests;

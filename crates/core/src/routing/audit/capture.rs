@@ -1,0 +1,407 @@
+//! A captured decision: everything it read, as JSON that stands for itself. It holds no prompt and no
+//! key, only hashes of prompts. `replay` decides by it again.
+
+mod file;
+mod hex;
+mod split;
+mod strategy;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::de::{Error, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::trace::Trace;
+use crate::fleet::{ModelId, Probe, Topology};
+use crate::routing::filters::RejectReason;
+use crate::routing::{Names, RouteInput, Router, RoutingDecision, readings};
+pub use file::CaptureError;
+pub(super) use hex::Hex;
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_scoring::{Candidate, Objectives, PrefixParams, READINGS, RequestFeatures};
+use split::SplitRecord;
+use strategy::StrategyRecord;
+
+/// The version of [`Capture`]; files of another one are refused.
+pub(super) const VERSION: u32 = 2;
+
+/// Until when decisions are captured. While they are not, a decision pays one atomic load for it.
+#[derive(Debug, Default)]
+pub struct Lease(AtomicU64);
+
+impl Lease {
+    /// Captures decisions until then.
+    pub fn extend(&self, until: Timestamp) {
+        self.0.store(until.0, Ordering::Relaxed);
+    }
+
+    /// Ends it.
+    pub fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it lasts; the clock is read only when there is one.
+    #[inline(always)]
+    pub fn lasts(&self, now: impl FnOnce() -> Timestamp) -> bool {
+        let until = self.0.load(Ordering::Relaxed);
+        until != 0 && now().0 < until
+    }
+}
+
+/// A decision with everything it read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capture {
+    version: u32,
+    /// Counts all decisions since the start.
+    pub number: u64,
+    /// The request's id.
+    pub request_id: String,
+    /// 1 for the first attempt of a request.
+    pub attempt: u32,
+    /// The time of the decision, in microseconds since the process started.
+    at_us: u64,
+    request: RequestRecord,
+    pub(super) strategy: StrategyRecord,
+    /// The seed of the generator that random picks drew from.
+    pub(super) seed: Hex,
+    /// The turn that was taken; absent where the strategy took none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) turn: Option<u64>,
+    /// The model it was decided for.
+    pub model: String,
+    pub(super) candidates: Vec<CandidateRecord>,
+    pub(super) rejected: Vec<RejectedRecord>,
+    /// What was decided.
+    pub decision: DecisionRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestRecord {
+    operation: String,
+    /// As the client named it.
+    model: String,
+    estimated_tokens: u32,
+    /// All that an engine reads; absent in captures of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prompt_tokens: Option<u32>,
+    /// Those that must fit a context.
+    tokens_to_fit: u32,
+    needs: Vec<String>,
+    streaming: bool,
+    /// How the alias it names splits requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    split: Option<SplitRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<Hex>,
+    /// The row of the backend at which the session is at home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    home: Option<u32>,
+    #[serde(default, skip_serializing_if = "ObjectivesRecord::is_none")]
+    objectives: ObjectivesRecord,
+    prompt: PromptRecord,
+}
+
+/// What the client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ObjectivesRecord {
+    ttft_ms: Option<f64>,
+    tpot_ms: Option<f64>,
+    priority: i32,
+}
+
+impl ObjectivesRecord {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<Objectives> for ObjectivesRecord {
+    fn from(Objectives { ttft_ms, tpot_ms, priority }: Objectives) -> Self {
+        Self { ttft_ms, tpot_ms, priority }
+    }
+}
+
+impl From<ObjectivesRecord> for Objectives {
+    fn from(ObjectivesRecord { ttft_ms, tpot_ms, priority }: ObjectivesRecord) -> Self {
+        Self { ttft_ms, tpot_ms, priority }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptRecord {
+    blocks: u32,
+    block_tokens: u32,
+    first_block: Hex,
+    last_block: Hex,
+}
+
+/// The readings of a candidate, flat: `backend`, `row`, and a key per known reading of [`READINGS`].
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CandidateRecord {
+    pub(super) backend: String,
+    pub(super) readings: Candidate,
+}
+
+impl Serialize for CandidateRecord {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let mut fields = out.serialize_map(None)?;
+        fields.serialize_entry("backend", &self.backend)?;
+        fields.serialize_entry("row", &self.readings.row)?;
+        for reading in READINGS {
+            if let Some(value) = (reading.get)(&self.readings) {
+                fields.serialize_entry(reading.key, &value)?;
+            }
+        }
+        fields.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for CandidateRecord {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(CandidateVisitor)
+    }
+}
+
+struct CandidateVisitor;
+
+impl<'de> Visitor<'de> for CandidateVisitor {
+    type Value = CandidateRecord;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object with the readings of a backend")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<CandidateRecord, A::Error> {
+        let (mut backend, mut readings) = (None, Candidate::default());
+        while let Some(key) = fields.next_key::<String>()? {
+            match key.as_str() {
+                "backend" => backend = Some(fields.next_value::<String>()?),
+                "row" => readings.row = fields.next_value()?,
+                _ => {
+                    let reading = READINGS.iter().find(|reading| reading.key == key);
+                    let value: Value = fields.next_value()?;
+                    let Some(reading) = reading else {
+                        return Err(A::Error::custom(format!("unknown reading '{key}'")));
+                    };
+                    if !(reading.set)(&mut readings, &value) {
+                        return Err(A::Error::custom(format!("'{key}' cannot be {value}")));
+                    }
+                }
+            }
+        }
+        let backend = backend.ok_or_else(|| A::Error::missing_field("backend"))?;
+        readings.key = Candidate::key_of(&backend);
+        Ok(CandidateRecord { backend, readings })
+    }
+}
+
+/// A backend that the filters rejected, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RejectedRecord {
+    pub(super) backend: String,
+    pub(super) model: String,
+    pub(super) row: u32,
+    pub(super) excluded: String,
+    pub(super) reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cooldown_remaining_ms: Option<f64>,
+    /// Whether a backend in cooldown is only assumed to have what the request needs.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) assumed: bool,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecisionRecord {
+    /// Where the request went.
+    pub backend: String,
+    pub(super) row: u32,
+    /// Whether all were in cooldown, so that the one whose cooldown ends first was probed, whatever the
+    /// strategy.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) next_probe: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    fallback: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    assumed: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    in_panic: bool,
+    /// Whether it exceeded the limit of the model, because all were reached.
+    #[serde(default, skip_serializing_if = "is_false")]
+    spill: bool,
+    /// The sum of its scores by weight, where scorers decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) total: Option<f64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Which attempt of which request is captured, and the seed its random picks drew from.
+#[derive(Debug, Clone, Copy)]
+pub struct CapturedAttempt<'a> {
+    /// The request's id.
+    pub request_id: &'a str,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// The seed of the generator.
+    pub seed: u64,
+}
+
+impl Router {
+    /// A decision with everything it read.
+    pub fn capture(
+        &self,
+        of: CapturedAttempt<'_>,
+        input: &RouteInput<'_>,
+        decision: &RoutingDecision,
+        trace: &Trace,
+    ) -> Capture {
+        let topology = input.fleet;
+        let pass = trace.pass(decision.model);
+        let unread = || {
+            let block_tokens = PrefixParams::default().block_tokens;
+            readings::features(input, topology.model(decision.model), block_tokens)
+        };
+        let features = pass.and_then(|pass| pass.features).unwrap_or_else(unread);
+        let candidates = pass.map_or(&[][..], |pass| &pass.candidates);
+        let rejected = trace.passes().iter().flat_map(|pass| {
+            let rejected = pass.rejected.iter();
+            rejected.map(|(row, reason)| RejectedRecord::of(pass.model, *row, *reason, input))
+        });
+        Capture {
+            version: VERSION,
+            number: 0,
+            request_id: of.request_id.to_owned(),
+            attempt: of.attempt,
+            at_us: input.now.0,
+            request: RequestRecord::of(&self.names, input, &features),
+            strategy: StrategyRecord::of(self, decision.strategy),
+            seed: Hex(of.seed),
+            turn: trace.turn(),
+            model: model_name(topology, decision.model),
+            candidates: candidates
+                .iter()
+                .map(|one| CandidateRecord {
+                    backend: backend_name(topology, decision.model, one.row),
+                    // Once for all of them, in the request.
+                    readings: Candidate { prompt_blocks: 0, ..*one },
+                })
+                .collect(),
+            rejected: rejected.collect(),
+            decision: DecisionRecord {
+                backend: backend_name(topology, decision.model, decision.row),
+                row: decision.row,
+                next_probe: decision.probe == Probe::Cooldown,
+                fallback: decision.is_fallback,
+                assumed: decision.is_assumed,
+                in_panic: decision.in_panic,
+                spill: decision.spills,
+                total: pass.and_then(|pass| pass.total(decision.row)),
+            },
+        }
+    }
+}
+
+fn model_name(topology: &Topology, id: ModelId) -> String {
+    topology.model(id).map_or("", |model| &*model.name).to_owned()
+}
+
+fn backend_name(topology: &Topology, model: ModelId, row: u32) -> String {
+    topology.serving(model, row).map_or("", |serving| &*serving.state.name).to_owned()
+}
+
+impl Capture {
+    /// How many backends are in it.
+    pub fn rows(&self) -> usize {
+        self.candidates.len() + self.rejected.len()
+    }
+
+    /// What scorers knew of the request.
+    pub(super) fn features(&self) -> RequestFeatures {
+        let PromptRecord { blocks, block_tokens, first_block, last_block } = self.request.prompt;
+        RequestFeatures {
+            first_block: first_block.0,
+            last_block: last_block.0,
+            prompt_blocks: blocks,
+            // A prompt without text has no hash.
+            in_turn: blocks == 0 && first_block.0 == 0,
+            turn: 0,
+            block_tokens,
+            prompt_tokens: self.request.prompt_tokens.unwrap_or(self.request.estimated_tokens),
+            session: self.request.session.map(|session| session.0),
+            home: self.request.home,
+            objectives: self.request.objectives.into(),
+        }
+    }
+
+    /// The model that the split of the alias gives it; the recorded model without a split.
+    pub(super) fn split_model(&self) -> &str {
+        self.request.split.as_ref().map_or(&*self.model, |split| split.model(&self.model))
+    }
+
+    /// The operation, and the model as the client named it.
+    pub fn asked(&self) -> (&str, &str) {
+        (&self.request.operation, &self.request.model)
+    }
+
+    /// The readings of the candidates.
+    pub(super) fn readings(&self) -> Vec<Candidate> {
+        let prompt_blocks = self.request.prompt.blocks;
+        self.candidates.iter().map(|one| Candidate { prompt_blocks, ..one.readings }).collect()
+    }
+}
+
+impl RequestRecord {
+    fn of(names: &Names, input: &RouteInput<'_>, features: &RequestFeatures) -> Self {
+        let request = input.request;
+        Self {
+            operation: request.operation.name().to_owned(),
+            model: input.model.to_owned(),
+            estimated_tokens: request.estimated_tokens.0,
+            prompt_tokens: Some(request.prompt_tokens.0),
+            tokens_to_fit: input.tokens.0,
+            needs: request.needs.names().map(str::to_owned).collect(),
+            streaming: request.streaming,
+            split: names.split(input.model, input.fleet).map(|split| SplitRecord::of(split, input)),
+            session: features.session.map(Hex),
+            home: features.home,
+            objectives: features.objectives.into(),
+            prompt: PromptRecord {
+                blocks: features.prompt_blocks,
+                block_tokens: features.block_tokens,
+                first_block: Hex(features.first_block),
+                last_block: Hex(features.last_block),
+            },
+        }
+    }
+}
+
+impl RejectedRecord {
+    fn of(model: ModelId, row: u32, reason: RejectReason, input: &RouteInput<'_>) -> Self {
+        let remaining = match reason {
+            RejectReason::Cooldown { until, .. } => Some(until.since(input.now)),
+            _ => None,
+        };
+        Self {
+            backend: backend_name(input.fleet, model, row),
+            model: model_name(input.fleet, model),
+            row,
+            excluded: reason.name().to_owned(),
+            reason: reason.to_text(input),
+            cooldown_remaining_ms: remaining.map(|left| to_micros(left) as f64 / 1000.0),
+            assumed: matches!(reason, RejectReason::Cooldown { is_known: false, .. }),
+        }
+    }
+}

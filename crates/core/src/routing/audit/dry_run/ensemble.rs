@@ -1,0 +1,226 @@
+//! The plan of an ensemble before it runs: its calls, where they would go, and what they would cost. Lengths
+//! of responses that are not known yet are assumed from above.
+
+use serde_json::{Value, json};
+
+use super::{DryRun, error_value};
+use crate::fleet::{BackendSet, Requester};
+use crate::prefix::Chain;
+use crate::routing::{
+    EnsembleCall, EnsemblePlan, EnsembleStage, NoRecord, RandomSource, RouteError, RouteInput,
+    RoutingDecision, Scratch, SplitPoint,
+};
+use penstock_api::units::TokenCount;
+use penstock_api::{ErrorCode, Operation};
+use penstock_scan::{RequestProfile, TEXT_PER_TOKEN};
+
+/// The tokens of a response whose length nothing shows: neither `max_tokens` nor the responses of the model so
+/// far.
+const ASSUMED_OUTPUT: u32 = 512;
+
+/// What calls come to.
+#[derive(Debug, Default)]
+struct Sum {
+    input_tokens: u64,
+    output_tokens: u64,
+    price: Option<f64>,
+}
+
+/// What the calls so far mean for those that follow.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The backends that have a call of the stage.
+    used: BackendSet,
+    /// The output of each draft.
+    drafts: Vec<u32>,
+    /// The output of drafts and critiques together.
+    output: u32,
+    sum: Sum,
+}
+
+impl DryRun<'_> {
+    /// The calls of an ensemble in order, with their sum, for a request of `profile`. The final one has no
+    /// backend yet.
+    ///
+    /// # Errors
+    /// An error for requests that cannot be ensembles.
+    pub(super) fn ensemble(
+        &self,
+        plan: &EnsemblePlan,
+        (profile, prompt): (&RequestProfile, &Chain),
+        random: &mut impl RandomSource,
+    ) -> Result<Value, Value> {
+        if !is_conversation(profile.operation) {
+            let message = "An ensemble takes conversations and prompts";
+            return Err(error_value(ErrorCode::InvalidRequest, message));
+        }
+        let mut progress = Progress::default();
+        let mut calls = Vec::new();
+        for call in EnsemblePlan::calls() {
+            if call.number == 1 {
+                progress.used = BackendSet::default();
+            }
+            calls.push(self.call(plan, call, (profile, prompt), &mut progress, random));
+        }
+        let Sum { input_tokens, output_tokens, price } = progress.sum;
+        let mut value = json!({
+            "model": plan.model,
+            "calls": calls,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+        });
+        add(&mut value, "price", price);
+        Ok(value)
+    }
+
+    fn call(
+        &self,
+        plan: &EnsemblePlan,
+        call: EnsembleCall,
+        (profile, prompt): (&RequestProfile, &Chain),
+        progress: &mut Progress,
+        random: &mut impl RandomSource,
+    ) -> Value {
+        let model = plan.member(call);
+        let input = self.input_tokens(call, profile, progress);
+        let own = self.profile_of(call, profile, input);
+        // Only a draft has the prompt of the client from its start to its end.
+        let prompt = (call.stage == EnsembleStage::Draft).then_some(prompt);
+        // The decision about the final call is the request's, and stands beside the plan.
+        let is_final = call.stage == EnsembleStage::Final;
+        let decided =
+            (!is_final).then(|| self.decide(model, (&own, prompt), &progress.used, random));
+        let target = self.router.names.resolve(model, self.topology, SplitPoint::default());
+        let (serving, id) = match &decided {
+            Some(Ok(decision)) => (decision.serving(self.topology), Some(decision.model)),
+            Some(Err(_)) | None => (None, self.topology.model_id(target)),
+        };
+        let known = id.and_then(|id| self.topology.model(id));
+        let rows = known.map_or(&[][..], |known| &known.serving);
+        let rows = serving.into_iter().chain(rows);
+        let learned = rows.filter_map(|row| row.latency.length()).next();
+        let output = own.max_tokens.or(learned).map_or(ASSUMED_OUTPUT, |tokens| tokens.0);
+        let mut value = json!({
+            "call": call.to_string(), "model": model, "input_tokens": input, "output_tokens": output,
+        });
+        if let Some(Err(error)) = decided {
+            add(&mut value, "error", Some(error.to_string()));
+            return value;
+        }
+        if let Some(serving) = serving {
+            progress.used.insert(serving.id);
+            add(&mut value, "backend", Some(&*serving.state.name));
+        }
+        let settings = self.config.models.get(known.map_or(target, |known| &*known.name));
+        let price = settings.and_then(|model| model.price.as_ref());
+        if let Some(price) = price.map(|price| price.cost(input.into(), output.into())) {
+            add(&mut value, "price", Some(price));
+            *progress.sum.price.get_or_insert_default() += price;
+        }
+        progress.sum.input_tokens += u64::from(input);
+        progress.sum.output_tokens += u64::from(output);
+        if call.stage == EnsembleStage::Draft {
+            progress.drafts.push(output);
+        }
+        progress.output = progress.output.saturating_add(output);
+        value
+    }
+
+    /// The prompt of a call. The query is at most as long as the client's prompt.
+    fn input_tokens(
+        &self,
+        call: EnsembleCall,
+        profile: &RequestProfile,
+        progress: &Progress,
+    ) -> u32 {
+        let ensembles = &self.config.ensembles;
+        let client = profile.prompt_tokens.0;
+        let (prompt, texts) = match call.stage {
+            EnsembleStage::Draft => return client,
+            EnsembleStage::Critique => {
+                let draft = progress.drafts.get(usize::from(call.number).saturating_sub(1));
+                (&ensembles.critique_prompt, draft.copied().unwrap_or_default())
+            }
+            EnsembleStage::Final => (&ensembles.final_prompt, progress.output),
+        };
+        let prompt = u64::try_from(prompt.length()).unwrap_or(u64::MAX) / TEXT_PER_TOKEN;
+        let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+        client.saturating_add(texts).saturating_add(prompt)
+    }
+
+    /// What a call needs of a backend.
+    fn profile_of(
+        &self,
+        call: EnsembleCall,
+        profile: &RequestProfile,
+        input: u32,
+    ) -> RequestProfile {
+        let prompt_tokens = TokenCount(input);
+        match call.stage {
+            EnsembleStage::Draft => RequestProfile { streaming: false, ..*profile },
+            EnsembleStage::Critique => RequestProfile {
+                estimated_tokens: prompt_tokens,
+                prompt_tokens,
+                max_tokens: Some(TokenCount(self.config.ensembles.critique_tokens)),
+                ..RequestProfile::opaque(Operation::Chat, profile.arrived_at)
+            },
+            EnsembleStage::Final => {
+                RequestProfile { estimated_tokens: prompt_tokens, prompt_tokens, ..*profile }
+            }
+        }
+    }
+
+    fn decide(
+        &self,
+        model: &str,
+        (request, prompt): (&RequestProfile, Option<&Chain>),
+        used: &BackendSet,
+        random: &mut impl RandomSource,
+    ) -> Result<RoutingDecision, RouteError> {
+        let Self { router, topology, now, .. } = *self;
+        let split = SplitPoint::default();
+        let none = BackendSet::default();
+        let mut scratch = Scratch::default();
+        let mut route = |tried: &BackendSet| {
+            let input = RouteInput {
+                request,
+                model,
+                split,
+                tokens: router.tokens_to_fit(request),
+                fleet: topology,
+                tried,
+                may_probe: true,
+                now,
+                prompt,
+                session: None,
+                requester: Requester::default(),
+                objectives: penstock_scoring::Objectives::default(),
+            };
+            router.route(&input, random, &mut scratch, &mut NoRecord)
+        };
+        if EnsemblePlan::has_other_backend(&router.names, topology, (model, split), used)
+            && let Ok(decision) = route(used)
+        {
+            return Ok(decision);
+        }
+        route(&none)
+    }
+}
+
+fn is_conversation(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Chat
+            | Operation::Messages
+            | Operation::Responses
+            | Operation::OllamaChat
+            | Operation::OllamaGenerate
+    )
+}
+
+/// Adds a member, if there is one.
+pub(super) fn add(value: &mut Value, key: &str, member: Option<impl Into<Value>>) {
+    if let (Some(fields), Some(member)) = (value.as_object_mut(), member) {
+        fields.insert(key.to_owned(), member.into());
+    }
+}

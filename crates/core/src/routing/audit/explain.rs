@@ -1,0 +1,197 @@
+//! A decision with every candidate's scores, or the reason it was rejected.
+
+use std::collections::BTreeMap;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::trace::{Pass, Trace};
+use crate::fleet::Model;
+use crate::routing::filters::RejectReason;
+use crate::routing::random::{Peek, RandomSource};
+use crate::routing::strategies::smart;
+use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
+use penstock_api::Operation;
+use penstock_api::units::to_millis;
+use penstock_config::Strategy;
+use penstock_scoring::{Candidate, Needs};
+
+/// One backend that serves a model in question.
+#[derive(Debug, Clone, Serialize)]
+pub struct CandidateReport {
+    /// Its name.
+    pub backend: String,
+    /// The model that the backend would receive.
+    pub model: String,
+    /// Its score by the `smart` formula, 0..=100; only when it may take the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// Its score by each scorer of the weighted strategy, 0..=1, before weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<BTreeMap<&'static str, f64>>,
+    /// The sum of those by weight, 0..=1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+    /// Leading blocks of the prompt it is believed to have cached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched_blocks: Option<u32>,
+    /// Full blocks of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_blocks: Option<u32>,
+    /// The age of its engine's last sample; only where scorers decide, and absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry_age_ms: Option<f64>,
+    /// How far that can be relied on: unknown, fresh, stale or failing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<&'static str>,
+    /// The operation that the request is converted to, where the backend does not serve its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub converted_to: Option<&'static str>,
+    /// Whether a needed capability is assumed, not known.
+    pub assumed: bool,
+    /// Its priority.
+    pub priority: u32,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Its weight, where those of the model's backends differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// The latency it is scored by.
+    pub latency_ms: f64,
+    /// Where the model stands there: unknown, loadable, sleeping or resident; this and the next three only
+    /// where the strategy reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residency: Option<&'static str>,
+    /// What loading it would push out: nothing, idle or in_use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evicts: Option<&'static str>,
+    /// Requests for the model in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_in_flight: Option<u32>,
+    /// How many of them run at a time; absent where that is not known, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Its predicted latency, where latencies are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Value>,
+    /// That in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<String>,
+    /// How far it is below the objectives of the request and of the streams there; negative where it misses one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_ms: Option<f64>,
+    /// Why it was rejected: a short name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<&'static str>,
+    /// Why it was rejected: in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A decision with everything that went into it.
+#[derive(Debug)]
+pub struct Explanation {
+    /// Where the request goes, or why nowhere.
+    pub result: Result<RoutingDecision, RouteError>,
+    /// Every backend that serves the model or one of its fallbacks.
+    pub candidates: Vec<CandidateReport>,
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count")]
+fn to_count(reading: f64) -> u32 {
+    reading as u32
+}
+
+impl Router {
+    /// Decides as [`Router::route`] does, and says why.
+    pub fn explain(&self, input: &RouteInput<'_>, random: &mut impl RandomSource) -> Explanation {
+        let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
+        let result = self.route(input, random, &mut scratch, &mut trace);
+        // Fallbacks that were not needed are shown as they would have been considered.
+        let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
+        for entry in self.names.chain(input.model, input.fleet, input.split) {
+            let name = self.names.resolve(entry, input.fleet, input.split);
+            let id = input.fleet.model_id(name);
+            if id.is_some_and(|id| trace.pass(id).is_none()) {
+                self.pick(name, input, &mut peek, &mut scratch, &mut trace);
+            }
+        }
+        let passes = trace
+            .passes()
+            .iter()
+            .filter_map(|pass| Some(self.reports(input, input.fleet.model(pass.model)?, pass)));
+        Explanation { result, candidates: passes.flatten().collect() }
+    }
+
+    fn reports(&self, input: &RouteInput<'_>, model: &Model, pass: &Pass) -> Vec<CandidateReport> {
+        let strategy = self.strategy_of(model, input.now);
+        let reports = (0_u32..).zip(&model.serving).map(|(row, serving)| {
+            let one = pass.candidate(row).copied();
+            let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
+            let reason = pass.reason(row);
+            let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));
+            CandidateReport {
+                predicted: predicted.map(|one| input.objectives.compare_text(&one)),
+                prediction: predicted.map(|one| one.to_value()),
+                headroom_ms: predicted.and_then(|one| Some(input.objectives.headroom(&one)?.ms)),
+                backend: serving.state.name.to_string(),
+                assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
+                    && !filters::is_known(input, serving),
+                converted_to: serving.conversion(input.request.operation).map(Operation::name),
+                excluded: reason.map(|reason| reason.name()),
+                reason: reason.map(|reason| reason.to_text(input)),
+                ..self.report(strategy, &model.name, pass, &one)
+            }
+        });
+        reports.collect()
+    }
+
+    /// What a pass says of a candidate, by its readings.
+    pub(super) fn report(
+        &self,
+        strategy: Strategy,
+        model: &str,
+        pass: &Pass,
+        one: &Candidate,
+    ) -> CandidateReport {
+        let weighted = self.weighted_in(strategy);
+        let scores = weighted.and_then(|weighted| pass.scores(one.row, weighted.profile()));
+        let is_scored = scores.is_some();
+        let is_candidate = pass.reason(one.row).is_none();
+        let reads_residency = strategy == Strategy::Deployment
+            || weighted
+                .is_some_and(|weighted| weighted.profile().needs().contains(Needs::RESIDENCY));
+        let shown = Some(one).filter(|_| reads_residency);
+        CandidateReport {
+            backend: String::new(),
+            model: model.to_owned(),
+            score: (is_candidate && strategy == Strategy::Smart)
+                .then(|| f64::from(smart::points(&one, self.weights())) / 100.0),
+            scores: scores.map(BTreeMap::from_iter),
+            total: pass.total(one.row),
+            matched_blocks: is_scored.then_some(one.matched_blocks),
+            prompt_blocks: is_scored.then_some(one.prompt_blocks),
+            telemetry_age_ms: weighted
+                .and(one.telemetry_age)
+                .map(|age| to_millis(age.to_duration())),
+            telemetry: weighted.map(|_| one.telemetry.name()),
+            converted_to: None,
+            assumed: false,
+            priority: one.priority,
+            in_flight: to_count(one.in_flight),
+            weight: one.weight.map(to_count),
+            latency_ms: to_millis(one.latency.to_duration()),
+            residency: shown.map(|one| one.residency.name()),
+            evicts: shown.map(|one| one.eviction.name()),
+            model_in_flight: shown.and_then(|one| one.model_in_flight).map(to_count),
+            slots: shown.and_then(|one| one.slots).map(to_count),
+            prediction: None,
+            predicted: None,
+            headroom_ms: None,
+            excluded: None,
+            reason: None,
+        }
+    }
+}

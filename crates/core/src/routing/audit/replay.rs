@@ -1,0 +1,144 @@
+//! Decides a captured decision again, by the readings it recorded and the functions that decide live.
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::capture::{Capture, CaptureError};
+use super::explain::CandidateReport;
+use super::trace::{Pass, Trace};
+use crate::fleet::ModelId;
+use crate::routing::filters::{self, RejectReason};
+use crate::routing::random::Replay;
+use crate::routing::recorder::Recorder;
+use crate::routing::{Router, Scratch};
+use penstock_api::units::Timestamp;
+use penstock_config::{RoutingConfig, Strategy};
+
+/// The model of a capture: there is one, and its name says which.
+const MODEL: ModelId = ModelId(0);
+
+/// A captured decision made again.
+#[derive(Debug, Clone)]
+pub struct Replayed {
+    /// Where the request would go.
+    pub backend: Option<String>,
+    /// The sum of its scores by weight, where scorers decide.
+    pub total: Option<f64>,
+    /// The model that the split of its alias gives it.
+    pub model: String,
+    /// Every candidate with its scores.
+    pub candidates: Vec<CandidateReport>,
+}
+
+impl Replayed {
+    /// Whether it is bit by bit what was decided then.
+    pub fn is_identical(&self, capture: &Capture) -> bool {
+        let [total, recorded] = [self.total, capture.total()].map(|all| all.map(f64::to_bits));
+        self.goes_there(capture) && total == recorded
+    }
+
+    /// Whether the request would go where it went.
+    pub fn goes_there(&self, capture: &Capture) -> bool {
+        self.backend.as_deref() == Some(&capture.decision.backend) && self.model == capture.model
+    }
+}
+
+impl Capture {
+    /// The routing it was decided by, as far as the strategy goes.
+    ///
+    /// # Errors
+    /// [`CaptureError`] when there is no such strategy.
+    pub fn routing(&self) -> Result<RoutingConfig, CaptureError> {
+        self.strategy.to_routing()
+    }
+
+    /// The name of the strategy it was decided by.
+    pub fn strategy(&self) -> &str {
+        &self.strategy.name
+    }
+
+    /// The total that decided, where scorers did.
+    pub fn total(&self) -> Option<f64> {
+        self.decision.total
+    }
+
+    /// Every backend that the filters rejected: its name, the model, and the reason as a short name and
+    /// in words.
+    pub fn rejected(&self) -> impl Iterator<Item = (&str, &str, &str, &str)> {
+        let all = self.rejected.iter();
+        all.map(|one| (&*one.backend, &*one.model, &*one.excluded, &*one.reason))
+    }
+
+    /// The backend that is probed while all are in cooldown.
+    fn next_probe(&self) -> Option<&str> {
+        let of_model = || self.rejected.iter().filter(|one| one.model == self.model);
+        let rejected = of_model().map(|one| {
+            let reason = match (one.excluded.as_str(), one.cooldown_remaining_ms) {
+                ("full" | "model_full" | "backlog" | "batch" | "kept", _) => {
+                    RejectReason::Full { limit: 0 }
+                }
+                ("cooldown", Some(remaining)) => {
+                    let remaining = std::time::Duration::try_from_secs_f64(remaining / 1000.0);
+                    let until = Timestamp(0).after(remaining.unwrap_or_default());
+                    RejectReason::Cooldown { until, status: 503, is_known: !one.assumed }
+                }
+                _ => RejectReason::Tried,
+            };
+            (one.row, reason)
+        });
+        let row = filters::next_probe(rejected)?.row;
+        of_model().find(|one| one.row == row).map(|one| one.backend.as_str())
+    }
+}
+
+impl Router {
+    /// Decides by the readings of a captured decision. `turn` is the model's turn where the captured
+    /// strategy took none.
+    pub fn replay(&self, capture: &Capture, turn: u64) -> Replayed {
+        let model = capture.split_model().to_owned();
+        if capture.decision.next_probe {
+            let backend = capture.next_probe().map(str::to_owned);
+            return Replayed { backend, total: None, model, candidates: Vec::new() };
+        }
+        let candidates = capture.readings();
+        let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
+        trace.start_pass(MODEL);
+        trace.read(&capture.features(), &candidates);
+        scratch.readings.candidates = candidates;
+        let mut rng = SmallRng::seed_from_u64(capture.seed.0);
+        let mut random = Replay { turn: capture.turn.unwrap_or(turn), rng: &mut rng };
+        let features = capture.features();
+        let strategy = self.strategy_again(capture);
+        let picked = self.choose(strategy, &features, MODEL, &mut random, &mut scratch, &mut trace);
+        let row = picked.map(|picked| picked.row);
+        let pass = trace.pass(MODEL);
+        let found = capture.candidates.iter().find(|one| Some(one.readings.row) == row);
+        Replayed {
+            backend: found.map(|one| one.backend.clone()),
+            model,
+            total: row.and_then(|row| pass?.total(row)),
+            candidates: pass.map(|pass| self.replay_reports(capture, pass)).unwrap_or_default(),
+        }
+    }
+
+    /// The strategy that decides again. A capture does not say what the backends have in common, but what that came to.
+    fn strategy_again(&self, capture: &Capture) -> Strategy {
+        match self.strategy() {
+            Strategy::Auto => Strategy::from_name(capture.strategy()).unwrap_or(Strategy::Smart),
+            strategy => strategy,
+        }
+    }
+
+    fn replay_reports(&self, capture: &Capture, pass: &Pass) -> Vec<CandidateReport> {
+        let reports = capture.candidates.iter().map(|one| {
+            let reason = pass.reason(one.readings.row);
+            let readings = pass.candidate(one.readings.row).unwrap_or(&one.readings);
+            CandidateReport {
+                backend: one.backend.clone(),
+                excluded: reason.map(RejectReason::name),
+                ..self.report(self.strategy_again(capture), &capture.model, pass, readings)
+            }
+        });
+        reports.collect()
+    }
+}

@@ -1,0 +1,206 @@
+//! Shadow routing (`routing.shadow`): another strategy decides about live requests, and nothing is done
+//! with its decisions but comparing them. A live decision leaves its trace in a bounded queue; a thread
+//! of the shadow's own scores the recorded readings with the shadow's profile, off the hot path.
+//!
+//! The shadow decides by the readings of the live decision itself, so both see the same fleet at the same
+//! moment, without the request in sample. What it cannot know is how its own decisions would have
+//! changed the load. Only prefix indexes and turns are the shadow's own: one set for where requests went,
+//! one for where they would have gone.
+
+mod counts;
+mod sides;
+mod worker;
+
+pub use counts::{ShadowCounts, ShadowReport};
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use bytes::Bytes;
+
+use super::trace::Trace;
+use crate::fleet::{ModelId, Topology};
+use crate::prefix::MemoryBudget;
+use crate::routing::{Router, SessionField, Weighted};
+use counts::{Counters, Setting};
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_config::{RoutingConfig, ShadowConfig};
+use penstock_scan::RequestProfile;
+use worker::Worker;
+
+/// A live decision for the shadow to compare with.
+#[derive(Debug, Clone)]
+pub struct ObservedDecision {
+    /// When it was made.
+    pub at: Timestamp,
+    /// What the request needs.
+    pub request: RequestProfile,
+    /// Its body.
+    pub body: Bytes,
+    /// A hash of the session it names, by [`Shadow::session_field`].
+    pub session: Option<u64>,
+    /// The fleet it was made over.
+    pub topology: Arc<Topology>,
+    /// The model it was sent for.
+    pub model: ModelId,
+    /// The row of that model it was sent to.
+    pub row: u32,
+    /// Whether all backends were in cooldown, so that no strategy decided.
+    pub is_next_probe: bool,
+    /// Its readings.
+    pub trace: Trace,
+}
+
+/// Runs a job on a new thread of that name.
+pub type SpawnThread = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+/// What the shadow needs of the process it runs in.
+#[derive(Debug, Clone, Copy)]
+pub struct ShadowHost {
+    /// Reads the clock.
+    pub now: fn() -> Timestamp,
+    /// Starts its thread.
+    pub spawn: SpawnThread,
+}
+
+impl ShadowHost {
+    /// A host without threads: nothing is compared.
+    pub const IDLE: Self = Self { now: || Timestamp(0), spawn: |_, _| Ok(()) };
+}
+
+/// The size of the queue; what does not fit is dropped and counted.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Requests.
+    queue: usize,
+    /// Bytes of their bodies.
+    bodies: ByteSize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { queue: 1024, bodies: ByteSize::mib(64) }
+    }
+}
+
+#[derive(Debug)]
+struct Message {
+    decision: ObservedDecision,
+    _claim: Claim,
+}
+
+/// The bytes of a body in the queue, returned when it leaves.
+#[derive(Debug)]
+struct Claim {
+    bodies: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Claim {
+    fn take(bodies: &Arc<AtomicUsize>, bytes: usize, limit: usize) -> Option<Self> {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        let add = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= limit);
+        let taken = bodies.fetch_update(set, fetch, add);
+        taken.ok().map(|_before| Self { bodies: Arc::clone(bodies), bytes })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.bodies.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A shadow strategy. Its thread ends when the last holder drops it.
+#[derive(Debug)]
+pub struct Shadow {
+    sender: SyncSender<Message>,
+    counters: Arc<Counters>,
+    bodies: Arc<AtomicUsize>,
+    max_bodies: usize,
+    session: Option<SessionField>,
+    pools: [Arc<MemoryBudget>; 2],
+    setting: Setting,
+}
+
+impl Shadow {
+    /// Starts the configured one; `None` where none is configured.
+    ///
+    /// # Errors
+    /// When the host cannot start a thread.
+    pub fn start(routing: &RoutingConfig, host: ShadowHost) -> io::Result<Option<Self>> {
+        let Some(config) = &routing.shadow else { return Ok(None) };
+        let (shadow, worker, receiver) =
+            Self::new(routing, config, Bounds::default(), (host.now)());
+        (host.spawn)("penstock shadow", Box::new(move || worker.run(&receiver, host.now)))?;
+        tracing::info!(strategy = config.strategy.name(), "shadow strategy started");
+        Ok(Some(shadow))
+    }
+
+    fn new(
+        routing: &RoutingConfig,
+        config: &ShadowConfig,
+        bounds: Bounds,
+        now: Timestamp,
+    ) -> (Self, Worker, Receiver<Message>) {
+        let (sender, receiver) = sync_channel(bounds.queue);
+        let counters = Arc::<Counters>::default();
+        let router = Router::new(&routing.tried_out(config));
+        let session = router.weighted().and_then(Weighted::session_field).cloned();
+        // Half each, so that neither side evicts what the other one stores.
+        let pools = [(); 2].map(|()| Arc::<MemoryBudget>::default());
+        pools.iter().for_each(|memory| memory.set_limit(config.prefix_memory.to_usize() / 2));
+        let shadow = Self {
+            sender,
+            counters: Arc::clone(&counters),
+            bodies: Arc::default(),
+            max_bodies: bounds.bodies.to_usize(),
+            session,
+            pools: pools.clone(),
+            setting: Setting { started_at: now, sample: config.sample, sides: sides_of(routing) },
+        };
+        let live = Router::new(routing);
+        let worker = Worker::new(router, &live, config.sample, pools, counters);
+        (shadow, worker, receiver)
+    }
+
+    /// Where it reads sessions, if its strategy does.
+    pub fn session_field(&self) -> Option<&SessionField> {
+        self.session.as_ref()
+    }
+
+    /// Queues a decision, or drops and counts it when the queue is full. Never waits.
+    pub(in crate::routing) fn observe(&self, decision: ObservedDecision) {
+        let claim = Claim::take(&self.bodies, decision.body.len(), self.max_bodies);
+        let is_queued = claim.is_some_and(|claim| {
+            let message = Message { decision, _claim: claim };
+            self.sender.try_send(message).is_ok()
+        });
+        if !is_queued {
+            self.counters.count_dropped();
+        }
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> ShadowCounts {
+        let budgets = || self.pools.iter();
+        let used = budgets().map(|budget| budget.used()).sum();
+        self.counters.read(used, budgets().map(|budget| budget.limit()).sum())
+    }
+
+    /// The same for people, at `now`.
+    pub fn report(&self, now: Timestamp) -> ShadowReport {
+        ShadowReport::of(self.counts(), &self.setting, now)
+    }
+}
+
+/// The names of both strategies: the live one's first.
+fn sides_of(routing: &RoutingConfig) -> [&'static str; 2] {
+    let shadow = routing.shadow.as_ref().map_or(routing.strategy, |shadow| shadow.strategy);
+    [routing.strategy.name(), shadow.name()]
+}
+
+#[cfg(test)]
+mod tests;

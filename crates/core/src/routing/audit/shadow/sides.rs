@@ -1,0 +1,101 @@
+//! What each side of the comparison knows beyond the recorded readings: a prefix
+//! index for each side records where it sent which prompt, and a counter records its rotation.
+
+use std::sync::Arc;
+
+use ahash::HashMap;
+
+use crate::fleet::{Model, Serving, Topology};
+use crate::prefix::{Chain, MemoryBudget, ModelIndex, Slot};
+use crate::routing::readings::find_prefixes;
+use penstock_scoring::{Candidate, PrefixParams};
+
+/// How prompts are tracked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tracking {
+    pub(super) params: PrefixParams,
+    /// The share of the conversations that are compared: only so much of a cache is theirs.
+    pub(super) sample: f64,
+}
+
+/// One side: where requests were sent, or where the shadow would have sent them.
+#[derive(Debug)]
+pub(super) struct Side {
+    models: HashMap<Box<str>, ModelSide>,
+    pool: Arc<MemoryBudget>,
+}
+
+/// One side of a model.
+#[derive(Debug)]
+pub(super) struct ModelSide {
+    index: ModelIndex,
+    /// The slot of each row.
+    slots: Vec<Slot>,
+    /// The turn of strategies that rotate.
+    pub(super) turn: u64,
+}
+
+impl Side {
+    pub(super) fn new(pool: Arc<MemoryBudget>) -> Self {
+        Self { models: HashMap::default(), pool }
+    }
+
+    /// Takes over the models and backends of a new topology.
+    pub(super) fn follow(&mut self, topology: &Topology) {
+        self.models.retain(|name, _| topology.model_id(name).is_some());
+        for model in topology.models() {
+            let pool = &self.pool;
+            let side = self.models.entry(model.name.clone()).or_insert_with(|| ModelSide {
+                index: ModelIndex::new(Arc::clone(pool)),
+                slots: Vec::new(),
+                turn: 0,
+            });
+            side.slots = side.index.assign(model.serving.iter().map(|row| row.state.serial));
+        }
+    }
+
+    pub(super) fn model(&mut self, model: &Model) -> Option<&mut ModelSide> {
+        self.models.get_mut(&model.name)
+    }
+}
+
+impl ModelSide {
+    /// Cuts prompts as the live index does, and forgets what engines lost when they restarted.
+    pub(super) fn refresh(&self, model: &Model) {
+        self.index.set_block_tokens(model.prefixes.block_tokens());
+        let epochs = model.serving.iter().map(|row| row.state.telemetry.epoch());
+        self.index.sync_epochs(self.slots.iter().copied().zip(epochs));
+    }
+
+    /// Leading blocks of a prompt that the backend in `row` is believed to have.
+    pub(super) fn matched(&self, row: u32, chain: &Chain) -> u32 {
+        self.slot(row).map_or(0, |slot| self.index.matched(slot, chain.hashes()))
+    }
+
+    /// The same for every candidate.
+    pub(super) fn read_prefixes(&self, chain: &Chain, rows: &[u32], candidates: &mut [Candidate]) {
+        find_prefixes(&self.index, chain, rows, candidates, |row| self.slot(row));
+    }
+
+    /// Stores that a backend was sent a prompt.
+    pub(super) fn store(&self, serving: &Serving, row: u32, chain: &Chain, tracking: Tracking) {
+        if let Some(slot) = self.slot(row).filter(|_| chain.blocks() > 0) {
+            let mut state = serving.cache_state(&tracking.params, chain.block_tokens());
+            state.capacity = part(state.capacity, tracking.sample);
+            self.index.routed(slot, chain, state);
+        }
+    }
+
+    fn slot(&self, row: u32) -> Option<Slot> {
+        self.slots.get(row as usize).copied()
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a number is no larger, and at least 1"
+)]
+fn part(whole: u32, share: f64) -> u32 {
+    (f64::from(whole) * share).ceil().max(1.0) as u32
+}

@@ -1,0 +1,78 @@
+//! The strategy `auto`: each model gets one of the others, by what its backends have in common.
+
+use super::router::Router;
+use crate::fleet::{Model, Serving};
+use penstock_api::Engine;
+use penstock_api::units::Timestamp;
+use penstock_config::Strategy;
+use penstock_scoring::Standing;
+
+/// The strategy of a model, and why it is that one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChosenStrategy {
+    /// The strategy, which is never [`Strategy::Auto`].
+    pub strategy: Strategy,
+    /// The reason, in words.
+    pub reason: &'static str,
+}
+
+impl Router {
+    /// Returns the strategy that decides about a model at `now`. It may change at any time: engines are detected and
+    /// scraped.
+    #[inline]
+    pub fn strategy_of(&self, model: &Model, now: Timestamp) -> Strategy {
+        match self.strategy() {
+            Strategy::Auto => choose(model, now).strategy,
+            strategy => strategy,
+        }
+    }
+
+    /// Returns the same with its reason; `None` where the configuration names a strategy.
+    pub fn chosen_strategy(&self, model: &Model, now: Timestamp) -> Option<ChosenStrategy> {
+        (self.strategy() == Strategy::Auto).then(|| choose(model, now))
+    }
+}
+
+fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
+    let of = |strategy, reason| ChosenStrategy { strategy, reason };
+    let all = |holds: &dyn Fn(&Serving) -> bool| model.serving.iter().all(holds);
+    let Some(first) = model.serving.first() else {
+        return of(Strategy::Smart, "it has no backends");
+    };
+    // The operator has ordered them.
+    if !all(&|row| row.priority == first.priority) {
+        return of(Strategy::Smart, "its backends have different priorities");
+    }
+    if all(&|row| loads_on_demand(row.engine())) {
+        return of(Strategy::Deployment, "its engines load models on demand");
+    }
+    if all(&|row| caches_prefixes(row.engine()) || is_scraped(row, now)) {
+        let reason = "its engines keep prefixes of prompts, or report their load";
+        return of(Strategy::Weighted, reason);
+    }
+    of(Strategy::Smart, "not all of its engines keep prefixes of prompts or report their load")
+}
+
+/// Whether the engine runs many models in turn and loads each when it is needed.
+fn loads_on_demand(engine: Engine) -> bool {
+    matches!(engine, Engine::Ollama | Engine::LmStudio)
+}
+
+/// Whether the engine keeps the prefixes of prompts unless it is configured not to. Anthropic's API does so only where
+/// a client marks them, and then for all of its addresses.
+fn caches_prefixes(engine: Engine) -> bool {
+    matches!(
+        engine,
+        Engine::Vllm
+            | Engine::Sglang
+            | Engine::LlamaCpp
+            | Engine::TrtLlm
+            | Engine::Tgi
+            | Engine::OpenAi
+    )
+}
+
+/// Whether the telemetry of a backend is fresh.
+fn is_scraped(row: &Serving, now: Timestamp) -> bool {
+    row.state.telemetry.read(&row.state.load, now).standing == Standing::Fresh
+}

@@ -1,0 +1,186 @@
+//! The plan of an ensemble: which model makes which of its calls. The proxy makes them, `explain` shows them.
+
+use std::fmt;
+
+use super::resolve::Names;
+use super::split::SplitPoint;
+use crate::fleet::{BackendSet, Health, Serving, Topology};
+use penstock_config::Config;
+
+/// How many drafts an ensemble has, and how many critiques at most: one of each draft.
+pub const DRAFTS: usize = 3;
+
+/// The stage of an ensemble that a call belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnsembleStage {
+    /// A response to the client's request, which the client does not get.
+    Draft,
+    /// What is good and bad about a draft.
+    Critique,
+    /// The response that the client gets.
+    Final,
+}
+
+impl EnsembleStage {
+    /// Every stage, in order.
+    pub const ALL: [Self; 3] = [Self::Draft, Self::Critique, Self::Final];
+
+    /// Its name in logs, metrics and plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Draft => "draft",
+            Self::Critique => "critique",
+            Self::Final => "final",
+        }
+    }
+}
+
+/// A call of an ensemble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnsembleCall {
+    /// Its stage.
+    pub stage: EnsembleStage,
+    /// 1 for the first of its stage.
+    pub number: u8,
+}
+
+impl EnsembleCall {
+    /// The call that the client gets the response of.
+    pub const FINAL: Self = Self { stage: EnsembleStage::Final, number: 1 };
+}
+
+impl fmt::Display for EnsembleCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stage {
+            EnsembleStage::Final => out.write_str(self.stage.name()),
+            EnsembleStage::Draft | EnsembleStage::Critique => {
+                write!(out, "{} {}", self.stage.name(), self.number)
+            }
+        }
+    }
+}
+
+/// Which models an ensemble consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnsemblePlan {
+    /// The model that makes the final call.
+    pub model: String,
+    /// The models of drafts and critiques, in turn; never empty.
+    members: Vec<String>,
+}
+
+impl EnsemblePlan {
+    /// The plan of a request for `name`; `None` where that is the name of no ensemble. A model or an alias
+    /// that has the whole name comes first.
+    pub fn of(config: &Config, names: &Names, fleet: &Topology, name: &str) -> Option<Self> {
+        if !config.ensembles.enabled {
+            return None;
+        }
+        let (prefix, model) = name.split_at_checked(config.ensembles.prefix.len())?;
+        let is_ensemble =
+            prefix.eq_ignore_ascii_case(&config.ensembles.prefix) && !model.is_empty();
+        if !is_ensemble || names.has(name) || fleet.model_id(name).is_some() {
+            return None;
+        }
+        let resolved = names.resolve(model, fleet, SplitPoint::default());
+        let known = fleet.model_id(resolved).and_then(|id| fleet.model(id));
+        let keys = [Some(model), Some(resolved), known.map(|known| &*known.name)];
+        let settings = keys.into_iter().flatten().find_map(|key| config.models.get(key));
+        let members = settings.map(|settings| settings.ensemble.clone()).unwrap_or_default();
+        let members = if members.is_empty() { vec![model.to_owned()] } else { members };
+        Some(Self { model: model.to_owned(), members })
+    }
+
+    /// The model of a call. A member does not criticize its own draft where there is another one.
+    pub fn member(&self, call: EnsembleCall) -> &str {
+        let turn = match call.stage {
+            EnsembleStage::Draft => usize::from(call.number).saturating_sub(1),
+            EnsembleStage::Critique => usize::from(call.number),
+            EnsembleStage::Final => return &self.model,
+        };
+        let position = turn.checked_rem(self.members.len()).unwrap_or_default();
+        self.members.get(position).unwrap_or(&self.model)
+    }
+
+    /// Whether a backend of a model that is not one of `used` seems able to take a call. Where none is, a
+    /// fallback of the model would count as another backend.
+    pub fn has_other_backend(
+        names: &Names,
+        fleet: &Topology,
+        (model, split): (&str, SplitPoint),
+        used: &BackendSet,
+    ) -> bool {
+        let model =
+            fleet.model_id(names.resolve(model, fleet, split)).and_then(|id| fleet.model(id));
+        let is_usable = |row: &Serving| {
+            !used.contains(row.id)
+                && matches!(row.state.status(), Health::Healthy | Health::Unknown)
+                && row.state.breaker.is_closed()
+        };
+        !used.is_empty() && model.is_some_and(|model| model.serving.iter().any(is_usable))
+    }
+
+    /// All calls, in order.
+    pub fn calls() -> impl Iterator<Item = EnsembleCall> {
+        let of = |stage| (1_u8..).take(DRAFTS).map(move |number| EnsembleCall { stage, number });
+        of(EnsembleStage::Draft)
+            .chain(of(EnsembleStage::Critique))
+            .chain(std::iter::once(EnsembleCall::FINAL))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use penstock_config::Environment;
+
+    fn plan(yaml: &str, name: &str) -> Option<EnsemblePlan> {
+        let yaml = format!("{yaml}\nbackends: [{{ url: http://a:1, models: [m, moe-real, n] }}]");
+        let none = Environment::default();
+        let config = Config::parse(&yaml, "test.yaml", Path::new(""), &none).unwrap();
+        let generation = crate::routing::Generation::new(config);
+        let fleet = generation.fleet.topology();
+        EnsemblePlan::of(&generation.config, &generation.router.names, &fleet, name)
+    }
+
+    #[test]
+    fn a_prefix_makes_an_ensemble_where_that_is_enabled() {
+        const ON: &str = "ensembles: { enabled: true }";
+        assert_eq!(plan("", "moe-m"), None);
+        assert_eq!(plan(ON, "moe-m").unwrap().model, "m");
+        assert_eq!(plan(ON, "MOE-m").unwrap().model, "m");
+        assert_eq!(plan(ON, "moe-x-moe-y").unwrap().model, "x-moe-y", "only the first one");
+        for name in ["m", "moe-", "mo", "", "moe-real", "é-m-m"] {
+            assert_eq!(plan(ON, name), None, "{name}");
+        }
+        let other = "ensembles: { enabled: true, prefix: all/ }";
+        assert_eq!(plan(other, "all/m").unwrap().model, "m");
+        assert_eq!(plan(other, "moe-m"), None);
+        let aliases = format!("{ON}\nrouting: {{ aliases: {{ moe-m: n, 'x*': n }} }}");
+        assert_eq!(plan(&aliases, "moe-m"), None, "an alias with that name");
+        assert!(plan(&format!("{ON}\nrouting: {{ aliases: {{ '*': n }} }}"), "moe-m").is_some());
+    }
+
+    #[test]
+    fn members_take_turns_and_criticize_each_other() {
+        let yaml = "ensembles: { enabled: true }\n\
+                    models: { m: { ensemble: [m, n] } }";
+        let plan = plan(yaml, "moe-m").unwrap();
+        let calls: Vec<String> =
+            EnsemblePlan::calls().map(|call| format!("{call}: {}", plan.member(call))).collect();
+        assert_eq!(
+            calls,
+            [
+                "draft 1: m",
+                "draft 2: n",
+                "draft 3: m",
+                "critique 1: n",
+                "critique 2: m",
+                "critique 3: n",
+                "final: m"
+            ]
+        );
+    }
+}

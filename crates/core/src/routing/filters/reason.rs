@@ -1,0 +1,151 @@
+//! Why a backend was rejected.
+
+use crate::fleet::Health;
+use crate::routing::RouteInput;
+use penstock_api::Capabilities;
+use penstock_api::units::{Timestamp, TokenCount};
+
+/// Why a backend that serves the model was rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectReason {
+    /// An earlier attempt of this request failed there.
+    Tried,
+    /// It does not serve this operation.
+    Operation,
+    /// It lacks these capabilities.
+    Capabilities(Capabilities),
+    /// Its context is shorter than the prompt.
+    Context(TokenCount),
+    /// It is only assumed to have what other backends are known to have.
+    Assumed,
+    /// Its health checks fail, it was not checked yet, or it drains.
+    Health(Health),
+    /// Its circuit breaker is open.
+    BreakerOpen,
+    /// It is in cooldown after its own 429 or 503.
+    Cooldown {
+        /// When the cooldown ends.
+        until: Timestamp,
+        /// The status that started it.
+        status: u16,
+        /// Whether the backend is known to have what the request needs, and not only assumed to.
+        is_known: bool,
+    },
+    /// It fails more than others do, for this client or for all: those are preferred.
+    RecentFaults,
+    /// Its requests make no progress, although its checks pass: others are preferred.
+    Frozen,
+    /// It has as many requests in flight as it may.
+    Full {
+        /// The limit.
+        limit: u32,
+    },
+    /// It has as many requests for the model in flight as it may.
+    ModelFull {
+        /// The limit.
+        limit: u32,
+    },
+    /// The prompts that it has take longer than they may.
+    Backlog {
+        /// How long they take, in milliseconds.
+        ms: u32,
+    },
+    /// Another stream would make its tokens come more slowly than the request's objective, or that of a
+    /// stream there, allows.
+    Batch {
+        /// The time per token with it, in milliseconds.
+        ms: u32,
+    },
+    /// The room that is left there is kept for owners that hold less than their share.
+    Kept,
+    /// It is in slow start and skips this request.
+    SlowStart {
+        /// The part of its share that it gets now, in percent.
+        percent: u8,
+    },
+    /// Its telemetry is stale while another backend's is fresh.
+    Telemetry,
+}
+
+impl RejectReason {
+    /// A short name for metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tried => "tried",
+            Self::Operation => "operation",
+            Self::Capabilities(_) => "capabilities",
+            Self::Context(_) => "context_length",
+            Self::Assumed => "assumed",
+            Self::Health(Health::Unknown) => "unknown",
+            Self::Health(Health::Draining) => "draining",
+            Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
+            Self::BreakerOpen => "breaker_open",
+            Self::Cooldown { .. } => "cooldown",
+            Self::RecentFaults => "recent_faults",
+            Self::Frozen => "frozen",
+            Self::SlowStart { .. } => "slow_start",
+            Self::Full { .. } => "full",
+            Self::ModelFull { .. } => "model_full",
+            Self::Backlog { .. } => "backlog",
+            Self::Batch { .. } => "batch",
+            Self::Kept => "kept",
+            Self::Telemetry => "telemetry",
+        }
+    }
+
+    /// Whether the backend could never take this request, however healthy and idle it were.
+    pub fn is_lasting(self) -> bool {
+        matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
+    }
+
+    /// Whether the backend has as much to do as it may.
+    pub(in crate::routing) fn is_full(self) -> bool {
+        matches!(
+            self,
+            Self::Full { .. }
+                | Self::ModelFull { .. }
+                | Self::Backlog { .. }
+                | Self::Batch { .. }
+                | Self::Kept
+        )
+    }
+
+    /// The reason for people.
+    pub(in crate::routing) fn to_text(self, input: &RouteInput<'_>) -> String {
+        match self {
+            Self::Tried => "an earlier attempt of this request failed there".to_owned(),
+            Self::Operation => format!("does not serve {}", input.request.operation.name()),
+            Self::Capabilities(lacking) => format!("lacks {lacking}"),
+            Self::Context(length) => format!(
+                "context of {} tokens is shorter than the prompt's {}",
+                length.0, input.tokens.0
+            ),
+            Self::Assumed => "is only assumed to have what others are known to have".to_owned(),
+            Self::Health(health) => format!("is {}", health.name()),
+            Self::BreakerOpen => "its circuit breaker is open".to_owned(),
+            Self::Cooldown { until, status, .. } => format!(
+                "in cooldown for another {:.1} s after its own {status}",
+                until.since(input.now).as_secs_f64()
+            ),
+            Self::RecentFaults => {
+                "fails more than other backends of the model, which are preferred".to_owned()
+            }
+            Self::Frozen => "its requests make no progress".to_owned(),
+            Self::SlowStart { percent } => format!("in slow start at {percent} %"),
+            Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
+            Self::ModelFull { limit } => {
+                format!("has {limit} requests for the model in flight, its limit")
+            }
+            Self::Backlog { ms } => format!("its prompts take {ms} ms, more than may be"),
+            Self::Batch { ms } => {
+                format!(
+                    "with another stream its tokens would take {ms} ms, more than objectives allow"
+                )
+            }
+            Self::Kept => {
+                "keeps the room that is left for keys that hold less than their share".to_owned()
+            }
+            Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The limits of work: what a backend may have to do before another request goes there.
+
+use super::{Filters, RejectReason};
+use crate::fleet::Serving;
+use crate::prefix::Chain;
+use crate::routing::prediction::{matched_blocks, sent};
+use penstock_scoring::WARM;
+
+/// The share of a batch that requests may fill which may be refused: the rest is kept for the others. Found by simulation:
+/// with 1 twice as many of the others miss their objectives, and no more of these meet theirs.
+const SHEDDABLE: f64 = 0.85;
+
+/// An objective for the time per token of less than so many times what a stream takes alone fills no batch: a single client would
+/// have the backend for itself, and the others would wait for it.
+const ROOM: f64 = 1.25;
+
+impl Filters<'_> {
+    /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
+    /// there than none, and learns from it. An idle one takes anything.
+    pub(super) fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
+        let Self { input, .. } = self;
+        if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
+            return None;
+        }
+        let estimate = candidate.estimate(&sent(input.request, 0), input.now);
+        let prediction = &estimate.prediction;
+        let wait = prediction.backlog.max(prediction.slot_wait);
+        if wait > candidate.max_backlog && !self.has_prompt(candidate) {
+            return Some(RejectReason::Backlog { ms: whole_ms(wait) });
+        }
+        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+        let objective = own.min(estimate.tightest);
+        let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
+        let alone = estimate.tpot_alone;
+        let most = (objective * estimate.batch_share * sheddable).max(alone);
+        let tpot = estimate.tpot_among_all;
+        let is_tight = objective >= ROOM * alone;
+        if tpot > most && is_tight {
+            return Some(RejectReason::Batch { ms: whole_ms(tpot) });
+        }
+        let reserve = candidate.reserve;
+        let left = 1.0 - reserve;
+        let kept = (estimate.slots * reserve).round();
+        // What may be refused leaves room in the batch already.
+        let batch = if input.objectives.is_sheddable() { most } else { most * left };
+        let takes_kept = || {
+            tpot > batch.max(alone) && is_tight
+                || prediction.requests + 1.0 + kept > estimate.slots
+                || wait > candidate.max_backlog * left && !self.has_prompt(candidate)
+                || estimate.waited > candidate.max_backlog
+        };
+        (reserve > 0.0 && takes_kept() && self.is_held_back(candidate))
+            .then_some(RejectReason::Kept)
+    }
+
+    /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and here it adds little to
+    /// the backlog, and needs little more room in the KV cache.
+    fn has_prompt(&self, candidate: &Serving) -> bool {
+        let blocks = self.input.prompt.map_or(0, Chain::blocks);
+        let matched = matched_blocks(self.input, self.model, candidate);
+        blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
+    }
+}
+
+/// Microseconds as whole milliseconds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+fn whole_ms(micros: f64) -> u32 {
+    (micros / 1000.0).max(0.0) as u32
+}

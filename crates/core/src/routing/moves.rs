@@ -1,0 +1,83 @@
+//! Whether a request that waits for its first token is better sent elsewhere. A function of two predictions and the time
+//! that has passed: what the proxy does by it is in `proxy::moves`.
+
+use super::RoutingDecision;
+use crate::fleet::Probe;
+use penstock_predict::{Estimate, Prediction};
+
+/// The share of the wait that is left where a request is, below which it has to be elsewhere.
+const LESS: f64 = 0.5;
+
+/// What is left of a wait for the first token, in microseconds, after `elapsed` of them.
+///
+/// Before its time it is what the prediction says. A wait that outlasts even the 90th percentile is taken to last for as long
+/// again as it is late: of an engine that stalls it is not known when it goes on, and what is late by a second is seldom
+/// late by a second and a millisecond.
+pub fn rest_of_wait(predicted: &Prediction, elapsed: f64) -> f64 {
+    (predicted.ttft - elapsed).max(elapsed - predicted.ttft_p90).max(0.0)
+}
+
+impl RoutingDecision {
+    /// Whether a request that has to wait for another `rest` microseconds at `from` is better sent where this decision
+    /// sends it: the same model, known to be there in less than half the time, and no stream there made too slow.
+    pub fn is_better_than(&self, from: &Self, rest: f64, estimate: &Estimate) -> bool {
+        let Estimate { prediction, tightest, is_trusted, .. } = estimate;
+        let is_ordinary = self.probe == Probe::None && !self.spills;
+        let is_elsewhere = self.model == from.model && self.backend != from.backend;
+        is_ordinary
+            && is_elsewhere
+            && *is_trusted
+            && prediction.tpot <= *tightest
+            && prediction.ttft < LESS * rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{BackendId, ModelId};
+
+    fn after(ttft: f64) -> Prediction {
+        Prediction { ttft, ttft_p90: 1.5 * ttft, tpot: 20.0, ..Prediction::default() }
+    }
+
+    fn to(backend: u16, model: u32) -> RoutingDecision {
+        RoutingDecision::direct(BackendId(backend), ModelId(model), 0)
+    }
+
+    #[test]
+    fn rest_of_a_wait_shrinks_until_it_is_late_and_then_grows() {
+        let predicted = after(1000.0);
+        let rest = [0.0, 400.0, 1000.0, 1500.0, 1700.0, 4000.0]
+            .map(|elapsed| rest_of_wait(&predicted, elapsed));
+        assert_eq!(rest, [1000.0, 600.0, 0.0, 0.0, 200.0, 2500.0]);
+    }
+
+    #[test]
+    fn request_moves_only_where_less_than_half_of_its_wait_is_known_to_be() {
+        let estimate = |ttft, is_trusted| Estimate {
+            prediction: after(ttft),
+            tightest: f64::INFINITY,
+            is_trusted,
+            ..Estimate::default()
+        };
+        let (from, elsewhere) = (to(0, 0), to(1, 0));
+        let moves =
+            |ttft, is_trusted| elsewhere.is_better_than(&from, 1000.0, &estimate(ttft, is_trusted));
+        assert!(moves(499.0, true));
+        assert!(!moves(500.0, true), "half is not less than half");
+        assert!(!moves(1.0, false), "it is not known");
+        let fast = estimate(1.0, true);
+        assert!(!from.is_better_than(&from, 1000.0, &fast), "it is there");
+        assert!(!to(1, 1).is_better_than(&from, 1000.0, &fast), "another model");
+        let probe = RoutingDecision { probe: Probe::Breaker, ..elsewhere };
+        assert!(!probe.is_better_than(&from, 1000.0, &fast), "no request is moved to probe");
+        let spilled = RoutingDecision { spills: true, ..elsewhere };
+        assert!(!spilled.is_better_than(&from, 1000.0, &fast));
+        let crowded = Estimate { tightest: 19.0, ..fast };
+        assert!(
+            !elsewhere.is_better_than(&from, 1000.0, &crowded),
+            "a stream there is slowed down"
+        );
+    }
+}

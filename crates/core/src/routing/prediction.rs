@@ -1,0 +1,77 @@
+//! What is predicted of the request that a decision is about.
+
+use super::{RouteInput, RoutingDecision};
+use crate::fleet::{InflightGuard, Model, Serving};
+use crate::prefix::Chain;
+use penstock_api::Work;
+use penstock_api::units::Timestamp;
+use penstock_predict::{Estimate, Sent};
+use penstock_scan::RequestProfile;
+use penstock_scoring::Objectives;
+
+/// The request as an engine gets it that has so many tokens of its prompt cached.
+pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
+    let generates = request.operation.row().work == Work::Generation;
+    let limit = request.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.0));
+    Sent {
+        prompt: f64::from(request.prefill_tokens().0.max(1)),
+        cached: f64::from(cached),
+        max_output: if generates { limit.max(1.0) } else { 1.0 },
+        is_whole: !request.streaming,
+    }
+}
+
+/// The blocks of the prompt that a backend is believed to have cached.
+pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
+    let chain = input.prompt.filter(|chain| chain.blocks() > 0);
+    chain.map_or(0, |chain| model.prefixes.matched(serving.slot, chain.hashes()))
+}
+
+/// The request as a backend gets it that has so much of its prompt cached as is believed.
+pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> Sent {
+    let tokens = input.prompt.map_or(0, Chain::block_tokens);
+    let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
+    sent(input.request, cached)
+}
+
+impl RoutingDecision {
+    /// The tokens of the prompt that the backend computes which was picked: those that it is not
+    /// believed to have cached.
+    pub fn uncached_tokens(&self, request: &RequestProfile) -> u32 {
+        let prompt = request.prefill_tokens().0;
+        let scores = self.scores.filter(|_| prompt > 0);
+        scores.map_or(prompt, |scores| scores.uncached_tokens(prompt))
+    }
+
+    /// The request as the backend gets it that was picked.
+    pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
+        sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
+    }
+
+    /// What is predicted of the request on the backend that was picked.
+    pub fn estimate(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        now: Timestamp,
+    ) -> Estimate {
+        serving.estimate(&self.sent(request), now)
+    }
+
+    /// Predicts the request on the backend that was picked, and counts it there for as long as the permit is held.
+    pub fn predict(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        permit: &mut InflightGuard,
+        objectives: &Objectives,
+        now: Timestamp,
+    ) {
+        let sent = self.sent(request);
+        let estimate = serving.estimate(&sent, now);
+        let per_token = objectives.tpot_ms.map(|ms| ms * 1000.0);
+        let predictor = serving.model_state.predictor();
+        let ticket = predictor.send(sent, estimate.prediction, per_token, now.0 as f64);
+        permit.predict(ticket, objectives.is_sheddable());
+    }
+}

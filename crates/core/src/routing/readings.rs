@@ -1,0 +1,192 @@
+//! Takes the readings of backends that scorers and strategies decide by: from engine telemetry, our own
+//! counts, and the prefix index.
+
+use super::RouteInput;
+use super::prediction::sent;
+use super::scratch::Readings;
+use super::strategies::{Placement, smart};
+use crate::fleet::{Model, Serving, Standing};
+use crate::prefix::{Chain, ModelIndex, SLOTS, Slot};
+use penstock_api::units::Micros;
+use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
+
+/// Reads the candidates in `readings.rows`, as far as `needs` says. Allocates only when there are more
+/// candidates than ever before.
+pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readings: &mut Readings) {
+    let Readings { rows, candidates, .. } = readings;
+    let prompt_blocks = input.prompt.map_or(0, Chain::blocks);
+    // Filled in where they lie, over those of the decision before: a candidate is large, and moving
+    // it costs more than reading it.
+    candidates.resize(rows.len(), Candidate::default());
+    for (row, one) in rows.iter().zip(&mut *candidates) {
+        *one = Candidate { row: *row, prompt_blocks, ..Candidate::default() };
+        if let Some(serving) = model.serving.get(*row as usize) {
+            read(serving, input, needs, one);
+        }
+    }
+    if let Some(chain) =
+        input.prompt.filter(|chain| needs.contains(Needs::PREFIXES) && chain.blocks() > 0)
+    {
+        let slot_of = |row: u32| model.serving.get(row as usize).map(|serving| serving.slot);
+        find_prefixes(&model.prefixes, chain, rows, candidates, slot_of);
+    }
+    if needs.contains(Needs::PREDICTIONS) {
+        predict(input, model, candidates);
+    }
+}
+
+/// Predicts the request on each candidate, with what is believed to be cached there.
+fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) {
+    for one in candidates {
+        if let Some(serving) = model.serving.get(one.row as usize) {
+            one.prediction = Some(prediction(serving, input, one));
+        }
+    }
+}
+
+/// What is predicted of the request on a backend, with what is believed to be cached there.
+pub(super) fn prediction(
+    serving: &Serving,
+    input: &RouteInput<'_>,
+    one: &Candidate,
+) -> PredictedLatency {
+    let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
+    let cached = one.matched_blocks.saturating_mul(block_tokens);
+    let sheddable = serving.model_state.sheddable() as f32;
+    PredictedLatency {
+        sheddable,
+        ..serving.estimate(&sent(input.request, cached), input.now).into()
+    }
+}
+
+/// The row of the backend at which the request's session is at home.
+fn home(input: &RouteInput<'_>, model: Option<&Model>) -> Option<u32> {
+    let home = input.session?.home?;
+    let mut rows = (0_u32..).zip(&model?.serving);
+    rows.find(|(_, serving)| serving.id == home).map(|(row, _)| row)
+}
+
+/// What scorers know of the request for a model; without a prompt, blocks have `block_tokens`.
+pub(super) fn features(
+    input: &RouteInput<'_>,
+    model: Option<&Model>,
+    block_tokens: u32,
+) -> RequestFeatures {
+    RequestFeatures {
+        home: home(input, model),
+        prompt_tokens: input.request.prompt_tokens.0,
+        objectives: input.objectives,
+        session: input.session.map(|session| session.id),
+        ..prompt_features(input.prompt, block_tokens)
+    }
+}
+
+/// What scorers know of a prompt; without one, blocks have `block_tokens`.
+pub(super) fn prompt_features(prompt: Option<&Chain>, block_tokens: u32) -> RequestFeatures {
+    RequestFeatures {
+        first_block: prompt.map_or(0, Chain::first),
+        last_block: prompt.map_or(0, Chain::last),
+        prompt_blocks: prompt.map_or(0, Chain::blocks),
+        in_turn: prompt.is_none_or(Chain::is_empty),
+        block_tokens: prompt.map_or(block_tokens, Chain::block_tokens),
+        ..RequestFeatures::default()
+    }
+}
+
+/// Reads one backend. What few scorers need lies in memory that few decisions touch, and is read only
+/// for them.
+fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candidate) {
+    let state = &*serving.state;
+    let telemetry = state.telemetry.read(&state.load, input.now);
+    one.key = serving.key;
+    one.waiting = telemetry.waiting.map(f64::from);
+    one.running = telemetry.running.map(f64::from);
+    one.load = Some(telemetry.load.into());
+    one.kv_utilization = telemetry.kv_utilization.map(f64::from);
+    one.telemetry = telemetry.standing;
+    one.telemetry_age = telemetry.age;
+    one.in_flight = f64::from(state.load.counted());
+    one.priority = serving.priority;
+    if serving.most_weight > 0 {
+        one.weight = Some(serving.weight.into());
+        one.most_weight = Some(serving.most_weight.into());
+    }
+    if needs.contains(Needs::TOKENS) {
+        one.tokens_in_flight = state.work.counted_tokens() as f64;
+        one.prefill_tokens = state.work.counted_prefill_tokens() as f64;
+    }
+    if needs.contains(Needs::LATENCIES) {
+        one.first_token_ms = serving.latency.peak_micros(input.now).map(|micros| micros / 1000.0);
+    }
+    if needs.contains(Needs::ADAPTERS) {
+        one.adapter = adapter(serving, telemetry.standing);
+    }
+    if needs.contains(Needs::RESIDENCY) {
+        let placement = Placement::of(serving, input.now);
+        one.model_in_flight = Some(placement.model_in_flight.into());
+        one.slots = Some(placement.slots).filter(|slots| *slots != u32::MAX).map(f64::from);
+        one.residency = placement.residency;
+        one.eviction = placement.eviction;
+    }
+    if needs.contains(Needs::RESPONSE_TIMES) {
+        let micros = smart::latency_micros(serving, input.request.streaming, input.now);
+        one.latency = Micros(micros.into());
+    }
+}
+
+/// Reads all of one backend, for people.
+pub(super) fn read_all(serving: &Serving, input: &RouteInput<'_>, row: u32) -> Candidate {
+    let mut one = Candidate { row, ..Candidate::default() };
+    read(serving, input, Needs::RECORDED, &mut one);
+    one
+}
+
+/// Where the model's adapter is loaded, by fresh telemetry.
+fn adapter(serving: &Serving, standing: Standing) -> Adapter {
+    if standing != Standing::Fresh {
+        return Adapter::Unknown;
+    }
+    let Some(details) = serving.state.telemetry.details() else { return Adapter::Unknown };
+    let Some(adapters) = &details.adapters else { return Adapter::Unknown };
+    let name = serving.adapter_name();
+    let used = adapters.running.len() + adapters.waiting.len();
+    if adapters.running.iter().any(|one| **one == *name) {
+        Adapter::Active
+    } else if adapters.max.is_some_and(|max| used < max as usize) {
+        Adapter::FreeSlot
+    } else if adapters.waiting.iter().any(|one| **one == *name) {
+        Adapter::Waiting
+    } else {
+        Adapter::Absent
+    }
+}
+
+/// Reads how much of the prompt each candidate is believed to have cached, in one walk of the index per 64
+/// backends.
+pub(super) fn find_prefixes(
+    prefixes: &ModelIndex,
+    chain: &Chain,
+    rows: &[u32],
+    candidates: &mut [Candidate],
+    slot_of: impl Fn(u32) -> Option<Slot>,
+) {
+    prefixes.read(|shards| {
+        for (number, shard) in (0_u16..).zip(shards) {
+            let (mut mask, mut indexes) = (0_u64, [0_u16; SLOTS]);
+            for (index, slot) in (0_u16..).zip(rows.iter().map(|row| slot_of(*row))) {
+                if let Some(slot) = slot.filter(|slot| slot.shard == number)
+                    && let Some(entry) = indexes.get_mut(usize::from(slot.bit))
+                {
+                    mask |= 1 << slot.bit;
+                    *entry = index;
+                }
+            }
+            shard.longest(chain.hashes(), mask, |slot, length| {
+                let index = indexes.get(slot).copied().unwrap_or(u16::MAX);
+                if let Some(candidate) = candidates.get_mut(usize::from(index)) {
+                    candidate.matched_blocks = length;
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,123 @@
+//! The scores of the backend that was picked, small enough to travel with the decision.
+
+use penstock_api::slices::{element_of, part_of};
+use penstock_api::units::{Micros, to_millis};
+use penstock_scoring::{
+    Candidate, PredictedLatency, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing,
+};
+
+/// Room for every scorer: a profile lists none twice.
+const MAX_SCORERS: usize = SCORERS.len();
+
+/// The names and weights of a profile's scorers, in its order; small enough to be kept with every decision.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ScorerNames {
+    rows: [u8; MAX_SCORERS],
+    weights: [f32; MAX_SCORERS],
+    count: u8,
+}
+
+impl ScorerNames {
+    pub(super) fn of(profile: &Profile) -> Self {
+        let mut names = Self::default();
+        let slots = names.rows.iter_mut().zip(&mut names.weights);
+        for ((row, part), (name, weight)) in slots.zip(profile.weights()) {
+            let found = SCORERS.iter().position(|one| one.name == name);
+            *row = found.and_then(|row| u8::try_from(row).ok()).unwrap_or(u8::MAX);
+            *part = to_f32(weight);
+            names.count += 1;
+        }
+        names
+    }
+
+    /// Each scorer's name and its part of all weights together, in the order of the profile.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> + '_ {
+        let rows = self.rows.iter().map(|row| SCORERS.get(usize::from(*row)));
+        let names = rows.map(|row| row.map_or("", |row| row.name));
+        names.zip(self.weights.iter().copied()).take(self.count.into())
+    }
+}
+
+/// The scores of the backend that was picked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreRecord {
+    /// The weighted sum, 0..=1.
+    pub total: f32,
+    /// Leading blocks of the prompt it is believed to have cached.
+    pub matched_blocks: u32,
+    /// Full blocks of the prompt.
+    pub prompt_blocks: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// How far its engine's telemetry could be relied on.
+    pub telemetry: Standing,
+    /// The age of the engine's last sample; `None` before the first.
+    pub telemetry_age: Option<Micros>,
+    /// Whether no candidate had fresh telemetry, so that only our own counts said how busy they were.
+    pub has_no_telemetry: bool,
+    /// What is predicted, where the scorers read it.
+    pub prediction: Option<PredictedLatency>,
+    pub(super) first_block: u64,
+    scores: [f32; MAX_SCORERS],
+    count: u8,
+}
+
+impl ScoreRecord {
+    /// The score of each scorer of the profile, in its order, 0..=1.
+    pub fn scores(&self) -> &[f32] {
+        part_of(&self.scores, ..usize::from(self.count))
+    }
+
+    /// The age of the engine's last sample in milliseconds.
+    pub fn telemetry_age_ms(&self) -> Option<f64> {
+        self.telemetry_age.map(|age| to_millis(age.to_duration()))
+    }
+
+    /// The tokens it is believed to have cached.
+    pub fn expected_tokens(&self) -> u32 {
+        self.matched_blocks.saturating_mul(self.block_tokens)
+    }
+
+    /// The tokens that it has to compute of a prompt of `prompt` tokens. A prompt is at least as long
+    /// as its blocks, see [`RequestFeatures::new_tokens`].
+    pub fn uncached_tokens(&self, prompt: u32) -> u32 {
+        let in_blocks = self.prompt_blocks.saturating_mul(self.block_tokens);
+        prompt.max(in_blocks).saturating_sub(self.expected_tokens())
+    }
+
+    /// What `profile` made of the candidate it chose.
+    pub(super) fn of(
+        profile: &Profile,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &ScoreMatrix,
+        chosen: usize,
+    ) -> Self {
+        let one = candidates.get(chosen);
+        debug_assert!(one.is_some(), "a candidate is chosen");
+        let one = one.copied().unwrap_or_default();
+        let mut record = Self {
+            total: to_f32(element_of(matrix.totals(), chosen)),
+            matched_blocks: one.matched_blocks,
+            prompt_blocks: one.prompt_blocks,
+            block_tokens: features.block_tokens,
+            telemetry: one.telemetry,
+            telemetry_age: one.telemetry_age,
+            has_no_telemetry: candidates.iter().all(|one| one.telemetry != Standing::Fresh),
+            prediction: one.prediction,
+            first_block: features.first_block,
+            scores: [0.0; MAX_SCORERS],
+            count: 0,
+        };
+        for (index, slot) in (0..profile.weights().count()).zip(&mut record.scores) {
+            *slot = to_f32(element_of(matrix.scores(index), chosen));
+            record.count += 1;
+        }
+        record
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "0..=1, for people to read")]
+fn to_f32(score: f64) -> f32 {
+    score as f32
+}

@@ -1,0 +1,141 @@
+//! Whether a failed attempt is followed by another one: only where that is safe, within
+//! `routing.max_retries`, and within the retry budget: retries may add a share of the traffic and a few per
+//! second, so that a failing fleet is not buried under retries (the shape of linkerd's budget).
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use penstock_api::units::Timestamp;
+use penstock_config::{RetryBudget, RetryUnanswered, RoutingConfig};
+
+/// Whether the same request may be sent to another backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetrySafety {
+    /// No engine can have started on it.
+    Safe,
+    /// An engine may have started on it, and its connection is lost: only where the operator allows it.
+    IfLostAllowed,
+    /// Never, or in vain.
+    Unsafe,
+}
+
+/// The cost of a retry; the ratio and the rate are counted in thousandths of one.
+const RETRY: i64 = 1000;
+/// How many seconds of the configured rate may be saved up.
+const SAVED_SECONDS: i64 = 10;
+
+/// Credit for retries, earned by requests and by time.
+#[derive(Debug)]
+pub struct RetryCredit {
+    credit: AtomicI64,
+    filled_at: AtomicU64,
+}
+
+impl RetryCredit {
+    /// A budget that is full.
+    pub fn new(config: &RetryBudget) -> Self {
+        Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
+    }
+
+    /// A request came in: it earns its share of a retry.
+    pub fn earn(&self, config: &RetryBudget) {
+        self.add(share(config), config);
+    }
+
+    /// Whether another attempt may follow the one with this number (from 1). The budget is charged last, so
+    /// that only retries that happen are paid for.
+    pub fn may_retry(
+        &self,
+        safety: RetrySafety,
+        attempts: u32,
+        routing: &RoutingConfig,
+        now: Timestamp,
+    ) -> bool {
+        let is_safe = match safety {
+            RetrySafety::Safe => true,
+            RetrySafety::IfLostAllowed => routing.retry_unanswered != RetryUnanswered::Never,
+            RetrySafety::Unsafe => false,
+        };
+        is_safe && attempts <= routing.max_retries && self.spend(&routing.retry_budget, now)
+    }
+
+    /// Takes one retry out of the budget; `false` when it is used up.
+    pub fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
+        self.refill(config, now);
+        let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
+            (credit >= RETRY).then_some(credit - RETRY)
+        });
+        spent.is_ok()
+    }
+
+    fn refill(&self, config: &RetryBudget, now: Timestamp) {
+        let before = self.filled_at.load(Ordering::Relaxed);
+        let passed = now.0.saturating_sub(before).min(60_000_000);
+        let earned = passed.saturating_mul(u64::from(config.per_second)) / 1000;
+        let claimed = earned > 0
+            && self
+                .filled_at
+                .compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if claimed {
+            self.add(i64::try_from(earned).unwrap_or(i64::MAX), config);
+        }
+    }
+
+    fn add(&self, earned: i64, config: &RetryBudget) {
+        let ceiling = ceiling(config);
+        // A load first: at the ceiling, which is the common case, nothing is written.
+        if self.credit.load(Ordering::Relaxed) < ceiling {
+            self.credit.fetch_add(earned, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What may be saved up by the rate.
+fn saved(config: &RetryBudget) -> i64 {
+    i64::from(config.per_second) * RETRY * SAVED_SECONDS
+}
+
+/// The most credit there can be: a share of the traffic alone may save up ten retries, too.
+fn ceiling(config: &RetryBudget) -> i64 {
+    let by_traffic = if share(config) > 0 { RETRY * SAVED_SECONDS } else { 0 };
+    saved(config).max(by_traffic)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a share of 0..=1 times a thousand")]
+fn share(config: &RetryBudget) -> i64 {
+    (config.ratio.clamp(0.0, 1.0) * 1000.0) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_granted_as_a_share_of_the_traffic() {
+        let config = RetryBudget { ratio: 0.5, per_second: 0 };
+        let budget = RetryCredit::new(&config);
+        let granted = (0..40).filter(|_| {
+            budget.earn(&config);
+            budget.spend(&config, Timestamp(1))
+        });
+        assert_eq!(granted.count(), 20);
+        let nothing = RetryBudget { ratio: 0.0, per_second: 0 };
+        assert!(!RetryCredit::new(&nothing).spend(&nothing, Timestamp(1)));
+    }
+
+    #[test]
+    fn retries_are_bounded_by_rate_and_share_of_traffic() {
+        let config = RetryBudget { ratio: 0.2, per_second: 10 };
+        let budget = RetryCredit::new(&config);
+        let start = Timestamp(1);
+        let saved = (0..1000).filter(|_| budget.spend(&config, start)).count();
+        assert_eq!(saved, 100, "ten seconds of ten a second");
+        assert!(!budget.spend(&config, Timestamp(50_000)));
+        assert!(budget.spend(&config, Timestamp(150_000)), "a tenth of a second earns one");
+        for _ in 0..5 {
+            budget.earn(&config);
+        }
+        assert!(budget.spend(&config, Timestamp(150_000)), "five requests earn one");
+        assert!(!budget.spend(&config, Timestamp(150_000)));
+    }
+}

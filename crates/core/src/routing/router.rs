@@ -1,0 +1,350 @@
+//! The router of one configuration: names, filters, strategy, fallbacks, in this order.
+
+mod awaited;
+mod passes;
+
+pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
+
+use awaited::Awaited;
+
+use super::error::RouteError;
+use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
+use super::passthrough::Passthrough;
+use super::random::RandomSource;
+use super::recorder::Recorder;
+use super::resolve::Names;
+use super::scratch::Scratch;
+use super::session::{SessionField, SessionIds, SessionNames};
+use super::split::SplitPoint;
+use super::weighted::Weighted;
+use super::{RouteInput, RoutingDecision};
+use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving, Topology};
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
+use penstock_scan::RequestProfile;
+
+/// Decides by one configuration.
+#[derive(Debug)]
+pub struct Router {
+    /// Aliases and fallbacks.
+    pub names: Names,
+    strategy: Strategy,
+    weights: Weights,
+    /// Where unknown paths lead.
+    pub passthrough: Passthrough,
+    pub(super) default_model: DefaultModel,
+    split_by: SplitBy,
+    sessions: SessionField,
+    fallback_on_saturation: bool,
+    spills: bool,
+    reserve_output: bool,
+    panic_threshold: f64,
+    predicts: bool,
+    weighted: Option<Weighted>,
+}
+
+/// A model whose backends are candidates of a request.
+#[derive(Debug, Clone, Copy)]
+struct Considered<'a> {
+    input: &'a RouteInput<'a>,
+    model: &'a Model,
+    id: ModelId,
+    /// The strategy that decides about the model.
+    strategy: Strategy,
+}
+
+impl Router {
+    /// The router of a configuration's `routing` section.
+    pub fn new(config: &RoutingConfig) -> Self {
+        Self {
+            names: Names::new(&config.aliases, &config.fallbacks),
+            strategy: config.strategy,
+            weights: config.weights.clone(),
+            default_model: config.default_model.clone(),
+            passthrough: Passthrough::new(&config.passthrough),
+            split_by: config.split_by,
+            sessions: SessionField::configured(config),
+            fallback_on_saturation: config.fallback_on_saturation,
+            spills: config.spill,
+            reserve_output: config.reserve_output,
+            panic_threshold: config.panic_threshold,
+            predicts: config.predicts(),
+            weighted: config.has_scorers().then(|| Weighted::new(config)).flatten(),
+        }
+    }
+
+    /// The weighted strategy, where it is in use for some models.
+    pub fn weighted(&self) -> Option<&Weighted> {
+        self.weighted.as_ref()
+    }
+
+    /// The weighted strategy, where `strategy` decides by it.
+    #[inline(always)]
+    pub(super) fn weighted_in(&self, strategy: Strategy) -> Option<&Weighted> {
+        self.weighted.as_ref().filter(|_| strategy.has_scorers())
+    }
+
+    /// The weighted strategy, where it decides about the model of that name.
+    pub fn weighted_for(&self, fleet: &Topology, model: &str, now: Timestamp) -> Option<&Weighted> {
+        if self.strategy != Strategy::Auto {
+            return self.weighted.as_ref();
+        }
+        let model = fleet.model_id(model).and_then(|id| fleet.model(id))?;
+        self.weighted_in(self.strategy_of(model, now))
+    }
+
+    fn consider<'a>(&self, input: &'a RouteInput<'a>, name: &str) -> Option<Considered<'a>> {
+        let id = input.fleet.model_id(name)?;
+        let model = input.fleet.model(id)?;
+        Some(Considered { input, model, id, strategy: self.strategy_of(model, input.now) })
+    }
+
+    /// The session that a request names, where decisions read it.
+    pub fn session<'a, V, F>(&self, names: &SessionNames<'a, F>) -> Option<SessionIds>
+    where
+        V: Iterator<Item = &'a [u8]>,
+        F: Fn(&str) -> V,
+    {
+        let is_read = self.weighted.is_some() || self.names.has_splits();
+        if is_read { self.sessions.read(names) } else { None }
+    }
+
+    /// What splits of an alias go by: the request's session, its key, or `id`, which is its own.
+    pub fn split_point(
+        &self,
+        session: Option<SessionIds>,
+        key: Option<&str>,
+        id: &[u8],
+    ) -> SplitPoint {
+        let sticky = match (self.split_by, key) {
+            (SplitBy::Request, _) => None,
+            (SplitBy::Key, Some(key)) => Some(SplitPoint::of(key.as_bytes())),
+            (SplitBy::Key, None) | (SplitBy::Session, _) => {
+                session.map(|session| SplitPoint(session.root))
+            }
+        };
+        sticky.unwrap_or_else(|| SplitPoint::of(id))
+    }
+
+    /// The strategy in use.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// Whether latencies of the requests that it decides about are predicted.
+    pub fn predicts(&self) -> bool {
+        self.predicts
+    }
+
+    /// What counts how much in the strategy `smart`.
+    pub(super) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The tokens of `request` that must fit a context; none where the model does not run.
+    pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
+        let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
+        TokenCount(request.prefill_tokens().0.saturating_add(reserved.0))
+    }
+
+    /// Picks the backend for a request: from the model its name resolves to, then from the fallbacks
+    /// in order. Allocates nothing unless it fails or the recorder does.
+    ///
+    /// # Errors
+    /// Why no backend can take it, for an honest response to the client.
+    pub fn route(
+        &self,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Result<RoutingDecision, RouteError> {
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+            self.may_shed(target, input, &decision)?;
+            return Ok(decision);
+        }
+        if input.may_probe
+            && let Some(decision) = self.pick_next_probe(target, input, recorder)
+        {
+            return Ok(decision);
+        }
+        let chain = self.names.chain(input.model, input.fleet, input.split);
+        let error = RouteError::explain(target, input, chain);
+        if !self.may_fall_back(&error) {
+            return Err(error);
+        }
+        for entry in chain {
+            let target = self.names.resolve(entry, input.fleet, input.split);
+            if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+                return Ok(RoutingDecision { is_fallback: true, ..decision });
+            }
+        }
+        let errors = chain.iter().map(|entry| {
+            RouteError::explain(self.names.resolve(entry, input.fleet, input.split), input, &[])
+        });
+        Err(error.with_chain_exhausted(target, chain, errors))
+    }
+
+    /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be
+    /// missed on every backend. The best one is looked at, so that the others miss them by more.
+    fn may_shed(
+        &self,
+        model: &str,
+        input: &RouteInput<'_>,
+        decision: &RoutingDecision,
+    ) -> Result<(), RouteError> {
+        if self.strategy != Strategy::Slo
+            || !input.objectives.is_sheddable()
+            || !input.tried.is_empty()
+        {
+            return Ok(());
+        }
+        let prediction = decision.scores.and_then(|scores| scores.prediction);
+        let Some(prediction) = prediction.filter(|one| one.is_trusted) else { return Ok(()) };
+        let headroom = input.objectives.headroom(&prediction);
+        if headroom.is_none_or(|headroom| headroom.is_met()) {
+            return Ok(());
+        }
+        let serving = input.fleet.serving(decision.model, decision.row);
+        // Nothing else would show that an idle one is no longer as slow as it was.
+        if serving.is_some_and(|serving| serving.model_state.of_all() == 0) {
+            return Ok(());
+        }
+        let awaited = Awaited::of(input, decision.model);
+        Err(RouteError::ObjectiveMissed {
+            model: model.to_owned(),
+            predicted_ms: whole_ms(prediction.ttft_p90.into()),
+            per_token_ms: whole_ms(prediction.tpot.into()),
+            wait: awaited.wait(),
+            together: awaited.together,
+            can_be_met: awaited.until_met.is_some(),
+        })
+    }
+
+    fn may_fall_back(&self, error: &RouteError) -> bool {
+        match error {
+            RouteError::Saturated { .. }
+            | RouteError::CoolingDown { .. }
+            | RouteError::ObjectiveMissed { .. } => self.fallback_on_saturation,
+            RouteError::ModelNotFound { .. }
+            | RouteError::NoHealthyBackend { .. }
+            | RouteError::CapabilityMismatch { .. }
+            | RouteError::FallbackChainExhausted { .. }
+            | RouteError::DiscoveryPending { .. }
+            | RouteError::AllTried { .. } => true,
+        }
+    }
+
+    /// Picks a backend of one model; `None` when none may take the request.
+    pub(super) fn pick(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<RoutingDecision> {
+        let considered = self.consider(input, name)?;
+        let Considered { model, id, strategy, .. } = considered;
+        let in_panic = self.is_in_panic(model);
+        let strict = Conditions { in_panic, ..Conditions::STRICT };
+        // Backends that are assumed to have a capability only count when none is known to.
+        let known = self.pick_of(considered, strict, random, scratch, recorder);
+        let (picked, conditions) = match known {
+            Some(picked) => (picked, strict),
+            None => self.pick_assumed_or_spill(considered, strict, random, scratch, recorder)?,
+        };
+        let is_assumed =
+            conditions.candidacy == Candidacy::Usable && !input.request.needs.is_empty();
+        let backend = model.serving.get(picked.row as usize)?;
+        let probe = probe_of(backend, input);
+        Some(RoutingDecision {
+            backend: backend.id,
+            model: id,
+            row: picked.row,
+            strategy,
+            is_fallback: false,
+            is_assumed,
+            in_panic,
+            spills: conditions.spills,
+            candidates: picked.candidates,
+            probe,
+            scores: picked.scores,
+        })
+    }
+
+    /// Whether so few of the model's backends are healthy that the checks are not believed (Envoy's
+    /// panic threshold): better some errors from all backends than all requests on the last healthy
+    /// ones. Off unless configured.
+    fn is_in_panic(&self, model: &Model) -> bool {
+        if self.panic_threshold <= 0.0 {
+            return false;
+        }
+        let (mut healthy, mut all) = (0_u32, 0_u32);
+        for candidate in &model.serving {
+            match candidate.state.status() {
+                Health::Healthy => (healthy, all) = (healthy + 1, all + 1),
+                Health::Unhealthy => all += 1,
+                Health::Unknown | Health::Draining => {}
+            }
+        }
+        f64::from(healthy) < self.panic_threshold * f64::from(all)
+    }
+
+    /// While every candidate is in cooldown after its own 429 or 503, one request at a time probes the
+    /// one whose cooldown ends first. The strategy has no part in it.
+    fn pick_next_probe<R: Recorder>(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        recorder: &mut R,
+    ) -> Option<RoutingDecision> {
+        let Considered { model, id, strategy, .. } = self.consider(input, name)?;
+        let rejected = filters::rejections(input, model);
+        let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
+        let filters::NextProbe { row, is_known } = if R::RECORDS {
+            let rejected: Vec<(u32, RejectReason)> = rejected.collect();
+            let probe = filters::next_probe(rejected.iter().copied())?;
+            recorder.start_pass(id);
+            for (row, reason) in rejected {
+                recorder.filtered(row, R::Verdict::reject(|| reason));
+            }
+            probe
+        } else {
+            filters::next_probe(rejected)?
+        };
+        let serving = input.fleet.serving(id, row)?;
+        let scope = serving.cooldown_scope(input.requester);
+        let cooldown = serving.state.cooldowns.covering(scope, input.now)?;
+        (!cooldown.is_probed()).then_some(RoutingDecision {
+            backend: serving.id,
+            model: id,
+            row,
+            strategy,
+            is_fallback: false,
+            is_assumed: !is_known,
+            in_panic: false,
+            spills: false,
+            candidates: 1,
+            probe: Probe::Cooldown,
+            scores: None,
+        })
+    }
+}
+
+/// The probe slot that a request to a backend needs.
+fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
+    match backend.evidence_against(input.requester, input.now) {
+        _ if !backend.state.breaker.is_closed() => Probe::Breaker,
+        _ if backend.state.freeze(input.now) == BreakerState::HalfOpen => Probe::Frozen,
+        BreakerState::HalfOpen => Probe::Evidence,
+        BreakerState::Open | BreakerState::Closed => Probe::None,
+    }
+}
+
+/// Whole milliseconds, upwards.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+fn whole_ms(ms: f64) -> u64 {
+    ms.max(0.0).ceil() as u64
+}

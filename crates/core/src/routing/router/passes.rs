@@ -1,0 +1,206 @@
+//! The passes over the backends of a model: a strict one, and more lenient ones where it finds none. Each
+//! is filters, readings, strategy.
+
+use super::{Considered, Router};
+use crate::fleet::{BackendState, ModelId};
+use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
+use crate::routing::random::RandomSource;
+use crate::routing::readings;
+use crate::routing::recorder::Recorder;
+use crate::routing::scratch::Scratch;
+use crate::routing::strategies::{LiveReading, Picked, Rules, weighted};
+use crate::routing::weighted::Weighted;
+use penstock_config::Strategy;
+use penstock_scoring::{Needs, PrefixParams, RequestFeatures};
+
+impl Router {
+    // Inlined down to the pass: each call between it and `pick` costs as much as a candidate.
+    #[inline(always)]
+    pub(super) fn pick_of(
+        &self,
+        considered: Considered<'_>,
+        strict: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<Picked> {
+        let picked = self.pass(considered, strict, random, scratch, recorder);
+        if picked.is_some() {
+            return picked;
+        }
+        self.pick_leniently(considered, strict, random, scratch, recorder)
+    }
+
+    /// Picks among backends that are only assumed to have what the request needs; and where requests may
+    /// spill, among those on which the model is at its limit. Returns the conditions of the pass.
+    #[inline(never)]
+    pub(super) fn pick_assumed_or_spill(
+        &self,
+        considered: Considered<'_>,
+        strict: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<(Picked, Conditions)> {
+        let ways =
+            [(Candidacy::Usable, false), (Candidacy::Known, true), (Candidacy::Usable, true)];
+        for (candidacy, spills) in ways {
+            if spills && !self.spills {
+                return None;
+            }
+            let conditions = Conditions { candidacy, spills, ..strict };
+            let picked = self.pick_of(considered, conditions, random, scratch, recorder);
+            if let Some(picked) = picked {
+                return Some((picked, conditions));
+            }
+        }
+        None
+    }
+
+    /// Picks among the backends that a strict pass left out for a while only.
+    #[cold]
+    #[inline(never)]
+    fn pick_leniently(
+        &self,
+        considered: Considered<'_>,
+        strict: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<Picked> {
+        // Where only backends in slow start are left, they take every request; where only those are
+        // left that fail more than others, they do.
+        let states = || considered.model.serving.iter().map(|one| &*one.state);
+        let now = considered.input.now;
+        let has_faults = states().any(|state| state.has_recent_faults(now) || state.is_frozen());
+        if has_faults || states().any(BackendState::is_in_slow_start) {
+            let conditions = Conditions { ignores_slow_start: true, ..strict };
+            let picked = self.pass(considered, conditions, random, scratch, recorder);
+            // One that works and has no room is waited for: what fails fast would get the rest.
+            if picked.is_some() || !has_faults || is_any_full(considered, conditions) {
+                return picked;
+            }
+            let conditions = Conditions { ignores_faults: true, ..conditions };
+            return self.pass(considered, conditions, random, scratch, recorder);
+        }
+        None
+    }
+
+    /// One pass over the backends of a model: filters, readings, strategy.
+    #[inline(always)]
+    fn pass<R: Recorder>(
+        &self,
+        considered: Considered<'_>,
+        conditions: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut R,
+    ) -> Option<Picked> {
+        if !R::RECORDS && self.weighted_in(considered.strategy).is_none() {
+            return if considered.model.has_weights() {
+                self.pick_unrecorded::<true>(considered, conditions, random, scratch)
+            } else {
+                self.pick_unrecorded::<false>(considered, conditions, random, scratch)
+            };
+        }
+        self.pick_by_readings(considered, conditions, random, scratch, recorder)
+    }
+
+    /// The pass that takes every reading before the strategy decides: for scorers, and for recorders.
+    #[inline(never)]
+    fn pick_by_readings<R: Recorder>(
+        &self,
+        considered: Considered<'_>,
+        conditions: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut R,
+    ) -> Option<Picked> {
+        let Considered { input, model, id, strategy } = considered;
+        recorder.start_pass(id);
+        let filters = Filters::new(input, model, conditions);
+        let readings = &mut scratch.readings;
+        readings.rows.clear();
+        readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
+            recorder.filtered(row, filters.check(candidate)).then_some(row)
+        }));
+        if readings.rows.is_empty() {
+            return None;
+        }
+        let weighted = self.weighted_in(strategy);
+        let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
+        let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
+        // Whether a session stays at home depends on what waits there.
+        let has_home = input.session.is_some_and(|session| session.home.is_some());
+        let needs = if has_home { needs.with(Needs::TOKENS) } else { needs };
+        readings::gather(input, model, needs, readings);
+        let block_tokens = weighted.map(Weighted::block_tokens);
+        let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
+        let features = readings::features(input, Some(model), block_tokens);
+        recorder.read(&features, &readings.candidates);
+        self.choose(strategy, &features, id, random, scratch, recorder)
+    }
+
+    /// The unobserved pass of a strategy without scorers: it reads the backends while it passes
+    /// over them.
+    // A separate function, so that the rest of a pass takes none of its registers.
+    #[inline(never)]
+    fn pick_unrecorded<const HAS_WEIGHTS: bool>(
+        &self,
+        considered: Considered<'_>,
+        conditions: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+    ) -> Option<Picked> {
+        let Considered { input, model, id, strategy } = considered;
+        let filters = Filters::new(input, model, conditions);
+        let rules = Rules { strategy, weights: &self.weights };
+        let (is_streaming, now) = (input.request.streaming, input.now);
+        let admitted = (0_u32..).zip(&model.serving);
+        let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
+        let readings = admitted.map(|(row, serving)| LiveReading::<HAS_WEIGHTS> {
+            row,
+            serving,
+            is_streaming,
+            now,
+        });
+        let (rows, _) = scratch.split(model.serving.len());
+        rules.pick(readings, rows, random, id)
+    }
+
+    /// Picks one of the candidates in `scratch` by their readings alone: those of a live decision, or
+    /// recorded ones.
+    pub(in crate::routing) fn choose(
+        &self,
+        strategy: Strategy,
+        features: &RequestFeatures,
+        model: ModelId,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<Picked> {
+        let (rows, readings) = scratch.split_for_readings();
+        let picked = match self.weighted_in(strategy) {
+            Some(weighted) => {
+                weighted::pick(weighted.profile(), features, readings, model, random, recorder)
+            }
+            None => {
+                let rules = Rules { strategy, weights: &self.weights };
+                rules.pick(readings.candidates.iter(), rows, random, model)
+            }
+        };
+        if let Some(turn) = picked.as_ref().and_then(|picked| picked.turn) {
+            recorder.took_turn(turn);
+        }
+        picked
+    }
+}
+
+/// Whether a backend would take the request if it had room.
+fn is_any_full(considered: Considered<'_>, conditions: Conditions) -> bool {
+    let Considered { input, model, .. } = considered;
+    let filters = Filters::new(input, model, conditions);
+    let mut verdicts =
+        model.serving.iter().map(|one| filters.check::<Result<(), RejectReason>>(one));
+    verdicts.any(|verdict| verdict.is_err_and(RejectReason::is_full))
+}

@@ -1,0 +1,111 @@
+//! `weighted`: the highest sum of weighted scores.
+
+use super::exploration::explored;
+use super::{Picked, home};
+use crate::fleet::ModelId;
+use crate::routing::filters::RejectReason;
+use crate::routing::random::RandomSource;
+use crate::routing::record::ScoreRecord;
+use crate::routing::recorder::Recorder;
+use crate::routing::scratch::Readings;
+use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
+
+/// Picks one of the candidates in `readings` by those readings alone, for live decisions as for recorded
+/// ones. `features` are the request's, with `in_turn` where it has no prompt.
+pub(in crate::routing) fn pick<R: Recorder>(
+    profile: &Profile,
+    features: &RequestFeatures,
+    readings: &mut Readings,
+    model: ModelId,
+    random: &mut impl RandomSource,
+    recorder: &mut R,
+) -> Option<Picked> {
+    let Readings { candidates, matrix, .. } = readings;
+    if candidates.is_empty() {
+        return None;
+    }
+    exclude_failing(candidates, recorder);
+    let mut features = *features;
+    features.in_turn |= !profile.reads_prompts();
+    let turn = features.in_turn.then(|| random.turn(model));
+    features.turn = turn.unwrap_or(0);
+    let chosen = profile.pick(&features, candidates, matrix, random.rng())?;
+    recorder.scored(candidates, matrix);
+    let decides_homes = profile.needs().contains(Needs::HOMES);
+    let kept = if decides_homes { None } else { home::kept(&features, candidates) };
+    let chosen = kept.unwrap_or(chosen);
+    // A session that explores computes its whole prompt again.
+    let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
+    let other = if is_home { None } else { explored(&features, candidates, random.rng()) };
+    let chosen = other.unwrap_or(chosen);
+    Some(Picked {
+        row: candidates.get(chosen)?.row,
+        candidates: u32::try_from(candidates.len()).ok()?,
+        turn,
+        scores: Some(ScoreRecord::of(profile, &features, candidates, matrix, chosen)),
+    })
+}
+
+/// Drops candidates whose engines have not been scraped for long, while another's is fresh: they may be
+/// gone, and their load is not known.
+fn exclude_failing<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
+    if !has_standing(candidates, Standing::Failing) || !has_standing(candidates, Standing::Fresh) {
+        return;
+    }
+    candidates.retain(|one| {
+        let is_failing = one.telemetry == Standing::Failing;
+        if is_failing {
+            recorder.excluded(one.row, RejectReason::Telemetry);
+        }
+        !is_failing
+    });
+}
+
+fn has_standing(candidates: &[Candidate], standing: Standing) -> bool {
+    candidates.iter().any(|one| one.telemetry == standing)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+
+    use super::*;
+    use crate::routing::random::Replay;
+    use crate::routing::recorder::NoRecord;
+    use penstock_scoring::{Picker, PredictedLatency, parse_scorers};
+
+    /// The requests of 20,000 that the last of three equals gets, of which one is known.
+    fn strays(home: Option<u32>) -> usize {
+        let specs = parse_scorers("slo-headroom:1").unwrap();
+        let profile = Profile::new(&specs, Picker::MaxScore).unwrap();
+        let features = RequestFeatures { home, ..RequestFeatures::default() };
+        let mut rng = SmallRng::seed_from_u64(1);
+        let candidate = |row: u32| Candidate {
+            row,
+            prediction: Some(PredictedLatency {
+                ttft: [100.0, 110.0, 120.0][row as usize],
+                ttft_p90: 150.0,
+                is_trusted: row == 0,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        let picked = |_| {
+            let candidates = (0..3).map(candidate).collect();
+            let mut readings = Readings { candidates, ..Readings::default() };
+            let mut random = Replay { turn: 0, rng: &mut rng };
+            let (model, mut recorder) = (ModelId(0), NoRecord);
+            pick(&profile, &features, &mut readings, model, &mut random, &mut recorder)
+        };
+        (0..20_000).filter_map(picked).filter(|picked| picked.row == 2).count()
+    }
+
+    #[test]
+    fn sessions_do_not_explore_from_their_home() {
+        assert!((60..140).contains(&strays(None)), "{}", strays(None));
+        assert_eq!(strays(Some(0)), 0, "home is one that is known");
+        assert_eq!(strays(Some(1)), 0, "home is one that is not");
+    }
+}

@@ -1,0 +1,93 @@
+//! What was predicted to be cached is withdrawn where the engine shows that it is not.
+
+use std::time::Duration;
+
+use super::weighted::{PREFIX, chat, prompt, route};
+use super::{Fleet, alike};
+use crate::fleet::{Outcome, Topology};
+use crate::routing::{AttemptEnded, PrefixObserver, RequestObserver, RoutingDecision};
+use penstock_api::Operation;
+use penstock_scan::{ScanOptions, Usage, scan};
+
+/// A whole response without a count of cached tokens.
+fn ended<'a>(
+    fleet: &'a Fleet,
+    topology: &'a Topology,
+    decision: &'a RoutingDecision,
+) -> AttemptEnded<'a> {
+    AttemptEnded {
+        backend: decision.backend,
+        name: "a",
+        provider: "vllm",
+        server: ("127.0.0.1", 1),
+        number: 1,
+        trace: None,
+        decision,
+        router: &fleet.router,
+        fleet: topology,
+        is_relayed: true,
+        is_moved: false,
+        usage: None,
+        outcome: Outcome::Ok,
+        conversion: None,
+        code: None,
+        took: Duration::ZERO,
+    }
+}
+
+#[test]
+fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
+    let body = chat("m", &prompt(1), "x");
+    for (is_relayed, outcome, is_withdrawn) in [
+        (true, Outcome::Ok, false),
+        (true, Outcome::Fault, false),
+        (false, Outcome::Cancel, false),
+        (false, Outcome::Fault, true),
+        (false, Outcome::Unreachable, true),
+    ] {
+        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+        let (_, decision) = route(&mut fleet, &body);
+        let topology = fleet.live.topology();
+        let event = ended(&fleet, &topology, &decision);
+        PrefixObserver.attempt_ended(&AttemptEnded { is_relayed, outcome, ..event });
+        let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
+        assert_eq!(matched == 0, is_withdrawn, "relayed: {is_relayed}, {outcome:?}");
+    }
+}
+
+#[test]
+fn reported_cache_miss_withdraws_the_prediction() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let body = chat("m", &prompt(1), "x");
+    let (_, first) = route(&mut fleet, &body);
+    let (home, again) = route(&mut fleet, &body);
+    let topology = fleet.live.topology();
+    let learn = |fleet: &Fleet, decision, cached| {
+        let usage = Usage { cached_tokens: Some(cached), ..Usage::default() };
+        let event = ended(fleet, &topology, decision);
+        PrefixObserver.attempt_ended(&AttemptEnded { usage: Some(usage), ..event });
+    };
+    learn(&fleet, &first, 0);
+    learn(&fleet, &again, 64);
+    let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
+    assert!(matched > 10, "nothing was predicted at first, and then enough was cached");
+    learn(&fleet, &again, 3);
+    let (next, decision) = route(&mut fleet, &body);
+    assert_eq!(decision.scores.unwrap().matched_blocks, 0, "from {home} to {next}");
+}
+
+#[test]
+fn only_uncached_tokens_wait_for_prefill() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let first = chat("m", &prompt(1), "x");
+    let next = chat("m", &prompt(1), &format!("x, {}", "and more ".repeat(20)));
+    let uncached = |fleet: &mut Fleet, body: &str| {
+        let (_, decision) = route(fleet, body);
+        let scanned = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        (decision.uncached_tokens(&scanned), scanned.prefill_tokens().0)
+    };
+    let (tokens, prompt) = uncached(&mut fleet, &first);
+    assert!(tokens >= prompt, "nothing is cached: {tokens} of {prompt}");
+    let (tokens, prompt) = uncached(&mut fleet, &next);
+    assert!((40..100).contains(&tokens) && prompt > 3 * tokens, "{tokens} of {prompt}");
+}

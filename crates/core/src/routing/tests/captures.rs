@@ -1,0 +1,400 @@
+//! Captures: observing a decision does not change it, and replay decides the same.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::{Fleet, NOW, TestRequest, backend};
+use crate::fleet::{
+    CooldownCause, CooldownScope, EngineSample, Health, LoadedModel, Probe, Requester, Serving,
+};
+use crate::prefix::Chain;
+use crate::routing::{
+    CandidateReport, Capture, CaptureError, CapturedAttempt, Live, NoRecord, RouteInput, Router,
+    RoutingDecision, Scratch, Trace,
+};
+use penstock_api::Capabilities;
+use penstock_api::units::Timestamp;
+use penstock_scoring::{PICKERS, PRESETS, Residency, SCORERS};
+
+/// Every strategy, every preset with every picker, and every scorer with another one.
+fn routings() -> Vec<String> {
+    let mut all: Vec<String> = ["smart", "round_robin", "priority_only", "random", "deployment"]
+        .map(|name| format!("strategy: {name}"))
+        .into();
+    for picker in PICKERS {
+        for preset in PRESETS {
+            all.push(format!("strategy: weighted, preset: {}, picker: {picker}", preset.name));
+        }
+    }
+    for row in SCORERS {
+        let scorers =
+            format!("[{{ name: {}, weight: 0.7 }}, {{ name: priority, weight: 0.1 }}]", row.name);
+        if row.name != "priority" {
+            all.push(format!("strategy: weighted, scorers: {scorers}"));
+        }
+    }
+    all.push("strategy: deployment, spill: true".to_owned());
+    all.push("weights: { priority: 10, load: 20, latency: 70 }".to_owned());
+    all.push("strategy: weighted, picker: { name: softmax, temperature: 0.37 }".to_owned());
+    all
+}
+
+#[derive(Debug, Clone)]
+struct One {
+    priority: u32,
+    in_flight: u32,
+    limit: u32,
+    latency_ms: u64,
+    first_token_ms: u64,
+    can: u8,
+    health: u8,
+    is_in_slow_start: bool,
+    sample: Option<(f32, f32, f32, u64, bool)>,
+    knows: usize,
+    cooldown_ms: u64,
+    /// Where the model stands, requests for it, and how many of them run at a time.
+    model: (usize, u32, u32),
+}
+
+fn one() -> impl Strategy<Value = One> {
+    let sample = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
+    let load = (0..5_u32, 0..40_u32, 1..60_u32, 0..900_u64, 0..900_u64);
+    let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(sample), 0..9_usize, 0..6000_u64);
+    let model = (0..4_usize, 0..4_u32, 1..4_u32);
+    (load, state, model).prop_map(|(load, state, model)| {
+        let (can, health, slow_start, sample, knows, cooldown) = state;
+        One {
+            priority: load.0,
+            in_flight: load.1,
+            limit: load.2,
+            latency_ms: load.3,
+            first_token_ms: load.4,
+            can,
+            health,
+            is_in_slow_start: slow_start == 0,
+            sample,
+            knows,
+            cooldown_ms: cooldown.saturating_sub(4000),
+            model,
+        }
+    })
+}
+
+fn fleet_of(routing: &str, all: &[One]) -> Fleet {
+    let lines: String = all
+        .iter()
+        .enumerate()
+        .map(|(index, one)| {
+            let can =
+                ["", ", capabilities: []", ", capabilities: [tools]"][usize::from(one.can % 3)];
+            let (priority, limit, slots) = (one.priority, one.limit, one.model.2);
+            let rest = format!(
+                "priority: {priority}, max_in_flight: {limit}, num_parallel: {slots}, \
+                 models: [{{ id: m{can} }}, other]"
+            );
+            backend(&format!("b{index}"), 8000 + index, &rest)
+        })
+        .collect();
+    let routing = format!("routing: {{ {routing}, fallbacks: {{ ghost: [m] }} }}");
+    let fleet = Fleet::of(&format!("{routing}\nbackends:\n{lines}"));
+    let topology = fleet.live.topology();
+    for (index, one) in all.iter().enumerate() {
+        let state = fleet.state(&format!("b{index}"));
+        if let Some((waiting, running, kv, ago, fails)) = one.sample {
+            state.telemetry.publish(EngineSample {
+                waiting: Some(waiting),
+                running: Some(running),
+                kv_utilization: Some(kv),
+                in_flight: one.in_flight / 2,
+                sent_at: NOW.before(Duration::from_millis(ago)),
+                interval: Duration::from_millis(500),
+            });
+            if fails {
+                state.telemetry.fail();
+            }
+        }
+        state.load.set_in_flight(one.in_flight);
+        state.set_check_latency(Duration::from_millis(one.latency_ms));
+        if one.is_in_slow_start {
+            state.begin_slow_start(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
+        }
+        if one.cooldown_ms > 0 {
+            state.cooldowns.start(
+                CooldownScope::BACKEND,
+                NOW.after(Duration::from_millis(one.cooldown_ms)),
+                CooldownCause::of_status(503),
+                NOW,
+            );
+        }
+        if one.health == 0 {
+            state.health.set(Health::Unhealthy);
+        }
+        let row = &topology.models()[0].serving[index];
+        place_model(&fleet, row, one);
+        row.latency.learn_first_token(Duration::from_millis(one.first_token_ms), Timestamp(0));
+    }
+    fleet
+}
+
+/// Where the model of a row stands, and whether another one is in memory beside it.
+fn place_model(fleet: &Fleet, row: &Serving, one: &One) {
+    let (residency, used, _) = one.model;
+    let other = LoadedModel {
+        name: "other".to_owned(),
+        residency: Residency::Resident,
+        ..LoadedModel::default()
+    };
+    fleet.live.learn_loaded(row.id, &[other][..one.knows % 2], Timestamp(1));
+    row.model_state.set_residency(Residency::ALL[residency]);
+    row.model_state.set_in_flight(used.min(one.in_flight));
+}
+
+fn hashes(count: usize) -> Vec<u64> {
+    (0..count as u64).map(|block| block.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1).collect()
+}
+
+/// The decision without and with a recorder, and its capture.
+fn decide(
+    fleet: &Fleet,
+    ask: TestRequest<'_>,
+    (seed, turn): (u64, u64),
+) -> Option<(RoutingDecision, RoutingDecision, Capture)> {
+    let snapshot = fleet.live.topology();
+    let topology = &*snapshot;
+    let profile = ask.profile();
+    let chain = Chain::of(hashes(8), 16);
+    let input = RouteInput {
+        split: crate::routing::SplitPoint::default(),
+        request: &profile,
+        model: ask.model,
+        tokens: fleet.router.tokens_to_fit(&profile),
+        fleet: &snapshot,
+        tried: &fleet.tried,
+        may_probe: true,
+        now: NOW,
+        prompt: Some(&chain),
+        session: Some(crate::routing::RoutedSession { id: seed, home: None }),
+        requester: Requester::default(),
+        objectives: penstock_scoring::Objectives::default(),
+    };
+    let model = &topology.models()[0];
+    let mut scratch = Scratch::default();
+    model.turn.store(turn, Ordering::Relaxed);
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let live = fleet.router.route(
+        &input,
+        &mut Live { topology, rng: &mut rng },
+        &mut scratch,
+        &mut NoRecord,
+    );
+    let moved = model.turn.swap(turn, Ordering::Relaxed);
+    let mut trace = Trace::default();
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut random = Live { topology, rng: &mut rng };
+    let traced = fleet.router.route(&input, &mut random, &mut scratch, &mut trace);
+    assert_eq!(live, traced);
+    assert_eq!(model.turn.load(Ordering::Relaxed), moved, "the turn moves on as it does without");
+    let traced = traced.ok()?;
+    let of = CapturedAttempt { request_id: "req-1", attempt: 2, seed };
+    let capture = fleet.router.capture(of, &input, &traced, &trace);
+    Some((live.ok()?, traced, capture))
+}
+
+/// The capture as it comes back from a file, and the router that it says decided.
+fn read_back(capture: &Capture) -> (Capture, Router) {
+    let text = serde_json::to_string(capture).unwrap();
+    let back = Capture::read_all(text.as_bytes()).unwrap().remove(0);
+    assert_eq!(&back, capture, "{text}");
+    let router = Router::new(&back.routing().unwrap());
+    (back, router)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn captures_do_not_change_decisions_and_replay_identically(
+        all in prop::collection::vec(one(), 1..7),
+        (seed, turn) in (any::<u64>(), 0..1000_u64),
+        (streaming, needs) in (any::<bool>(), any::<bool>()),
+    ) {
+        for routing in routings() {
+            let fleet = fleet_of(&routing, &all);
+            let snapshot = fleet.live.topology();
+            let model = &snapshot.models()[0];
+            for (row, one) in model.serving.iter().zip(&all) {
+                let kept = crate::prefix::CacheState { capacity: 1000, block_tokens: 16, epoch: 0 };
+                model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
+            }
+            let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
+            for model in ["m", "ghost"] {
+                let ask = TestRequest { needs, streaming, ..TestRequest::of(model) };
+                let Some((live, traced, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
+                prop_assert_eq!(live, traced);
+                let (back, router) = read_back(&capture);
+                let again = router.replay(&back, 0);
+                prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
+                prop_assert_eq!(all.len(), back.rows(), "every backend is in the capture");
+                if live.probe != Probe::Cooldown {
+                    let left = again.candidates.iter().filter(|one| one.excluded.is_none());
+                    prop_assert_eq!(live.candidates as usize, left.count());
+                }
+            }
+        }
+    }
+}
+
+fn plain(routing: &str) -> (Fleet, Capture) {
+    let healthy = |in_flight| One {
+        priority: 1,
+        in_flight,
+        limit: 100,
+        latency_ms: 5,
+        first_token_ms: 20,
+        can: 0,
+        health: 1,
+        is_in_slow_start: false,
+        sample: Some((0.3, 1.7, 0.123_456_79, 40, false)),
+        knows: 0,
+        cooldown_ms: 0,
+        model: (3, 0, 9),
+    };
+    let fleet = fleet_of(routing, &[healthy(9), healthy(2), healthy(5)]);
+    let (_, _, capture) = decide(&fleet, TestRequest::of("m"), (7, 3)).unwrap();
+    (fleet, capture)
+}
+
+#[test]
+fn changed_reading_changes_the_replay() {
+    let (_, capture) = plain("strategy: weighted, scorers: \"load-balance:1\"");
+    assert_eq!(capture.decision.backend, "b1");
+    let text = serde_json::to_string(&capture).unwrap();
+    let changed = text.replace("\"load\":3.0", "\"load\":30.0");
+    assert_ne!(changed, text);
+    let changed = Capture::read_all(changed.as_bytes()).unwrap().remove(0);
+    let router = Router::new(&changed.routing().unwrap());
+    let again = router.replay(&changed, 0);
+    assert!(!again.is_identical(&changed) && !again.goes_there(&changed));
+    assert_eq!(again.backend.as_deref(), Some("b2"));
+}
+
+#[test]
+fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
+    let (fleet, _) = plain("strategy: weighted, scorers: \"load-balance:1\"");
+    let failing = fleet.state("b1");
+    failing.telemetry.publish(EngineSample {
+        waiting: Some(0.0),
+        running: Some(0.0),
+        kv_utilization: None,
+        in_flight: 0,
+        sent_at: NOW.before(Duration::from_secs(4)),
+        interval: Duration::from_millis(500),
+    });
+    failing.telemetry.fail();
+    let (_, decision, capture) = decide(&fleet, TestRequest::of("m"), (7, 3)).unwrap();
+    assert_eq!((capture.decision.backend.as_str(), decision.candidates), ("b2", 2));
+    assert_eq!(capture.rejected().count(), 0, "the strategy excludes it, not a filter");
+    let snapshot = fleet.live.topology();
+    let topology = &*snapshot;
+    let profile = TestRequest::of("m").profile();
+    let input = RouteInput {
+        split: crate::routing::SplitPoint::default(),
+        request: &profile,
+        model: "m",
+        tokens: profile.prompt_tokens,
+        fleet: &snapshot,
+        tried: &fleet.tried,
+        may_probe: true,
+        now: NOW,
+        prompt: None,
+        session: None,
+        requester: Requester::default(),
+        objectives: penstock_scoring::Objectives::default(),
+    };
+    let mut rng = SmallRng::seed_from_u64(7);
+    let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });
+    let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded).collect();
+    assert_eq!(excluded, [None, Some("telemetry"), None]);
+    let again = fleet.router.replay(&capture, 0);
+    let excluded: Vec<_> = again.candidates.iter().map(|one| one.excluded).collect();
+    assert_eq!(excluded, [None, Some("telemetry"), None]);
+    let totals =
+        |all: &[CandidateReport]| all.iter().filter_map(|one| one.total).collect::<Vec<_>>();
+    assert_eq!(totals(&explained.candidates), totals(&again.candidates));
+}
+
+#[test]
+fn replay_with_another_strategy_is_a_what_if() {
+    let (_, capture) = plain("strategy: smart");
+    assert_eq!(capture.decision.backend, "b1");
+    let fleet = Fleet::of(&format!(
+        "routing: {{ strategy: weighted, preset: always-busiest }}\n{}",
+        super::alike(1, "m")
+    ));
+    let again = fleet.router.replay(&capture, 0);
+    assert_eq!(again.backend.as_deref(), Some("b0"));
+    let scores = again.candidates[1].scores.as_ref().unwrap();
+    assert!(scores["busiest"] < 1.0, "{scores:?}");
+    let round =
+        Fleet::of(&format!("routing: {{ strategy: round_robin }}\n{}", super::alike(1, "m")));
+    let turns = [0, 1, 2, 3].map(|turn| round.router.replay(&capture, turn).backend.unwrap());
+    assert_eq!(turns, ["b0", "b1", "b2", "b0"], "without a captured turn the given one counts");
+}
+
+#[test]
+fn capture_files_are_read_in_every_form_and_others_refused() {
+    let (_, capture) = plain("strategy: weighted, preset: llm-d");
+    let one = serde_json::to_string(&capture).unwrap();
+    let pretty = serde_json::to_string_pretty(&capture).unwrap();
+    let read = |text: &str| Capture::read_all(text.as_bytes());
+    for (text, count) in [
+        (one.clone(), 1),
+        (pretty, 1),
+        (format!("{one}\n{one}\n\n{one}"), 3),
+        (format!("{one},\n{one},\n"), 2),
+        (format!("{{\"captured\": 2, \"decisions\": [{one}, {one}]}}"), 2),
+    ] {
+        assert_eq!(read(&text).unwrap(), vec![capture.clone(); count]);
+    }
+    for (text, reason) in [
+        ("", "holds no decision"),
+        ("{\"decisions\": []}", "holds no decision"),
+        ("{\"decisions\": [{\"number\": 1}]}", "was not captured, only listed"),
+        ("{\"backends\": []}", "was not captured"),
+        ("not JSON", "not JSON"),
+        ("[1, 2]", "not JSON"),
+        (&one.replace("\"version\":2", "\"version\":1"), "version 1"),
+        (&one.replacen("\"load\"", "\"lode\"", 1), "unknown reading 'lode'"),
+        (&one.replace("\"turn\"", "\"tern\"").replace("\"seed\"", "\"sead\""), "sead"),
+        (&one[..one.len() / 2], "not JSON"),
+        (&format!("{one},\n{one},\n{{,"), "line 3 column 2"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    for (from, to, reason) in [
+        ("\"weighted\"", "\"best\"", "no strategy 'best'"),
+        ("queue-depth", "queue-width", "queue-width"),
+        ("max-score", "min-score", "min-score"),
+        ("\"weight\":3.0", "\"weight\":-3.0", "above 0"),
+    ] {
+        let text = one.replacen(from, to, 1);
+        assert_ne!(text, one, "{from}");
+        let error: CaptureError = read(&text).unwrap()[0].routing().unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn lease_expires() {
+    let lease = crate::routing::Lease::default();
+    assert!(!lease.lasts(|| panic!("the clock is not read")));
+    lease.extend(Timestamp(10));
+    assert!(lease.lasts(|| Timestamp(9)) && !lease.lasts(|| Timestamp(10)));
+    lease.end();
+    assert!(!lease.lasts(|| Timestamp(1)));
+}

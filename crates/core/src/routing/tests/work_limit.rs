@@ -1,0 +1,206 @@
+//! Limits of work: requests wait while a backend has as many prompts as it may, or as many streams as objectives allow.
+
+use std::time::Duration;
+
+use super::weighted::try_chat;
+use super::{Fleet, NOW, TestRequest, alike, input_of};
+use crate::routing::RouteError;
+use penstock_predict::{PredictionTicket, Sent};
+use penstock_scoring::Objectives;
+
+pub(super) const SENT: Sent =
+    Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
+
+fn fleet(limit: &str) -> Fleet {
+    trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
+}
+
+/// One backend that is known.
+pub(super) fn trained(sections: &str) -> Fleet {
+    let fleet = Fleet::of(&format!("{sections}\n{}", alike(1, "m")));
+    let topology = fleet.live.topology();
+    let predictor = topology.models()[0].serving[0].model_state.predictor();
+    // Steps of 5 ms.
+    for request in 0..20_u32 {
+        let mut now = f64::from(request) * 1e7;
+        let prediction = predictor.estimate(&SENT, now).prediction;
+        let mut ticket = predictor.send(SENT, prediction, None, now);
+        now += 40_000.0;
+        for _ in 0..100 {
+            ticket.tokens(1, now);
+            now += 5_000.0;
+        }
+        ticket.complete(None, now);
+    }
+    fleet
+}
+
+/// A request in flight.
+pub(super) fn send(fleet: &Fleet, sent: Sent, tpot_micros: Option<f64>) -> PredictionTicket {
+    let topology = fleet.live.topology();
+    let row = &topology.models()[0].serving[0];
+    row.model_state.set_in_flight(row.model_state.in_flight() + 1);
+    let predictor = row.model_state.predictor();
+    let now = NOW.0 as f64;
+    predictor.send(sent, predictor.estimate(&sent, now).prediction, tpot_micros, now)
+}
+
+fn is_saturated(fleet: &mut Fleet) -> bool {
+    let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
+    matches!(fleet.route(ask), Err(RouteError::Saturated { .. }))
+}
+
+#[test]
+fn requests_wait_while_prompts_take_longer_than_they_may() {
+    let long = Sent { prompt: 100_000.0, ..SENT };
+    let mut unlimited = fleet("");
+    let _ticket = send(&unlimited, long, None);
+    assert!(!is_saturated(&mut unlimited));
+    let mut limited = fleet(", max_backlog: 200ms");
+    assert!(!is_saturated(&mut limited), "an idle one takes anything");
+    let short = send(&limited, SENT, None);
+    assert!(!is_saturated(&mut limited));
+    let mut ticket = send(&limited, long, None);
+    assert!(is_saturated(&mut limited));
+    ticket.tokens(1, NOW.0 as f64);
+    drop(short);
+    assert!(!is_saturated(&mut limited), "the prompt is done");
+}
+
+#[test]
+fn request_with_a_cached_prompt_does_not_wait_for_other_prompts() {
+    let limits = "queue: { size: 10, max_backlog: 200ms }\nrouting: { strategy: slo }";
+    let mut fleet = trained(limits);
+    try_chat(&mut fleet, 1).unwrap();
+    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    try_chat(&mut fleet, 1).unwrap();
+    assert!(matches!(try_chat(&mut fleet, 2), Err(RouteError::Saturated { .. })));
+}
+
+#[test]
+fn requests_that_may_be_refused_fill_a_smaller_batch() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    let mut streams: Vec<PredictionTicket> = Vec::new();
+    // The most streams beside which a request with an objective of 7 ms per token does not wait.
+    let mut room = |priority| loop {
+        let objectives = Objectives { tpot_ms: Some(7.0), priority, ..Objectives::default() };
+        let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+        if matches!(fleet.route(ask), Err(RouteError::Saturated { .. })) {
+            return streams.len();
+        }
+        assert!(streams.len() < 1000);
+        streams.push(send(&fleet, SENT, None));
+        streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    };
+    let (sheddable, important) = (room(-1), room(0));
+    assert!(sheddable > 1 && important > sheddable, "{sheddable} {important}");
+}
+
+#[test]
+fn tight_objective_of_a_request_that_may_be_refused_bounds_the_batch_too() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    // Steps take 5 ms: what such a request may take of its objective is less than that.
+    let objectives = Objectives { tpot_ms: Some(6.5), priority: -1, ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    let mut streams: Vec<PredictionTicket> = (0..100).map(|_| send(&fleet, SENT, None)).collect();
+    streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    assert!(matches!(fleet.route(ask), Err(RouteError::Saturated { .. })));
+}
+
+#[test]
+fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    let mut first = send(&fleet, SENT, Some(7_000.0));
+    first.tokens(1, NOW.0 as f64);
+    assert!(!is_saturated(&mut fleet));
+    let mut others: Vec<PredictionTicket> = (0..60).map(|_| send(&fleet, SENT, None)).collect();
+    others.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    assert!(is_saturated(&mut fleet));
+    drop(first);
+    assert!(!is_saturated(&mut fleet), "no other has an objective");
+    let mut hopeless = send(&fleet, SENT, Some(1_000.0));
+    hopeless.tokens(1, NOW.0 as f64);
+    assert!(!is_saturated(&mut fleet), "it would miss that alone as well");
+}
+
+#[test]
+fn refused_request_comes_back_when_its_objective_can_be_met() {
+    let mut fleet = trained("routing: { strategy: slo }");
+    assert_eq!(wait_of(&mut fleet, 500.0), Ok(()), "it is idle");
+    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    let topology = fleet.live.topology();
+    let predictor = topology.models()[0].serving[0].model_state.predictor();
+    let backlog = predictor.estimate(&SENT, NOW.0 as f64).prediction.backlog / 1e6;
+    let seconds = |wait: Result<(), Duration>| wait.unwrap_err().as_secs_f64();
+    let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
+    let later = seconds(wait_of(&mut fleet, 500.0));
+    assert!(soon < later && (0.5..1.5).contains(&(later / backlog)), "{soon} {later} {backlog}");
+}
+
+#[test]
+fn idle_backend_refuses_none() {
+    let mut fleet = trained("routing: { strategy: slo }");
+    assert_eq!(
+        wait_of(&mut fleet, 5.0),
+        Ok(()),
+        "too slow as it seems, but nothing else would show it"
+    );
+    let _ticket = send(&fleet, SENT, None);
+    let until_idle = wait_of(&mut fleet, 5.0).unwrap_err();
+    assert!(until_idle > Duration::ZERO, "it has a request until then");
+}
+
+#[test]
+fn requests_that_are_sent_together_fill_a_batch_before_their_first_tokens() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    let objectives = Objectives { tpot_ms: Some(7.0), ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    let mut sent: Vec<PredictionTicket> = Vec::new();
+    while fleet.route(ask).is_ok() {
+        assert!(sent.len() < 1000, "no batch is full");
+        sent.push(send(&fleet, SENT, None));
+    }
+    assert!(sent.len() > 2);
+}
+
+#[test]
+fn objective_that_leaves_no_room_for_a_second_stream_keeps_none_away() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    // Steps take 5 ms.
+    let mut greedy = send(&fleet, SENT, Some(5_500.0));
+    greedy.tokens(1, NOW.0 as f64);
+    let mut others: Vec<PredictionTicket> = (0..60).map(|_| send(&fleet, SENT, None)).collect();
+    others.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    assert!(!is_saturated(&mut fleet));
+    let objectives = Objectives { tpot_ms: Some(5.5), ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    assert!(fleet.route(ask).is_ok(), "nor does it hold up those behind it in a queue");
+}
+
+/// When a request would meet its objective that is refused now.
+fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Duration> {
+    let objectives = Objectives { ttft_ms: Some(ttft_ms), priority: -1, ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    match fleet.route(ask) {
+        Ok(_decision) => Ok(()),
+        Err(RouteError::ObjectiveMissed { wait, .. }) => Err(wait),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn service_time_is_known_once_predictions_are_trusted() {
+    let service = |fleet: &Fleet| {
+        let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
+        let topology = fleet.live.topology();
+        let profile = ask.profile();
+        let input = input_of(&profile, ask, &fleet.router, &fleet.tried, &topology);
+        fleet.router.service_time(&input).p90.as_secs_f64()
+    };
+    let unknown = Fleet::of(&format!("routing: {{ strategy: slo }}\n{}", alike(1, "m")));
+    assert_eq!(service(&unknown), 0.0);
+    let known = trained("routing: { strategy: slo }");
+    assert!((0.005..0.1).contains(&service(&known)), "{}", service(&known));
+    let _ticket = send(&known, Sent { prompt: 100_000.0, ..SENT }, None);
+    assert!(service(&known) > 1.0, "what is there comes before it");
+}

@@ -1,0 +1,126 @@
+//! The weighted strategy as it is configured: scorers, picker, and how prompts are read.
+
+use super::RoutingDecision;
+use super::record::{ScoreRecord, ScorerNames};
+use super::session::SessionField;
+use crate::fleet::Topology;
+use crate::prefix::{Chain, Predicted};
+use penstock_config::RoutingConfig;
+use penstock_scoring::{PrefixParams, Profile, ScorerSpec};
+
+/// Decides by weighted scores.
+#[derive(Debug)]
+pub struct Weighted {
+    specs: Vec<ScorerSpec>,
+    profile: Profile,
+    scorer_names: ScorerNames,
+    terms: PrefixParams,
+    session: Option<SessionField>,
+}
+
+fn predicted(scores: &ScoreRecord) -> Predicted {
+    Predicted {
+        first_block: scores.first_block,
+        prompt_blocks: scores.prompt_blocks,
+        matched_blocks: scores.matched_blocks,
+        block_tokens: scores.block_tokens,
+    }
+}
+
+impl Weighted {
+    /// The configured one; `None` for scorers that the configuration's checks refuse.
+    pub(super) fn new(config: &RoutingConfig) -> Option<Self> {
+        let specs = config.scorer_specs();
+        let profile = Profile::new(&specs, config.picker).ok()?;
+        let session = specs.iter().find(|spec| spec.is("session-affinity"));
+        Some(Self {
+            scorer_names: ScorerNames::of(&profile),
+            terms: PrefixParams::of(&specs).unwrap_or_default(),
+            session: session.map(SessionField::of),
+            profile,
+            specs,
+        })
+    }
+
+    /// The names and weights that belong to the scores of a [`ScoreRecord`].
+    pub fn scorer_names(&self) -> ScorerNames {
+        self.scorer_names
+    }
+
+    /// The scores as the response header `x-penstock-decision` carries them:
+    /// `;total=0.830;blocks=12/20;telemetry-age-ms=31`, then each scorer's score and weight, as in
+    /// `;prefix-affinity=0.600;prefix-affinity-weight=0.429`. Without a sample there is no age.
+    pub fn to_text(&self, scores: &ScoreRecord) -> String {
+        let ScoreRecord { total, matched_blocks, prompt_blocks, .. } = scores;
+        let mut text = format!(";total={total:.3};blocks={matched_blocks}/{prompt_blocks}");
+        if let Some(age) = scores.telemetry_age_ms() {
+            text += &format!(";telemetry-age-ms={age:.0}");
+        }
+        for ((name, weight), score) in self.scorer_names.iter().zip(scores.scores()) {
+            text += &format!(";{name}={score:.3};{name}-weight={weight:.3}");
+        }
+        text
+    }
+
+    /// Its scorers as they were configured.
+    pub(super) fn specs(&self) -> &[ScorerSpec] {
+        &self.specs
+    }
+
+    /// Its scorers and picker.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Tokens per block, unless the engines report their own.
+    pub(super) fn block_tokens(&self) -> u32 {
+        self.terms.block_tokens
+    }
+
+    /// How prompts for a model are cut into blocks.
+    pub fn prefix_params(&self, topology: &Topology, model: &str) -> PrefixParams {
+        let model = topology.model_id(model).and_then(|id| topology.model(id));
+        self.terms.following(model.and_then(|model| model.prefixes.block_tokens()))
+    }
+
+    /// Whether it asks what is cached where, so that decisions must be recorded.
+    pub fn reads_prefixes(&self) -> bool {
+        self.profile.reads_prefixes()
+    }
+
+    /// Where requests name their session, if that counts.
+    pub fn session_field(&self) -> Option<&SessionField> {
+        self.session.as_ref()
+    }
+
+    /// Records where a prompt is sent, so that the next one like it is sent there too.
+    pub fn record(&self, topology: &Topology, decision: &RoutingDecision, chain: &Chain) {
+        let model = topology.model(decision.model);
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && self.reads_prefixes()
+        {
+            let state = serving.cache_state(&self.terms, chain.block_tokens());
+            model.prefixes.routed(serving.slot, chain, state);
+        }
+    }
+
+    /// The backend did not serve the prompt, so it has not cached it.
+    pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
+        let model = topology.model(decision.model);
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && let Some(scores) = decision.scores.filter(|_| self.reads_prefixes())
+        {
+            model.prefixes.not_served(serving.slot, &predicted(&scores));
+        }
+    }
+
+    /// The engine reports how many tokens of the prompt it had cached.
+    pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) {
+        let model = topology.model(decision.model);
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && let Some(scores) = decision.scores.filter(|_| self.reads_prefixes())
+        {
+            model.prefixes.served(serving.slot, &predicted(&scores), cached);
+        }
+    }
+}

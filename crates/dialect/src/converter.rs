@@ -1,0 +1,206 @@
+//! Converts one response, complete or as a stream: bytes of the backend's dialect in, bytes of the
+//! client's dialect out. Chunks may end anywhere.
+
+use std::time::Duration;
+
+use super::error::BadResponse;
+use super::event::{Event, Totals};
+use super::framing::{EventSplitter, Framing};
+use super::reply::{Reply, ReplyContext, ReplyTerms};
+use super::response_readers::{ResponseReader, reader_of};
+use super::response_writers::{Failure, Moment, ResponseWriter, writer_of};
+use super::{embeddings, engine_error};
+use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
+
+/// Converts one response. Every call appends the bytes for the client to `out`.
+#[derive(Debug)]
+pub struct ResponseConverter {
+    client: Operation,
+    splitter: EventSplitter,
+    reader: Option<Box<dyn ResponseReader>>,
+    conversion: Conversion,
+}
+
+/// The writing side of the conversion.
+#[derive(Debug)]
+struct Conversion {
+    client: Operation,
+    writer: Option<Box<dyn ResponseWriter>>,
+    reply: Reply,
+    totals: Totals,
+    /// True if the client has received the end of the response, or an error.
+    has_ended: bool,
+}
+
+impl ResponseConverter {
+    /// Creates a converter from the responses of `backend` to those of `client`.
+    pub fn new(
+        client: Operation,
+        backend: Operation,
+        reply: ReplyTerms,
+        context: ReplyContext,
+    ) -> Self {
+        let (is_stream, limits) = (reply.stream, context.limits);
+        let (reader, framing) = reader_of(backend).unzip();
+        let framing = framing.filter(|_| is_stream).unwrap_or(Framing::Whole);
+        let limit = if is_stream { limits.event } else { limits.whole };
+        let conversion = Conversion {
+            client,
+            writer: writer_of(client, is_stream),
+            reply: Reply { terms: reply, context, backend },
+            totals: Totals::default(),
+            has_ended: false,
+        };
+        Self { client, splitter: EventSplitter::new(framing, limit), reader, conversion }
+    }
+
+    /// Returns the `content-type` for the client.
+    pub fn content_type(&self) -> &'static str {
+        let framing = self.client.row().dialect.row().framing;
+        match (self.conversion.reply.terms.stream, framing) {
+            (true, framing) => framing.content_type(),
+            (false, StreamFraming::Lines) => "application/json; charset=utf-8",
+            (false, StreamFraming::Events) => "application/json",
+        }
+    }
+
+    /// Converts the next bytes, which arrived `elapsed` after the request.
+    ///
+    /// # Errors
+    /// If the response is not what the backend's API describes, or too large. Bytes appended before
+    /// stay valid; the caller ends them with [`cut`](Self::cut).
+    pub fn feed(
+        &mut self,
+        payload: &[u8],
+        elapsed: Duration,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        let Self { splitter, reader, conversion, .. } = self;
+        splitter
+            .feed(payload, &mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))
+    }
+
+    /// Returns the number of bytes that wait for the end of an event or of a complete response.
+    pub fn unread(&self) -> usize {
+        self.splitter.held()
+    }
+
+    /// Returns the number of all held bytes, including those that the end of a stream writes again.
+    pub fn held(&self) -> usize {
+        let writer = self.conversion.writer.as_ref();
+        self.unread() + writer.map_or(0, |writer| writer.held())
+    }
+
+    /// Converts the end of the response: the backend has sent everything.
+    ///
+    /// # Errors
+    /// If the response ended before its last event, or as for [`feed`](Self::feed).
+    pub fn finish(&mut self, elapsed: Duration, out: &mut Vec<u8>) -> Result<(), BadResponse> {
+        let Self { splitter, reader, conversion, .. } = self;
+        splitter.finish(&mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))?;
+        if conversion.has_ended {
+            return Ok(());
+        }
+        if let Some(reader) = reader {
+            reader.end(&mut |event| conversion.take(&event, elapsed, out))?;
+        }
+        let Totals { finish, pieces, calls, .. } = conversion.totals;
+        let is_whole = !conversion.reply.terms.stream;
+        if finish.is_some() || (is_whole && (pieces > 0 || calls > 0)) {
+            return conversion.take(&Event::Done, elapsed, out);
+        }
+        Err(BadResponse::EndedEarly)
+    }
+
+    /// Ends the response visibly as failed, unless the client has already received its end.
+    pub fn cut(&mut self, code: ErrorCode, message: &str, out: &mut Vec<u8>) {
+        let Self { client, conversion, .. } = self;
+        if conversion.has_ended {
+            return;
+        }
+        if conversion.fail(Failure { code: code.row().name, message }, Duration::ZERO, out) {
+            return;
+        }
+        let dialect = client.row().dialect;
+        if conversion.reply.terms.stream {
+            let framing = dialect.row().framing;
+            out.extend_from_slice(&error_event(*client, framing, code, message));
+        } else {
+            let report = ErrorReport { code, message, param: None, request_id: None };
+            out.extend_from_slice(&error_body(dialect, &report));
+        }
+    }
+}
+
+impl Conversion {
+    fn read(
+        &mut self,
+        reader: Option<&mut (dyn ResponseReader + 'static)>,
+        data: &[u8],
+        elapsed: Duration,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        if self.has_ended {
+            return Ok(());
+        }
+        if embeddings::is_embedding(self.client) {
+            embeddings::convert_response(self.client, &self.reply, data, elapsed, out)?;
+            self.has_ended = true;
+            return Ok(());
+        }
+        let Some(reader) = reader else {
+            return Err(BadResponse::Malformed { expected: "response that can be converted" });
+        };
+        reader.read(data, &mut |event| self.take(&event, elapsed, out))
+    }
+
+    /// Ends the response as failed. Returns whether its writer has reported that to the client.
+    fn fail(&mut self, failure: Failure<'_>, elapsed: Duration, out: &mut Vec<u8>) -> bool {
+        self.has_ended = true;
+        let moment = Moment { reply: &self.reply, elapsed };
+        self.writer.as_mut().is_some_and(|writer| writer.fail(failure, moment, out))
+    }
+
+    fn take(
+        &mut self,
+        event: &Event<'_>,
+        elapsed: Duration,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        if self.has_ended {
+            return Ok(());
+        }
+        self.totals.record(event, elapsed);
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let moment = Moment { reply: &self.reply, elapsed };
+        match event {
+            Event::Error(message) => {
+                let failure = Failure { code: "server_error", message };
+                if self.fail(failure, elapsed, out) {
+                    return Ok(());
+                }
+                if self.reply.terms.stream {
+                    engine_error::write_event(self.client, message, out);
+                } else {
+                    engine_error::write_body(self.client, message, out);
+                }
+                Ok(())
+            }
+            Event::Done => {
+                writer.end(&self.totals, moment, out)?;
+                self.has_ended = true;
+                Ok(())
+            }
+            Event::Text { .. }
+            | Event::Thinking(_)
+            | Event::Signature(_)
+            | Event::Call { .. }
+            | Event::CallName { .. }
+            | Event::Arguments { .. }
+            | Event::Finish(_)
+            | Event::StopText(_)
+            | Event::Usage(_)
+            | Event::Timings(_) => writer.write(event, moment, out),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads `/api/chat`.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{ollama_options, openai_fields};
+use crate::conversation::{Call, CallResult, Conversation, Message, Part, Role, Tools};
+use crate::error::ConvertError;
+use crate::image;
+use crate::json::{Fields, Text};
+
+#[derive(Deserialize)]
+struct OllamaMessage<'a> {
+    #[serde(borrow)]
+    role: Text<'a>,
+    #[serde(default, borrow)]
+    content: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    images: Option<Vec<Text<'a>>>,
+    #[serde(default, borrow)]
+    tool_calls: Option<Vec<OllamaCall<'a>>>,
+    #[serde(default, borrow)]
+    tool_name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    tool_call_id: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct OllamaCall<'a> {
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    function: OllamaFunction<'a>,
+}
+
+#[derive(Deserialize)]
+struct OllamaFunction<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(default, borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// Reads the body of `/api/chat`.
+pub(super) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+    let mut fields = Fields::of_body(body)?;
+    let mut conversation = Conversation::default();
+    ollama_options::fill(&mut conversation, &mut fields)?;
+    let messages: Vec<OllamaMessage<'_>> =
+        fields.take_list("messages", "an object with role and content")?;
+    if messages.is_empty() {
+        return Err(ConvertError::Empty { field: "messages" });
+    }
+    for (index, message) in messages.into_iter().enumerate() {
+        conversation.messages.push(read_message(message, index)?);
+    }
+    let list = openai_fields::read_chat_tools(&mut fields)?;
+    conversation.tools = Tools { list, ..Tools::default() };
+    conversation.extra = fields;
+    Ok(conversation)
+}
+
+fn read_message(message: OllamaMessage<'_>, index: usize) -> Result<Message<'_>, ConvertError> {
+    let role = match &*message.role {
+        "system" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" => Role::Tool,
+        _ => {
+            let expected = "a message of system, user, assistant or tool";
+            return Err(ConvertError::InvalidItem { field: "messages", index, expected });
+        }
+    };
+    let mut parts = Vec::with_capacity(2);
+    if let Some(text) = message.thinking.filter(|text| !text.is_empty()) {
+        parts.push(Part::Thinking { text, signature: None });
+    }
+    if let Some(text) = message.content.filter(|text| !text.is_empty()) {
+        parts.push(Part::Text(text));
+    }
+    for image in message.images.into_iter().flatten() {
+        parts.push(Part::Image(image::of_base64(image)?));
+    }
+    for call in message.tool_calls.into_iter().flatten() {
+        let arguments = call.function.arguments.map_or("{}", RawValue::get);
+        if !arguments.starts_with('{') {
+            let expected = "a message whose tool calls have an object as arguments";
+            return Err(ConvertError::InvalidItem { field: "messages", index, expected });
+        }
+        let id = call.id.unwrap_or_default();
+        let (name, arguments) = (call.function.name, arguments.into());
+        parts.push(Part::Call(Call { id, name, arguments }));
+    }
+    if role == Role::Tool {
+        let name = message.tool_name.or(message.name).unwrap_or_default();
+        let call = message.tool_call_id.unwrap_or_default();
+        parts = vec![Part::Result(CallResult { call, name, parts, is_error: false })];
+    }
+    Ok(Message { role, parts })
+}

@@ -1,0 +1,297 @@
+//! Reads the responses of `/v1/chat/completions`: whole, and as chunks.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::content::{Arguments, Content};
+use super::wire::{Count, LlamaTimings, OpenAiUsage};
+use super::{ResponseReader, Sink, report_halves};
+use crate::error::BadResponse;
+use crate::error_body;
+use crate::event::{Event, FinishReason};
+use crate::gathered::check_size;
+use crate::json::{Text, text_of};
+use crate::json_end::JsonEnd;
+use crate::limits::{MAX_CALLS, MAX_NAME};
+use crate::piece::{Channel, Halves, Piece};
+
+/// A chunk of a stream, or a complete response: they differ only in the members `delta` and
+/// `message`.
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(default, borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(default)]
+    usage: Option<OpenAiUsage>,
+    #[serde(default)]
+    timings: Option<LlamaTimings>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: Option<Count>,
+    #[serde(default, borrow, alias = "message")]
+    delta: Option<Delta<'a>>,
+    #[serde(default, borrow)]
+    finish_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    logprobs: Option<ChatLogprobs<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ChatLogprobs<'a> {
+    #[serde(default, borrow)]
+    content: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow)]
+    content: Option<Content<'a>>,
+    #[serde(default, borrow)]
+    reasoning_content: Option<Content<'a>>,
+    #[serde(default, borrow)]
+    reasoning: Option<Content<'a>>,
+    #[serde(default, borrow)]
+    refusal: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    tool_calls: Option<Vec<CallDelta<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta<'a> {
+    #[serde(default)]
+    index: Option<Count>,
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    function: Option<FunctionDelta<'a>>,
+}
+
+#[derive(Deserialize)]
+struct FunctionDelta<'a> {
+    #[serde(default, borrow)]
+    name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    arguments: Option<Arguments<'a>>,
+}
+
+/// A call so far.
+#[derive(Debug)]
+struct Call {
+    /// The backend's index, which some engines give to all calls.
+    index: u64,
+    id: String,
+    name: String,
+    end: JsonEnd,
+}
+
+/// Reads chunks and whole responses.
+#[derive(Debug, Default)]
+pub(super) struct ChatReader {
+    /// The calls so far, by index.
+    calls: Vec<Call>,
+    halves: Halves,
+}
+
+impl ResponseReader for ChatReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        if data.trim_ascii() == b"[DONE]" {
+            self.end(sink)?;
+            return sink(Event::Done);
+        }
+        let data = text_of(data);
+        let chunk: Chunk<'_> = serde_json::from_str(&data)
+            .map_err(|_error| BadResponse::Malformed { expected: "chat completion" })?;
+        if let Some(error) = chunk.error {
+            return sink(Event::Error(&error_body::message_of(error)));
+        }
+        // No conversion requests the other choices of `n`.
+        let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
+        for choice in chunk.choices.into_iter().flatten().filter(is_first) {
+            self.read_choice(choice, sink)?;
+        }
+        if let Some(timings) = chunk.timings {
+            sink(Event::Timings(timings.timings()))?;
+            sink(Event::Usage(timings.usage()))?;
+        }
+        chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
+}
+
+impl ChatReader {
+    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        let mut logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
+        logprobs = logprobs.filter(|list| *list != "[]");
+        if let Some(delta) = choice.delta {
+            let thinking = delta.reasoning_content.or(delta.reasoning).unwrap_or_default();
+            self.read_thinking(&thinking, sink)?;
+            self.read_content(&delta.content.unwrap_or_default(), &mut logprobs, sink)?;
+            if let Some(list) = logprobs {
+                sink(Event::Text { text: "", logprobs: Some(list) })?;
+            }
+            self.send_text(Channel::Refusal, &delta.refusal.unwrap_or_default(), None, sink)?;
+            for (position, call) in delta.tool_calls.into_iter().flatten().enumerate() {
+                self.read_call(&call, position, sink)?;
+            }
+        }
+        match choice.finish_reason.as_deref().map(finish_reason) {
+            None => Ok(()),
+            Some(reason) => sink(Event::Finish(reason)),
+        }
+    }
+
+    /// Reads a content. The probabilities go with the first text.
+    fn read_content(
+        &mut self,
+        content: &Content<'_>,
+        logprobs: &mut Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let chunks = match content {
+            Content::Text(text) => {
+                return self.send_text(Channel::Text, text, logprobs.take(), sink);
+            }
+            Content::Chunks(chunks) => chunks,
+        };
+        for chunk in chunks {
+            if let Some(thinking) = &chunk.thinking {
+                self.read_thinking(thinking, sink)?;
+            }
+            if let Some(text) = &chunk.text {
+                self.send_text(Channel::Text, text, logprobs.take(), sink)?;
+            }
+            if let Some(text) = &chunk.refusal {
+                self.send_text(Channel::Refusal, text, None, sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_thinking(
+        &mut self,
+        content: &Content<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        match content {
+            Content::Text(piece) => {
+                let text = self.halves.join(Channel::Thinking, piece);
+                if text.is_empty() { Ok(()) } else { sink(Event::Thinking(&text)) }
+            }
+            Content::Chunks(chunks) => chunks.iter().try_for_each(|chunk| {
+                if let Some(text) = &chunk.text {
+                    let text = self.halves.join(Channel::Thinking, text);
+                    sink(Event::Thinking(&text))?;
+                }
+                match &chunk.thinking {
+                    Some(thinking) => self.read_thinking(thinking, sink),
+                    None => Ok(()),
+                }
+            }),
+        }
+    }
+
+    fn send_text(
+        &mut self,
+        channel: Channel,
+        piece: &Piece<'_>,
+        logprobs: Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let text = self.halves.join(channel, piece);
+        if text.is_empty() && logprobs.is_none() {
+            return Ok(());
+        }
+        sink(Event::Text { text: &text, logprobs })
+    }
+
+    fn read_call(
+        &mut self,
+        delta: &CallDelta<'_>,
+        position: usize,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let id = delta.id.as_deref().unwrap_or_default();
+        let index = delta.index.map_or(position as u64, |Count(index)| index);
+        let function = delta.function.as_ref();
+        let name = function.and_then(|function| function.name.as_deref()).unwrap_or_default();
+        let arguments = function.and_then(|function| function.arguments.as_ref());
+        let arguments = arguments.map(|Arguments(piece)| piece).filter(|piece| !piece.is_empty());
+        let place = match self.place_of(index, id, name) {
+            Some(place) => {
+                self.add_name(place, (id, name), arguments.is_some(), sink)?;
+                place
+            }
+            None if self.calls.len() >= MAX_CALLS => {
+                return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
+            }
+            None => {
+                let place = self.calls.len();
+                sink(Event::Call { place, id, name })?;
+                let (id, name, end) = (id.to_owned(), name.to_owned(), JsonEnd::default());
+                self.calls.push(Call { index, id, name, end });
+                place
+            }
+        };
+        let Some(piece) = arguments else { return Ok(()) };
+        let piece = self.halves.join(Channel::Arguments(place), piece);
+        if piece.is_empty() {
+            return Ok(());
+        }
+        if let Some(call) = self.calls.get_mut(place) {
+            call.end.feed(&piece);
+        }
+        sink(Event::Arguments { place, piece: &piece })
+    }
+
+    /// Returns the index of the call that a delta belongs to; `None` for a new call.
+    fn place_of(&self, index: u64, id: &str, name: &str) -> Option<usize> {
+        // Some engines give every call the index 0: another id with a name is another call.
+        let is_same = |call: &Call| {
+            call.index == index && (id.is_empty() || name.is_empty() || call.id == id)
+        };
+        let place = self.calls.iter().rposition(is_same)?;
+        // If they give no id either, a name after complete arguments is another call.
+        let is_next = id.is_empty()
+            && !name.is_empty()
+            && self.calls.get(place).is_some_and(|call| call.end.is_whole());
+        (!is_next).then_some(place)
+    }
+
+    /// Adds to the name of a call that has started: its next piece, or the same name again.
+    fn add_name(
+        &mut self,
+        place: usize,
+        (id, name): (&str, &str),
+        has_arguments: bool,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
+        // Engines that repeat the name also repeat the id, or send it with every piece of the
+        // arguments.
+        let is_repeated = *call.name == *name && (!id.is_empty() || has_arguments);
+        if name.is_empty() || is_repeated || call.end.has_started() {
+            return Ok(());
+        }
+        check_size("the name of a tool", call.name.len() + name.len(), MAX_NAME)?;
+        call.name.push_str(name);
+        sink(Event::CallName { place, piece: name })
+    }
+}
+
+/// Returns the meaning of OpenAI's `finish_reason`.
+pub(super) fn finish_reason(name: &str) -> FinishReason {
+    match name {
+        "length" => FinishReason::Length,
+        "tool_calls" | "function_call" => FinishReason::ToolCalls,
+        "content_filter" => FinishReason::ContentFilter,
+        _ => FinishReason::Stop,
+    }
+}

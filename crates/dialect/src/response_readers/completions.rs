@@ -1,0 +1,129 @@
+//! Reads the responses of `/v1/completions`: whole, and as chunks.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::chat::finish_reason;
+use super::wire::{Count, LlamaTimings, OpenAiUsage};
+use super::{ResponseReader, Sink, report_halves};
+use crate::error::BadResponse;
+use crate::error_body;
+use crate::event::Event;
+use crate::json::{Fields, List, Text, text_of};
+use crate::piece::{Channel, Halves, Piece};
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(default, borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(default)]
+    usage: Option<OpenAiUsage>,
+    #[serde(default)]
+    timings: Option<LlamaTimings>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: Option<Count>,
+    #[serde(default, borrow)]
+    text: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    finish_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    logprobs: Option<&'a RawValue>,
+}
+
+/// The probabilities of tokens as parallel lists.
+#[derive(Deserialize)]
+struct SideBySide<'a> {
+    #[serde(default, borrow)]
+    tokens: Vec<Text<'a>>,
+    #[serde(default, borrow)]
+    token_logprobs: Vec<Option<&'a RawValue>>,
+    #[serde(default, borrow)]
+    top_logprobs: Option<Vec<Option<Fields<'a>>>>,
+}
+
+/// The probabilities of tokens in the form of chat, which llama.cpp uses here too.
+#[derive(Deserialize)]
+struct InChatForm<'a> {
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+/// Reads chunks and whole responses.
+#[derive(Debug, Default)]
+pub(super) struct CompletionsReader {
+    halves: Halves,
+}
+
+impl ResponseReader for CompletionsReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        if data.trim_ascii() == b"[DONE]" {
+            self.end(sink)?;
+            return sink(Event::Done);
+        }
+        let data = text_of(data);
+        let chunk: Chunk<'_> = serde_json::from_str(&data)
+            .map_err(|_error| BadResponse::Malformed { expected: "completion" })?;
+        if let Some(error) = chunk.error {
+            return sink(Event::Error(&error_body::message_of(error)));
+        }
+        let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
+        for choice in chunk.choices.into_iter().flatten().filter(is_first) {
+            let list = choice.logprobs.map(logprobs_list).unwrap_or_default();
+            let logprobs = (!list.is_empty()).then_some(&*list);
+            let piece = choice.text.unwrap_or_default();
+            let text = self.halves.join(Channel::Text, &piece);
+            if !text.is_empty() || logprobs.is_some() {
+                sink(Event::Text { text: &text, logprobs })?;
+            }
+            if let Some(reason) = choice.finish_reason {
+                sink(Event::Finish(finish_reason(&reason)))?;
+            }
+        }
+        if let Some(timings) = chunk.timings {
+            sink(Event::Timings(timings.timings()))?;
+            sink(Event::Usage(timings.usage()))?;
+        }
+        chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
+}
+
+/// Returns the list of probabilities in the form of chat; empty if they have neither form.
+fn logprobs_list(raw: &RawValue) -> String {
+    if let Ok(chat) = serde_json::from_str::<InChatForm<'_>>(raw.get()) {
+        return chat.content.get().to_owned();
+    }
+    let Ok(lists) = serde_json::from_str::<SideBySide<'_>>(raw.get()) else { return String::new() };
+    if lists.tokens.is_empty() {
+        return String::new();
+    }
+    let mut out = Vec::with_capacity(64 * lists.tokens.len());
+    let mut list = List::new(&mut out);
+    for (index, token) in lists.tokens.iter().enumerate() {
+        let mut object = list.object();
+        object.text("token", token);
+        let logprob = lists.token_logprobs.get(index).copied().flatten();
+        object.raw("logprob", logprob.map_or("null", RawValue::get));
+        object.bytes_of("bytes", token);
+        let top = lists.top_logprobs.as_ref().and_then(|top| top.get(index)?.as_ref());
+        let mut alternatives = object.list("top_logprobs");
+        for (token, logprob) in top.into_iter().flat_map(Fields::iter) {
+            let mut object = alternatives.object();
+            object.text("token", token);
+            object.raw("logprob", logprob.get());
+            object.bytes_of("bytes", token);
+        }
+    }
+    drop(list);
+    // Only strings and valid JSON were written.
+    String::from_utf8(out).unwrap_or_default()
+}

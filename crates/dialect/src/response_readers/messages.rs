@@ -1,0 +1,244 @@
+//! Reads the responses of Anthropic's `/v1/messages`: whole, and as events.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::wire::Count;
+use super::{ResponseReader, Sink, report_halves};
+use crate::error::BadResponse;
+use crate::error_body;
+use crate::event::{Event, FinishReason, TokenUsage};
+use crate::json::{Text, text_of};
+use crate::limits::MAX_CALLS;
+use crate::piece::{Channel, Halves, Piece};
+
+/// An event, or a complete message; the type distinguishes them.
+#[derive(Deserialize)]
+struct Data<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(default)]
+    index: Option<Count>,
+    #[serde(default, borrow)]
+    message: Option<Head<'a>>,
+    #[serde(default, borrow)]
+    content_block: Option<Block<'a>>,
+    #[serde(default, borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(default, borrow)]
+    content: Option<Vec<Block<'a>>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Text<'a>>,
+    #[serde(default)]
+    usage: Option<AnthropicUsage>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The message at the start of a stream.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(default)]
+    usage: Option<AnthropicUsage>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    text: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow)]
+    text: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    partial_json: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct AnthropicUsage {
+    #[serde(default)]
+    input_tokens: Option<Count>,
+    #[serde(default)]
+    cache_read_input_tokens: Option<Count>,
+    #[serde(default)]
+    cache_creation_input_tokens: Option<Count>,
+    #[serde(default)]
+    output_tokens: Option<Count>,
+}
+
+impl From<AnthropicUsage> for TokenUsage {
+    fn from(usage: AnthropicUsage) -> Self {
+        let count = |count: Option<Count>| count.map_or(0, |Count(count)| count);
+        let cached = count(usage.cache_read_input_tokens);
+        let created = count(usage.cache_creation_input_tokens);
+        // Anthropic counts cached tokens separately. Some engines send 0 while the count is
+        // unknown.
+        let prompt = count(usage.input_tokens) + cached + created;
+        let output = count(usage.output_tokens);
+        let known = |count: u64| (count > 0).then_some(count);
+        Self { prompt: known(prompt), cached: known(cached), output: known(output), thinking: None }
+    }
+}
+
+/// Reads events and whole messages.
+#[derive(Debug, Default)]
+pub(super) struct MessagesReader {
+    /// The index of the content block of each call.
+    blocks: Vec<u64>,
+    halves: Halves,
+}
+
+impl ResponseReader for MessagesReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        let data = text_of(data);
+        let data: Data<'_> = serde_json::from_str(&data)
+            .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
+        if let Some(error) = data.error {
+            return sink(Event::Error(&error_body::message_of(error)));
+        }
+        let Count(index) = data.index.unwrap_or(Count(0));
+        match (&*data.kind, data.content_block, data.delta) {
+            ("content_block_start", Some(block), _) => self.start_block(&block, index, sink),
+            ("content_block_delta", _, Some(delta)) => self.read_delta(&delta, index, sink),
+            ("message_delta", _, Some(delta)) => {
+                stop(delta.stop_reason.as_deref(), delta.stop_sequence.as_deref(), sink)?;
+                data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            ("message_start", ..) => {
+                let Some(head) = data.message else { return Ok(()) };
+                stop(head.stop_reason.as_deref(), None, sink)?;
+                head.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            ("message_stop", ..) => {
+                self.end(sink)?;
+                sink(Event::Done)
+            }
+            ("message", ..) => {
+                for (block, index) in data.content.into_iter().flatten().zip(0..) {
+                    self.start_block(&block, index, sink)?;
+                }
+                stop(data.stop_reason.as_deref(), data.stop_sequence.as_deref(), sink)?;
+                data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            // Pings, the ends of blocks, and future events.
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
+}
+
+impl MessagesReader {
+    fn start_block(
+        &mut self,
+        block: &Block<'_>,
+        index: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        self.send_text(block.text.as_ref(), sink)?;
+        self.send_thinking(block.thinking.as_ref(), block.signature.as_deref(), sink)?;
+        if &*block.kind != "tool_use" {
+            return Ok(());
+        }
+        if self.blocks.len() >= MAX_CALLS {
+            return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
+        }
+        let place = self.blocks.len();
+        self.blocks.push(index);
+        let id = block.id.as_deref().unwrap_or_default();
+        sink(Event::Call { place, id, name: block.name.as_deref().unwrap_or_default() })?;
+        match block.input.map(RawValue::get) {
+            // In a stream the arguments follow as pieces.
+            None | Some("{}") => Ok(()),
+            Some(piece) => sink(Event::Arguments { place, piece }),
+        }
+    }
+
+    fn read_delta(
+        &mut self,
+        delta: &Delta<'_>,
+        index: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        self.send_text(delta.text.as_ref(), sink)?;
+        self.send_thinking(delta.thinking.as_ref(), delta.signature.as_deref(), sink)?;
+        let Some(piece) = delta.partial_json.as_ref().filter(|piece| !piece.is_empty()) else {
+            return Ok(());
+        };
+        let Some(place) = self.blocks.iter().rposition(|block| *block == index) else {
+            return Err(BadResponse::Malformed { expected: "event of Anthropic's API" });
+        };
+        let piece = self.halves.join(Channel::Arguments(place), piece);
+        if piece.is_empty() { Ok(()) } else { sink(Event::Arguments { place, piece: &piece }) }
+    }
+
+    fn send_text(
+        &mut self,
+        piece: Option<&Piece<'_>>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        let Some(piece) = piece else { return Ok(()) };
+        let text = self.halves.join(Channel::Text, piece);
+        if text.is_empty() { Ok(()) } else { sink(Event::Text { text: &text, logprobs: None }) }
+    }
+
+    fn send_thinking(
+        &mut self,
+        thinking: Option<&Piece<'_>>,
+        signature: Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        if let Some(piece) = thinking {
+            let text = self.halves.join(Channel::Thinking, piece);
+            if !text.is_empty() {
+                sink(Event::Thinking(&text))?;
+            }
+        }
+        match signature {
+            None | Some("") => Ok(()),
+            Some(signature) => sink(Event::Signature(signature)),
+        }
+    }
+}
+
+fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    if let Some(text) = text {
+        sink(Event::StopText(text))?;
+    }
+    let reason = match reason {
+        None => return Ok(()),
+        Some("max_tokens" | "model_context_window_exceeded") => FinishReason::Length,
+        Some("tool_use") => FinishReason::ToolCalls,
+        Some("refusal") => FinishReason::ContentFilter,
+        Some(_) => FinishReason::Stop,
+    };
+    sink(Event::Finish(reason))
+}

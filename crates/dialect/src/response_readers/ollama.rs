@@ -1,0 +1,148 @@
+//! Reads the responses of `/api/chat` and `/api/generate`: JSON lines, or one object of the same
+//! form.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::content::Arguments;
+use super::wire::Count;
+use super::{ResponseReader, Sink, report_halves};
+use crate::error::BadResponse;
+use crate::error_body;
+use crate::event::{Event, FinishReason, Timings, TokenUsage};
+use crate::json::{Text, text_of};
+use crate::limits::MAX_CALLS;
+use crate::piece::{Channel, Halves, Piece};
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(default, borrow)]
+    message: Option<LineMessage<'a>>,
+    #[serde(default, borrow)]
+    response: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    logprobs: Option<&'a RawValue>,
+    #[serde(default)]
+    done: bool,
+    #[serde(default, borrow)]
+    done_reason: Option<Text<'a>>,
+    #[serde(default)]
+    load_duration: Option<Count>,
+    #[serde(default)]
+    prompt_eval_count: Option<Count>,
+    #[serde(default)]
+    prompt_eval_duration: Option<Count>,
+    #[serde(default)]
+    eval_count: Option<Count>,
+    #[serde(default)]
+    eval_duration: Option<Count>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct LineMessage<'a> {
+    #[serde(default, borrow)]
+    content: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Piece<'a>>,
+    #[serde(default, borrow)]
+    tool_calls: Option<Vec<LineCall<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct LineCall<'a> {
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    function: LineFunction<'a>,
+}
+
+#[derive(Deserialize)]
+struct LineFunction<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(default, borrow)]
+    arguments: Option<Arguments<'a>>,
+}
+
+/// Reads lines and whole responses.
+#[derive(Debug, Default)]
+pub(super) struct OllamaReader {
+    calls: usize,
+    halves: Halves,
+}
+
+impl ResponseReader for OllamaReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        let data = text_of(data);
+        let line: Line<'_> = serde_json::from_str(&data)
+            .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
+        if let Some(error) = line.error {
+            return sink(Event::Error(&error_body::message_of(error)));
+        }
+        let (mut thinking, mut text) = (line.thinking, line.response);
+        let mut calls = None;
+        if let Some(message) = line.message {
+            (thinking, text, calls) = (message.thinking, message.content, message.tool_calls);
+        }
+        let thinking = thinking.unwrap_or_default();
+        let thinking = self.halves.join(Channel::Thinking, &thinking);
+        if !thinking.is_empty() {
+            sink(Event::Thinking(&thinking))?;
+        }
+        let text = text.unwrap_or_default();
+        let text = self.halves.join(Channel::Text, &text);
+        let logprobs = line.logprobs.map(RawValue::get).filter(|list| *list != "[]");
+        if !text.is_empty() || logprobs.is_some() {
+            sink(Event::Text { text: &text, logprobs })?;
+        }
+        for call in calls.into_iter().flatten() {
+            self.read_call(&call, sink)?;
+        }
+        if !line.done {
+            return Ok(());
+        }
+        self.end(sink)?;
+        let reason = match line.done_reason.as_deref() {
+            Some("length") => FinishReason::Length,
+            _ => FinishReason::Stop,
+        };
+        sink(Event::Finish(reason))?;
+        let count = |count: Option<Count>| count.map(|Count(count)| count);
+        let duration = |time: Option<Count>| count(time).map(Duration::from_nanos);
+        sink(Event::Usage(TokenUsage {
+            prompt: count(line.prompt_eval_count),
+            output: count(line.eval_count),
+            ..TokenUsage::default()
+        }))?;
+        sink(Event::Timings(Timings {
+            load: duration(line.load_duration),
+            prompt: duration(line.prompt_eval_duration),
+            output: duration(line.eval_duration),
+        }))?;
+        sink(Event::Done)
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        report_halves(&mut self.halves, sink)
+    }
+}
+
+impl OllamaReader {
+    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        if self.calls >= MAX_CALLS {
+            return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
+        }
+        let (place, id) = (self.calls, call.id.as_deref().unwrap_or_default());
+        self.calls += 1;
+        sink(Event::Call { place, id, name: &call.function.name })?;
+        let arguments = call.function.arguments.as_ref().map(|Arguments(piece)| piece.text());
+        let piece = arguments.as_deref().filter(|piece| !piece.trim().is_empty()).unwrap_or("{}");
+        sink(Event::Arguments { place, piece })
+    }
+}

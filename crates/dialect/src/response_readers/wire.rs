@@ -1,0 +1,119 @@
+//! The common parts of several engines' responses: counts, times, errors.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+use crate::event::{Timings, TokenUsage};
+
+/// A count. Some engines write whole numbers as `12.0`, gateways as strings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CountVisitor;
+
+        impl Visitor<'_> for CountVisitor {
+            type Value = Count;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a count")
+            }
+
+            fn visit_u64<E: Error>(self, count: u64) -> Result<Count, E> {
+                Ok(Count(count))
+            }
+
+            fn visit_i64<E: Error>(self, count: i64) -> Result<Count, E> {
+                Ok(Count(u64::try_from(count).unwrap_or(0)))
+            }
+
+            fn visit_f64<E: Error>(self, count: f64) -> Result<Count, E> {
+                // Going through seconds of a duration is a checked conversion from a float to an
+                // integer.
+                Ok(Count(Duration::try_from_secs_f64(count).map_or(0, |whole| whole.as_secs())))
+            }
+
+            fn visit_str<E: Error>(self, count: &str) -> Result<Count, E> {
+                let whole = count.trim().parse().map(Count);
+                whole.or_else(|_error| self.visit_f64(count.trim().parse().unwrap_or(0.0)))
+            }
+        }
+
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+/// OpenAI's `usage`.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct OpenAiUsage {
+    #[serde(default)]
+    prompt_tokens: Option<Count>,
+    #[serde(default)]
+    completion_tokens: Option<Count>,
+    #[serde(default)]
+    prompt_tokens_details: Option<PromptDetails>,
+    #[serde(default)]
+    completion_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct PromptDetails {
+    #[serde(default)]
+    cached_tokens: Option<Count>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct OutputDetails {
+    #[serde(default)]
+    reasoning_tokens: Option<Count>,
+}
+
+impl From<OpenAiUsage> for TokenUsage {
+    fn from(usage: OpenAiUsage) -> Self {
+        let count = |count: Option<Count>| count.map(|Count(count)| count);
+        Self {
+            prompt: count(usage.prompt_tokens),
+            cached: count(usage.prompt_tokens_details.and_then(|one| one.cached_tokens)),
+            output: count(usage.completion_tokens),
+            thinking: count(usage.completion_tokens_details.and_then(|one| one.reasoning_tokens)),
+        }
+    }
+}
+
+/// llama.cpp's `timings`.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct LlamaTimings {
+    #[serde(default)]
+    cache_n: Option<Count>,
+    #[serde(default)]
+    prompt_n: Option<Count>,
+    #[serde(default)]
+    prompt_ms: Option<f64>,
+    #[serde(default)]
+    predicted_n: Option<Count>,
+    #[serde(default)]
+    predicted_ms: Option<f64>,
+}
+
+impl LlamaTimings {
+    /// Returns the engine's working times.
+    pub(super) fn timings(&self) -> Timings {
+        let duration = |ms: Option<f64>| Duration::try_from_secs_f64(ms? / 1000.0).ok();
+        Timings {
+            load: None,
+            prompt: duration(self.prompt_ms),
+            output: duration(self.predicted_ms),
+        }
+    }
+
+    /// Returns the counts, for a response without `usage`.
+    pub(super) fn usage(&self) -> TokenUsage {
+        let count = |count: Option<Count>| count.map(|Count(count)| count);
+        let cached = count(self.cache_n);
+        let prompt = count(self.prompt_n).map(|read| read + cached.unwrap_or(0));
+        TokenUsage { prompt, cached, output: count(self.predicted_n), thinking: None }
+    }
+}

@@ -1,0 +1,128 @@
+//! Writers of responses: one per operation that clients call. Each prints
+//! [`Event`](super::event::Event)s as a stream, or gathers them and prints them at the end.
+
+mod chat;
+mod completions;
+mod in_order;
+mod messages;
+mod ollama;
+mod openai;
+mod responses;
+
+use std::time::Duration;
+
+use in_order::InOrder;
+
+use super::error::BadResponse;
+use super::event::{Event, Totals};
+use super::gathered::Gathered;
+use super::reply::Reply;
+use penstock_api::Operation;
+
+/// The time at which an event is written, and the client it is written for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment<'r> {
+    /// The facts about the request and the client.
+    pub(super) reply: &'r Reply,
+    /// The time since the request arrived.
+    pub(super) elapsed: Duration,
+}
+
+/// Writes one response.
+pub(super) trait ResponseWriter: Send + std::fmt::Debug {
+    /// Writes an event of the response's content.
+    fn write(
+        &mut self,
+        event: &Event<'_>,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse>;
+
+    /// Writes the end of the response.
+    fn end(
+        &mut self,
+        totals: &Totals,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse>;
+
+    /// Returns the number of bytes of the response held for later events.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Writes that the response failed. Returns whether it did; for most dialects the failure event
+    /// has a form that needs no writer.
+    fn fail(&mut self, _error: Failure<'_>, _moment: Moment<'_>, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+/// The reason why a response failed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failure<'f> {
+    /// The code of the failure, for programs.
+    pub(super) code: &'f str,
+    /// The text for people.
+    pub(super) message: &'f str,
+}
+
+/// Writes a complete response.
+type WriteWhole = fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Result<(), BadResponse>;
+
+/// Gathers a response and writes it at its end.
+struct WholeWriter {
+    gathered: Gathered,
+    write: WriteWhole,
+}
+
+impl std::fmt::Debug for WholeWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("WholeWriter").field("gathered", &self.gathered).finish()
+    }
+}
+
+impl ResponseWriter for WholeWriter {
+    fn write(
+        &mut self,
+        event: &Event<'_>,
+        moment: Moment<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        self.gathered.add(event, &moment.reply.context.limits)
+    }
+
+    fn end(
+        &mut self,
+        totals: &Totals,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        (self.write)(&self.gathered, totals, moment, out)
+    }
+}
+
+/// Returns the writer of `operation`'s responses; `None` if there is none.
+pub(super) fn writer_of(operation: Operation, is_stream: bool) -> Option<Box<dyn ResponseWriter>> {
+    let (stream, write): (Box<dyn ResponseWriter>, WriteWhole) = match operation {
+        Operation::Chat => (Box::<chat::ChatChunks>::default(), chat::write_whole),
+        Operation::Completions => {
+            (Box::<completions::CompletionChunks>::default(), completions::write_whole)
+        }
+        Operation::Responses => {
+            (Box::<InOrder<responses::ResponseEvents>>::default(), responses::write_whole)
+        }
+        Operation::Messages => {
+            (Box::<InOrder<messages::MessageEvents>>::default(), messages::write_whole)
+        }
+        Operation::OllamaChat => (Box::<ollama::ChatLines>::default(), ollama::write_chat),
+        Operation::OllamaGenerate => {
+            (Box::<ollama::GenerateLines>::default(), ollama::write_generate)
+        }
+        _ => return None,
+    };
+    if is_stream {
+        return Some(stream);
+    }
+    Some(Box::new(WholeWriter { gathered: Gathered::default(), write }))
+}

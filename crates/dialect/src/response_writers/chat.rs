@@ -1,0 +1,196 @@
+//! Writes the responses of `/v1/chat/completions`: whole, and as chunks.
+
+use super::openai::{self, Head};
+use super::{Moment, ResponseWriter};
+use crate::error::BadResponse;
+use crate::event::{Event, Totals};
+use crate::gathered::{Gathered, call_id};
+use crate::json::Object;
+use penstock_api::ReasoningField;
+
+const ID: &str = "chatcmpl-";
+
+/// The chunks of a stream.
+#[derive(Debug, Default)]
+pub(super) struct ChatChunks {
+    /// The start of every chunk; empty before the first.
+    head: Head,
+}
+
+impl ResponseWriter for ChatChunks {
+    fn write(
+        &mut self,
+        event: &Event<'_>,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        match *event {
+            Event::Text { text, logprobs } => self.choice(moment, out, |choice| {
+                choice.object("delta").text("content", text);
+                if let Some(list) = logprobs {
+                    choice.object("logprobs").raw("content", list);
+                }
+            }),
+            Event::Thinking(_) if moment.reply.context.reasoning == ReasoningField::None => {}
+            Event::Thinking(text) => self.choice(moment, out, |choice| {
+                write_thinking(text, moment, &mut choice.object("delta"));
+            }),
+            Event::Call { place, id, name } => self.choice(moment, out, |choice| {
+                let mut delta = choice.object("delta");
+                let mut list = delta.list("tool_calls");
+                let mut call = list.object();
+                call.number("index", place as u64);
+                call.text("id", &call_id(id, place, &moment.reply.context.request_id));
+                call.text("type", "function");
+                let mut function = call.object("function");
+                function.text("name", name);
+                function.text("arguments", "");
+            }),
+            Event::CallName { place, piece } => self.function(place, ("name", piece), moment, out),
+            Event::Arguments { place, piece } => {
+                self.function(place, ("arguments", piece), moment, out);
+            }
+            Event::Signature(_)
+            | Event::Finish(_)
+            | Event::StopText(_)
+            | Event::Usage(_)
+            | Event::Timings(_)
+            | Event::Error(_)
+            | Event::Done => {}
+        }
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        totals: &Totals,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadResponse> {
+        self.start(moment, out);
+        self.head.chunk(out, |chunk| {
+            let mut choices = chunk.list("choices");
+            let mut choice = choices.object();
+            choice.number("index", 0);
+            choice.object("delta");
+            choice.text("finish_reason", openai::finish_reason(totals));
+        });
+        openai::end_stream(&self.head, totals, moment, out);
+        Ok(())
+    }
+}
+
+impl ChatChunks {
+    /// Writes the first chunk, which names the author, unless it is written already.
+    fn start(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) {
+        if !self.head.is_empty() {
+            return;
+        }
+        self.head = Head::new(ID, "chat.completion.chunk", moment.reply);
+        self.head.chunk(out, |chunk| {
+            let mut choices = chunk.list("choices");
+            let mut choice = choices.object();
+            choice.number("index", 0);
+            {
+                let mut delta = choice.object("delta");
+                delta.text("role", "assistant");
+                delta.text("content", "");
+            }
+            choice.raw("finish_reason", "null");
+        });
+    }
+
+    /// Writes a chunk with a piece of a tool call.
+    fn function(
+        &mut self,
+        place: usize,
+        (member, piece): (&str, &str),
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        self.choice(moment, out, |choice| {
+            let mut delta = choice.object("delta");
+            let mut list = delta.list("tool_calls");
+            let mut call = list.object();
+            call.number("index", place as u64);
+            call.object("function").text(member, piece);
+        });
+    }
+
+    /// Writes a chunk with one choice.
+    fn choice(
+        &mut self,
+        moment: Moment<'_>,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Object<'_>),
+    ) {
+        self.start(moment, out);
+        self.head.chunk(out, |chunk| {
+            let mut choices = chunk.list("choices");
+            let mut choice = choices.object();
+            choice.number("index", 0);
+            fill(&mut choice);
+            choice.raw("finish_reason", "null");
+        });
+    }
+}
+
+/// Writes thinking under the names that clients read: llama.cpp's and vLLM's, Ollama's and
+/// OpenRouter's, or both.
+fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
+    let field = moment.reply.context.reasoning;
+    if matches!(field, ReasoningField::Both | ReasoningField::ReasoningContent) {
+        delta.text("reasoning_content", text);
+    }
+    if matches!(field, ReasoningField::Both | ReasoningField::Reasoning) {
+        delta.text("reasoning", text);
+    }
+}
+
+/// Writes a complete response.
+pub(super) fn write_whole(
+    gathered: &Gathered,
+    totals: &Totals,
+    moment: Moment<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), BadResponse> {
+    let head = Head::new(ID, "chat.completion", moment.reply);
+    head.object(out, |body| {
+        {
+            let mut choices = body.list("choices");
+            let mut choice = choices.object();
+            choice.number("index", 0);
+            write_message(gathered, moment, &mut choice.object("message"));
+            if let Some(list) = gathered.logprobs() {
+                choice.object("logprobs").list("content").raw(list);
+            }
+            choice.text("finish_reason", openai::finish_reason(totals));
+        }
+        openai::write_usage(totals, body);
+    });
+    Ok(())
+}
+
+fn write_message(gathered: &Gathered, moment: Moment<'_>, message: &mut Object<'_>) {
+    message.text("role", "assistant");
+    if gathered.text.is_empty() && !gathered.calls.is_empty() {
+        message.raw("content", "null");
+    } else {
+        message.text("content", &gathered.text);
+    }
+    if !gathered.thinking.is_empty() {
+        write_thinking(&gathered.thinking, moment, message);
+    }
+    if gathered.calls.is_empty() {
+        return;
+    }
+    let mut list = message.list("tool_calls");
+    for (place, call) in gathered.calls.iter().enumerate() {
+        let mut object = list.object();
+        object.text("id", &call_id(&call.id, place, &moment.reply.context.request_id));
+        object.text("type", "function");
+        let mut function = object.object("function");
+        function.text("name", &call.name);
+        function.text("arguments", call.text());
+    }
+}

@@ -1,0 +1,213 @@
+//! An item of a response's output: thinking, a message, a call of a tool.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use crate::gathered::{add_inside, call_id};
+use crate::json::{Object, Text};
+use crate::reply::Reply;
+
+/// The kind of an item.
+#[derive(Debug, Default)]
+pub(super) enum Kind {
+    /// A message of the model.
+    #[default]
+    Text,
+    /// The model's thinking.
+    Thinking,
+    /// A call of a function.
+    Call(Target),
+    /// A call of a tool that takes any text.
+    FreeForm(Target),
+}
+
+/// The tool that is called.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The index among the calls of the response.
+    place: usize,
+    call_id: String,
+    name: String,
+    namespace: Option<String>,
+}
+
+impl Kind {
+    /// Creates a call with the backend's id and name, in the form that the client knows.
+    pub(super) fn call(place: usize, (id, name): (&str, &str), reply: &Reply) -> Self {
+        let call_id = call_id(id, place, &reply.context.request_id).into_owned();
+        let form = reply.terms.tools.get(name);
+        let namespace = form.and_then(|form| form.namespace.clone());
+        let (namespace, name) = namespace
+            .map_or_else(|| (None, name.to_owned()), |(namespace, name)| (Some(namespace), name));
+        let target = Target { place, call_id, name, namespace };
+        match form.is_some_and(|form| form.is_free_form) {
+            true => Self::FreeForm(target),
+            false => Self::Call(target),
+        }
+    }
+}
+
+/// An item, open or complete.
+#[derive(Debug, Default)]
+pub(super) struct Item {
+    pub(super) kind: Kind,
+    /// The text so far; of a call, the arguments.
+    pub(super) text: String,
+    /// The token probabilities: the inside of a JSON list.
+    pub(super) logprobs: String,
+    id: String,
+    index: u64,
+}
+
+impl Item {
+    /// Creates an empty item at an index of the output.
+    pub(super) fn new(kind: Kind, index: u64, request_id: &str) -> Self {
+        let prefix = match kind {
+            Kind::Text => "msg",
+            Kind::Thinking => "rs",
+            Kind::Call(_) => "fc",
+            Kind::FreeForm(_) => "ctc",
+        };
+        let id = format!("{prefix}_{request_id}_{index}");
+        Self { kind, id, index, ..Self::default() }
+    }
+
+    /// Returns its index in the output.
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Returns the index of the call among the calls.
+    pub(super) fn place(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Text | Kind::Thinking => None,
+            Kind::Call(target) | Kind::FreeForm(target) => Some(target.place),
+        }
+    }
+
+    /// Returns whether a piece of this kind belongs to it.
+    pub(super) fn continues(&self, kind: &Kind) -> bool {
+        matches!((&self.kind, kind), (Kind::Text, Kind::Text) | (Kind::Thinking, Kind::Thinking))
+    }
+
+    /// Adds the probabilities of a piece: the text of a JSON list.
+    pub(super) fn add_logprobs(&mut self, list: Option<&str>) {
+        add_inside(&mut self.logprobs, list);
+    }
+
+    /// Returns the type of its content part, and of the event of a piece.
+    pub(super) fn part(&self) -> Option<(&'static str, &'static str)> {
+        match self.kind {
+            Kind::Text => Some(("output_text", "response.output_text.delta")),
+            Kind::Thinking => Some(("reasoning_text", "response.reasoning_text.delta")),
+            Kind::Call(_) | Kind::FreeForm(_) => None,
+        }
+    }
+
+    /// Returns the type of the event of a piece, if pieces are sent.
+    pub(super) fn delta_kind(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Text | Kind::Thinking => self.part().map(|(_, delta)| delta),
+            Kind::Call(_) => Some("response.function_call_arguments.delta"),
+            Kind::FreeForm(_) => None,
+        }
+    }
+
+    /// Returns the event that completes its text: type, member, text.
+    pub(super) fn done(&self) -> (&'static str, &'static str, Cow<'_, str>) {
+        let (kind, member) = match self.kind {
+            Kind::Text => ("response.output_text.done", "text"),
+            Kind::Thinking => ("response.reasoning_text.done", "text"),
+            Kind::Call(_) => ("response.function_call_arguments.done", "arguments"),
+            Kind::FreeForm(_) => ("response.custom_tool_call_input.done", "input"),
+        };
+        (kind, member, self.whole_text())
+    }
+
+    /// Returns the complete text; of a free-form tool, the input within its arguments. Arguments
+    /// that the token limit cut are shown as they are.
+    fn whole_text(&self) -> Cow<'_, str> {
+        #[derive(Deserialize)]
+        struct Arguments<'a> {
+            #[serde(borrow)]
+            input: Text<'a>,
+        }
+        match self.kind {
+            Kind::Call(_) if self.text.is_empty() => "{}".into(),
+            Kind::FreeForm(_) => match serde_json::from_str::<Arguments<'_>>(&self.text) {
+                Ok(arguments) => arguments.input.to_string().into(),
+                Err(_) => Cow::Borrowed(&self.text),
+            },
+            Kind::Text | Kind::Thinking | Kind::Call(_) => Cow::Borrowed(&self.text),
+        }
+    }
+
+    /// Appends the members that identify the item in an event about it.
+    pub(super) fn write_place(&self, event: &mut Object<'_>) {
+        event.text("item_id", &self.id);
+        event.number("output_index", self.index);
+        if self.part().is_some() {
+            event.number("content_index", 0);
+        }
+    }
+
+    /// Appends the further members of the event that completes the text.
+    pub(super) fn write_done_extra(&self, event: &mut Object<'_>) {
+        match &self.kind {
+            Kind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),
+            Kind::Call(target) => event.text("name", &target.name),
+            Kind::Thinking | Kind::FreeForm(_) => {}
+        }
+    }
+
+    /// Writes the item; an open one is empty.
+    pub(super) fn write(&self, status: &str, mut item: Object<'_>) {
+        item.text("id", &self.id);
+        let (is_open, whole) = (status == "in_progress", self.whole_text());
+        match &self.kind {
+            Kind::Text => {
+                item.text("type", "message");
+                item.text("status", status);
+                item.text("role", "assistant");
+            }
+            Kind::Thinking => {
+                item.text("type", "reasoning");
+                item.text("status", status);
+                drop(item.list("summary"));
+            }
+            Kind::Call(target) => {
+                item.text("type", "function_call");
+                item.text("status", status);
+                item.text("call_id", &target.call_id);
+                item.text_if("namespace", target.namespace.as_deref());
+                item.text("name", &target.name);
+                item.text("arguments", if is_open { "" } else { &whole });
+            }
+            Kind::FreeForm(target) => {
+                item.text("type", "custom_tool_call");
+                item.text("status", status);
+                item.text("call_id", &target.call_id);
+                item.text_if("namespace", target.namespace.as_deref());
+                item.text("name", &target.name);
+                item.text("input", if is_open { "" } else { &whole });
+            }
+        }
+        if let Some((kind, _)) = self.part() {
+            let mut content = item.list("content");
+            if !is_open {
+                write_part(kind, &self.text, &self.logprobs, content.object());
+            }
+        }
+    }
+}
+
+/// Writes a content part.
+pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: Object<'_>) {
+    part.text("type", kind);
+    part.text("text", text);
+    if kind == "output_text" {
+        drop(part.list("annotations"));
+        part.list("logprobs").inside(logprobs.as_bytes());
+    }
+}

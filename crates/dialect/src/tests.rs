@@ -1,0 +1,171 @@
+//! Conversions from the view of clients and backends: recorded shapes in, expected shapes out.
+
+mod chat_responses_to_ollama;
+mod chat_to_ollama;
+mod cost;
+mod embeddings;
+mod engine_errors;
+mod messages;
+mod messages_backend;
+mod ollama_generate;
+mod ollama_to_chat;
+mod properties;
+mod responses;
+mod stream_orders;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
+    ResponseConverter, ResponseLimits, convert_request,
+};
+use penstock_api::Operation;
+use penstock_api::{Engine, ReasoningField};
+
+/// Converts a request for an engine.
+fn convert_for(
+    engine: Engine,
+    from: Operation,
+    to: Operation,
+    body: &Value,
+) -> Result<(Value, Converted), ConvertError> {
+    let terms = RequestTerms { model: "backend-model", engine, num_ctx: None };
+    let converted = convert_request(from, to, body.to_string().as_bytes(), &terms)?;
+    let body = serde_json::from_slice(&converted.body)
+        .unwrap_or_else(|error| panic!("{error}: {}", converted.body.escape_ascii()));
+    Ok((body, converted))
+}
+
+/// Returns the converted body alone, for llama.cpp.
+fn convert(from: Operation, to: Operation, body: &Value) -> Value {
+    convert_for(Engine::LlamaCpp, from, to, body).unwrap().0
+}
+
+/// Returns the field that a refusal names.
+fn refused(from: Operation, to: Operation, body: &Value) -> &'static str {
+    let error = convert_for(Engine::LlamaCpp, from, to, body).unwrap_err();
+    error.field().unwrap_or_else(|| panic!("{error} names no field"))
+}
+
+fn context() -> ReplyContext {
+    ReplyContext {
+        model: "client-model".to_owned(),
+        request_id: "r1".to_owned(),
+        arrived_at: Duration::new(1_700_000_000, 5),
+        reasoning: ReasoningField::Both,
+        limits: ResponseLimits::default(),
+    }
+}
+
+fn stream_terms() -> ReplyTerms {
+    ReplyTerms { stream: true, ..ReplyTerms::default() }
+}
+
+/// Returns the client's output for `payload`, and the end of the conversion.
+fn try_respond(
+    (client, backend): (Operation, Operation),
+    terms: &ReplyTerms,
+    payload: &str,
+) -> (String, Result<(), BadResponse>) {
+    let mut converter = ResponseConverter::new(client, backend, terms.clone(), context());
+    let mut out = Vec::new();
+    let result = converter
+        .feed(payload.as_bytes(), Duration::from_millis(100), &mut out)
+        .and_then(|()| converter.finish(Duration::from_millis(300), &mut out));
+    (String::from_utf8(out).unwrap(), result)
+}
+
+/// Returns everything that a client receives for `payload`.
+fn respond(pair: (Operation, Operation), terms: &ReplyTerms, payload: &str) -> String {
+    let (out, result) = try_respond(pair, terms, payload);
+    assert_eq!(result, Ok(()), "{out}");
+    out
+}
+
+/// Returns the complete response that a client receives for a complete response.
+fn respond_whole(pair: (Operation, Operation), payload: &Value) -> Value {
+    let text = respond(pair, &ReplyTerms::default(), &payload.to_string());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Returns the lines of a stream of JSON lines.
+fn lines(text: &str) -> Vec<Value> {
+    assert!(text.ends_with('\n'), "a stream ends with a complete line: {text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the data of server-sent events; `[DONE]` is the string of that name.
+fn events(text: &str) -> Vec<Value> {
+    assert!(text.ends_with("\n\n"), "a stream ends with a complete event: {text}");
+    let data = |event: &str| {
+        let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+        if data == "[DONE]" { data.into() } else { serde_json::from_str(&data).unwrap() }
+    };
+    text.split_terminator("\n\n").map(data).collect()
+}
+
+/// Returns a stream of server-sent events.
+fn sse(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect()
+}
+
+/// Returns a stream of JSON lines.
+fn ndjson(lines: &[Value]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn every_conversion_of_the_operation_table_exists() {
+    let mut body = serde_json::json!({
+        "model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x", "stream": true,
+    });
+    for row in penstock_api::OPERATIONS {
+        for target in row.converts_to {
+            // In the Responses API, `prompt` is one that the platform stores.
+            let prompt =
+                if row.operation == Operation::Responses { Value::Null } else { "x".into() };
+            body["prompt"] = prompt;
+            let converted = convert_for(Engine::Vllm, row.operation, *target, &body);
+            let (_, converted) = converted.unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            assert_eq!(converted.operation, *target, "{}", row.name);
+            if matches!(target, Operation::ApplyTemplate | Operation::Tokenize) {
+                // This is an intermediate step of a count; its response is not converted.
+                continue;
+            }
+            let terms = converted.reply;
+            let (_, result) = try_respond((row.operation, *target), &terms, "data: {}\n\n{}\n");
+            let unknown = BadResponse::Malformed { expected: "response that can be converted" };
+            assert_ne!(result, Err(unknown), "{}", row.name);
+        }
+    }
+    let none = convert_for(Engine::Vllm, Operation::Rerank, Operation::Chat, &body).unwrap_err();
+    assert!(matches!(none, ConvertError::NoConversion { .. }));
+}
+
+#[test]
+fn thinking_is_in_the_configured_fields() {
+    let body = r#"{"message":{"content":"x","thinking":"t"},"done":true,"done_reason":"stop"}"#;
+    let lines = format!("{}\n{}\n", body.replace("true", "false"), body);
+    for (reasoning, expected) in [
+        (ReasoningField::Both, [true, true]),
+        (ReasoningField::ReasoningContent, [true, false]),
+        (ReasoningField::Reasoning, [false, true]),
+        (ReasoningField::None, [false, false]),
+    ] {
+        for (stream, payload) in [(false, body), (true, &*lines)] {
+            let terms = ReplyTerms { stream, ..ReplyTerms::default() };
+            let context = ReplyContext { reasoning, ..context() };
+            let (client, backend) = (Operation::Chat, Operation::OllamaChat);
+            let mut converter = ResponseConverter::new(client, backend, terms, context);
+            let mut out = Vec::new();
+            converter.feed(payload.as_bytes(), Duration::ZERO, &mut out).unwrap();
+            converter.finish(Duration::ZERO, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let has = ["\"reasoning_content\":\"t\"", "\"reasoning\":\"t\""];
+            assert_eq!(has.map(|field| text.contains(field)), expected, "{text}");
+            assert!(text.contains("\"content\":\"x\""), "{text}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Other clients on backends of Anthropic's `/v1/messages`.
+
+use serde_json::{Value, json};
+
+use super::{
+    convert, events, lines, refused, respond, respond_whole, sse, stream_terms, try_respond,
+};
+use crate::{BadResponse, ReplyTerms};
+use penstock_api::Operation::{Chat, Messages, OllamaChat};
+
+#[test]
+fn chat_becomes_a_request_of_anthropics() {
+    let body = json!({"model": "m", "messages": [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.example/a"}}]},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
+        {"role": "tool", "tool_call_id": "t1", "content": "ok"},
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": "and?"},
+    ], "stop": "x", "user": "u", "seed": 5, "presence_penalty": 1, "temperature": 0.2,
+        "parallel_tool_calls": false, "tool_choice": "required", "reasoning_effort": "low",
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}});
+    assert_eq!(
+        convert(Chat, Messages, &body),
+        json!({
+            "model": "backend-model", "max_tokens": 4096, "system": "a\nb", "messages": [
+                {"role": "user", "content": [
+                    {"type": "text", "text": "hi"},
+                    {"type": "image", "source": {"type": "url", "url": "https://x.example/a"}}]},
+                {"role": "assistant", "content": [
+                    {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "ok"}]},
+                    {"type": "text", "text": "and?"}]},
+            ],
+            "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+            "temperature": 0.2, "stop_sequences": ["x"], "stream": false, "metadata": {"user_id": "u"},
+        })
+    );
+    for (field, fields) in [
+        ("format", json!({"response_format": {"type": "json_object"}})),
+        ("logprobs", json!({"logprobs": true})),
+    ] {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(refused(Chat, Messages, &body), field);
+    }
+    let alone = json!({"model": "m", "messages": [{"role": "system", "content": "x"}]});
+    let alone = convert(Chat, Messages, &alone);
+    assert_eq!(alone.get("system"), None);
+    assert_eq!(alone["messages"][0]["role"], "user", "the API demands a message");
+}
+
+#[test]
+fn results_come_first_in_the_turn_of_the_user() {
+    let call =
+        json!({"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let body = json!({"model": "m", "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "tool_calls": [call]},
+        {"role": "user", "content": "c"},
+        {"role": "tool", "tool_call_id": "t1", "content": "d"},
+    ]});
+    let content = convert(Chat, Messages, &body)["messages"][2]["content"].clone();
+    assert_eq!(content[0]["type"], "tool_result");
+    assert_eq!(content[1], json!({"type": "text", "text": "c"}));
+}
+
+/// Returns a stream as Anthropic sends it.
+fn anthropic_stream() -> String {
+    sse(&[
+        json!({"type": "message_start", "message": {"id": "msg_1", "content": [],
+            "usage": {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 1}}}),
+        json!({"type": "ping"}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "a"}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{\"x\""}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": ":1}"}}),
+        json!({"type": "content_block_stop", "index": 2}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": null}, "usage": {"output_tokens": 9}}),
+        json!({"type": "message_stop"}),
+    ])
+}
+
+#[test]
+fn anthropics_stream_becomes_chunks_and_lines() {
+    let terms = ReplyTerms { include_usage: true, ..stream_terms() };
+    let events = events(&respond((Chat, Messages), &terms, &anthropic_stream()));
+    let deltas: Vec<&Value> =
+        events[..6].iter().map(|event| &event["choices"][0]["delta"]).collect();
+    assert_eq!(deltas[1]["reasoning_content"], "hm");
+    assert_eq!(deltas[2]["content"], "a");
+    assert_eq!(deltas[3]["tool_calls"][0]["id"], "t");
+    assert_eq!(deltas[5]["tool_calls"][0]["function"]["arguments"], ":1}");
+    assert_eq!(events[6]["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(
+        events[7]["usage"],
+        json!({
+            "prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19,
+            "prompt_tokens_details": {"cached_tokens": 7},
+        })
+    );
+    assert_eq!(events[8], "[DONE]");
+    let lines = lines(&respond((OllamaChat, Messages), &stream_terms(), &anthropic_stream()));
+    assert_eq!(lines[2]["message"]["tool_calls"][0]["function"]["arguments"], json!({"x": 1}));
+    assert_eq!(lines[3]["prompt_eval_count"], 10);
+}
+
+#[test]
+fn anthropics_whole_message_becomes_a_chat_completion() {
+    let body = json!({
+        "type": "message", "role": "assistant", "content": [
+            {"type": "text", "text": "a"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}],
+        "stop_reason": "tool_use", "usage": {"input_tokens": 3, "output_tokens": 4},
+    });
+    let body = respond_whole((Chat, Messages), &body);
+    assert_eq!(body["choices"][0]["message"]["content"], "a");
+    assert_eq!(
+        body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+        "{\"x\":1}"
+    );
+    assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(body["usage"]["total_tokens"], 7);
+}
+
+#[test]
+fn stop_text_survives_where_both_have_it() {
+    let stream = sse(&[
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let events = events(&respond((Chat, Messages), &stream_terms(), &stream));
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn cut_and_failed_streams_of_anthropics_are_visible() {
+    let whole = anthropic_stream();
+    let (start, _) = whole.split_at(whole.find("message_delta").unwrap() - 20);
+    let (_, result) = try_respond((Chat, Messages), &stream_terms(), start);
+    assert_eq!(
+        result,
+        Err(BadResponse::Malformed { expected: "event of Anthropic's API" }),
+        "a torn event is no event"
+    );
+    let (start, _) = whole.split_at(
+        whole
+            .find("data: {\"delta\":{\"stop_reason")
+            .unwrap_or(whole.rfind("data: {\"type\":\"message_delta").unwrap_or(0)),
+    );
+    let (_, result) = try_respond((Chat, Messages), &stream_terms(), start);
+    assert_eq!(result, Err(BadResponse::EndedEarly));
+    let failed = sse(&[
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+    ]);
+    let events = events(&respond((Chat, Messages), &stream_terms(), &failed));
+    assert_eq!(events[0]["error"]["message"], "Overloaded");
+    assert_eq!(events.len(), 1);
+}

@@ -1,0 +1,258 @@
+//! The responses of an engine: a pure function of the engine and the request, so equal requests get
+//! equal bytes and a test can predict them.
+
+mod chat;
+mod completions;
+mod messages;
+mod native;
+mod ollama;
+mod others;
+mod reply;
+mod request;
+mod responses_api;
+mod text;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::spec::EngineSpec;
+use super::wire_head::reason;
+use penstock_api::{Dialect, Operation};
+use reply::Reply;
+use request::Request;
+
+/// The creation time in every response: the first second of 2026.
+pub(super) const CREATED: u64 = 1_767_225_600;
+
+/// A response that has not been sent yet.
+#[derive(Debug)]
+pub(super) enum Response {
+    Whole(Whole),
+    Events(Events),
+}
+
+/// A response of known length.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+    /// The time that the engine works on it.
+    pub(super) wait: Duration,
+}
+
+/// A response made of events, drawn one by one so that a long one needs no memory.
+pub(super) struct Events {
+    pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
+    pub(super) content_type: &'static str,
+    /// The keep-alive event of the dialect.
+    pub(super) ping: Vec<u8>,
+    /// The mid-stream error event of the dialect.
+    pub(super) error: Vec<u8>,
+}
+
+/// One server-sent event.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// The time that the engine works on it.
+    pub(super) wait: Duration,
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_token: bool,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Whole {
+    pub(super) fn json(status: u16, body: Vec<u8>) -> Self {
+        let content_type = "application/json";
+        Self { status, content_type, headers: Vec::new(), body, wait: Duration::ZERO }
+    }
+
+    pub(super) fn text(text: String) -> Self {
+        Self { content_type: "text/plain", ..Self::json(200, text.into_bytes()) }
+    }
+
+    pub(super) fn value(status: u16, value: &Value) -> Self {
+        Self::json(status, value.to_string().into_bytes())
+    }
+
+    /// Returns the bytes of the response, for a connection that closes after it.
+    pub(super) fn to_closing_bytes(&self) -> Vec<u8> {
+        let mut bytes = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.status,
+            reason(self.status),
+            self.content_type,
+            self.body.len()
+        )
+        .into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl Events {
+    fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
+        let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
+        let events = "text/event-stream";
+        let (content_type, ping, error) = match operation.row().dialect {
+            Dialect::OpenAi => (events, b": ping\n\n".to_vec(), unnamed_event(&error)),
+            Dialect::Anthropic => {
+                (events, named_event(&json!({"type": "ping"})), named_event(&error))
+            }
+            // JSON lines have no pings: some clients fail on an empty line.
+            Dialect::Ollama => {
+                ("application/x-ndjson", Vec::new(), format!("{error}\n").into_bytes())
+            }
+        };
+        Self { list: Box::new(list), content_type, ping, error }
+    }
+}
+
+impl Event {
+    fn at_once(bytes: Vec<u8>) -> Self {
+        Self { wait: Duration::ZERO, bytes, is_token: false }
+    }
+
+    fn token(wait: Duration, bytes: Vec<u8>) -> Self {
+        Self { wait, bytes, is_token: true }
+    }
+}
+
+/// Responds to a request for work.
+pub(super) fn response(
+    spec: &EngineSpec,
+    operation: Operation,
+    content_type: &str,
+    body: &[u8],
+) -> Response {
+    let request = match Request::read(spec, operation, content_type, body) {
+        Ok(request) => request,
+        Err(refusal) => return Response::Whole(refusal),
+    };
+    let wait = spec.pace.first_token;
+    let streams = request.body.get("stream").and_then(Value::as_bool);
+    let streams = streams.unwrap_or(operation.row().streams_by_default);
+    if let Some(change) = ollama::residency(&request, operation) {
+        return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
+    }
+    let (whole, events) = match writer(operation) {
+        Writer::Generated { whole, events } => (whole, events),
+        Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
+    };
+    let reply = Reply::to(&request);
+    if streams {
+        return Response::Events(events(reply));
+    }
+    let wait = reply.pace.whole(reply.count());
+    Response::Whole(Whole { wait, ..Whole::value(200, &whole(&reply)) })
+}
+
+/// The writer of an operation's response.
+enum Writer {
+    /// Writes generated text, complete or as events.
+    Generated { whole: fn(&Reply) -> Value, events: fn(Reply) -> Events },
+    /// Writes a response in one piece.
+    Whole(fn(&Request<'_>) -> Whole),
+}
+
+fn writer(operation: Operation) -> Writer {
+    match operation {
+        Operation::Chat | Operation::FillInTheMiddle => {
+            Writer::Generated { whole: chat::whole, events: chat::events }
+        }
+        Operation::Completions => {
+            Writer::Generated { whole: completions::whole, events: completions::events }
+        }
+        Operation::Responses => {
+            Writer::Generated { whole: responses_api::whole, events: responses_api::events }
+        }
+        Operation::Messages => {
+            Writer::Generated { whole: messages::whole, events: messages::events }
+        }
+        Operation::NativeCompletion | Operation::Infill => {
+            Writer::Generated { whole: native::whole, events: native::events }
+        }
+        Operation::Embeddings => Writer::Whole(others::embeddings),
+        Operation::NativeEmbedding => Writer::Whole(others::native_embedding),
+        Operation::Rerank => Writer::Whole(others::rerank),
+        Operation::Score => Writer::Whole(others::score),
+        Operation::Classify => Writer::Whole(others::classify),
+        Operation::Pooling => Writer::Whole(others::pooling),
+        Operation::Moderations => Writer::Whole(others::moderations),
+        Operation::Speech => Writer::Whole(others::speech),
+        Operation::Transcriptions | Operation::Translations => Writer::Whole(others::transcript),
+        Operation::ImageGenerations | Operation::ImageEdits | Operation::ImageVariations => {
+            Writer::Whole(others::images)
+        }
+        Operation::CountTokens => Writer::Whole(text::count_tokens),
+        Operation::InputTokens => Writer::Whole(text::input_tokens),
+        Operation::Tokenize => Writer::Whole(text::tokenize),
+        Operation::Detokenize => Writer::Whole(text::detokenize),
+        Operation::ApplyTemplate => Writer::Whole(text::apply_template),
+        Operation::OllamaChat => {
+            Writer::Generated { whole: ollama::chat, events: ollama::chat_lines }
+        }
+        Operation::OllamaGenerate => {
+            Writer::Generated { whole: ollama::generate, events: ollama::generate_lines }
+        }
+        Operation::OllamaEmbed => Writer::Whole(ollama::embed),
+        Operation::OllamaEmbeddings => Writer::Whole(ollama::embeddings),
+        Operation::Passthrough => Writer::Whole(text::nothing),
+    }
+}
+
+/// Returns an engine's error in the dialect of the operation.
+pub(super) fn refusal(
+    operation: Option<Operation>,
+    status: u16,
+    code: &str,
+    message: &str,
+) -> Whole {
+    Whole::value(status, &error_value(operation, status, code, message))
+}
+
+fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &str) -> Value {
+    let kind = match status {
+        401 => "authentication_error",
+        404 => "not_found_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    };
+    match operation.map(|operation| operation.row().dialect) {
+        Some(Dialect::Anthropic) => {
+            json!({"type": "error", "error": {"type": kind, "message": message}})
+        }
+        Some(Dialect::Ollama) => json!({"error": message}),
+        Some(Dialect::OpenAi) | None => {
+            json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
+        }
+    }
+}
+
+/// Returns an unnamed event, as in most of OpenAI's streams.
+fn unnamed_event(value: &Value) -> Vec<u8> {
+    format!("data: {value}\n\n").into_bytes()
+}
+
+/// Returns an event named by its type.
+fn named_event(value: &Value) -> Vec<u8> {
+    let name = value.get("type").and_then(Value::as_str);
+    debug_assert!(name.is_some(), "an event has a type: {value}");
+    let name = name.unwrap_or("");
+    format!("event: {name}\ndata: {value}\n\n").into_bytes()
+}
+
+/// Returns a deterministic 64-bit hash (FNV-1a), for ids and invented numbers.
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}

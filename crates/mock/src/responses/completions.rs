@@ -1,0 +1,49 @@
+//! `POST /v1/completions`: whole, and as chunks.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::chat::usage;
+use super::reply::Reply;
+use super::{CREATED, Event, Events, unnamed_event};
+use penstock_api::Operation;
+
+pub(super) fn whole(reply: &Reply) -> Value {
+    let choice = choice(&reply.text(), Some(finish_reason(reply)));
+    completion(reply, &json!([choice]), &usage(reply))
+}
+
+pub(super) fn events(reply: Reply) -> Events {
+    let reply = Arc::new(reply);
+    let finish = choice("", Some(finish_reason(&reply)));
+    let finish = completion(&reply, &json!([finish]), &Value::Null);
+    let usage = reply.includes_usage.then(|| completion(&reply, &json!([]), &usage(&reply)));
+    let tail = [Some(finish), usage].into_iter().flatten().map(|value| unnamed_event(&value));
+    let tail: Vec<_> = tail.chain([b"data: [DONE]\n\n".to_vec()]).collect();
+    let tokens = (0..reply.count()).map(move |index| {
+        let (wait, text) = reply.token(index);
+        let value = completion(&reply, &json!([choice(&text, None)]), &Value::Null);
+        Event::token(wait, unnamed_event(&value))
+    });
+    Events::new(Operation::Completions, tokens.chain(tail.into_iter().map(Event::at_once)))
+}
+
+fn completion(reply: &Reply, choices: &Value, usage: &Value) -> Value {
+    json!({
+        "id": format!("cmpl-{}", reply.id),
+        "object": "text_completion",
+        "created": CREATED,
+        "model": reply.model,
+        "choices": choices,
+        "usage": usage,
+    })
+}
+
+fn choice(text: &str, finish: Option<&str>) -> Value {
+    json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
+}
+
+fn finish_reason(reply: &Reply) -> &'static str {
+    if reply.is_cut { "length" } else { "stop" }
+}

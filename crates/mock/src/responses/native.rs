@@ -1,0 +1,36 @@
+//! llama.cpp's own `POST /completion` and `POST /infill`: whole, and as events.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::reply::Reply;
+use super::{Event, Events, unnamed_event};
+use penstock_api::Operation;
+
+pub(super) fn whole(reply: &Reply) -> Value {
+    last(reply, &reply.text())
+}
+
+pub(super) fn events(reply: Reply) -> Events {
+    let reply = Arc::new(reply);
+    let end = unnamed_event(&last(&reply, ""));
+    let tokens = (0..reply.count()).map(move |index| {
+        let (wait, text) = reply.token(index);
+        Event::token(wait, unnamed_event(&json!({"content": text, "stop": false, "index": 0})))
+    });
+    Events::new(Operation::NativeCompletion, tokens.chain([Event::at_once(end)]))
+}
+
+/// Returns a complete response, or the last event of a stream.
+fn last(reply: &Reply, content: &str) -> Value {
+    json!({
+        "index": 0,
+        "content": content,
+        "stop": true,
+        "model": reply.model,
+        "tokens_predicted": reply.count(),
+        "tokens_evaluated": reply.prompt_tokens,
+        "stop_type": if reply.is_cut { "limit" } else { "eos" },
+    })
+}

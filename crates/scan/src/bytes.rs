@@ -1,0 +1,384 @@
+//! Tests of many bytes at once: eight per word for short strings, and loops that the compiler
+//! vectorises for long ones. Every test is exact, and none needs `unsafe`.
+
+use std::sync::LazyLock;
+
+use penstock_api::slices::{after, before};
+use pulp::{Arch, NullaryFnOnce};
+use wide::u8x16;
+
+/// Runs `work` with the widest vector instructions that this processor supports. Only code inlined
+/// into `work` is compiled for them. The dispatch costs a few nanoseconds, so it pays for long runs
+/// of bytes but not for single words.
+#[inline(always)]
+pub(super) fn widest<W: NullaryFnOnce>(work: W) -> W::Output {
+    PROCESSOR.dispatch(work)
+}
+
+static PROCESSOR: LazyLock<Arch> = LazyLock::new(Arch::new);
+
+/// Work for [`widest_marking`].
+pub(super) trait Marking {
+    type Output;
+
+    fn run(self, marker: impl Marker) -> Self::Output;
+}
+
+/// Runs work that marks bytes, with the fastest [`Marker`] of this processor.
+#[inline(always)]
+pub(super) fn widest_marking<W: Marking>(work: W) -> W::Output {
+    match *PROCESSOR {
+        #[cfg(target_arch = "x86_64")]
+        Arch::V3(simd) => pulp::Simd::vectorize(simd, With(work, InHalves(simd))),
+        processor => processor.dispatch(With(work, InBlocks)),
+    }
+}
+
+/// The number of bytes marked at once: one for each bit of a word.
+pub(super) const STRETCH: usize = 64;
+
+/// Compares each byte of a stretch with one value and sets a bit per match; the first byte is the
+/// lowest bit.
+pub(super) trait Marker: Copy {
+    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64;
+}
+
+/// Marks one block after another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InBlocks;
+
+impl Marker for InBlocks {
+    #[inline(always)]
+    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64 {
+        let (blocks, _) = stretch.as_chunks();
+        blocks.iter().rev().fold(0, |marks, block| {
+            let is_equal = u8x16::new(*block).simd_eq(u8x16::splat(byte));
+            marks << BLOCK | u64::from(is_equal.to_bitmask())
+        })
+    }
+}
+
+/// Marks half a stretch at a time. Written out with intrinsics, because the compiler does not merge
+/// two blocks into one instruction.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+struct InHalves(pulp::x86::V3);
+
+#[cfg(target_arch = "x86_64")]
+impl Marker for InHalves {
+    #[inline(always)]
+    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64 {
+        let pulp::x86::V3 { avx, avx2, .. } = self.0;
+        let wanted = avx._mm256_set1_epi8(byte.cast_signed());
+        let [low, high]: [std::arch::x86_64::__m256i; 2] = pulp::cast(*stretch);
+        let mark = |half| {
+            let is_equal = avx2._mm256_cmpeq_epi8(half, wanted);
+            u64::from(avx2._mm256_movemask_epi8(is_equal).cast_unsigned())
+        };
+        mark(low) | mark(high) << (STRETCH / 2)
+    }
+}
+
+/// A struct instead of a closure, because stable Rust cannot force a closure to be inlined.
+struct With<W, M>(W, M);
+
+impl<W: Marking, M: Marker> NullaryFnOnce for With<W, M> {
+    type Output = W::Output;
+
+    #[inline(always)]
+    fn call(self) -> Self::Output {
+        self.0.run(self.1)
+    }
+}
+
+/// The number of bytes in a word.
+pub(super) const WORD: usize = 8;
+const LOW: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each byte of a word.
+pub(super) const HIGH: u64 = LOW << 7;
+
+/// The little-endian word at `at`; `None` if fewer than eight bytes are left.
+#[inline(always)]
+pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
+}
+
+/// The number of bytes in a block: one vector register on every supported processor.
+pub(super) const BLOCK: usize = 16;
+
+/// The block at `at`; `None` if fewer bytes are left.
+#[inline(always)]
+pub(super) fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
+    bytes.get(at..)?.first_chunk()
+}
+
+/// Flipping this bit swaps the quote with the space. The quote and the control characters then lie
+/// below [`AFTER_STOPS`], and no other byte does.
+const SWAP: u8 = 0x02;
+const AFTER_STOPS: u8 = 0x21;
+/// Flipping these bits moves the non-ASCII bytes to 0..=0x7f and below [`AFTER_ODD`], together with
+/// the backslash, which becomes 0x80.
+const TURN: u8 = 0x80 | b'\\';
+const AFTER_ODD: u8 = 0x81;
+
+/// Returns whether a block is ASCII and contains no byte that ends or escapes a string.
+#[inline(always)]
+pub(super) fn is_plain_block(block: &[u8; BLOCK]) -> bool {
+    // Zero marks a hit in both: the form the compiler turns into the fewest instructions.
+    let stops = block.map(|byte| (byte ^ SWAP).saturating_sub(AFTER_STOPS - 1));
+    let odd = block.map(|byte| (byte ^ TURN).saturating_sub(AFTER_ODD - 1));
+    !stops.iter().zip(odd).fold(false, |hit, (stop, odd)| hit | ((*stop).min(odd) == 0))
+}
+
+/// Returns whether `byte` interrupts a JSON string: a quote, a backslash or a control character.
+#[inline(always)]
+pub(super) fn is_stop(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < 0x20
+}
+
+/// The first byte in a word that interrupts a JSON string.
+#[derive(Clone, Copy)]
+pub(super) struct Stop {
+    word: u64,
+    /// The highest bit of that byte; zero if there is none.
+    bit: u64,
+}
+
+impl Stop {
+    /// Finds the first quote, backslash or control character.
+    #[inline(always)]
+    pub(super) fn find(word: u64) -> Self {
+        let quote_or_control = (word ^ (LOW * SWAP as u64)).wrapping_sub(LOW * AFTER_STOPS as u64);
+        let backslash = (word ^ (LOW * 0x5c)).wrapping_sub(LOW);
+        let stops = (quote_or_control | backslash) & !word & HIGH;
+        // A borrow starts in a byte that matches and only moves up: the lowest bit is exact.
+        Self { word, bit: stops & stops.wrapping_neg() }
+    }
+
+    /// Returns whether the word has no such byte.
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.bit == 0
+    }
+
+    /// Returns whether the byte is a quote.
+    #[inline(always)]
+    pub(super) fn is_quote(self) -> bool {
+        let byte = (self.bit >> 7) * 0xff;
+        self.bit != 0 && (self.word ^ (LOW * 0x22)) & byte == 0
+    }
+
+    /// The index of the byte; [`WORD`] if there is none.
+    #[inline(always)]
+    pub(super) fn index(self) -> usize {
+        (self.bit.trailing_zeros() / 8) as usize
+    }
+
+    /// The bytes before it, and the low bits of the byte itself.
+    #[inline(always)]
+    pub(super) fn before(self) -> u64 {
+        self.word & self.bit.wrapping_sub(1)
+    }
+}
+
+/// Returns whether all bytes are ASCII without control characters.
+#[inline(never)]
+pub(super) fn is_plain(bytes: &[u8]) -> bool {
+    // With the highest bit flipped, control characters and non-ASCII bytes lie below 0xa0: one
+    // minimum decides.
+    widest(|| bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80))) >= 0xa0
+}
+
+/// Returns whether all bytes are ASCII above the quote without a backslash, as in base64: none of
+/// them interrupts a string.
+#[inline(never)]
+pub(super) fn is_dense(bytes: &[u8]) -> bool {
+    // Two minima take half the instructions of comparisons, and reading both halves together takes
+    // fewer still. If the length is odd, the halves share a byte.
+    let half = bytes.len() / 2;
+    let front = before(bytes, bytes.len() - half);
+    let back = after(bytes, half);
+    let start = (u8::MAX, u8::MAX);
+    let (least, turned) = widest(|| {
+        front.iter().zip(back).fold(start, |(least, turned), (one, other)| {
+            (least.min(*one.min(other)), turned.min((one ^ TURN).min(other ^ TURN)))
+        })
+    });
+    least > b'"' && turned >= AFTER_ODD
+}
+
+/// The index of the first control character.
+pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
+    if bytes.iter().fold(u8::MAX, |least, byte| least.min(*byte)) >= 0x20 {
+        return None;
+    }
+    bytes.iter().position(|byte| *byte < 0x20)
+}
+
+/// The number of UTF-8 continuation bytes.
+pub(super) fn count_continuations(bytes: &[u8]) -> u64 {
+    // A block this short cannot overflow a byte, so the sum stays in byte-wide lanes.
+    widest(|| bytes.chunks(192).map(count_in_block).sum())
+}
+
+#[inline(always)]
+fn count_in_block(block: &[u8]) -> u64 {
+    u64::from(block.iter().map(|byte| u8::from(byte.cast_signed() < -0x40)).sum::<u8>())
+}
+
+/// The first byte of U+3000; below it, that of the first four-byte character.
+const FIRST_OF_WIDE: u8 = 0xe3;
+const FIRST_OF_FOUR: u8 = 0xf0;
+
+/// Returns the length of a text in the unit of `TokenEstimate::Auto`: 3 for a character of U+3000
+/// and above (Chinese, Japanese and Korean), 4 for one beyond the basic plane, 1 for any other. A
+/// tokenizer needs nearly one token for each of the former, and one for about four letters of an
+/// alphabet.
+pub(super) fn weigh(bytes: &[u8]) -> u64 {
+    // The weight of a character is added at its first byte and never exceeds its number of bytes.
+    // So the sum of a block stays in byte-wide lanes; it could wrap only on invalid UTF-8, which is
+    // rejected.
+    let weigh_one = |sum: u8, byte: &u8| {
+        let is_first = u8::from(byte.cast_signed() >= -0x40);
+        let is_wide = u8::from(*byte >= FIRST_OF_WIDE);
+        sum.wrapping_add(is_first + 2 * is_wide + u8::from(*byte >= FIRST_OF_FOUR))
+    };
+    let weigh_block = |block: &[u8]| u64::from(block.iter().fold(0, weigh_one));
+    widest(|| bytes.chunks(192).map(weigh_block).sum())
+}
+
+/// The weight of one character, as [`weigh`] counts it.
+pub(super) fn weigh_character(character: u32) -> usize {
+    match character {
+        0x1_0000.. => 4,
+        0x3000.. => 3,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_stop_of_a_word_is_exact() {
+        for byte in 0..=u8::MAX {
+            for place in 0..WORD {
+                let mut bytes = *b"a~\x7f z#]!";
+                bytes[place] = byte;
+                let word = u64::from_le_bytes(bytes);
+                let found = Stop::find(word);
+                assert_eq!(found.is_quote(), byte == b'"');
+                if is_stop(byte) {
+                    assert_eq!(found.index(), place, "byte {byte:#x}");
+                    assert_eq!(found.before() & HIGH, 0);
+                } else {
+                    assert!(found.is_none(), "byte {byte:#x} at {place} is no stop");
+                    assert_eq!(found.before() & HIGH != 0, byte >= 0x80);
+                }
+                for later in place + 1..WORD {
+                    let mut bytes = bytes;
+                    bytes[later] = b'"';
+                    let found = Stop::find(u64::from_le_bytes(bytes));
+                    assert_eq!(found.index(), if is_stop(byte) { place } else { later });
+                    assert_eq!(found.is_quote(), byte == b'"' || !is_stop(byte));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn plain_blocks_hold_no_stop_and_only_ascii() {
+        for byte in 0..=u8::MAX {
+            for place in 0..BLOCK {
+                let mut block = *b"!# ~\x7fA[]z0 9^_@}";
+                block[place] = byte;
+                let is_odd = is_stop(byte) || byte >= 0x80;
+                assert_eq!(is_plain_block(&block), !is_odd, "byte {byte:#x} at {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn dense_bytes_stop_no_string() {
+        for byte in 0..=u8::MAX {
+            let is_dense_byte = byte > b'"' && byte != b'\\' && byte < 0x80;
+            for len in [1, 2, 3, 64, 1023, 1024] {
+                for place in [0, 1, len / 2, len - 1] {
+                    let mut bytes = vec![b'Q'; len];
+                    bytes[place.min(len - 1)] = byte;
+                    assert_eq!(is_dense(&bytes), is_dense_byte, "byte {byte:#x} at {place}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn odd_bytes_are_found_at_every_place() {
+        for len in [0, 1, 255, 256, 257, 700] {
+            let clean = vec![b'a'; len];
+            assert!(is_plain(&clean) && find_control(&clean).is_none());
+            for place in 0..len {
+                let mut bytes = clean.clone();
+                bytes[place] = 0x1f;
+                assert!(!is_plain(&bytes));
+                assert_eq!(find_control(&bytes), Some(place));
+                bytes[place] = 0x80;
+                assert!(!is_plain(&bytes));
+                assert_eq!(find_control(&bytes), None);
+                assert_eq!(count_continuations(&bytes), 1);
+            }
+        }
+        assert_eq!(count_continuations("日本語é".repeat(100).as_bytes()), 700);
+    }
+
+    #[test]
+    fn characters_weigh_the_same_in_bytes_and_alone() {
+        for character in [
+            'a',
+            '\u{7f}',
+            'é',
+            'я',
+            '\u{7ff}',
+            '\u{800}',
+            '—',
+            '\u{2fff}',
+            '\u{3000}',
+            'の',
+            '日',
+            '글',
+            '\u{ffff}',
+            '\u{10000}',
+            '😀',
+            '\u{10ffff}',
+        ] {
+            let text = character.to_string().repeat(1000);
+            let expected = weigh_character(character.into()) as u64 * 1000;
+            assert_eq!(weigh(text.as_bytes()), expected, "{character:?}");
+        }
+    }
+
+    struct Marks([u8; STRETCH], u8);
+
+    impl Marking for Marks {
+        type Output = u64;
+
+        fn run(self, marker: impl Marker) -> u64 {
+            marker.mark(&self.0, self.1)
+        }
+    }
+
+    #[test]
+    fn every_processor_marks_alike() {
+        for place in 0..STRETCH {
+            let mut stretch = [b'.'; STRETCH];
+            stretch[place] = b'x';
+            stretch[STRETCH - 1 - place / 3] = b'x';
+            let expected =
+                (0..STRETCH).fold(0, |all, at| all | u64::from(stretch[at] == b'x') << at);
+            assert_eq!(InBlocks.mark(&stretch, b'x'), expected);
+            assert_eq!(widest_marking(Marks(stretch, b'x')), expected);
+            assert_eq!(widest_marking(Marks([0xff; STRETCH], 0xff)), u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads
+//! the prompt. The last of repeated members counts, as it does for the backends.
+
+use super::bytes::HIGH;
+use super::cursor::{Cursor, Members, Syntax};
+use super::definitions::{Definition, Definitions, read_format, read_text_format};
+use super::ids::{read_conversation, read_id, read_response};
+use super::limits::{Limit, Limits};
+use super::ollama::{self, OllamaFacts, OllamaMember};
+use super::profile::{ModelForm, ResidencyChange};
+use super::prompt::{Prompt, read_prompt};
+use super::prompt_limit::{LimitFacts, PromptLimit};
+use super::stream_options::StreamOptions;
+use super::text::Text;
+use super::twin::twin_of;
+use super::weight::weigh_blobs;
+use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
+use penstock_api::units::{ByteSpan, TokenCount};
+use penstock_api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
+
+/// The members of most bodies, in their most frequent order.
+const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
+    (b"model\":", Member::Model),
+    (b"messages\":", Member::Messages),
+    (b"stream\":", Member::Stream),
+    (b"max_tokens\":", Member::Limit(Limit::MaxTokens)),
+    (b"temperature\":", Member::Other),
+];
+
+/// The last value of the member `model`.
+#[derive(Debug, Clone, Copy, Default)]
+enum Model {
+    #[default]
+    Missing,
+    Null(ByteSpan),
+    Named(Text),
+    WrongType,
+}
+
+/// The values of the body's members. A repeated member replaces the earlier value.
+#[derive(Default)]
+struct Facts {
+    model: Model,
+    /// The offset at which a member can be inserted.
+    insertion: u32,
+    previous_response: ByteSpan,
+    conversation: ByteSpan,
+    /// `prompt_cache_key`.
+    cache_key: ByteSpan,
+    /// The field that a member is a twin of.
+    twin: Option<&'static str>,
+    streaming: bool,
+    streams_by_default: bool,
+    tools: bool,
+    functions: bool,
+    response_format: bool,
+    text_format: bool,
+    limits: Limits,
+    definitions: Definitions,
+    prompts: [Prompt; PROMPT_FIELDS],
+    messages_are_wrong: bool,
+    ollama: OllamaFacts,
+    stream_options: StreamOptions,
+    places: PromptPlaces,
+}
+
+/// Scans `body` as one JSON object.
+pub(super) fn scan(
+    operation: Operation,
+    body: &[u8],
+    options: ScanOptions,
+) -> Result<RequestProfile, ScanError> {
+    let mut cursor = Cursor::new(body, options.estimate);
+    // Some editors and shells write a byte order mark; engines skip it (RFC 8259 §8.1).
+    if body.starts_with(BYTE_ORDER_MARK) {
+        cursor.at = BYTE_ORDER_MARK.len();
+    }
+    let streams_by_default = operation.row().streams_by_default;
+    let mut facts = Facts { streaming: streams_by_default, streams_by_default, ..Facts::default() };
+    let walked = walk(&mut cursor, operation, &mut facts);
+    walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
+    if cursor.all_high & HIGH != 0 {
+        simdutf8::compat::from_utf8(body)
+            .map_err(|error| ScanError::InvalidUtf8 { offset: error.valid_up_to() })?;
+    }
+    facts.into_profile(operation, &cursor, options)
+}
+
+fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Result<(), Syntax> {
+    if cursor.peek() != b'{' {
+        return Err(Syntax::Body);
+    }
+    let fields = operation.row().prompt;
+    let of = |name: &[u8]| Member::of(operation, fields, name);
+    let messages = Member::prompt(fields, b"messages").unwrap_or(Member::Other);
+    facts.insertion = to_offset(cursor.at + 1);
+    cursor.members(Members::with_likely(&LIKELY_MEMBERS, of), |cursor, member, kind| {
+        let member = if matches!(member, Member::Messages) { messages } else { member };
+        member.take(cursor, kind, facts)
+    })?;
+    cursor.end()
+}
+
+/// A member of the body.
+#[derive(Debug, Clone, Copy)]
+enum Member {
+    Model,
+    Stream,
+    Tools,
+    Functions,
+    ResponseFormat,
+    TextFormat,
+    /// A member that counts only by its length.
+    Counted(Definition),
+    Limit(Limit),
+    Salt,
+    PreviousResponse,
+    Conversation,
+    CacheKey,
+    StreamOptions,
+    /// A member that only Ollama's own API has.
+    Ollama(OllamaMember),
+    Prompt(usize, PromptField),
+    /// `messages`: the prompt of operations that have this field, ignored in others.
+    Messages,
+    /// A name that an engine may read as this field.
+    Twin(&'static str),
+    Other,
+}
+
+impl Member {
+    #[inline(always)]
+    fn of(operation: Operation, fields: &[PromptField], name: &[u8]) -> Self {
+        if let Some(prompt) = Self::prompt(fields, name) {
+            return prompt;
+        }
+        match name {
+            b"model" => Self::Model,
+            b"stream" => Self::Stream,
+            b"tools" => Self::Tools,
+            b"functions" => Self::Functions,
+            b"response_format" => Self::ResponseFormat,
+            b"text" if operation == Operation::Responses => Self::TextFormat,
+            b"output_format" | b"output_config" if operation == Operation::Messages => {
+                Self::Counted(Definition::Format)
+            }
+            b"documents" if operation == Operation::Chat => Self::Counted(Definition::Documents),
+            b"cache_salt" => Self::Salt,
+            b"previous_response_id" => Self::PreviousResponse,
+            b"conversation" => Self::Conversation,
+            b"prompt_cache_key" => Self::CacheKey,
+            b"stream_options" => Self::StreamOptions,
+            _ => Self::further(operation, name),
+        }
+    }
+
+    #[inline(always)]
+    fn further(operation: Operation, name: &[u8]) -> Self {
+        if let Some(limit) = Limit::of(name) {
+            return Self::Limit(limit);
+        }
+        let is_ollama = operation.row().dialect == Dialect::Ollama;
+        match OllamaMember::of(name).filter(|_| is_ollama) {
+            Some(member) => Self::Ollama(member),
+            None => twin_of(name).map_or(Self::Other, Self::Twin),
+        }
+    }
+
+    #[inline(always)]
+    fn prompt(fields: &[PromptField], name: &[u8]) -> Option<Self> {
+        for (index, field) in fields.iter().enumerate() {
+            if field.name.as_bytes() == name {
+                return Some(Self::Prompt(index, *field));
+            }
+        }
+        None
+    }
+
+    /// Consumes the value and records its span if it is a part of the prompt.
+    #[inline(always)]
+    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+        let start = to_offset(cursor.at);
+        self.read(cursor, kind, facts)?;
+        let place = match self {
+            Self::Prompt(_, PromptField { place: Place::Main, .. }) => &mut facts.places.main,
+            Self::Prompt(_, PromptField { place: Place::System, .. }) => &mut facts.places.system,
+            Self::Tools => &mut facts.places.tools,
+            Self::Functions => &mut facts.places.functions,
+            Self::Salt => &mut facts.places.salt,
+            _ => return Ok(()),
+        };
+        *place = ByteSpan { start, end: to_offset(cursor.at) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+        match self {
+            Self::Model => facts.read_model(cursor, kind),
+            Self::Stream => {
+                let is_default = kind == b'n' && facts.streams_by_default;
+                facts.streaming = kind == b't' || is_default;
+                cursor.skip(kind)
+            }
+            Self::Tools => {
+                facts.tools = kind != b'n';
+                facts.definitions.read(Definition::Tools, cursor, kind)
+            }
+            Self::Functions => {
+                facts.functions = kind != b'n';
+                facts.definitions.read(Definition::Functions, cursor, kind)
+            }
+            Self::ResponseFormat => facts.read_response_format(cursor, kind),
+            Self::TextFormat => facts.read_text_format(cursor, kind),
+            Self::Counted(definition) => facts.definitions.read(definition, cursor, kind),
+            Self::Limit(limit) => facts.limits.read(limit, cursor, kind),
+            Self::Prompt(index, PromptField { layout, .. }) => {
+                match layout {
+                    Layout::Messages => facts.messages_are_wrong = kind != b'[',
+                    Layout::MessagesWithImages => {
+                        facts.messages_are_wrong = !matches!(kind, b'[' | b'n');
+                    }
+                    Layout::Items | Layout::Content | Layout::Plain => {}
+                }
+                match facts.prompts.get_mut(index) {
+                    Some(slot) => read_prompt(cursor, kind, layout, slot),
+                    None => cursor.skip(kind),
+                }
+            }
+            Self::PreviousResponse => {
+                read_response(cursor, kind, &mut facts.previous_response, &mut facts.twin)
+            }
+            Self::Conversation => {
+                read_conversation(cursor, kind, &mut facts.conversation, &mut facts.twin)
+            }
+            Self::Twin(field) => {
+                facts.twin = Some(field);
+                cursor.skip(kind)
+            }
+            Self::CacheKey => {
+                facts.cache_key = read_id(cursor, kind)?;
+                Ok(())
+            }
+            Self::StreamOptions => {
+                facts.stream_options = StreamOptions::read(cursor, kind, &mut facts.twin)?;
+                Ok(())
+            }
+            Self::Ollama(member) => facts.ollama.read(member, cursor, kind),
+            Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
+        }
+    }
+}
+
+impl Facts {
+    #[inline(always)]
+    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        if kind == b'"' {
+            self.model = Model::Named(cursor.string()?);
+            return Ok(());
+        }
+        let start = to_offset(cursor.at);
+        cursor.skip(kind)?;
+        let span = ByteSpan { start, end: to_offset(cursor.at) };
+        // Go ignores null: it keeps the value before.
+        if kind == b'n' && matches!(self.model, Model::Named(_)) {
+            self.twin = Some("model");
+        }
+        self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+        Ok(())
+    }
+
+    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_format(cursor, kind)?;
+        self.response_format = format.is_json;
+        self.definitions.set(Definition::Format, format.schema);
+        Ok(())
+    }
+
+    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        let format = read_text_format(cursor, kind)?;
+        self.text_format = format.is_json;
+        self.definitions.set(Definition::TextFormat, format.schema);
+        Ok(())
+    }
+
+    fn into_profile(
+        self,
+        operation: Operation,
+        cursor: &Cursor<'_>,
+        options: ScanOptions,
+    ) -> Result<RequestProfile, ScanError> {
+        if let Some(field) = self.twin.or(self.ollama.twin) {
+            return Err(ScanError::Twin { field });
+        }
+        let (model, model_form) = self.model(cursor)?;
+        if self.messages_are_wrong {
+            return Err(ScanError::WrongType { field: "messages", expected: "an array" });
+        }
+        let mut prompt = Prompt::default();
+        for found in self.prompts {
+            prompt.add(found);
+        }
+        let definitions = self.definitions.sum() + self.ollama.schema;
+        let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
+        let mut needs = Capabilities::NONE;
+        for (needed, capability) in [
+            (prompt.has_image || self.ollama.images > 0, Capabilities::VISION),
+            (self.has_tools(cursor.bytes) || self.functions, Capabilities::TOOLS),
+            (
+                self.response_format || self.text_format || self.ollama.wants_json,
+                Capabilities::JSON_MODE,
+            ),
+        ] {
+            if needed {
+                needs = needs.union(capability);
+            }
+        }
+        let continues = [self.previous_response, self.conversation];
+        let limit_facts = LimitFacts {
+            operation,
+            body: cursor.bytes,
+            prompt,
+            tools: self.places.tools.of(cursor.bytes),
+            continues: needs.contains(Capabilities::VISION)
+                || continues.iter().any(|span| !span.range().is_empty()),
+        };
+        Ok(RequestProfile {
+            arrived_at: options.arrived_at,
+            operation,
+            dialect: operation.row().dialect,
+            model,
+            model_form,
+            streaming: self.streaming,
+            estimated_tokens: super::to_tokens(prompt.text),
+            prompt_tokens: super::to_tokens(prompt.text + besides),
+            max_tokens: self.max_tokens(operation).map(TokenCount),
+            prompt_limit: PromptLimit::of(&limit_facts),
+            output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),
+            context_length: self.ollama.num_ctx.map(TokenCount),
+            residency_change: self.residency_change(cursor.bytes),
+            usage_edit: self.stream_options.usage_edit(self.insertion),
+            needs,
+            prompt: self.places,
+            previous_response: self.previous_response,
+            conversation: self.conversation,
+            session: match self.cache_key.range().is_empty() {
+                true => self.conversation,
+                false => self.cache_key,
+            },
+        })
+    }
+
+    /// Returns whether tools are offered. Ollama's clients send an empty list with every chat; in
+    /// the other APIs a client that sends one relies on tools.
+    fn has_tools(&self, body: &[u8]) -> bool {
+        self.tools && !(self.streams_by_default && ollama::is_empty(self.places.tools.of(body)))
+    }
+
+    fn max_tokens(&self, operation: Operation) -> Option<u32> {
+        if operation.row().dialect == Dialect::Ollama {
+            return self.ollama.num_predict;
+        }
+        self.limits.first()
+    }
+
+    /// Returns the purpose of a request of Ollama's API without a prompt; `None` if it has one.
+    fn residency_change(&self, body: &[u8]) -> Option<ResidencyChange> {
+        let is_change = self.streams_by_default && ollama::is_empty(self.places.main.of(body));
+        is_change.then_some(match self.ollama.unloads {
+            true => ResidencyChange::Unload,
+            false => ResidencyChange::Load,
+        })
+    }
+
+    fn model(&self, cursor: &Cursor<'_>) -> Result<(ByteSpan, ModelForm), ScanError> {
+        match self.model {
+            Model::Named(name) if super::is_blank(cursor.raw(name), name.is_escaped()) => {
+                Err(ScanError::EmptyModel)
+            }
+            Model::Named(name) => {
+                let span = ByteSpan { start: to_offset(name.start), end: to_offset(name.end) };
+                let form = if name.is_escaped() { ModelForm::Escaped } else { ModelForm::Plain };
+                Ok((span, form))
+            }
+            Model::WrongType => Err(ScanError::WrongType { field: "model", expected: "a string" }),
+            Model::Null(span) => Ok((span, ModelForm::Null)),
+            Model::Missing => {
+                let span = ByteSpan { start: self.insertion, end: self.insertion };
+                Ok((span, ModelForm::Missing))
+            }
+        }
+    }
+}

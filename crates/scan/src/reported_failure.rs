@@ -1,0 +1,288 @@
+//! Detects failures that a response reports despite a success status: in its first event, or as a
+//! whole.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use memchr::{memchr, memchr2};
+
+use super::TokenEstimate;
+use super::cursor::{Cursor, Members, Syntax};
+use super::ollama::is_filled;
+use super::sse::EventScanner;
+use penstock_api::slices::split_at;
+use penstock_api::{Operation, StreamFraming};
+
+/// The beginning of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FirstEvent {
+    /// The first event is missing or incomplete.
+    Incomplete,
+    /// The stream ends without an event.
+    Missing,
+    /// The first event is an error, whose object is at this range.
+    Failed(Range<usize>),
+    /// The first event is another one, or a comment.
+    Good,
+}
+
+impl FirstEvent {
+    /// Reads the beginning of a stream. If `is_whole` is true, the stream has ended.
+    pub fn read(
+        operation: Operation,
+        framing: StreamFraming,
+        payload: &[u8],
+        is_whole: bool,
+    ) -> Self {
+        let mut at = 0;
+        let mut rest = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
+        at += payload.len() - rest.len();
+        loop {
+            let end = memchr2(b'\n', b'\r', rest);
+            let (line, behind) = split_at(rest, end.unwrap_or(rest.len()));
+            if let Some(data) = data_of(line, framing) {
+                return match end {
+                    None if !is_whole => Self::Incomplete,
+                    _ => Self::of(operation, framing, (payload, at + line.len()), data.len()),
+                };
+            }
+            if framing == StreamFraming::Events && line.starts_with(b":") {
+                return Self::Good;
+            }
+            if behind.is_empty() {
+                return if is_whole { Self::Missing } else { Self::Incomplete };
+            }
+            at += line.len() + 1;
+            rest = behind.get(1..).unwrap_or_default();
+        }
+    }
+
+    /// Reads a stream whose first event has `length` bytes of data that end at the given offset.
+    fn of(
+        operation: Operation,
+        framing: StreamFraming,
+        (payload, end): (&[u8], usize),
+        length: usize,
+    ) -> Self {
+        let mut scanner = EventScanner::new(operation, framing);
+        scanner.feed(payload.get(..end).unwrap_or(payload));
+        let read = scanner.feed(b"\n");
+        match (read.error, read.done && read.tokens == 0) {
+            (true, _) => Self::Failed(end.saturating_sub(length)..end),
+            // Only `[DONE]`. The first line of Ollama's streams may also be the last one.
+            (false, true) if length <= DONE.len() + 1 => Self::Missing,
+            (false, _) => Self::Good,
+        }
+    }
+}
+
+const DONE: &[u8] = b"[DONE]";
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+
+/// Returns the data of a line, if it has any.
+fn data_of(line: &[u8], framing: StreamFraming) -> Option<&[u8]> {
+    let data = match framing {
+        StreamFraming::Events => line.strip_prefix(b"data:")?,
+        StreamFraming::Lines => line,
+    };
+    Some(data.trim_ascii_start()).filter(|data| !data.is_empty())
+}
+
+#[derive(Clone, Copy)]
+enum BodyMember {
+    Error,
+    Kind,
+    Content,
+    Other,
+}
+
+impl BodyMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"error" => Self::Error,
+            b"type" | b"object" => Self::Kind,
+            b"choices" | b"content" | b"output" | b"message" | b"response" | b"data"
+            | b"results" | b"embedding" | b"embeddings" => Self::Content,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Returns whether a whole response is an error: an `error` without any content, or an object of
+/// that type.
+pub fn reports_failure(body: &[u8]) -> bool {
+    // Nearly every response lacks the word, and the search for it costs next to nothing.
+    if ERROR.find(body).is_none() {
+        return false;
+    }
+    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    if cursor.peek() != b'{' {
+        return false;
+    }
+    let (mut has_error, mut is_error, mut has_content) = (false, false, false);
+    let read: Result<(), Syntax> =
+        cursor.members(Members::named(BodyMember::of), |cursor, member, kind| {
+            match member {
+                BodyMember::Error => {
+                    has_error |= is_filled(cursor, kind)? || kind == b't';
+                    return Ok(());
+                }
+                BodyMember::Kind if kind == b'"' => {
+                    let name = cursor.string()?;
+                    is_error |= cursor.raw(name) == b"error";
+                    return Ok(());
+                }
+                BodyMember::Content => {
+                    // Older errors of vLLM have their text in `message`.
+                    has_content |= is_filled(cursor, kind)? && kind != b'"';
+                    return Ok(());
+                }
+                BodyMember::Kind | BodyMember::Other => {}
+            }
+            cursor.skip(kind)
+        });
+    read.is_ok() && (is_error || (has_error && !has_content))
+}
+
+/// Returns whether the beginning of a whole response may belong to an error: its first member is
+/// not one that only responses with content begin with.
+pub fn may_report_failure(start: &[u8]) -> bool {
+    let rest = start.trim_ascii_start();
+    let Some(rest) = rest.strip_prefix(b"{") else { return false };
+    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else {
+        return rest.trim_ascii_start().is_empty();
+    };
+    match memchr(b'"', rest) {
+        None => true,
+        Some(end) => {
+            let (name, _) = split_at(rest, end);
+            matches!(
+                name,
+                b"error" | b"type" | b"object" | b"message" | b"detail" | b"code" | b"status"
+            )
+        }
+    }
+}
+
+/// Returns whether a member of the body's object is `false`.
+pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
+    let mut is_off = false;
+    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    if cursor.peek() != b'{' {
+        return false;
+    }
+    let read: Result<(), Syntax> =
+        cursor.members(Members::named(|name: &[u8]| name == member), |cursor, found, kind| {
+            if found {
+                is_off = kind == b'f';
+            }
+            cursor.skip(kind)
+        });
+    read.is_ok() && is_off
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(operation: Operation, payload: &str, is_whole: bool) -> FirstEvent {
+        let framing = operation.row().dialect.row().framing;
+        FirstEvent::read(operation, framing, payload.as_bytes(), is_whole)
+    }
+
+    #[test]
+    fn first_event_of_a_stream_says_whether_it_failed() {
+        let error = r#"{"error":{"message":"x"}}"#;
+        for (operation, payload, expected) in [
+            (Operation::Chat, "", FirstEvent::Incomplete),
+            (Operation::Chat, "data: {\"err", FirstEvent::Incomplete),
+            (Operation::Chat, "event: error\n", FirstEvent::Incomplete),
+            (Operation::Chat, ": ping\n", FirstEvent::Good),
+            (Operation::Chat, "data: {\"choices\":[]}\n\n", FirstEvent::Good),
+            (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", FirstEvent::Good),
+            (Operation::Chat, "data: [DONE]\n\n", FirstEvent::Missing),
+            (Operation::OllamaChat, "{\"done\":true}\n", FirstEvent::Good),
+            (Operation::OllamaChat, "{\"error\":\"x\"}\n", FirstEvent::Failed(0..13)),
+        ] {
+            assert_eq!(first(operation, payload, false), expected, "{payload}");
+        }
+        for (operation, payload) in [
+            (Operation::Chat, format!("data: {error}\n\ndata: [DONE]\n\n")),
+            (Operation::Chat, format!("\n\ndata:{error}\r\n")),
+            (Operation::Messages, "event: error\ndata: {\"type\":\"error\"}\n\n".to_owned()),
+            (Operation::Responses, "data: {\"type\":\"response.failed\"}\n\n".to_owned()),
+            (Operation::Chat, "data: {\"object\":\"error\",\"message\":\"x\"}\n\n".to_owned()),
+        ] {
+            let FirstEvent::Failed(place) = first(operation, &payload, false) else {
+                panic!("{payload} is an error")
+            };
+            assert!(payload[place].trim_ascii_end().ends_with('}'), "{payload}");
+        }
+    }
+
+    #[test]
+    fn stream_that_ends_has_no_incomplete_event() {
+        assert_eq!(first(Operation::Chat, "", true), FirstEvent::Missing);
+        assert_eq!(first(Operation::Chat, "\n\n", true), FirstEvent::Missing);
+        assert_eq!(first(Operation::Chat, "data: {}", true), FirstEvent::Good);
+        assert_eq!(
+            first(Operation::OllamaChat, "{\"error\":\"x\"}", true),
+            FirstEvent::Failed(0..13)
+        );
+    }
+
+    #[test]
+    fn whole_responses_without_content_report_failures() {
+        for (body, expected) in [
+            (r#"{"error":{"message":"overloaded"}}"#, true),
+            (r#"{"error":"model runner has stopped"}"#, true),
+            (r#"{"type":"error","error":{"type":"overloaded_error"}}"#, true),
+            (r#"{"object":"error","message":"x","code":400}"#, true),
+            (
+                r#"{"id":"resp_1","error":{"code":"server_error"},"status":"failed","output":[]}"#,
+                true,
+            ),
+            (r#"{"id":"resp_1","error":null,"status":"completed","output":[{}]}"#, false),
+            (r#"{"choices":[{"message":{"content":"\"error\" is a word"}}]}"#, false),
+            (r#"{"choices":[{"error":{"message":"x"}}],"error":{"message":"x"}}"#, false),
+            (r#"{"error":""}"#, false),
+            (r#"{"error":{}"#, false),
+            (r#"["error"]"#, false),
+            ("\"error\"", false),
+        ] {
+            assert_eq!(reports_failure(body.as_bytes()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn beginning_of_a_response_with_content_is_no_error() {
+        for (start, expected) in [
+            ("{", true),
+            ("{ \n", true),
+            ("{\"er", true),
+            ("{\"error\":{", true),
+            (" {\"type\":\"err", true),
+            ("{\"id\":\"c", false),
+            ("{\"choices\":[", false),
+            ("[{\"error\":1", false),
+            ("error", false),
+        ] {
+            assert_eq!(may_report_failure(start.as_bytes()), expected, "{start}");
+        }
+    }
+
+    #[test]
+    fn member_is_switched_off_at_the_top_only() {
+        for (body, expected) in [
+            (r#"{"store":false}"#, true),
+            (r#"{"store":true}"#, false),
+            (r#"{"store":false,"store":true}"#, false),
+            (r#"{"input":{"store":false}}"#, false),
+            ("{}", false),
+            ("[]", false),
+        ] {
+            assert_eq!(is_switched_off(body.as_bytes(), b"store"), expected, "{body}");
+        }
+    }
+}

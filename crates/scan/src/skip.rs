@@ -1,0 +1,111 @@
+//! Skips values, and weighs them on the way.
+
+use super::cursor::{Cursor, Syntax};
+use super::text::Text;
+use super::weight::Weight;
+use penstock_api::slices::between;
+
+impl Cursor<'_> {
+    /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null
+    /// weighs nothing.
+    pub(super) fn weighed(&mut self, kind: u8) -> Result<Weight, Syntax> {
+        match kind {
+            b'"' => {
+                let string = self.string()?;
+                let mut weight = Weight::default();
+                weight.add_string(self.raw(string), self.measure(string), 0);
+                Ok(weight)
+            }
+            b'{' | b'[' => {
+                self.skip(kind)?;
+                Ok(self.weight)
+            }
+            _ => {
+                let start = self.at;
+                self.skip(kind)?;
+                let mut weight = Weight::default();
+                if kind != b'n' {
+                    weight.add_scalar(self.at - start);
+                }
+                Ok(weight)
+            }
+        }
+    }
+
+    /// Consumes an array or object, and stores its weight in the cursor.
+    #[inline(never)]
+    pub(super) fn skip_nested(&mut self) -> Result<(), Syntax> {
+        let (floor, start) = (self.depth, self.at);
+        let mut weight = Weight::default();
+        // One bit per open bracket, set for objects. The depth limit equals the number of bits.
+        let mut kinds: u128 = 0;
+        loop {
+            match self.peek() {
+                b'"' => {
+                    let text = self.string()?;
+                    weight.add_string(self.raw(text), text.ascii_length(), text.high);
+                }
+                b'{' => {
+                    self.open()?;
+                    kinds = kinds << 1 | 1;
+                    if self.peek() != b'}' {
+                        let name = self.name()?;
+                        weight.add_string(self.raw(name), name.ascii_length(), name.high);
+                        continue;
+                    }
+                }
+                b'[' => {
+                    self.open()?;
+                    kinds <<= 1;
+                    if self.peek() != b']' {
+                        continue;
+                    }
+                }
+                _ => {
+                    let start = self.at;
+                    self.scalar()?;
+                    weight.add_scalar(self.at - start);
+                }
+            }
+            loop {
+                if self.depth == floor {
+                    self.weight =
+                        weight.corrected(between(self.bytes, start, self.at), self.estimate);
+                    return Ok(());
+                }
+                match (self.peek(), kinds & 1 == 1) {
+                    (b',', true) => {
+                        self.at += 1;
+                        let name = self.name()?;
+                        weight.add_string(self.raw(name), name.ascii_length(), name.high);
+                        break;
+                    }
+                    (b',', false) => {
+                        self.at += 1;
+                        break;
+                    }
+                    (b'}', true) | (b']', false) => {
+                        self.close();
+                        kinds >>= 1;
+                    }
+                    (_, true) => return Err(Syntax::ObjectEnd),
+                    (_, false) => return Err(Syntax::ArrayEnd),
+                }
+            }
+        }
+    }
+
+    /// Consumes a member's name and the colon after it.
+    #[inline(always)]
+    fn name(&mut self) -> Result<Text, Syntax> {
+        if self.peek() != b'"' {
+            return Err(Syntax::Name);
+        }
+        let name = self.string()?;
+        if self.peek() != b':' {
+            return Err(Syntax::Colon);
+        }
+        self.at += 1;
+        Ok(name)
+    }
+}

@@ -1,0 +1,388 @@
+//! Observes a stream of server-sent events or JSON lines: the events that carry tokens, the
+//! completion or failure of the stream, and the usage it reports. The scanner reads lines in place
+//! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
+
+use std::sync::LazyLock;
+
+use memchr::memchr2;
+use memchr::memmem::Finder;
+
+use super::cursor::{Cursor, Members, Syntax};
+use super::json_line::JsonLine;
+use super::{TokenEstimate, Usage, find_counts, find_usage};
+use penstock_api::slices::split_at;
+use penstock_api::{EventForm, Operation, StreamFraming};
+
+static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
+static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
+static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
+/// The members in which chats, completions and messages report why their generation ended.
+static REASONS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
+static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
+
+/// The longest line that is read whole. Only the end of a longer line is read, to find the usage.
+const LONGEST_LINE: usize = 16 << 10;
+/// The bytes of a longer JSON line that are read for tokens.
+const LINE_START: usize = 4 << 10;
+/// The bytes kept of a longer line.
+const LINE_TAIL: usize = 4 << 10;
+
+/// The result of feeding a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Events of this chunk that carry a token.
+    pub tokens: u32,
+    /// True if the stream has reported completion so far.
+    pub done: bool,
+    /// True if the stream has reported an error so far.
+    pub error: bool,
+}
+
+/// Splits a stream of server-sent events into lines and counts their tokens. A chunk may end
+/// anywhere, even inside a character: the totals do not depend on the chunks.
+#[derive(Debug)]
+pub struct EventScanner {
+    form: EventForm,
+    framing: StreamFraming,
+    /// The start of a line whose end has not arrived yet.
+    partial: Vec<u8>,
+    partial_is_long: bool,
+    after_carriage_return: bool,
+    at_boundary: bool,
+    /// True if the name of the current event ends the stream.
+    event_ends: bool,
+    tokens: u32,
+    done: bool,
+    /// True if an event has reported why the generation ended.
+    has_reason: bool,
+    error: bool,
+    usage: Option<Usage>,
+}
+
+impl EventScanner {
+    /// A scanner for the response stream of `operation`.
+    pub fn new(operation: Operation, framing: StreamFraming) -> Self {
+        Self {
+            form: operation.row().events,
+            framing,
+            partial: Vec::new(),
+            partial_is_long: false,
+            after_carriage_return: false,
+            at_boundary: true,
+            event_ends: false,
+            tokens: 0,
+            done: false,
+            has_reason: false,
+            error: false,
+            usage: None,
+        }
+    }
+
+    /// Returns whether the stream has ended as its dialect requires. Not every engine sends
+    /// `[DONE]`, and the streams of some operations have no last event.
+    pub fn has_finished(&self) -> bool {
+        self.done || self.has_reason || self.form == EventForm::Any
+    }
+
+    /// Scans the next bytes of the stream.
+    pub fn feed(&mut self, chunk: &[u8]) -> Progress {
+        self.tokens = 0;
+        let mut rest = chunk;
+        if self.after_carriage_return && !chunk.is_empty() {
+            self.after_carriage_return = false;
+            rest = chunk.strip_prefix(b"\n").unwrap_or(chunk);
+        }
+        while let Some(end) = memchr2(b'\n', b'\r', rest) {
+            let (line, behind) = split_at(rest, end);
+            self.finish_line(line);
+            rest = match behind {
+                [b'\r', b'\n', more @ ..] => more,
+                [b'\r'] => {
+                    self.after_carriage_return = true;
+                    &[]
+                }
+                [_, more @ ..] => more,
+                [] => &[],
+            };
+        }
+        self.keep(rest);
+        Progress { tokens: self.tokens, done: self.done, error: self.error }
+    }
+
+    /// Returns the token counts that the stream has reported so far.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Returns the framing of the stream.
+    pub fn framing(&self) -> StreamFraming {
+        self.framing
+    }
+
+    /// Returns whether no event is incomplete, so that penstock may insert another event here.
+    pub fn at_boundary(&self) -> bool {
+        self.at_boundary
+    }
+
+    fn keep(&mut self, piece: &[u8]) {
+        if piece.is_empty() {
+            return;
+        }
+        self.at_boundary = false;
+        if self.partial.len() + piece.len() <= LONGEST_LINE {
+            self.partial.extend_from_slice(piece);
+            return;
+        }
+        if !self.partial_is_long {
+            self.partial_is_long = true;
+            // The line is not read, so it may have reported why the generation ended.
+            self.has_reason = true;
+            self.begin_long_line(piece);
+        }
+        // A piece longer than `LINE_TAIL` replaces everything before it.
+        let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
+        let surplus = (self.partial.len() + tail.len()).saturating_sub(LINE_TAIL);
+        self.partial.drain(..surplus.min(self.partial.len()));
+        self.partial.extend_from_slice(tail);
+    }
+
+    fn finish_line(&mut self, line: &[u8]) {
+        if self.partial.is_empty() && line.len() <= LONGEST_LINE {
+            self.read_line(line);
+            return;
+        }
+        self.keep(line);
+        let mut whole = std::mem::take(&mut self.partial);
+        if self.partial_is_long {
+            let tail = whole.get(whole.len().saturating_sub(LINE_TAIL)..).unwrap_or(&whole);
+            match self.framing {
+                StreamFraming::Events => {
+                    self.add_usage(find_usage(tail).or_else(|| find_counts(tail)));
+                }
+                StreamFraming::Lines => {
+                    let counts = find_counts(tail);
+                    self.done |= counts.is_some();
+                    self.add_usage(counts);
+                }
+            }
+        } else {
+            self.read_line(&whole);
+        }
+        whole.clear();
+        self.partial = whole;
+        self.partial_is_long = false;
+    }
+
+    /// Counts a line that is too long to read: it is a token unless its event ends the stream.
+    fn begin_long_line(&mut self, piece: &[u8]) {
+        let has_token = match self.framing {
+            StreamFraming::Events => {
+                let start = self.partial.iter().chain(piece).copied().take(DATA.len());
+                start.eq(DATA.iter().copied()) && !self.event_ends
+            }
+            // The last line of Ollama's API may carry the tokens of the whole context.
+            StreamFraming::Lines => {
+                let line = self.partial.iter().chain(piece).copied();
+                let start: Vec<u8> = line.take(LINE_START).collect();
+                self.form == EventForm::Any || JsonLine::read(&start).has_token
+            }
+        };
+        self.tokens += u32::from(has_token);
+    }
+
+    fn read_line(&mut self, line: &[u8]) {
+        if self.framing == StreamFraming::Lines {
+            self.at_boundary = true;
+            return self.read_json_line(line);
+        }
+        self.at_boundary = line.is_empty();
+        if let Some(data) = line.strip_prefix(DATA) {
+            self.read_data(data.strip_prefix(b" ").unwrap_or(data));
+        } else if let Some(name) = line.strip_prefix(b"event:") {
+            self.read_type(name.trim_ascii());
+        } else if line.is_empty() {
+            self.event_ends = false;
+        }
+    }
+
+    fn read_data(&mut self, data: &[u8]) {
+        if data.trim_ascii() == b"[DONE]" {
+            self.done = true;
+            return;
+        }
+        let has_token = match self.form {
+            EventForm::ChatDelta | EventForm::BlockDelta => has_token_in_delta(data),
+            EventForm::CompletionText => has_string_at(&TEXT, data),
+            EventForm::Content => has_string_at(&CONTENT, data),
+            EventForm::TypedDelta => {
+                has_string_at(&DELTA, data) && DELTA_EVENT.find(data).is_some()
+            }
+            EventForm::JsonLine | EventForm::Any => true,
+        };
+        self.tokens += u32::from(has_token);
+        let reason = match self.form {
+            EventForm::ChatDelta | EventForm::CompletionText => REASONS.first(),
+            EventForm::BlockDelta => REASONS.last(),
+            EventForm::Content | EventForm::TypedDelta | EventForm::JsonLine | EventForm::Any => {
+                None
+            }
+        };
+        self.has_reason |= reason.is_some_and(|reason| has_string_at(reason, data));
+        if !has_token
+            || matches!(self.form, EventForm::Any | EventForm::JsonLine | EventForm::Content)
+        {
+            // Few events have no token, so the cost of parsing them whole is small.
+            _ = self.read_rest(data);
+        }
+        let usage = find_usage(data);
+        // The counts in llama.cpp's own format take five more searches. Only the last event has
+        // them, and no token.
+        self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
+    }
+
+    fn read_json_line(&mut self, line: &[u8]) {
+        if line.trim_ascii().is_empty() {
+            return;
+        }
+        let read = JsonLine::read(line);
+        let counts_all = self.form == EventForm::Any && !read.is_error;
+        self.tokens += u32::from(read.has_token || counts_all);
+        self.done |= read.is_done;
+        self.error |= read.is_error;
+        self.add_usage(read.usage);
+    }
+
+    fn add_usage(&mut self, found: Option<Usage>) {
+        if let Some(usage) = found {
+            self.usage = Some(self.usage.map_or(usage, |earlier| usage.or(earlier)));
+        }
+    }
+
+    /// Finds errors and the end of the stream among the members of an event.
+    fn read_rest(&mut self, data: &[u8]) -> Result<(), Syntax> {
+        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        if cursor.peek() != b'{' {
+            return Ok(());
+        }
+        cursor.members(Members::named(EventMember::of), |cursor, member, kind| match member {
+            EventMember::Error => {
+                self.error |= kind != b'n';
+                cursor.skip(kind)
+            }
+            EventMember::Kind if kind == b'"' => {
+                let name = cursor.string()?;
+                self.read_type(cursor.raw(name));
+                Ok(())
+            }
+            EventMember::Stop if self.form == EventForm::Content => {
+                self.done |= kind == b't';
+                cursor.skip(kind)
+            }
+            EventMember::Kind | EventMember::Stop | EventMember::Other => cursor.skip(kind),
+        })
+    }
+
+    fn read_type(&mut self, name: &[u8]) {
+        match name {
+            b"response.completed" | b"response.incomplete" | b"message_stop" => {
+                self.event_ends = true
+            }
+            b"response.failed" => {
+                self.event_ends = true;
+                self.error = true;
+            }
+            b"error" => self.error = true,
+            _ => {}
+        }
+        self.done |= self.event_ends;
+    }
+}
+
+const DATA: &[u8] = b"data:";
+
+/// A member of an event that reports how the stream ends.
+#[derive(Clone, Copy)]
+enum EventMember {
+    Error,
+    Kind,
+    /// The last event of llama.cpp's own streams has `"stop": true`.
+    Stop,
+    Other,
+}
+
+impl EventMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"error" => Self::Error,
+            b"type" | b"object" => Self::Kind,
+            b"stop" => Self::Stop,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
+fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = Cursor<'a>> {
+    key.find_iter(data).filter_map(|at| {
+        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        cursor.at = at + key.needle().len();
+        if cursor.peek() != b':' {
+            return None;
+        }
+        cursor.at += 1;
+        Some(cursor)
+    })
+}
+
+fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
+    members_called(key, data).any(|mut cursor| {
+        // The string is not empty if no quote follows the opening one.
+        cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"')
+    })
+}
+
+fn has_token_in_delta(data: &[u8]) -> bool {
+    members_called(&DELTA, data).any(|mut cursor| {
+        let mut has_token = false;
+        if cursor.peek() == b'{' {
+            // If the walk fails, the delta is malformed: the members before the error count.
+            let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
+            _ = cursor.members(members, |cursor, carries_tokens, kind| {
+                has_token |= is_filled(cursor, kind)? && carries_tokens;
+                Ok(())
+            });
+        }
+        has_token
+    })
+}
+
+/// The frequent members of a delta; the value is true if they carry tokens.
+const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
+    [(b"content\":", true), (b"type\":", false), (b"text\":", true), (b"role\":", false)];
+
+fn carries_tokens(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"content"
+            | b"reasoning_content"
+            | b"reasoning"
+            | b"refusal"
+            | b"tool_calls"
+            | b"function_call"
+            | b"audio"
+            | b"text"
+            | b"partial_json"
+            | b"thinking"
+    )
+}
+
+/// Consumes a value. Returns whether it is a non-empty string, array or object.
+fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
+    let start = cursor.at;
+    cursor.skip(kind)?;
+    Ok(matches!(kind, b'"' | b'[' | b'{') && cursor.at - start > 2)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in
+//! `oracle`, rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`,
+//! prompt parts other than text in `prompt_tokens`, requests of agents in `agents`, counted
+//! allocations in `allocations`, and the token estimate compared with real counts in `estimate`.
+
+mod agents;
+mod allocations;
+mod counted_texts;
+mod escapes;
+mod estimate;
+mod form;
+mod malformed;
+mod ollama;
+mod oracle;
+mod prompt_tokens;
+mod rules;
+mod twins;
+
+use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
+use penstock_api::Operation;
+
+fn scan_as(operation: Operation, body: &str) -> Result<RequestProfile, ScanError> {
+    scan(operation, None, body.as_bytes(), ScanOptions::default())
+}
+
+fn scan_chat(body: &str) -> Result<RequestProfile, ScanError> {
+    scan_as(Operation::Chat, body)
+}
+
+/// Returns the length of a decoded text in the unit of an estimate, computed naively.
+fn length(text: &str, estimate: TokenEstimate) -> usize {
+    let weigh = |character: char| match character {
+        '\u{10000}'.. => 4,
+        '\u{3000}'.. => 3,
+        _ => 1,
+    };
+    match estimate {
+        TokenEstimate::Auto => text.chars().map(weigh).sum(),
+        TokenEstimate::Chars => text.chars().count(),
+        TokenEstimate::Utf8 => text.len(),
+    }
+}
+
+fn tokens(operation: Operation, estimate: TokenEstimate, body: &str) -> u32 {
+    let options = ScanOptions { estimate, ..ScanOptions::default() };
+    scan(operation, None, body.as_bytes(), options).unwrap().estimated_tokens.0
+}

@@ -1,0 +1,42 @@
+//! Scorers, and how their scores decide: pure arithmetic over a few readings. The router calls it with
+//! readings of the fleet, `penstock score` with those of its input, a simulator with made-up ones.
+//!
+//! A [`Profile`] is a list of weighted scorers and a [`Picker`]. Each scorer gives each candidate a
+//! number in 0..=1; other numbers are clamped, and an unknown score is 0. The total of a candidate is
+//! the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS and
+//! llm-d.
+
+mod objectives;
+mod params;
+mod picker;
+mod prediction;
+mod prefix_params;
+mod preset;
+mod profile;
+mod reading_values;
+mod readings;
+mod request;
+mod residency;
+mod scorers;
+mod spec;
+mod text;
+
+pub use objectives::{Headroom, Objectives};
+pub use params::{ParamError, Params, Value};
+pub use picker::{PICKERS, Picker, PickerError};
+pub use prediction::PredictedLatency;
+pub use prefix_params::PrefixParams;
+pub use preset::{PRESETS, Preset};
+pub use profile::{Profile, ProfileError, ScoreMatrix};
+pub use reading_values::{Adapter, Standing, known_reading};
+pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading, WARM};
+pub use request::RequestFeatures;
+pub use residency::{Eviction, Residency};
+pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};
+pub use spec::ScorerSpec;
+pub use text::parse_scorers;
+
+/// A name as it is compared: case does not count, `_` and `-` are alike.
+pub fn normalize(name: &str) -> String {
+    name.trim().to_ascii_lowercase().replace('_', "-")
+}

@@ -1,0 +1,169 @@
+//! What is predicted of a request on a candidate, as scorers read it.
+
+use serde_json::{Value, json};
+
+use super::reading_values::ReadingValue;
+use penstock_api::units::{narrow, widen};
+use penstock_predict::Estimate;
+
+/// The predicted latencies of a request on a candidate, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PredictedLatency {
+    /// Time to the first token, on average; to the end of a whole response.
+    pub ttft: f32,
+    /// Its 90th percentile.
+    pub ttft_p90: f32,
+    /// Time per token after the first.
+    pub tpot: f32,
+    /// Its 90th percentile.
+    pub tpot_p90: f32,
+    /// The least time per token that a stream there can bear; infinite where none has an objective.
+    pub tightest_tpot: f32,
+    /// Prompts before it.
+    pub backlog: f32,
+    /// Until a stream has ended and makes room.
+    pub slot_wait: f32,
+    /// Its own prompt.
+    pub prefill: f32,
+    /// Until the current step ends.
+    pub phase: f32,
+    /// How much longer the engine is expected to emit nothing, as it does now: part of the times to the first token, and of `further`.
+    pub stall: f32,
+    /// Network and front end.
+    pub front_end: f32,
+    /// The tokens after the first, where the response comes in one piece: part of the times to the first token.
+    pub decode: f32,
+    /// Its further tokens, where they come one by one.
+    pub further: f32,
+    /// What its own prompt takes beyond the steps.
+    pub work: f32,
+    /// Tokens of its prompt that are not cached.
+    pub uncached: f32,
+    /// Tokens of prompts before it.
+    pub before: f32,
+    /// By how much its tokens delay each stream that runs there.
+    pub slowdown: f32,
+    /// By how much it lengthens the time per token of each stream that runs there.
+    pub added: f32,
+    /// Its tokens, as far as is expected.
+    pub output: f32,
+    /// The requests there.
+    pub requests: f32,
+    /// Those of them that this penstock may refuse.
+    pub sheddable: f32,
+    /// Whether enough is known of the backend for a request to be refused by it.
+    pub is_trusted: bool,
+}
+
+impl From<Estimate> for PredictedLatency {
+    fn from(estimate: Estimate) -> Self {
+        let Estimate { prediction, tightest, is_trusted, .. } = estimate;
+        let millis = |micros: f64| narrow(micros / 1000.0);
+        Self {
+            ttft: millis(prediction.ttft),
+            ttft_p90: millis(prediction.ttft_p90),
+            tpot: millis(prediction.tpot),
+            tpot_p90: millis(prediction.tpot_p90),
+            tightest_tpot: millis(tightest),
+            backlog: millis(prediction.backlog),
+            slot_wait: millis(prediction.slot_wait),
+            prefill: millis(prediction.prefill),
+            phase: millis(prediction.phase),
+            stall: millis(prediction.stall),
+            front_end: millis(prediction.front_end),
+            decode: millis(prediction.decode),
+            further: millis(prediction.further),
+            work: millis(prediction.work),
+            uncached: narrow(prediction.uncached),
+            before: narrow(prediction.before),
+            slowdown: millis(prediction.slowdown),
+            added: millis(prediction.added),
+            output: narrow(prediction.output),
+            requests: narrow(prediction.requests),
+            sheddable: 0.0,
+            is_trusted,
+        }
+    }
+}
+
+impl PredictedLatency {
+    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a whole response also
+    /// has the tokens after its first, as in `+ decode 3772`.
+    pub fn terms_text(&self) -> String {
+        let wait = if self.slot_wait > self.backlog {
+            format!("slot {:.0}", self.slot_wait)
+        } else {
+            format!("backlog {:.0}", self.backlog)
+        };
+        let stall = match self.stall > 0.0 {
+            true => format!(" (silent, probably for another {:.0} ms)", self.stall),
+            false => String::new(),
+        };
+        let decode = match self.decode > 0.0 {
+            true => format!(" + decode {:.0}", self.decode),
+            false => String::new(),
+        };
+        format!(
+            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0}{decode} ms{stall}, mean {:.0} ms",
+            self.prefill, self.phase, self.front_end, self.ttft
+        )
+    }
+
+    /// As JSON.
+    pub fn to_value(&self) -> Value {
+        let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);
+        json!({
+            "ttft_ms": widen(self.ttft), "ttft_p90_ms": widen(self.ttft_p90),
+            "tpot_ms": widen(self.tpot), "tpot_p90_ms": widen(self.tpot_p90),
+            "tightest_tpot_ms": tightest,
+            "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
+            "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase), "stall_ms": widen(self.stall),
+            "front_end_ms": widen(self.front_end), "decode_ms": widen(self.decode), "further_ms": widen(self.further),
+            "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
+            "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
+            "added_ms": widen(self.added), "output_tokens": widen(self.output),
+            "requests": widen(self.requests), "sheddable_requests": widen(self.sheddable),
+            "trusted": self.is_trusted,
+        })
+    }
+}
+
+impl ReadingValue for Option<PredictedLatency> {
+    const SCHEMA: &'static str = "\"type\": [\"object\", \"null\"]";
+
+    fn to_json(&self) -> Option<Value> {
+        self.as_ref().map(PredictedLatency::to_value)
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(None);
+        }
+        let object = given.as_object()?;
+        let get = |key: &str| object.get(key).and_then(Value::as_f64).map(narrow);
+        Some(Some(PredictedLatency {
+            ttft: get("ttft_ms")?,
+            ttft_p90: get("ttft_p90_ms")?,
+            tpot: get("tpot_ms")?,
+            tpot_p90: get("tpot_p90_ms").unwrap_or_default(),
+            tightest_tpot: get("tightest_tpot_ms").unwrap_or(f32::INFINITY),
+            backlog: get("backlog_ms").unwrap_or_default(),
+            slot_wait: get("slot_wait_ms").unwrap_or_default(),
+            prefill: get("prefill_ms").unwrap_or_default(),
+            phase: get("phase_ms").unwrap_or_default(),
+            stall: get("stall_ms").unwrap_or_default(),
+            front_end: get("front_end_ms").unwrap_or_default(),
+            decode: get("decode_ms").unwrap_or_default(),
+            further: get("further_ms").unwrap_or_default(),
+            work: get("work_ms").unwrap_or_default(),
+            uncached: get("uncached_tokens").unwrap_or_default(),
+            before: get("tokens_before").unwrap_or_default(),
+            slowdown: get("slowdown_ms").unwrap_or_default(),
+            added: get("added_ms").unwrap_or_default(),
+            output: get("output_tokens").unwrap_or_default(),
+            requests: get("requests").unwrap_or_default(),
+            sheddable: get("sheddable_requests").unwrap_or_default(),
+            is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
+        }))
+    }
+}

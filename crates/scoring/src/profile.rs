@@ -1,0 +1,272 @@
+//! Weighted scorers and a picker, as one thing that decides.
+
+use std::cell::OnceCell;
+use std::fmt;
+
+use rand::Rng;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::params::ParamError;
+use super::picker::Picker;
+use super::readings::Candidate;
+use super::request::RequestFeatures;
+use super::scorers::{Needs, SCORERS, Scorer, ScorerRow};
+use super::spec::ScorerSpec;
+use penstock_api::slices::part_of;
+
+/// Why a list of scorers is refused.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProfileError {
+    /// There is no scorer of that name.
+    UnknownScorer {
+        /// What was given.
+        given: String,
+    },
+    /// A scorer is listed twice.
+    Duplicate {
+        /// Which.
+        name: &'static str,
+    },
+    /// A weight is not a finite number above 0.
+    Weight {
+        /// Of which scorer.
+        name: &'static str,
+        /// What was given.
+        given: f64,
+    },
+    /// A scorer's own parameter is wrong.
+    Param {
+        /// Of which scorer.
+        name: &'static str,
+        /// What is wrong.
+        error: ParamError,
+    },
+    /// There is no scorer at all.
+    Empty,
+}
+
+impl std::error::Error for ProfileError {}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownScorer { given } => {
+                let known: Vec<_> = SCORERS.iter().map(|row| row.name).collect();
+                write!(out, "unknown scorer '{given}'; there is {}", known.join(", "))
+            }
+            Self::Duplicate { name } => write!(out, "scorer '{name}' is listed twice"),
+            Self::Weight { name, given } => write!(
+                out,
+                "the weight of '{name}' must be a finite number above 0, not {given}; leave the \
+                 scorer out if it is not to count"
+            ),
+            Self::Param { name, error } => write!(out, "scorer '{name}': {error}"),
+            Self::Empty => out.write_str("no scorers are listed"),
+        }
+    }
+}
+
+/// Weighted scorers and a picker.
+#[derive(Debug)]
+pub struct Profile {
+    scorers: Vec<Weighted>,
+    picker: Picker,
+    needs: Needs,
+}
+
+#[derive(Debug)]
+struct Weighted {
+    name: &'static str,
+    scorer: Box<dyn Scorer>,
+    /// Of all weights together, which are 1.
+    weight: f64,
+}
+
+/// What a profile made of the candidates; kept by its caller so that no decision allocates.
+#[derive(Debug, Clone, Default)]
+pub struct ScoreMatrix {
+    /// Scorer by scorer, one score per candidate.
+    scores: Vec<f64>,
+    totals: Vec<f64>,
+}
+
+impl ScoreMatrix {
+    /// The total of each candidate, 0..=1.
+    pub fn totals(&self) -> &[f64] {
+        &self.totals
+    }
+
+    /// The scores the `index`th scorer gave, clamped to 0..=1.
+    pub fn scores(&self, index: usize) -> &[f64] {
+        let count = self.totals.len();
+        part_of(&self.scores, index * count..(index + 1) * count)
+    }
+}
+
+impl Profile {
+    /// The profile of a configured list.
+    ///
+    /// # Errors
+    /// [`ProfileError`] for the first thing that is wrong with the list.
+    pub fn new(specs: &[ScorerSpec], picker: Picker) -> Result<Self, ProfileError> {
+        let mut scorers: Vec<(&'static str, Box<dyn Scorer>, f64)> = Vec::new();
+        for spec in specs {
+            let row = find(&spec.name)
+                .ok_or_else(|| ProfileError::UnknownScorer { given: spec.name.clone() })?;
+            if scorers.iter().any(|(name, ..)| *name == row.name) {
+                return Err(ProfileError::Duplicate { name: row.name });
+            }
+            let made = row.make(&spec.params);
+            let scorer = made.map_err(|error| ProfileError::Param { name: row.name, error })?;
+            scorers.push((row.name, scorer, spec.weight));
+        }
+        Self::of(scorers, picker)
+    }
+
+    /// A profile of any scorers, those of the table or others.
+    ///
+    /// # Errors
+    /// [`ProfileError`] without a scorer, or with a weight that is not a finite number above 0.
+    pub fn of(
+        scorers: Vec<(&'static str, Box<dyn Scorer>, f64)>,
+        picker: Picker,
+    ) -> Result<Self, ProfileError> {
+        let mut wrong = scorers.iter().filter(|(.., weight)| !weight.is_finite() || *weight <= 0.0);
+        if let Some((name, _, given)) = wrong.next() {
+            return Err(ProfileError::Weight { name, given: *given });
+        }
+        let most = scorers.iter().map(|(.., weight)| *weight).fold(0.0, f64::max);
+        if most <= 0.0 {
+            return Err(ProfileError::Empty);
+        }
+        // By the largest first: the sum of very large weights is no number.
+        let sum: f64 = scorers.iter().map(|(.., weight)| weight / most).sum();
+        let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
+        let weighted = scorers.into_iter().map(|(name, scorer, weight)| Weighted {
+            name,
+            scorer,
+            weight: weight / most / sum,
+        });
+        Ok(Self { picker, needs, scorers: weighted.collect() })
+    }
+
+    /// Every scorer with its weight; the weights together are 1.
+    pub fn weights(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        self.scorers.iter().map(|one| (one.name, one.weight))
+    }
+
+    /// How one of the scored candidates is picked.
+    pub fn picker(&self) -> Picker {
+        self.picker
+    }
+
+    /// The readings its scorers need besides those that every decision takes.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// Whether any scorer reads how much of a prompt is cached where.
+    pub fn reads_prefixes(&self) -> bool {
+        self.needs.contains(Needs::PREFIXES)
+    }
+
+    /// Whether any scorer reads the prompt, so that it must be cut into blocks.
+    pub fn reads_prompts(&self) -> bool {
+        self.needs.contains(Needs::PROMPTS)
+    }
+
+    /// Fills in what every scorer makes of every candidate. Allocates only when there are more
+    /// candidates than ever before.
+    pub fn score(
+        &self,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &mut ScoreMatrix,
+    ) {
+        let count = candidates.len();
+        matrix.totals.clear();
+        matrix.totals.resize(count, 0.0);
+        matrix.scores.clear();
+        matrix.scores.resize(count * self.scorers.len(), f64::NAN);
+        if count == 0 {
+            return;
+        }
+        for (one, scores) in self.scorers.iter().zip(matrix.scores.chunks_exact_mut(count)) {
+            one.scorer.score(features, candidates, scores);
+            for (score, total) in scores.iter_mut().zip(&mut matrix.totals) {
+                // Clamped before it is weighted; what is not known counts as nothing.
+                *score = if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
+                *total += *score * one.weight;
+            }
+        }
+        // Weights that sum to 1 may sum to a little more in floats.
+        matrix.totals.iter_mut().for_each(|total| *total = total.min(1.0));
+    }
+
+    /// Scores the candidates and picks one: its index, or `None` when there are none.
+    pub fn pick(
+        &self,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &mut ScoreMatrix,
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
+        self.score(features, candidates, matrix);
+        self.picker.pick(&matrix.totals, self.ranks(features, candidates), rng)
+    }
+
+    /// How likely each of the candidates is to be picked, by the totals in `matrix`; together 1.
+    pub fn probabilities(
+        &self,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &ScoreMatrix,
+    ) -> Vec<f64> {
+        self.picker.probabilities(&matrix.totals, self.ranks(features, candidates))
+    }
+
+    /// The rank of each candidate among equals, by its index.
+    fn ranks(&self, features: &RequestFeatures, candidates: &[Candidate]) -> impl Fn(usize) -> u64 {
+        let is_in_turn = !self.reads_prompts() || features.in_turn;
+        // Counted once, and only where there are equals.
+        let places = OnceCell::new();
+        move |index| {
+            candidates.get(index).map_or(0, |one| match is_in_turn {
+                true => turn(features, *places.get_or_init(|| count_places(candidates)), one.row),
+                false => rank(features, one),
+            })
+        }
+    }
+}
+
+/// The rank of a candidate among equals where prompts count, the highest first: a rendezvous hash
+/// (Thaler, Ravishankar 1998) of the prompt and the candidate's name. Of a prompt that the candidate
+/// does not know, by its first block: so strangers spread, and all replicas send the same beginning
+/// to the same place. Of one that it does know, by all of it: a popular beginning that is cached
+/// everywhere has no home.
+fn rank(features: &RequestFeatures, candidate: &Candidate) -> u64 {
+    let prompt =
+        if candidate.matched_blocks == 0 { features.first_block } else { features.last_block };
+    xxh3_64_with_seed(&candidate.key.to_le_bytes(), prompt)
+}
+
+/// The same where prompts do not count: each has its turn.
+fn turn(features: &RequestFeatures, places: u64, place: u32) -> u64 {
+    let since = (u64::from(place) + places - features.turn % places) % places;
+    u64::MAX - since
+}
+
+fn count_places(candidates: &[Candidate]) -> u64 {
+    let last = candidates.iter().map(|one| one.row).max().unwrap_or(0);
+    u64::from(last) + 1
+}
+
+/// The scorer of that name: in lower case, `_` and `-` alike.
+fn find(name: &str) -> Option<&'static ScorerRow> {
+    let name = name.replace('_', "-");
+    SCORERS.iter().find(|row| row.name == name)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+use std::path::Path;
+
+use super::*;
+use crate::engine::{EngineSpec, engine_rows};
+use crate::summary::{Load, Objective};
+use crate::workload::{WorkloadSpec, generate};
+use crate::world::Delays;
+use penstock_config::Environment;
+
+/// A setting with one engine that computes a prompt of 1,000 tokens in about 60 ms.
+fn setting(workload: Workload) -> Setting {
+    let rows = engine_rows().unwrap();
+    let row = rows.iter().find(|row| row.name() == "h100/qwen3-32b/tp2").unwrap();
+    Setting {
+        workloads: vec![workload],
+        engines: vec![EngineSpec::from(row)],
+        balancers: 1,
+        seed: 1,
+        delays: Delays::default(),
+        faults: Vec::new(),
+        reports_cached: true,
+        objective: Objective { first_token: 2.0, per_token: 0.1 },
+        judges_sheds: false,
+    }
+}
+
+fn variant(yaml: &str) -> Variant {
+    let backends = "backends: [{ name: b, url: 'http://b:1', models: [m]";
+    let yaml = match yaml.split_once("max_in_flight: 1") {
+        Some((yaml, _)) => format!("{yaml}\n{backends}, max_in_flight: 1 }}]"),
+        None => format!("{yaml}\n{backends} }}]"),
+    };
+    let config = Config::parse(&yaml, "t", Path::new(""), &Environment::default()).unwrap();
+    Variant::new("t".to_owned(), config)
+}
+
+/// A workload of prompts of 4,000 tokens with one output token each: the engine acts as a plain
+/// server with a queue.
+fn prompts(requests: u32, rate: f64, more: &str) -> Workload {
+    let yaml = format!(
+        "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: {rate} }}\n    input: 4000\n    output: 1\n{more}"
+    );
+    generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
+}
+
+#[test]
+fn capacity_is_the_rate_of_a_server_that_is_never_idle() {
+    let workload = prompts(3000, 1.0, "");
+    let setting = setting(workload.clone());
+    let variant = variant("routing: { strategy: weighted }");
+    let found = capacity(&setting, &variant, &workload).unwrap().unwrap();
+    // Each step of 8,192 tokens takes two prompts.
+    let run = setting.run_workload(&variant, &workload.clone().at_speed(1000.0)).unwrap();
+    let full = run.completed_rate();
+    assert!((0.9..1.06).contains(&(found / full)), "{found} {full}");
+    // The search finds the same capacity from a rate that is far too high or far too low.
+    for speed in [0.01, 300.0] {
+        let other = capacity(&setting, &variant, &workload.clone().at_speed(speed));
+        let other = other.unwrap().unwrap();
+        assert!((0.9..1.1).contains(&(other / found)), "{speed}: {other} {found}");
+    }
+}
+
+#[test]
+fn what_is_refused_does_not_change_the_capacity() {
+    let workload = prompts(1500, 1.0, "    patience: 300ms\n    priority: -1\n");
+    let setting = setting(workload.clone());
+    let of = |yaml: &str| capacity(&setting, &variant(yaml), &workload).unwrap().unwrap();
+    let plain = of("routing: { strategy: weighted }");
+    for yaml in [
+        "routing: { strategy: slo }",
+        "routing: { strategy: round_robin }\nqueue: { size: 100 }\nmax_in_flight: 1",
+    ] {
+        assert_eq!(of(yaml), plain, "{yaml}");
+    }
+}
+
+#[test]
+fn run_beyond_the_capacity_is_saturated() {
+    let workload = prompts(3000, 1.0, "");
+    let setting = setting(workload.clone());
+    let variant = variant("routing: { strategy: weighted }");
+    let found = capacity(&setting, &variant, &workload).unwrap().unwrap();
+    for (load, expected) in [(0.8, Load::Sustained), (1.15, Load::Saturated)] {
+        let speed = load * found / workload.rate();
+        let workloads = vec![workload.clone().at_speed(speed)];
+        let setting = Setting { workloads, ..setting.clone() };
+        assert_eq!(setting.run(&variant, 0).unwrap().1.load, expected, "{load}");
+    }
+}
+
+#[test]
+fn requests_that_all_arrive_at_once_have_no_capacity() {
+    let workload = prompts(100, 1.0, "").at_speed(1e9);
+    let setting = setting(workload.clone());
+    let variant = variant("routing: { strategy: weighted }");
+    assert_eq!(capacity(&setting, &variant, &workload), Ok(None));
+}

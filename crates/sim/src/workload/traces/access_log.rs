@@ -1,0 +1,193 @@
+//! penstock's own access log. `access_log.replay` adds the prefixes and sessions.
+
+use std::collections::BTreeMap;
+use std::num::ParseIntError;
+
+use serde::Deserialize;
+
+use super::TraceError;
+use super::csv::micros_of;
+use crate::run::Timing;
+use crate::workload::generate::number;
+use crate::workload::{Request, Workload, counted_block, rounded};
+use penstock_core::prefix::unfold;
+
+/// A line of the log; fields that replay does not need are ignored.
+#[derive(Debug, Deserialize)]
+struct Line {
+    /// The end of the request.
+    time: String,
+    duration_ms: f64,
+    #[serde(default)]
+    model_requested: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    client: Option<String>,
+    #[serde(default)]
+    tokens_in: Option<u32>,
+    #[serde(default)]
+    tokens_out: Option<u32>,
+    #[serde(default)]
+    tokens_cached: Option<u32>,
+    #[serde(default)]
+    bytes_in: u64,
+    #[serde(default)]
+    ttft_ms: Option<f64>,
+    #[serde(default)]
+    backend: Option<String>,
+    #[serde(default)]
+    status: Option<u16>,
+    #[serde(default)]
+    stream: bool,
+    #[serde(default)]
+    replay: Replay,
+}
+
+/// The fields that `access_log.replay` adds.
+#[derive(Debug, Default, Deserialize)]
+struct Replay {
+    #[serde(default)]
+    max_tokens: Option<u32>,
+    /// The salted hashes of the prompt's blocks, folded, in hexadecimal, without separators.
+    #[serde(default)]
+    blocks: String,
+    #[serde(default)]
+    session: Option<String>,
+}
+
+/// The bytes of an estimated token.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// The hexadecimal digits of a hash.
+const DIGITS: usize = 12;
+
+impl Replay {
+    fn hashes(&self) -> Result<Vec<u64>, ParseIntError> {
+        let digits = self.blocks.as_bytes().chunks(DIGITS);
+        let digits = digits.map(|digits| std::str::from_utf8(digits).unwrap_or_default());
+        let folded: Vec<u64> =
+            digits.map(|digits| u64::from_str_radix(digits, 16)).collect::<Result<_, _>>()?;
+        Ok(unfold(&folded).collect())
+    }
+}
+
+/// Reads the times of each backend's streams, from which an engine is learned: arrival, first token
+/// and last token. The result is keyed by backend name; lines that are not a complete stream are
+/// ignored.
+pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
+    let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
+    let mut prompts = Vec::new();
+    for line in text.lines() {
+        let Ok(line) = serde_json::from_str::<Line>(line) else { continue };
+        let counts = line.tokens_in.zip(line.tokens_out);
+        let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
+        let ended = micros_of(&line.time).map(|micros| micros as f64 * 1e-6);
+        let (Some((input_tokens, output_tokens)), Some(last_token), Some(ttft), Some(backend)) =
+            (counts, ended, line.ttft_ms, line.backend)
+        else {
+            continue;
+        };
+        let arrived = last_token - line.duration_ms * 1e-3;
+        let first_token = arrived + ttft * 1e-3;
+        if line.status != Some(200) || first_token > last_token {
+            continue;
+        }
+        let Ok(prefix) = line.replay.hashes() else { continue };
+        // If the blocks are unknown, the cached tokens are subtracted: only the computed part of a
+        // prompt counts.
+        let is_known = !prefix.is_empty();
+        let cached = line.tokens_cached.filter(|_| !is_known).unwrap_or(0);
+        let timing = Timing {
+            arrived,
+            first_token,
+            last_token,
+            input_tokens: input_tokens.saturating_sub(cached).max(1),
+            output_tokens,
+            prefix,
+            prefix_tokens: 0,
+        };
+        prompts.push((u64::from(input_tokens), line.bytes_in));
+        backends.entry(backend).or_default().push(timing);
+    }
+    let block = block_of(&prompts);
+    backends.values_mut().flatten().for_each(|timing| timing.prefix_tokens = block);
+    backends
+}
+
+/// Returns the tokens of a block, from pairs of the tokens and bytes of prompts.
+fn block_of(prompts: &[(u64, u64)]) -> u32 {
+    let known = prompts.iter().filter(|(_, bytes)| *bytes > 0);
+    counted_block(known.map(|(tokens, bytes)| (*tokens, bytes / BYTES_PER_TOKEN)))
+}
+
+pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
+    let mut workload = Workload::default();
+    let mut prompts = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let line: Line =
+            serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
+        // A request that no engine served has no lengths.
+        let counts = line.tokens_in.zip(line.tokens_out);
+        let Some((input, output)) = counts.filter(|(input, output)| *input > 0 && *output > 0)
+        else {
+            continue;
+        };
+        let ended = micros_of(&line.time)
+            .ok_or_else(|| TraceError::line(index, format!("'{}' is no time", line.time)))?;
+        let start = workload.hashes.len() as u64;
+        let hashes = line.replay.hashes().map_err(|_wrong| {
+            TraceError::line(index, "replay.blocks has something else than hashes")
+        })?;
+        workload.hashes.extend(hashes);
+        let count = u32::try_from(workload.hashes.len() as u64 - start).unwrap_or(0);
+        prompts.push((u64::from(input), line.bytes_in));
+        let client = line.key.as_deref().or(line.client.as_deref()).unwrap_or("client");
+        let model = line.model_requested.as_deref().or(line.model.as_deref()).unwrap_or_default();
+        let session = line.replay.session.as_deref();
+        workload.requests.push(Request {
+            arrives_at: ended.saturating_sub(rounded(line.duration_ms * 1e3)),
+            model: number(&mut workload.models, model),
+            input_tokens: input,
+            output_tokens: output,
+            max_tokens: line.replay.max_tokens.unwrap_or(0),
+            client: number(&mut workload.clients, client),
+            // Never 0, which means no session.
+            session: session.map_or(0, |name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()) | 1),
+            prefix: (start, count),
+            is_streamed: line.stream,
+            ..Request::default()
+        });
+    }
+    workload.block_tokens = block_of(&prompts);
+    // The log is in the order of ends.
+    workload.requests.sort_by_key(|request| request.arrives_at);
+    Ok(workload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read_trace;
+
+    #[test]
+    fn requests_start_before_their_lines_and_failures_have_none() {
+        let text = r#"{"time":"2026-11-23T10:00:05.000Z","model_requested":"m","key":"web","status":200,"stream":true,"duration_ms":4000,"tokens_in":100,"tokens_out":20}
+{"time":"2026-11-23T10:00:04.000Z","status":503,"duration_ms":1}
+{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"bytes_in":512,"replay":{"max_tokens":9,"session":"a","block_tokens":64,"blocks":"000000000001000000000abc"}}
+"#;
+        let workload = read_trace(text, 1).unwrap();
+        let [first, second] = workload.requests[..] else { panic!("two were served") };
+        assert_eq!((first.input_tokens, first.arrives_at), (64, 0));
+        assert_eq!(second.arrives_at, 500_500);
+        assert_eq!(workload.prefix_of(&first), [1, 0xabc]);
+        assert_eq!(
+            (workload.block_tokens, first.max_tokens),
+            (16, 9),
+            "half the tokens that were estimated"
+        );
+        assert_ne!(first.session, 0);
+        assert_eq!(workload.clients, ["web", "10.0.0.1"]);
+    }
+}

@@ -1,0 +1,364 @@
+//! Requests from their arrival to their end.
+
+use super::balancer::{Arrived, Decided, requester_of};
+use super::engines::PICOS;
+use super::events::{Event, Sent};
+use super::result::{FailReason, ShedReason, Status};
+use super::{World, timestamp};
+use crate::random::{Purpose, Stream};
+use penstock_api::units::{Timestamp, TokenCount, narrow};
+use penstock_core::admission::queue::{Charge, Cost, QueueEnd};
+use penstock_core::fleet::{
+    BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology,
+    cooldown_time,
+};
+use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
+use penstock_predict::PredictionTicket;
+
+/// A request that has not ended, with its current attempt.
+#[derive(Debug)]
+pub(super) struct Live {
+    balancer: u32,
+    pub(super) attempt: u16,
+    /// If set, a backend has limited its rate.
+    has_met_limit: bool,
+    /// The start of the attempt.
+    started: u64,
+    pub(super) decision: RoutingDecision,
+    permit: InflightGuard,
+    /// The charge to its owner in the queue of a model.
+    pub(super) charge: Option<(usize, Charge)>,
+    /// The backends where earlier attempts failed.
+    tried: Option<Box<BackendSet>>,
+}
+
+impl Live {
+    pub(super) fn balancer(&self) -> u32 {
+        self.balancer
+    }
+
+    /// Returns the number of prompt tokens that were believed to be cached.
+    pub(super) fn believed(&self) -> u32 {
+        self.decision.scores.map_or(0, |scores| scores.expected_tokens())
+    }
+
+    /// Returns the prediction of the request, if there is one.
+    pub(super) fn prediction(&mut self) -> Option<&mut PredictionTicket> {
+        self.permit.prediction()
+    }
+
+    /// Returns the model on the backend that serves the request.
+    pub(super) fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
+        self.decision.serving(topology)
+    }
+}
+
+/// The reason why an attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    NotSent,
+    Refused,
+    NoResponse,
+    Cut,
+    TooLong,
+}
+
+/// The history of a request before its next attempt.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    attempt: u16,
+    pub(super) tried: Option<Box<BackendSet>>,
+    has_met_limit: bool,
+    failure: Option<Failure>,
+}
+
+impl World<'_> {
+    pub(super) fn arrive(&mut self, id: u32, at: u64) {
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.arrived = at;
+        }
+        if request.patience_ms > 0 {
+            self.queue.push(at + u64::from(request.patience_ms) * 1000, Event::Leave(id));
+        }
+        let balancer = self.balancer_of(id);
+        if let Some(one) = self.balancers.get(balancer as usize) {
+            one.credit.earn(&self.spec.config.routing.retry_budget);
+        }
+        if self.has_others_waiting(id, balancer) {
+            return self.line_up(id, balancer, at);
+        }
+        self.attempt(id, balancer, Earlier::default(), at);
+    }
+
+    pub(super) fn balancer_of(&self, id: u32) -> u32 {
+        id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
+    }
+
+    /// Sends a request to a backend; queues or ends it if no backend can take it.
+    fn attempt(&mut self, id: u32, balancer: u32, earlier: Earlier, at: u64) {
+        let failure = earlier.failure;
+        let Err(error) = self.try_attempt(id, balancer, earlier, at) else { return };
+        match failure {
+            None if error.may_pass() && self.spec.config.queue.size > 0 => {
+                self.line_up(id, balancer, at);
+            }
+            None => self.shed(id, shed_reason(&error), at),
+            Some(failure) => self.end(id, Status::Failed(reason_of(failure)), at),
+        }
+    }
+
+    /// Sends a request to a backend.
+    pub(super) fn try_attempt(
+        &mut self,
+        id: u32,
+        balancer: u32,
+        earlier: Earlier,
+        at: u64,
+    ) -> Result<(), RouteError> {
+        let workload = self.workload;
+        let unknown = || RouteError::AllTried { model: String::new() };
+        let request = workload.requests.get(id as usize).ok_or_else(unknown)?;
+        (0..self.engines.all.len()).for_each(|index| self.learn_steps(index, at));
+        let queued_ms = self.queued_ms(id, at);
+        let chosen = self.chosen_by_oracle(id, balancer, &earlier, at)?;
+        let one = self.balancers.get_mut(balancer as usize).ok_or_else(unknown)?;
+        one.publish(&self.engines.all, at);
+        let attempt = earlier.attempt + 1;
+        let examined = self.spec.examined.filter(|one| one.request == id && attempt == 1);
+        let untried =
+            examined.and_then(|one| one.backend).map(|only| one.all_but(only)).unwrap_or_default();
+        let tried = chosen.as_ref().or(earlier.tried.as_deref()).unwrap_or(&untried);
+        let now = timestamp(at);
+        let arrived = Arrived { id, request, workload, queued_ms, tried, attempt, now };
+        if examined.is_some_and(|examined| examined.backend.is_none()) {
+            self.picks = one.single_picks(&arrived);
+        }
+        let Decided { decision, mut permit } = one.decide(&arrived)?;
+        let believed = decision.scores.map_or(0, |scores| scores.expected_tokens());
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.attempts = attempt;
+            result.decided = at;
+            result.backend = decision.backend.0;
+            result.believed_tokens = believed;
+            if let Some(ticket) = permit.prediction() {
+                result.predicted = narrow(ticket.prediction().ttft);
+                result.predicted_p90 = narrow(ticket.prediction().ttft_p90);
+            }
+        }
+        let index = decision.serving(&one.topology).map_or(0, |row| usize::from(row.backend));
+        let (due, number) = (at + self.delay_of(request, index), self.queue.planned());
+        self.send(Sent { due, number, id, attempt, backend: index });
+        let Earlier { tried, has_met_limit, .. } = earlier;
+        let (started, charge) = (at, None);
+        let live =
+            Live { balancer, attempt, has_met_limit, started, decision, permit, charge, tried };
+        if let Some(place) = self.live.get_mut(id as usize) {
+            *place = Some(Box::new(live));
+        }
+        Ok(())
+    }
+
+    pub(super) fn first_token(&mut self, id: u32, cached_tokens: u32, at: u64) {
+        let Some(Some(live)) = self.live.get_mut(id as usize) else { return };
+        live.permit.first_token();
+        if let Some(ticket) = live.permit.prediction() {
+            ticket.tokens(1, at as f64);
+        }
+        let topology = self.balancers.get(live.balancer as usize).map(|one| &one.topology);
+        if let Some(serving) = topology.and_then(|topology| live.decision.serving(topology)) {
+            serving.state.note_response(timestamp(at));
+        }
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.first_token = at;
+            result.cached_tokens = cached_tokens;
+        }
+    }
+
+    pub(super) fn finish(&mut self, id: u32, output_tokens: u32, at: u64) {
+        let Some(result) = self.results.get_mut(id as usize) else { return };
+        result.output_tokens = output_tokens;
+        let (first, cached) = (result.first_token, result.cached_tokens);
+        self.learn_model(id, at);
+        let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        live.permit.complete(Some(TokenCount(output_tokens)), timestamp(at));
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let sample = if request.is_streamed {
+            LatencySample::Stream(Some(Timestamp(first)))
+        } else {
+            LatencySample::Whole
+        };
+        self.learn(id, &live, Outcome::Ok, sample, at);
+        let balancer = self.balancers.get_mut(live.balancer as usize);
+        if let Some(balancer) = balancer {
+            if let Some((model, charge)) = live.charge
+                && let Some(queue) = balancer.queues.get_mut(model)
+            {
+                queue.settle(&charge, Cost { output: output_tokens, ..charge.cost });
+            }
+            let serving = live.decision.serving(&balancer.topology);
+            if let Some(serving) = serving.filter(|_| request.is_streamed) {
+                serving.latency.learn_length(TokenCount(output_tokens));
+            }
+            if let Some(weighted) = balancer.weighted().filter(|_| self.spec.reports_cached) {
+                weighted.learn(&balancer.topology, &live.decision, cached);
+            }
+        }
+        self.end(id, Status::Done, at);
+    }
+
+    /// Updates the backend's state with the outcome of an attempt.
+    fn learn(&self, id: u32, live: &Live, outcome: Outcome, sample: LatencySample, at: u64) {
+        let Some(balancer) = self.balancers.get(live.balancer as usize) else { return };
+        let Some(serving) = live.decision.serving(&balancer.topology) else { return };
+        let Some(backend) = balancer.topology.backends.get(usize::from(serving.backend)) else {
+            return;
+        };
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let requester = requester_of(request);
+        let source = OutcomeSource {
+            at: timestamp(at),
+            started: timestamp(live.started),
+            requester,
+            scope: serving.cooldown_scope(requester),
+            probe: live.permit.probe(),
+        };
+        // A live proxy logs the transition; here only its effect on the result matters.
+        let _transition = serving.learn_attempt(outcome, source, sample, &backend.config.health);
+    }
+
+    /// Handles a failed attempt: retries if the retry rule allows it.
+    pub(super) fn fail(&mut self, id: u32, failure: Failure, at: u64) {
+        let Some(index) = self.backend_of(id, None) else { return };
+        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
+        let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
+        self.capture(index, at);
+        drop(permit);
+        self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
+        let Some(one) = self.balancers.get(balancer as usize) else { return };
+        // If the response was cut, the engine had read the prompt, so its prefix stays recorded.
+        if let Some(weighted) = one.weighted().filter(|_| failure != Failure::Cut) {
+            weighted.take_back(&one.topology, &decision);
+        }
+        let mut tried = tried.unwrap_or_default();
+        tried.insert(decision.backend);
+        let is_refused_again = has_met_limit && failure == Failure::Refused;
+        let routing = &self.spec.config.routing;
+        let may_retry = !is_refused_again
+            && one.credit.may_retry(safety_of(failure), attempt.into(), routing, timestamp(at));
+        if !may_retry {
+            return self.end(id, Status::Failed(reason_of(failure)), at);
+        }
+        let has_met_limit = has_met_limit || failure == Failure::Refused;
+        let earlier =
+            Earlier { attempt, tried: Some(tried), has_met_limit, failure: Some(failure) };
+        self.attempt(id, balancer, earlier, at);
+    }
+
+    fn outcome_of(&self, id: u32, failure: Failure) -> Outcome {
+        match failure {
+            Failure::NotSent => Outcome::Unreachable,
+            Failure::NoResponse | Failure::Cut => Outcome::Fault,
+            Failure::TooLong => Outcome::Client,
+            Failure::Refused => {
+                let jitter = Stream::new(self.spec.seed, Purpose::Cooldowns, id.into()).uniform();
+                let cooldown = cooldown_time(&self.spec.config.routing.cooldown, None, jitter);
+                Outcome::Busy { cooldown, status: 429 }
+            }
+        }
+    }
+
+    /// Fails an attempt whose engine was lost.
+    pub(super) fn lose(&mut self, id: u32, at: u64) {
+        let has_started =
+            self.results.get(id as usize).is_some_and(|result| result.first_token > 0);
+        self.fail(id, if has_started { Failure::Cut } else { Failure::NoResponse }, at);
+    }
+
+    /// Fails an attempt whose prompt is longer than the engine takes.
+    pub(super) fn refuse_length(&mut self, id: u32, at: u64) {
+        self.fail(id, Failure::TooLong, at);
+    }
+
+    /// Handles the departure of a client, unless the first token has arrived.
+    pub(super) fn leave(&mut self, id: u32, at: u64) {
+        if self.results.get(id as usize).is_none_or(|result| result.first_token > 0) {
+            return;
+        }
+        if self.leave_queue(id, QueueEnd::ClientLeft, at) {
+            return self.end(id, Status::Left, at);
+        }
+        let Some(index) = self.backend_of(id, None) else { return };
+        self.capture(index, at);
+        let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        self.learn(id, &live, Outcome::Cancel, LatencySample::None, at);
+        live.permit.cut(timestamp(at));
+        drop(live);
+        if let Some(one) = self.engines.all.get_mut(index) {
+            one.engine.cancel(at.saturating_mul(PICOS), id);
+        }
+        self.engines.plan(index);
+        self.end(id, Status::Left, at);
+    }
+
+    /// Ends a request; its followers arrive after their pause, or never.
+    pub(super) fn end(&mut self, id: u32, status: Status, at: u64) {
+        let workload = self.workload;
+        let mut ended = vec![(id, status)];
+        while let Some((id, status)) = ended.pop() {
+            let Some(result) = self.results.get_mut(id as usize) else { continue };
+            if result.status != Status::Open {
+                continue;
+            }
+            result.status = status;
+            result.ended = at;
+            self.open -= 1;
+            for follower in workload.followers_of(id) {
+                if status != Status::Done {
+                    ended.push((follower, Status::Abandoned));
+                } else if let Some(awaited) = self.awaited.get_mut(follower as usize) {
+                    *awaited = awaited.saturating_sub(1);
+                    let request =
+                        workload.requests.get(follower as usize).filter(|_| *awaited == 0);
+                    if let Some(request) = request {
+                        let earliest = self.arrival_of(follower);
+                        let at = earliest.max(at + u64::from(request.pause));
+                        self.queue.push(at, Event::Arrive(follower));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn safety_of(failure: Failure) -> RetrySafety {
+    match failure {
+        Failure::NotSent | Failure::Refused => RetrySafety::Safe,
+        Failure::NoResponse => RetrySafety::IfLostAllowed,
+        Failure::Cut | Failure::TooLong => RetrySafety::Unsafe,
+    }
+}
+
+fn reason_of(failure: Failure) -> FailReason {
+    match failure {
+        Failure::NotSent => FailReason::NotSent,
+        Failure::Refused => FailReason::Refused,
+        Failure::NoResponse => FailReason::NoResponse,
+        Failure::Cut => FailReason::Cut,
+        Failure::TooLong => FailReason::TooLong,
+    }
+}
+
+pub(super) fn shed_reason(error: &RouteError) -> ShedReason {
+    match error {
+        RouteError::Saturated { .. } => ShedReason::Saturated,
+        RouteError::CoolingDown { .. } => ShedReason::CoolingDown,
+        RouteError::ObjectiveMissed { .. } => ShedReason::ObjectiveMissed,
+        RouteError::NoHealthyBackend { .. } | RouteError::AllTried { .. } => ShedReason::Unhealthy,
+        RouteError::ModelNotFound { .. }
+        | RouteError::CapabilityMismatch { .. }
+        | RouteError::FallbackChainExhausted { .. }
+        | RouteError::DiscoveryPending { .. } => ShedReason::Unserved,
+    }
+}

@@ -1,0 +1,310 @@
+//! A balancer: the generation of a configuration, and the state that the proxy keeps alongside it.
+
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::engines::SimEngine;
+use super::scrapes::Scrapes;
+use super::{START, WorldSpec};
+use crate::engine::{BLOCK_TOKENS, EngineSpec};
+use crate::random::{Purpose, Stream};
+use crate::workload::{Request, Workload};
+use penstock_api::Operation;
+use penstock_api::mix::mix;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_config::{RoutingConfig, Strategy};
+use penstock_core::admission::queue::{ModelQueue, Passed};
+use penstock_core::fleet::{
+    BackendSet, EngineDetails, InflightGuard, Owner, PermitLimits, PermitRequest, RequestTokens,
+    Requester, Topology, dump,
+};
+use penstock_core::prefix::Chain;
+use penstock_core::routing::{
+    AwaitedRoom, Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError,
+    RouteInput, RoutedSession, Router, RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
+};
+use penstock_scan::RequestProfile;
+use penstock_scoring::Objectives;
+
+#[derive(Debug)]
+pub(super) struct Balancer {
+    pub(super) generation: Generation,
+    pub(super) topology: Arc<Topology>,
+    pub(super) credit: RetryCredit,
+    /// The scrapes of each backend; `None` if its engine is not scraped.
+    scrapes: Vec<Option<Scrapes>>,
+    scratch: Scratch,
+    /// The maximum number of prompt blocks used; `None` if prompts are not read.
+    max_blocks: Option<u32>,
+    reads_sessions: bool,
+    seed: u64,
+    engines: Vec<EngineSpec>,
+    /// The objectives of every request, except for its priority.
+    objectives: Objectives,
+    /// The queued requests, by model.
+    pub(super) queues: Vec<ModelQueue>,
+}
+
+/// A request at a balancer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub(super) id: u32,
+    pub(super) request: &'a Request,
+    pub(super) workload: &'a Workload,
+    pub(super) tried: &'a BackendSet,
+    pub(super) attempt: u16,
+    /// The time spent in a queue, in milliseconds.
+    pub(super) queued_ms: f64,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Arrived<'a> {
+    /// Returns the requested model.
+    fn model(&self) -> &'a str {
+        self.workload.models.get(usize::from(self.request.model)).map_or("", String::as_str)
+    }
+}
+
+/// The decision about a request, with its permit at the backend.
+pub(super) struct Decided {
+    pub(super) decision: RoutingDecision,
+    pub(super) permit: InflightGuard,
+}
+
+impl Balancer {
+    pub(super) fn new(spec: &WorldSpec, workload: &Workload, number: u32) -> Self {
+        let generation = Generation::new(spec.config.clone());
+        dump::assume_healthy(&generation.fleet);
+        let topology = generation.fleet.topology();
+        let wants_scrapes = spec.config.wants_telemetry();
+        let scrapes = (0_u64..).zip(&spec.config.backends).map(|(index, backend)| {
+            let id = index << 32 | u64::from(number);
+            (wants_scrapes && backend.telemetry.enabled).then(|| {
+                let interval = spec.config.telemetry.interval;
+                Scrapes::new(interval, spec.delays.scrape, spec.seed, id, START)
+            })
+        });
+        let weighted = generation.router.weighted();
+        let reader = weighted.filter(|weighted| weighted.profile().reads_prompts());
+        let model = workload.models.first().map_or("", String::as_str);
+        let balancer = Self {
+            credit: RetryCredit::new(&spec.config.routing.retry_budget),
+            scrapes: scrapes.collect(),
+            scratch: Scratch::default(),
+            max_blocks: reader.map(|reader| reader.prefix_params(&topology, model).max_blocks),
+            reads_sessions: weighted.is_some_and(|weighted| weighted.session_field().is_some()),
+            seed: mix(spec.seed ^ mix(u64::from(number))),
+            engines: spec.engines.clone(),
+            objectives: spec.objectives,
+            queues: workload.models.iter().map(|_| ModelQueue::default()).collect(),
+            topology,
+            generation,
+        };
+        for index in 0..spec.engines.len() {
+            balancer.learn_start(index, 0.0, Timestamp(START));
+        }
+        balancer
+    }
+
+    /// Computes the results of scrapes of a backend up to `now`, before its state changes.
+    pub(super) fn capture(&mut self, index: usize, engine: &SimEngine, now: u64) {
+        let scrapes = self.scrapes.get_mut(index).and_then(Option::as_mut);
+        if let Some((scrapes, backend)) = scrapes.zip(self.topology.backends.get(index)) {
+            scrapes.capture(engine, backend.state.load.in_flight(), now);
+        }
+    }
+
+    /// Publishes the samples that have arrived at `now`.
+    pub(super) fn publish(&mut self, engines: &[SimEngine], now: u64) {
+        let backends = self.scrapes.iter_mut().zip(&self.topology.backends).zip(engines);
+        for ((scrapes, backend), engine) in backends {
+            if let Some(scrapes) = scrapes {
+                scrapes.publish(engine, &backend.state, now);
+            }
+        }
+    }
+
+    /// Publishes what the engine of a backend reports at its start, if it reports anything.
+    pub(super) fn learn_start(&self, index: usize, starts: f64, _now: Timestamp) {
+        let Some((backend, spec)) = self.topology.backends.get(index).zip(self.engines.get(index))
+        else {
+            return;
+        };
+        if self.scrapes.get(index).is_none_or(Option::is_none) {
+            return;
+        }
+        let details = EngineDetails {
+            block_size: Some(BLOCK_TOKENS),
+            blocks: Some(spec.kv_blocks.into()),
+            started_at: Some(starts),
+            ..EngineDetails::default()
+        };
+        if self.generation.fleet.learn_details(&backend.state, &details) {
+            self.generation.fleet.forget_process(backend.state.id);
+        }
+    }
+
+    /// Returns the weighted strategy if it predicts caches.
+    pub(super) fn weighted(&self) -> Option<&Weighted> {
+        self.generation.router.weighted()
+    }
+
+    /// Returns the set of all backends except `only`.
+    pub(super) fn all_but(&self, only: usize) -> BackendSet {
+        let mut others = BackendSet::default();
+        for (index, backend) in self.topology.backends.iter().enumerate() {
+            if index != only {
+                others.insert(backend.state.id);
+            }
+        }
+        others
+    }
+
+    /// Returns the backend that each scorer of the weighted strategy would choose alone.
+    pub(super) fn single_picks(&mut self, arrived: &Arrived<'_>) -> Vec<(String, usize)> {
+        let routing = &self.generation.config.routing;
+        let specs = if routing.strategy == Strategy::Weighted {
+            routing.scorer_specs()
+        } else {
+            Vec::new()
+        };
+        let routers = specs.into_iter().map(|spec| {
+            let alone =
+                RoutingConfig { scorers: vec![spec.clone()], preset: None, ..routing.clone() };
+            (spec.name, Router::new(&alone))
+        });
+        let routers: Vec<(String, Router)> = routers.collect();
+        let profile = profile_of(arrived.request, arrived.now);
+        let prompt = self.prompt_of(arrived);
+        let input = self.input(arrived, &profile, prompt.as_ref());
+        let mut picks = Vec::new();
+        let mut scratch = Scratch::default();
+        for (name, router) in routers {
+            let rng = self.rng_of(arrived);
+            let mut random = Peek { topology: &self.topology, rng };
+            let decision = router.route(&input, &mut random, &mut scratch, &mut NoRecord);
+            let serving = decision.ok().and_then(|decision| {
+                decision.serving(&self.topology).map(|serving| usize::from(serving.backend))
+            });
+            picks.extend(serving.map(|index| (name, index)));
+        }
+        picks
+    }
+
+    fn prompt_of(&self, arrived: &Arrived<'_>) -> Option<Chain> {
+        let most = self.max_blocks?;
+        let hashes = arrived.workload.prefix_of(arrived.request).iter().take(most as usize);
+        Some(Chain::of(hashes.copied().collect(), arrived.workload.block_tokens))
+    }
+
+    fn rng_of(&self, arrived: &Arrived<'_>) -> SmallRng {
+        let stream = u64::from(arrived.id) << 16 | u64::from(arrived.attempt);
+        SmallRng::seed_from_u64(Stream::new(self.seed, Purpose::Decisions, stream).bits())
+    }
+
+    fn input<'a>(
+        &'a self,
+        arrived: &Arrived<'a>,
+        profile: &'a RequestProfile,
+        prompt: Option<&'a Chain>,
+    ) -> RouteInput<'a> {
+        let Arrived { id, request, tried, now, .. } = *arrived;
+        RouteInput {
+            request: profile,
+            model: arrived.model(),
+            split: SplitPoint(mix(u64::from(id) + 1)),
+            tokens: self.generation.router.tokens_to_fit(profile),
+            fleet: &self.topology,
+            tried,
+            may_probe: true,
+            now,
+            prompt,
+            session: Some(request.session)
+                .filter(|session| self.reads_sessions && *session != 0)
+                .map(|id| RoutedSession { id, home: None }),
+            requester: requester_of(request),
+            objectives: self.objectives_of(request).after(arrived.queued_ms),
+        }
+    }
+
+    /// Returns the objectives of a request.
+    pub(super) fn objectives_of(&self, request: &Request) -> Objectives {
+        Objectives { priority: request.priority.into(), ..self.objectives }
+    }
+
+    /// Returns the capacity that a request waits for when every backend is full.
+    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<Passed> {
+        let profile = profile_of(arrived.request, arrived.now);
+        let input = self.input(arrived, &profile, None);
+        let AwaitedRoom { backends, is_held_back, .. } = self.generation.router.awaited(&input)?;
+        Some(Passed { backends, is_held_back })
+    }
+
+    /// Returns the time that the first token of a request takes once a backend accepts it.
+    pub(super) fn service_time(&self, arrived: &Arrived<'_>) -> ServiceTime {
+        let profile = profile_of(arrived.request, arrived.now);
+        self.generation.router.service_time(&self.input(arrived, &profile, None))
+    }
+
+    /// Decides, and reserves the permit for the decision.
+    pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
+        let now = arrived.now;
+        let profile = profile_of(arrived.request, now);
+        let prompt = self.prompt_of(arrived);
+        let mut rng = self.rng_of(arrived);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let input = self.input(arrived, &profile, prompt.as_ref());
+        let mut random = LiveSource { topology: &self.topology, rng: &mut rng };
+        let router = &self.generation.router;
+        let decision = router.route(&input, &mut random, &mut scratch, &mut NoRecord);
+        let requester = input.requester;
+        self.scratch = scratch;
+        let decision = decision?;
+        let saturated = || RouteError::Saturated { model: arrived.model().to_owned() };
+        let serving = decision.serving(&self.topology).ok_or_else(saturated)?;
+        let wanted = PermitRequest {
+            probe: decision.probe,
+            scope: serving.cooldown_scope(requester),
+            client: requester.client,
+            now,
+            limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+            owner: Some(requester.owner),
+            is_sheddable: self.objectives_of(arrived.request).is_sheddable(),
+        };
+        let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
+        let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
+        permit.count_tokens(RequestTokens {
+            prompt: profile.prefill_tokens().0,
+            uncached: decision.uncached_tokens(&profile),
+            output: expected.tokens.0,
+        });
+        permit.estimate_drain(expected, now);
+        if self.generation.router.predicts() {
+            let objectives = self.objectives_of(arrived.request);
+            decision.predict(&profile, serving, &mut permit, &objectives, now);
+        }
+        if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
+            weighted.record(&self.topology, &decision, prompt);
+        }
+        Ok(Decided { decision, permit })
+    }
+}
+
+/// Returns the profile that the scanner would have produced.
+fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
+    RequestProfile {
+        streaming: request.is_streamed,
+        estimated_tokens: TokenCount(request.input_tokens),
+        prompt_tokens: TokenCount(request.input_tokens),
+        max_tokens: Some(TokenCount(request.max_tokens)).filter(|most| most.0 > 0),
+        ..RequestProfile::opaque(Operation::Chat, now)
+    }
+}
+
+/// Returns the client that sends a request.
+pub(super) fn requester_of(request: &Request) -> Requester {
+    let client = mix(u64::from(request.client) + 1);
+    Requester { client, credential: 1, owner: Owner { id: client, weight: 1 } }
+}
