@@ -1,4 +1,4 @@
-//! A stream that starts with bytes which were read from it before.
+//! A stream that starts with bytes that were read from it before.
 
 use std::io;
 use std::pin::Pin;
@@ -61,7 +61,7 @@ impl AsyncWrite for PrefixedStream {
     }
 }
 
-/// Moves as much of `ahead` to `out` as there is room for.
+/// Moves as much of `ahead` to `out` as fits.
 pub(crate) fn copy_ahead(ahead: &mut BytesMut, out: &mut ReadBuf<'_>) {
     let count = ahead.len().min(out.remaining());
     let (first, _rest) = split_at(ahead, count);

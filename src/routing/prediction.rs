@@ -1,4 +1,4 @@
-//! What is predicted of the request that a decision is about.
+//! Predictions for the request of a decision.
 
 use super::{RouteInput, RoutingDecision};
 use crate::api::Work;
@@ -9,7 +9,7 @@ use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
 use crate::units::Timestamp;
 
-/// The request as an engine gets it that has so many tokens of its prompt cached.
+/// Describes the request to an engine that has `cached` tokens of its prompt cached.
 pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
     let generates = request.operation.row().work == Work::Generation;
     let limit = request.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.0));
@@ -21,13 +21,13 @@ pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
     }
 }
 
-/// The blocks of the prompt that a backend is believed to have cached.
+/// Returns the number of blocks of the prompt that a backend is believed to have cached.
 pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
     let chain = input.prompt.filter(|chain| chain.blocks() > 0);
     chain.map_or(0, |chain| model.prefixes.matched(serving.slot, chain.hashes()))
 }
 
-/// The request as a backend gets it that has so much of its prompt cached as is believed.
+/// Describes the request to a backend, with the tokens that it is believed to have cached.
 pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> Sent {
     let tokens = input.prompt.map_or(0, Chain::block_tokens);
     let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
@@ -35,20 +35,19 @@ pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) 
 }
 
 impl RoutingDecision {
-    /// The tokens of the prompt that the backend computes which was picked: those that it is not
-    /// believed to have cached.
+    /// Returns the tokens of the prompt that the picked backend is not believed to have cached.
     pub fn uncached_tokens(&self, request: &RequestProfile) -> u32 {
         let prompt = request.prefill_tokens().0;
         let scores = self.scores.filter(|_| prompt > 0);
         scores.map_or(prompt, |scores| scores.uncached_tokens(prompt))
     }
 
-    /// The request as the backend gets it that was picked.
+    /// Describes the request to the picked backend.
     pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
         sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
     }
 
-    /// What is predicted of the request on the backend that was picked.
+    /// Returns the estimate for the request on the picked backend.
     pub fn estimate(
         &self,
         request: &RequestProfile,
@@ -58,7 +57,7 @@ impl RoutingDecision {
         serving.estimate(&self.sent(request), now)
     }
 
-    /// Predicts the request on the backend that was picked, and counts it there for as long as the permit is held.
+    /// Predicts the request on the picked backend, and counts it there while the permit is held.
     pub fn predict(
         &self,
         request: &RequestProfile,

@@ -1,5 +1,5 @@
-//! Decisions as a whole, over fleets built from configurations as users write them. Each concern has
-//! its file; the names-only part is tested in `resolve`, the formula in `strategy`.
+//! Decisions as a whole, over fleets built from configurations as users write them. Each concern
+//! has its file; names alone are tested in `resolve`, the formula in `smart`.
 
 mod allocations;
 mod auto;
@@ -36,7 +36,7 @@ use crate::units::{ByteSpan, Timestamp, TokenCount};
 /// A moment with room before and after it.
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
-/// What a test asks for; `TestRequest::of` is a plain chat request.
+/// The request of a test; `TestRequest::of` is a plain chat request.
 #[derive(Debug, Clone, Copy)]
 struct TestRequest<'a> {
     model: &'a str,
@@ -162,7 +162,7 @@ impl Fleet {
     }
 }
 
-/// What a decision about a request reads.
+/// Returns the input of a decision about a request.
 fn input_of<'a>(
     profile: &'a RequestProfile,
     ask: TestRequest<'a>,

@@ -1,4 +1,4 @@
-//! The strategy `auto`: the strategy of each model, and when it changes.
+//! The strategy `auto`: the strategy of each model, and its changes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What was predicted to be cached is withdrawn where the engine shows that it is not.
+//! Expected cache contents are withdrawn when the engine reports otherwise.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who is a candidate at all.
+//! The filters: the candidates of a request.
 
 use proptest::prelude::*;
 

@@ -23,7 +23,7 @@ impl Source {
         Self { path: path.to_owned(), form }
     }
 
-    /// Reads the page; `None` without anything about an engine's load.
+    /// Reads the page; `None` if it has nothing about an engine's load.
     pub(super) fn read(&self, reader: &PageReader, page: &[u8]) -> Option<EnginePage> {
         match self.form {
             Form::Prometheus => reader.read(page),
@@ -32,7 +32,7 @@ impl Source {
     }
 }
 
-/// The pages to try for a backend, the likeliest first; none when it is not to be scraped.
+/// Returns the pages to try for a backend, the likeliest first; none if it is not to be scraped.
 pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
     if !config.telemetry.enabled {
         return Vec::new();

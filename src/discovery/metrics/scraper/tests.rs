@@ -16,8 +16,8 @@ use crate::units::Timestamp;
 const PAGE: &str = "vllm:num_requests_waiting 2\nvllm:num_requests_running 3\n\
                     vllm:kv_cache_usage_perc 0.5\nprocess_start_time_seconds 100\n";
 
-/// An engine that returns what `respond` makes of each request's number and path, and closes a
-/// connection after so many responses.
+/// An engine that returns the result of `respond` for each request's number and path, and closes a
+/// connection after `per_connection` responses.
 struct Stub {
     url: String,
     connections: Arc<AtomicUsize>,

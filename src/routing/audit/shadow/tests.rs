@@ -1,4 +1,4 @@
-//! What a shadow counts, without its thread.
+//! The counts of a shadow, without its thread.
 
 use std::path::Path;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Trial {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut random = Replay { turn: row.into(), rng: &mut rng };
         let (mut scratch, model) = (Scratch::default(), topology.model_id("m").unwrap());
-        // Without a live decision the trace is empty.
+        // The trace stays empty without a live decision.
         let routed = self.router.route(&input, &mut random, &mut scratch, &mut trace);
         let row = routed.map_or(row, |decision| decision.row);
         let (at, is_next_probe) = (NOW, false);
@@ -98,7 +98,7 @@ impl Trial {
     }
 }
 
-/// The text of a conversation after so many turns.
+/// Returns the text of a conversation after `count` turns.
 fn turns(name: usize, count: usize) -> String {
     (0..=count).map(|turn| format!("{name}/{turn}: {} ", "word ".repeat(40))).collect()
 }
