@@ -1,4 +1,5 @@
-//! What predictions cost: 64 backends read by a decision, and what an attempt adds to each of its events.
+//! The cost of predictions: a decision that reads 64 backends, and the work that an attempt adds to
+//! each of its events.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -12,7 +13,7 @@ const BACKENDS: usize = 64;
 const SENT: Sent =
     Sent { prompt: 900.0, cached: 300.0, max_output: f64::INFINITY, is_whole: false };
 
-/// A backend with 20 streams and 2 prompts, of so many slots.
+/// A backend with 20 streams, 2 prompts and `slots` slots.
 fn busy(slots: f64) -> (Arc<Predictor>, Vec<PredictionTicket>) {
     let predictor = Arc::new(Predictor::default());
     let reported = Reported { slots, ..Reported::default() };

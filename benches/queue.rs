@@ -1,5 +1,5 @@
-//! The cost of a queue: one request joins and the next one leaves for a backend, while so many others wait; a client leaves
-//! from anywhere in it; and the bytes that one request takes there.
+//! The cost of a queue, in time and in bytes per request: one request joins and the next one leaves
+//! for a backend, while others wait; a client leaves from anywhere in it.
 
 #![allow(
     missing_docs,

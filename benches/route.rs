@@ -31,7 +31,7 @@ use rand::rngs::SmallRng;
 
 const BODY: &[u8] = br#"{"model":"model-7","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":"What is the capital of France?"},{"role":"assistant","content":"Paris."},{"role":"user","content":"And of Italy?"},{"role":"user","content":"Reply in one word."}],"temperature":0.7,"max_tokens":64,"stream":true}"#;
 
-/// A generation with so many backends, each of which serves so many models.
+/// A generation with `backends` backends, each of which serves `models` models.
 fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation {
     generation_of(strategy, backends, models, |_| Capabilities::ALL)
 }
@@ -191,8 +191,8 @@ fn route_on_two_threads(criterion: &mut Criterion) {
     });
 }
 
-/// 100 messages against 50 backends, with the percentiles of single requests; and those of decisions alone,
-/// which include the reading of the clock.
+/// 100 messages against 50 backends, with the percentiles of single requests, and of decisions
+/// alone, which include reading the clock.
 fn percentiles_of_requests(criterion: &mut Criterion) {
     let mut body = String::from(r#"{"model":"model-7","messages":["#);
     for index in 0..100 {

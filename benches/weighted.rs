@@ -36,7 +36,7 @@ const BACKENDS: usize = 64;
 const PROMPT: usize = 16 << 10;
 /// The prompt of an agent: 400 KB, 100,000 tokens.
 const LONG_PROMPT: usize = 400_000;
-/// Where the prompt says "Request", behind everything that stays the same.
+/// The position of "Request" in the prompt, behind everything that stays the same.
 const NAME: usize = r#"{"model":"m","messages":[{"role":"system","content":""#.len();
 
 fn body(number: usize) -> Vec<u8> {
@@ -148,8 +148,8 @@ fn rename(body: &mut [u8], number: u32) {
 /// The least the fixed piece of work took so far, in nanoseconds.
 static FASTEST: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// How long a decision took, and a fixed piece of work right before and behind it, whichever took
-/// longer: where the processor's core is shared with somebody else, that takes half as long again.
+/// The duration of a decision, and the longer duration of a fixed piece of work right before and
+/// behind it: on a shared core of the processor, that takes half as long again.
 struct Timed {
     decision: Duration,
     companion: Duration,

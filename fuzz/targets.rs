@@ -163,7 +163,8 @@ pub fn watch_stream(bytes: &[u8]) {
     let _whatever = find_usage(stream);
 }
 
-/// What passes is what a lenient parser reads the same way, and what goes on from it is strict again.
+/// Checks that an accepted head means the same to a lenient parser, and that the forwarded head is
+/// strict again.
 pub fn read_head(bytes: &[u8]) {
     let started = head_check::check_partial(bytes, bytes.len() / 2);
     if head_check::check(bytes, 100).is_err() {
@@ -191,8 +192,8 @@ pub fn read_head(bytes: &[u8]) {
     }
 }
 
-/// A backend's response: its head is the same however its bytes arrive, and what goes on to the client
-/// has one framing and no hop-by-hop fields.
+/// A backend's response: its head is the same however its bytes arrive, and what goes on to the
+/// client has one framing and no hop-by-hop fields.
 pub fn response_head(bytes: &[u8]) {
     let Some((size, response)) = bytes.split_first() else { return };
     // A head over the limit passes or not by how much of it is there when it is parsed.
@@ -252,7 +253,7 @@ pub fn chunk_decoder(bytes: &[u8]) {
     assert_eq!((arrived.consumed, arrived.end), (sent.len(), Ok(true)));
 }
 
-/// What a decoder made of a body.
+/// The result of decoding a body.
 #[derive(Debug, PartialEq, Eq)]
 struct ChunkedBody {
     payload: Vec<u8>,
@@ -280,7 +281,8 @@ fn decode_chunks(body: &[u8], piece: usize) -> ChunkedBody {
             match decoded.end {
                 Ok(false) => {}
                 Ok(true) => return decoded,
-                // How much of the broken line was consumed depends on the pieces; the connection closes.
+                // How much of the broken line was consumed depends on the pieces; the connection
+                // closes.
                 Err(_) => return ChunkedBody { consumed: 0, ..decoded },
             }
         }
@@ -376,8 +378,8 @@ pub fn proxy_header(bytes: &[u8]) {
     assert_eq!(client, expected);
 }
 
-/// A page of an engine: what lies between its lines changes nothing, its lines add up to it, and its
-/// numbers are finite.
+/// A page of an engine: what lies between its lines changes nothing, its lines add up to it, and
+/// its numbers are finite.
 pub fn metrics_page(page: &[u8]) {
     let reader = PageReader::default();
     let whole = reader.read(page);
@@ -445,8 +447,8 @@ fn assert_adds_up(whole: Option<f32>, lines: &[(&[u8], f64)], tally: Tally) {
     assert!(lines.iter().any(|(name, _)| is_family(name)), "{whole} of {lines:?}");
 }
 
-/// The first byte says where a connection's bytes are cut in pieces. After each, what is unfinished is
-/// what shows when all bytes so far are read from the start.
+/// The first byte says where a connection's bytes are cut in pieces. After each piece, the
+/// unfinished part is the same as when all bytes so far are read from the start.
 pub fn frame_watcher(bytes: &[u8]) {
     let Some((size, connection)) = bytes.split_first() else { return };
     for piece in [usize::from(*size) + 1, 1, connection.len().max(1)] {
@@ -471,11 +473,11 @@ pub fn frame_watcher(bytes: &[u8]) {
     }
 }
 
-/// What the bytes of a connection leave unfinished.
+/// The unfinished part of a connection's bytes.
 struct Unfinished {
-    /// Where it starts; `None` for the preface.
+    /// Its start; `None` for the preface.
     since: Option<usize>,
-    /// How many bytes show that it is a frame of a body.
+    /// The number of bytes that show that it is a frame of a body.
     body_known_at: Option<usize>,
 }
 
@@ -537,8 +539,8 @@ pub fn convert_request(bytes: &[u8]) {
     assert_eq!(again, converted);
 }
 
-/// The first byte picks the conversion, the second the length of the chunks, the rest is the backend's
-/// stream. The client's events do not depend on the chunks, and each is complete.
+/// The first byte picks the conversion, the second the length of the chunks, the rest is the
+/// backend's stream. The client's events do not depend on the chunks, and each is complete.
 pub fn convert_stream(bytes: &[u8]) {
     let [first, size, stream @ ..] = bytes else { return };
     let (client, backend) = conversion(*first);

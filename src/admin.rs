@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{HeaderMap, Method, header};
+use penstock_api::{UsageCall, UsageRequest};
+use penstock_core::routing::Generation;
 use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
@@ -40,8 +42,6 @@ use crate::proxy::Proxy;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
 use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage};
-use penstock_api::{UsageCall, UsageRequest};
-use penstock_core::routing::Generation;
 use response::{AdminResponse, Refusal};
 
 /// The time that a client may stall while it reads a response.

@@ -1,5 +1,5 @@
-//! Service discovery in the background: health checks, model discovery, DNS, engine metrics. Results go
-//! into the fleet; the hot path never waits for any of it.
+//! Service discovery in the background: health checks, model discovery, DNS, engine metrics.
+//! Results go into the fleet; the hot path never waits for any of it.
 
 mod catalogue_watch;
 mod check_page;
@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use penstock_clock::now;
+use penstock_config::{Config, DiscoveryConfig};
+use penstock_core::fleet::{Backend, Fleet, Health};
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use rand::SeedableRng;
@@ -41,9 +44,6 @@ use tokio::task::JoinSet;
 use catalogue_watch::{CatalogueWatch, Reachable};
 use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
-use penstock_clock::now;
-use penstock_config::{Config, DiscoveryConfig};
-use penstock_core::fleet::{Backend, Fleet, Health};
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ struct Shared {
     waiting: Arc<AtomicUsize>,
     batches: mpsc::UnboundedSender<Batch>,
     scraper: Scraper,
-    /// Until the service runs.
+    /// The queue, until the service runs.
     queue: Mutex<Option<mpsc::UnboundedReceiver<Batch>>>,
 }
 
@@ -70,7 +70,7 @@ struct Batch {
 #[derive(Clone)]
 struct FirstRound {
     left: Arc<AtomicUsize>,
-    /// What readiness waits for: no later batch makes a process unready again.
+    /// The count that readiness waits for; no later batch makes a process unready again.
     waiting: Arc<AtomicUsize>,
     ended: Arc<Notify>,
 }
@@ -86,7 +86,7 @@ impl FirstRound {
 }
 
 impl DiscoveryService {
-    /// A service for the backends of a fleet. `seed` starts its jitter.
+    /// Creates a service for the backends of a fleet. `seed` starts its jitter.
     pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
         let (batches, queue) = mpsc::unbounded_channel();
         let backends = fleet.topology().backends.len();
@@ -102,19 +102,19 @@ impl DiscoveryService {
         service
     }
 
-    /// Counts the backends whose first check has neither passed nor failed yet; readiness waits
-    /// for it to reach zero.
+    /// Returns the number of backends whose first check has neither passed nor failed yet;
+    /// readiness waits for it to reach zero.
     pub fn waiting(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0.waiting)
     }
 
-    /// The scraper of the same backends, run as a separate service.
+    /// Returns the scraper of the same backends, run as a separate service.
     pub fn scraper(&self) -> Scraper {
         self.0.scraper.clone()
     }
 
-    /// Watches the backends of this fleet from now on, and no others. The future completes once every
-    /// new backend has been checked and its models have been queried.
+    /// Watches the backends of this fleet from now on, and no others. The future completes once
+    /// every new backend has been checked and its models have been queried.
     pub fn watch(
         &self,
         fleet: &Arc<Fleet>,
@@ -158,7 +158,7 @@ impl DiscoveryService {
     }
 }
 
-/// Whether requests must wait for the first check and discovery.
+/// Returns whether requests must wait for the first check and discovery.
 fn is_fresh(backend: &Backend) -> bool {
     backend.state.checked_at().is_none() || backend.models.is_none()
 }
@@ -186,7 +186,6 @@ impl BackgroundService for DiscoveryService {
     }
 }
 
-/// Watches one backend.
 struct Watcher {
     backend: Backend,
     fleet: Arc<Fleet>,
@@ -219,7 +218,8 @@ impl Watcher {
         }
     }
 
-    /// Runs the health checks. `listed` ends once the models of a backend that is up have been queried.
+    /// Runs the health checks. `listed` ends once the models of a healthy backend have been
+    /// queried.
     async fn check(mut self, reachable: watch::Sender<Reachable>, listed: oneshot::Receiver<()>) {
         let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
         let mut listed = Some(listed);
@@ -238,7 +238,7 @@ impl Watcher {
             reachable.send_if_modified(|it| it.update(is_up, change.is_some()));
             if let Some(round) = self.first.take() {
                 if let Some(listed) = listed.take().filter(|_| is_up) {
-                    // Its sender is dropped after the first query, whatever came of it.
+                    // Its sender is dropped after the first query, successful or not.
                     _ = listed.await;
                 }
                 round.end_one();

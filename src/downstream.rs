@@ -1,10 +1,10 @@
-//! Clients: listeners, TLS and the PROXY protocol, HTTP/1.1 and HTTP/2, the check of request heads and
-//! the reading of bodies. Hands each request to a Pingora application; which one is its owner's choice,
+//! Clients: listeners, TLS and the PROXY protocol, HTTP/1.1 and HTTP/2, the check of request heads
+//! and the reading of bodies. Passes each request to a Pingora application that the owner chooses,
 //! so nothing here knows the proxy.
 //!
-//! A connection passes `acceptor` (connection limit) → `listener` (PROXY header, TLS, HTTP version) →
-//! `http1` or `http2`, which call the application once per request. The application reaches its client
-//! through `client`: it reads the body with `body_reader` and watches for a disconnect.
+//! A connection passes `acceptor` (connection limit) → `listener` (PROXY header, TLS, HTTP version)
+//! → `http1` or `http2`, which call the application once per request. The application reaches its
+//! client through `client`: it reads the body with `body_reader` and watches for a disconnect.
 
 mod accepted;
 pub(crate) mod acceptor;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// How long to wait for a connection, and for each read and write of an established one.
+/// The timeouts of a connection attempt, and of each read and write of an established connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientTimeouts {
     pub(crate) connect: Duration,
     pub(crate) io: Duration,
 }
 
-/// Makes a client. With `https`, server certificates are verified against the system's root
+/// Creates a client. With `https`, server certificates are verified against the system's root
 /// certificates; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
 pub(crate) fn new_client(https: bool, timeouts: ClientTimeouts) -> Agent {
     let config = Agent::config_builder()

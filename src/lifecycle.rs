@@ -3,11 +3,13 @@
 //! executes them one at a time.
 //!
 //! Order of a shutdown (`shutdown`, then `supervisor`):
-//! 1. SIGTERM or SIGINT: readiness fails, `server.shutdown_delay` passes while requests are accepted;
-//! 2. Pingora closes the listeners of the data port; the admin port stays open to observe the drain;
+//! 1. SIGTERM or SIGINT: readiness fails, `server.shutdown_delay` passes while requests are
+//!    accepted;
+//! 2. Pingora closes the listeners of the data port; the admin port stays open to observe the
+//!    drain;
 //! 3. the supervisor waits until no request is in flight, at most `server.drain_timeout`;
-//! 4. shutdown hooks flush the access log and the spans, and the process exits. A second signal skips
-//!    the wait, never the hooks.
+//! 4. shutdown hooks flush the access log and the spans, and the process exits. A second signal
+//!    skips the wait, never the hooks.
 
 mod control;
 pub(crate) mod detached_launcher;

@@ -11,6 +11,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use penstock_clock::{now, unix_seconds};
+use penstock_config::tls::TlsError;
+use penstock_config::{Config, ConfigSource, ListenAddress};
+use penstock_core::admission::rate_limits::{Moment, RateLimiter};
+use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownWatch};
@@ -37,28 +42,23 @@ use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{DataPlane, Proxy};
 use crate::shared_state::SharedState;
-use penstock_clock::{now, unix_seconds};
-use penstock_config::tls::TlsError;
-use penstock_config::{Config, ConfigSource, ListenAddress};
-use penstock_core::admission::rate_limits::{Moment, RateLimiter};
-use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 
-/// Effectively never: one year.
+/// Effectively no limit: one year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long a shutdown hook may flush its queue.
+/// The time limit for a shutdown hook to flush its queue.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// The same for the ledger, whose file another process may hold locked.
+/// The same limit for the ledger, whose file another process may hold locked.
 const LEDGER_FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a server cannot start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: ListenAddress,
-        /// The error of the system.
+        /// The system error.
         source: std::io::Error,
     },
     /// The metrics library refuses a histogram.
@@ -67,16 +67,16 @@ pub enum ServerError {
     /// The access log cannot be opened.
     #[error("{0}")]
     AccessLog(#[from] AccessLogError),
-    /// The span exporter has no thread.
+    /// The thread of the span exporter cannot start.
     #[error("cannot start the span exporter: {0}")]
     Spans(std::io::Error),
-    /// The token ledger has no thread.
+    /// The thread of the token ledger cannot start.
     #[error("cannot start the token ledger: {0}")]
     Ledger(std::io::Error),
-    /// The shadow strategy has no thread.
+    /// The thread of the shadow strategy cannot start.
     #[error("cannot start the shadow strategy: {0}")]
     Shadow(std::io::Error),
-    /// No name can be looked up.
+    /// The names of backends cannot be looked up.
     #[error("cannot look up the names of backends: {0}")]
     Lookup(#[source] std::io::Error),
     /// The system refuses a thread.
@@ -98,7 +98,7 @@ pub struct ServeOptions {
     pub source: Option<ConfigSource>,
     /// Applies log settings after a reload.
     pub apply_log: Option<ApplyLog>,
-    /// How to start the new process of an upgrade.
+    /// The command that starts the new process of an upgrade.
     pub successor: Option<Successor>,
     /// Sockets inherited from the previous process.
     pub inherited: Option<InheritedSockets>,
@@ -143,7 +143,8 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
 fn server_conf(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.server.threads,
-        // Pingora would sleep this long before it exits; `Supervisor` exits when the drain is done.
+        // Pingora would sleep for this time before it exits; `Supervisor` exits when the drain is
+        // done.
         grace_period_seconds: Some(NEVER.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
@@ -306,7 +307,8 @@ impl Parts {
     }
 }
 
-/// Counts what keys have used this day, as far as the ledger has it, so that a restart is no new day.
+/// Restores the tokens that keys have used today from the ledger, so that a restart does not reset
+/// their day.
 fn restore_days(config: &Config, rates: &RateLimiter) {
     let auth = &config.auth;
     let limits = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
@@ -329,7 +331,8 @@ fn restore_days(config: &Config, rates: &RateLimiter) {
     }
 }
 
-/// Writes the counts of the ledger and the queues of log lines and spans before the process exits.
+/// Hooks that write the counts of the ledger and the queues of log lines and spans before the
+/// process exits.
 fn shutdown_hooks(
     log: Option<&Arc<AccessLog>>,
     spans: Option<&Arc<SpanExporter>>,
@@ -349,7 +352,7 @@ fn shutdown_hooks(
     all
 }
 
-/// Runs until the process exits: requests that end while it drains are reported, too.
+/// Runs until the process exits: requests that end during the drain are reported, too.
 struct SharedStateService(Arc<SharedState>, Arc<Proxy>);
 
 #[async_trait]
@@ -361,8 +364,8 @@ impl BackgroundService for SharedStateService {
     }
 }
 
-/// SIGUSR1: reopens the access log, for log rotation. Handled even without a log, because the default
-/// action of the signal would kill the process.
+/// Reopens the access log on SIGUSR1, for log rotation. Handles the signal even without a log,
+/// because its default action would kill the process.
 struct LogReopener(Option<Arc<AccessLog>>);
 
 #[async_trait]

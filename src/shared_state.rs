@@ -19,13 +19,13 @@ use std::time::Duration;
 use ahash::HashMap;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use penstock_config::{RateLimits, SharedStateConfig};
+use penstock_core::admission::rate_limits::{LimitKind, Quota, RateStatus};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use link::{Link, LinkError};
-use penstock_config::{RateLimits, SharedStateConfig};
-use penstock_core::admission::rate_limits::{LimitKind, Quota, RateStatus};
 use permit::Settlement;
 
 /// The most ends of requests that wait for the server; further ones are dropped, and their leases

@@ -1,8 +1,8 @@
-//! Backends: connections and their pool, requests written, responses read and relayed, deadlines, and
-//! the rule on which failures are safe to retry.
+//! Backends: connections and their pool, requests written, responses read and relayed, deadlines,
+//! and the rule for which failures are safe to retry.
 //!
-//! Nothing here knows clients or routing: [`http1::Exchange`] is given what may interrupt it
-//! ([`interrupt::Interrupts`]), and [`relay`] reports to a [`relay::RelayObserver`].
+//! Nothing here knows clients or routing: [`http1::Exchange`] receives what may interrupt it as
+//! [`interrupt::Interrupts`], and [`relay`] reports to a [`relay::RelayObserver`].
 
 pub(crate) mod beginning;
 pub(crate) mod body_decoder;

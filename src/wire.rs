@@ -12,5 +12,5 @@ use http::header::HeaderName;
 
 /// `x-forwarded-for`: client addresses, one added by each proxy on the way.
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// What an HTTP/2 client sends before its first frame (RFC 9113 §3.4).
+/// The bytes that an HTTP/2 client sends before its first frame (RFC 9113 §3.4).
 pub(crate) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

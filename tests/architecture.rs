@@ -1,6 +1,6 @@
-//! Keeps the structure of `src/`: which folder may import which, no cycle between the files of a
-//! folder, where I/O may be named, and how long files are. Reads the code with `syn`, so that grouped
-//! imports, re-exports and paths inside macros count like any other.
+//! Keeps the structure of `src/`: the allowed imports between folders, no cycle between the files
+//! of a folder, the places that may name I/O, and the length of files. Reads the code with `syn`,
+//! so that grouped imports, re-exports and paths inside macros count like any other.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,7 +54,8 @@ const NAMES_PINGORA: &[&str] =
 /// Folders whose code is given time and randomness and does no I/O.
 const PURE: &[&str] =
     &["scan", "prefix", "scoring", "fleet", "predict", "routing", "admission", "dialect", "sim"];
-/// What pure code does not name: runtimes, sockets, files, the time, and the system's randomness.
+/// The names that pure code may not use: runtimes, sockets, files, the time, and the system's
+/// randomness.
 const IMPURE: &[&str] = &[
     "tokio",
     "pingora",
@@ -83,9 +84,10 @@ const IMPURE: &[&str] = &[
     "rand::rngs::StdRng",
 ];
 
-/// Folders that a decision runs through. The one lock of a decision is the prefix index's, in `prefix`.
+/// Folders that a decision runs through. The one lock of a decision is the prefix index's, in
+/// `prefix`.
 const LOCK_FREE: &[&str] = &["scan", "scoring", "routing"];
-/// What code without locks does not name.
+/// The names that code without locks may not use.
 const LOCKS: &[&str] =
     &["parking_lot", "std::sync::Condvar", "std::sync::Mutex", "std::sync::RwLock", "tokio::sync"];
 
@@ -178,7 +180,8 @@ fn files_are_short_and_say_what_they_are_for() {
     }
 }
 
-/// Which entries of a folder (a file, or a file with the folder of its name) import which.
+/// Returns the imports between the entries of a folder: a file, or a file with the folder of its
+/// name.
 fn graph_of(folder: &str, sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
     let prefix = format!("{folder}::");
     let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! The worked examples of `docs/contributing/` are true: the `diff` blocks of each page apply to a
-//! copy of the source, touch no more files of `src/` than [`PAGES`] allows, and the tests they add pass
-//! there, all examples together.
+//! copy of the source, touch no more files of `src/` than [`PAGES`] allows, and the tests they add
+//! pass there, all examples together.
 
 #![allow(
     clippy::unwrap_used,

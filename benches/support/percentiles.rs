@@ -1,5 +1,5 @@
-//! The percentiles of single measurements, which criterion's averages hide. Printed, and kept in the target
-//! folder for `benches/rig/record.py`.
+//! The percentiles of single measurements, which criterion's averages hide. Printed, and kept in
+//! the target folder for `benches/rig/record.py`.
 
 use std::path::Path;
 use std::time::Duration;

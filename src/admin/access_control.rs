@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
 use http::header;
+use penstock_api::bearer_token;
+use penstock_config::Secret;
 use subtle::ConstantTimeEq;
 
 use super::response::Refusal;
-use penstock_api::bearer_token;
-use penstock_config::Secret;
 
 /// The access that an endpoint grants, and whether it requires the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

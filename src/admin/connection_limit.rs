@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use penstock_api::ErrorCode;
+use penstock_config::Config;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
@@ -25,8 +27,6 @@ use crate::downstream::limits::{ConnectionLimits, HeadLimits};
 use crate::downstream::response_writer::RawResponse;
 use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
-use penstock_api::ErrorCode;
-use penstock_config::Config;
 
 /// The number of refused connections that get an error response at a time; further ones are closed
 /// without one.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use penstock_clock::now;
+use penstock_core::routing::Peek;
+use penstock_core::routing::audit::{DryRun, DryRunRequest};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
@@ -10,9 +13,6 @@ use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::proxy::explain_with_shift;
-use penstock_clock::now;
-use penstock_core::routing::Peek;
-use penstock_core::routing::audit::{DryRun, DryRunRequest};
 
 /// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);

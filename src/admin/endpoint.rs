@@ -1,11 +1,11 @@
 //! The rows of the table of endpoints: their type, and the functions that build them.
 
 use http::Method;
+use penstock_api::UsageCall;
 
 use super::access_control::Access;
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
-use penstock_api::UsageCall;
 
 /// The method of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

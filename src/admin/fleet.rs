@@ -1,12 +1,12 @@
 //! The fleet, the configuration in force, and drain and resume of backends.
 
+use penstock_clock::now;
+use penstock_core::fleet::Model;
+use penstock_core::routing::ChosenStrategy;
 use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use penstock_clock::now;
-use penstock_core::fleet::Model;
-use penstock_core::routing::ChosenStrategy;
 
 /// `/fleet`: the full state of every backend, and the strategy that `auto` has chosen for each
 /// model.

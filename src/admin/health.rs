@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use http::StatusCode;
+use penstock_core::fleet::{Health, Topology};
 use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use penstock_core::fleet::{Health, Topology};
 
 /// `/health/live`: 200 while the process responds.
 pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use penstock_api::query_value;
 use serde_json::json;
 
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::ledger::{Dimension, ReportQuery, ReportRow, parse_day};
 use crate::observe::usage::UsageError;
-use penstock_api::query_value;
 
 /// The number of rows in a response without `n`.
 const DEFAULT_ROWS: usize = 100;

@@ -1,9 +1,8 @@
 //! Control of the process: reload and graceful upgrade.
 
-use serde_json::json;
-
 use penstock_api::query_value;
 use penstock_api::units::parse_duration;
+use serde_json::json;
 
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};

@@ -1,9 +1,10 @@
 //! The metrics page that Prometheus scrapes.
 
+use penstock_clock::now;
+
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::metrics::Scrape;
-use penstock_clock::now;
 
 /// `/metrics`
 pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {

@@ -1,14 +1,14 @@
 //! `POST /quote`: the backends that would meet the objectives of a request, before it is sent.
 
+use penstock_clock::now;
+use penstock_core::routing::{QuotedBackend, quote};
+use penstock_predict::Sent;
+use penstock_scoring::Objectives;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use penstock_clock::now;
-use penstock_core::routing::{QuotedBackend, quote};
-use penstock_predict::Sent;
-use penstock_scoring::Objectives;
 
 /// The part of a request that its latencies depend on.
 #[derive(Debug, Deserialize)]

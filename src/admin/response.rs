@@ -4,6 +4,8 @@ use std::pin::Pin;
 
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
+use penstock_api::units::{ByteSize, UnitError};
+use penstock_core::routing::audit::DryRunRequestError;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use serde::Serialize;
@@ -11,8 +13,6 @@ use serde_json::json;
 
 use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::observe::usage::UsageError;
-use penstock_api::units::{ByteSize, UnitError};
-use penstock_core::routing::audit::DryRunRequestError;
 
 /// A response that another thread completes: the control loop, or the ledger's.
 pub(super) type PendingResponse =

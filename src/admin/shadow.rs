@@ -1,8 +1,9 @@
 //! The report of the shadow strategy.
 
+use penstock_clock::now;
+
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
-use penstock_clock::now;
 
 /// `/shadow`
 pub(super) fn report(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use penstock_config::{Config, Environment, Secret};
+use penstock_core::routing::audit::ShadowHost;
 use pingora::protocols::l4::stream::Stream;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,8 +14,6 @@ use tokio::sync::watch;
 use super::*;
 use crate::observe::ledger::Ledger;
 use crate::observe::usage::LiveUsage;
-use penstock_config::{Config, Environment, Secret};
-use penstock_core::routing::audit::ShadowHost;
 
 const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     routing: { shadow: { strategy: random } }\n\

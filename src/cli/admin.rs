@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use penstock_config::BackendUrl;
 use serde_json::Value;
 
 use super::client::{Client, Response};
 use super::error::CliError;
-use penstock_config::BackendUrl;
 
 /// The admin port of a running penstock.
 #[derive(Debug)]

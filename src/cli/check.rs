@@ -2,17 +2,17 @@
 //! opening a port or connecting to a backend.
 
 use clap::Args;
+use penstock_api::units::Timestamp;
+use penstock_api::{escape, show_names};
+use penstock_config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
+use penstock_core::fleet::Model;
+use penstock_core::routing::{Generation, Split};
 
 use super::error::{CliError, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::observe::access_log::AccessLog;
 use crate::observe::ledger::Ledger;
-use penstock_api::units::Timestamp;
-use penstock_api::{escape, show_names};
-use penstock_config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
-use penstock_core::fleet::Model;
-use penstock_core::routing::{Generation, Split};
 
 const AFTER_HELP: &str = "\
 Prints all errors and warnings with file:line:column on standard error, and a summary on standard

@@ -1,11 +1,11 @@
 //! `penstock config`: the effective configuration, and its schema.
 
 use clap::{Args, Subcommand};
+use penstock_config::json_schema;
 
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use penstock_config::json_schema;
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "a process has one value of it")]

@@ -10,6 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use penstock_clock::now;
+use penstock_config::{Config, Environment};
+use penstock_mock::{
+    EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet,
+};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::client::Client;
@@ -17,11 +22,6 @@ use super::error::{CliError, FAILED, OK};
 use super::logging;
 use super::output::Output;
 use crate::server::{self, ServeOptions};
-use penstock_clock::now;
-use penstock_config::{Config, Environment};
-use penstock_mock::{
-    EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet,
-};
 use requests::KEYS;
 use traffic::Traffic;
 use trials::trials;

@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use penstock_api::escape;
+use penstock_api::units::{UnitError, parse_duration};
+use penstock_core::routing::Generation;
 use serde_json::json;
 
 use super::admin::AdminPort;
@@ -21,9 +24,6 @@ use crate::discovery::DiscoveryClient;
 use crate::lifecycle::look_up_at_start;
 use backends::Terms;
 use finding::{Finding, Level, count};
-use penstock_api::escape;
-use penstock_api::units::{UnitError, parse_duration};
-use penstock_core::routing::Generation;
 
 const AFTER_HELP: &str = "\
 Each finding is ok, warn (works, but may fail later) or fail (does not work), followed by a remedy.

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
-use serde_json::{Value, json};
-
 use penstock_api::Engine;
 use penstock_api::units::parse_duration;
 use penstock_sim::engine::{
     Admission, Caching, EngineRow, EngineSpec, GridError, OnDemand, Order, RowError, Slots,
     StepGrid, StepModel, StepTable, StepTime, engine_rows, picoseconds,
 };
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// The engines with different schedulers.
 const SCHEDULERS: [Engine; 5] =

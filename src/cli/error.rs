@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::client::ClientError;
-use crate::server::ServerError;
 use penstock_config::{ConfigError, UrlError};
 use penstock_core::fleet::dump::FleetError;
 use penstock_core::routing::CaptureError;
+
+use super::client::ClientError;
+use crate::server::ServerError;
 
 /// Success.
 pub(super) const OK: u8 = 0;

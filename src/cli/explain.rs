@@ -11,16 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-use serde_json::{Value, json};
-
-use super::admin::AdminPort;
-use super::error::CliError;
-use super::lines::{Lines, without_mark};
-use super::output::Output;
-use super::source::ConfigArgs;
-use crate::proxy::explain_with_shift;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, show_names};
 use penstock_clock::now;
@@ -32,6 +22,16 @@ use penstock_core::routing::Live;
 use penstock_core::routing::audit::{
     DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text,
 };
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+
+use super::admin::AdminPort;
+use super::error::CliError;
+use super::lines::{Lines, without_mark};
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::proxy::explain_with_shift;
 
 const AFTER_HELP: &str = "\
 Without --fleet every backend counts as healthy, idle and without latency; one whose models are not

@@ -4,16 +4,16 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
-
-use super::engines::{EngineError, EngineFlags, engine_json, engine_of, readable};
-use super::error::{CliError, USAGE};
-use super::output::Output;
 use penstock_api::Engine;
 use penstock_sim::engine::{EngineRow, EngineSpec, RowError, SpecError, engine_rows};
 use penstock_sim::fit::{Errors, Fit, RunErrors, fit};
 use penstock_sim::run::{Run, RunError};
 use penstock_sim::workload::{TraceFormat, read_timings};
+use serde_json::{Value, json};
+
+use super::engines::{EngineError, EngineFlags, engine_json, engine_of, readable};
+use super::error::{CliError, USAGE};
+use super::output::Output;
 
 const AFTER_HELP: &str = "\
 RUN has one JSON object per line and request, with times in seconds on any clock:

@@ -3,11 +3,11 @@
 
 use std::io::{self, IsTerminal};
 
+use penstock_config::{LogConfig, LogFormat, LogLevel};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, reload};
 
 use crate::lifecycle::ApplyLog;
-use penstock_config::{LogConfig, LogFormat, LogLevel};
 
 /// Starts logging. `RUST_LOG` overrides the configured level. The returned function applies the
 /// level of a reloaded configuration.

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use penstock_config::{RoutingConfig, Strategy, Warning, without_position};
+use penstock_scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 use serde::Deserialize;
 
 use super::error::CliError;
-use penstock_config::{RoutingConfig, Strategy, Warning, without_position};
-use penstock_scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 
 const SCORERS_FLAG: &str = "--routing-scorers";
 

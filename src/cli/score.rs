@@ -11,13 +11,13 @@ mod result;
 use std::io;
 
 use clap::Args;
+use penstock_scoring::READINGS;
 
 use super::error::CliError;
 use super::lines::Lines;
 use super::output::Output;
 use super::routing::RoutingArgs;
 use book::Book;
-use penstock_scoring::READINGS;
 
 const AFTER_HELP: &str = "\
 Reads one JSON object per line from standard input and prints one per line, in order:

@@ -1,6 +1,7 @@
 //! `penstock serve`: runs the load balancer.
 
 use clap::Args;
+use penstock_config::Listener;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -10,7 +11,6 @@ use super::output::Output;
 use super::source::ConfigArgs;
 use crate::lifecycle::{InheritedSockets, Successor};
 use crate::server::{self, ServeOptions};
-use penstock_config::Listener;
 
 const AFTER_HELP: &str = "\
 SIGTERM and SIGINT shut down gracefully: readiness fails, the listeners close after

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use penstock_config::{Config, ConfigError, ConfigSource, Environment, Strategy};
 
 use super::error::CliError;
 use super::output::Output;
 use super::routing::{RoutingArgs, RoutingChoice};
-use penstock_config::{Config, ConfigError, ConfigSource, Environment, Strategy};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 

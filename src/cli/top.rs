@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use penstock_api::units::{Timestamp, UnitError, parse_duration};
+use penstock_clock::{now, unix_time};
 use serde_json::Value;
 
 use super::admin::AdminPort;
@@ -19,8 +21,6 @@ use super::output::Output;
 use figures::Figures;
 use frame::{Scene, Style, draw};
 use page::Page;
-use penstock_api::units::{Timestamp, UnitError, parse_duration};
-use penstock_clock::{now, unix_time};
 use terminal::{Terminal, size};
 
 const INTERVAL: Duration = Duration::from_secs(2);

@@ -1,21 +1,15 @@
-//! Keeps up with what one backend serves and has in memory. Each list has its own schedule: after
-//! `discovery.interval` or `discovery.loaded_interval`, sooner when a request or a command shows that what is
-//! known is outdated, and after `discovery.error_interval` where the last read failed. What is known stays in
-//! use meanwhile, and a failure of one list changes nothing about the other, nor about the backend's health.
+//! Keeps two lists of one backend current: the models it serves, and those in its memory. Each list
+//! has its own schedule: `discovery.interval` or `discovery.loaded_interval`; sooner when a request
+//! or a command shows that the list is outdated; `discovery.error_interval` after a failed read.
+//! The known list stays in use meanwhile. A failure of one list changes neither the other list nor
+//! the backend's health.
 //!
-//! One task per backend reads both, so that neither is read twice at a time.
+//! One task per backend reads both, so that no list is read twice at a time.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
-
-use super::client::DiscoveryClient;
-use super::engines::{self, LoadedSource};
-use super::listed_models::ListedModels;
-use super::loaded::{LoadedReport, probe_loaded};
-use super::models::{self, ShownModels};
 use penstock_api::Engine;
 use penstock_api::show_names;
 use penstock_api::units::Timestamp;
@@ -23,21 +17,29 @@ use penstock_clock::now;
 use penstock_config::{DiscoveryConfig, ModelEntry};
 use penstock_core::fleet::{Backend, DroppedModels, Fleet};
 use penstock_scoring::Residency;
+use tokio::sync::{oneshot, watch};
 
-/// The most models in one log line.
+use super::client::DiscoveryClient;
+use super::engines::{self, LoadedSource};
+use super::listed_models::ListedModels;
+use super::loaded::{LoadedReport, probe_loaded};
+use super::models::{self, ShownModels};
+
+/// The largest number of models in one log line.
 const SHOWN_MODELS: usize = 20;
-/// The time between two reads of a list, however often it is found outdated: clients cause that, too.
+/// The least time between two reads of a list, however often it is found outdated: clients cause
+/// that, too.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// The same for what is in memory, which responses change.
+/// The same for the list of models in memory, which responses change.
 const MIN_LOADED_PAUSE: Duration = Duration::from_millis(200);
-/// After so many intervals without a report, what was in memory is no longer believed.
+/// The number of intervals without a report after which the known models in memory are forgotten.
 const BELIEVED_INTERVALS: u32 = 3;
 
-/// Whether a backend's health checks pass, as its watcher reports it.
+/// The state of a backend's health checks, as its watcher reports it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reachable {
     pub(super) is_up: bool,
-    /// How often it became healthy; it may serve other models each time.
+    /// The number of times it became healthy; it may serve other models each time.
     pub(super) recoveries: u64,
 }
 
@@ -52,7 +54,7 @@ impl Reachable {
     }
 }
 
-/// When a list is read.
+/// The times of the next and the last read of a list.
 #[derive(Debug, Clone, Copy, Default)]
 struct Schedule {
     due: Timestamp,
@@ -73,13 +75,12 @@ impl Schedule {
         self.due = now().after(interval);
     }
 
-    /// It is outdated: due as soon as `pause` has passed since the last read.
+    /// Makes an outdated list due as soon as `pause` has passed since the last read.
     fn hurry(&mut self, pause: Duration) {
         self.due = self.due.min(self.last.after(pause));
     }
 }
 
-/// Reads the lists of one backend.
 pub(super) struct CatalogueWatch {
     backend: Backend,
     fleet: Arc<Fleet>,
@@ -88,11 +89,11 @@ pub(super) struct CatalogueWatch {
     shown: ShownModels,
     models: Schedule,
     loaded: Schedule,
-    /// When it last reported what is in memory.
+    /// The time of its last report of the models in memory.
     reported_at: Timestamp,
-    /// Whether this process of it does not report that.
+    /// True if this process of the engine does not report them.
     is_unreported: bool,
-    /// Whether its models have not been read since it became healthy.
+    /// True if its models have not been read since it became healthy.
     is_recovered: bool,
 }
 
@@ -117,8 +118,8 @@ impl CatalogueWatch {
         }
     }
 
-    /// Reads the lists while the backend is up; `first` is dropped after the first time. Ends with the sender
-    /// of `reachable`.
+    /// Reads the lists while the backend is up. Drops `first` after the first time. Ends with the
+    /// sender of `reachable`.
     pub(super) async fn follow(
         mut self,
         mut reachable: watch::Receiver<Reachable>,
@@ -153,7 +154,7 @@ impl CatalogueWatch {
                     self.loaded.hurry(MIN_LOADED_PAUSE);
                 }
             }
-            // An error is a sender that is gone; the loop sees it, too.
+            // An error means that the sender is gone; the loop sees that, too.
             _ = reachable.changed() => {}
         }
     }
@@ -174,8 +175,9 @@ impl CatalogueWatch {
         if is_read { interval } else { interval.min(self.discovery.error_interval) }
     }
 
-    /// Declared models count as they are; discovery only fills in what they leave out, and how many slots
-    /// an engine has. Which one has slots is known once it is detected.
+    /// Returns whether the list of models is read. Declared models are used as they are; discovery
+    /// only adds their missing details, and the slots of an engine. Whether an engine has slots is
+    /// known once it is detected.
     fn discovers_models(&self) -> bool {
         let declared = self.backend.config.models.as_ref();
         let is_open =
@@ -188,7 +190,6 @@ impl CatalogueWatch {
                 || declared.is_none_or(|models| models.iter().any(is_open)))
     }
 
-    /// The configured or detected engine.
     fn engine(&self) -> Engine {
         self.backend.state.engine(self.backend.config.engine)
     }
@@ -207,7 +208,7 @@ impl CatalogueWatch {
                     let names = models.iter().map(|model| model.id.as_str());
                     let models = show_names(names, SHOWN_MODELS);
                     tracing::info!(backend = %state.name, count, models, "models discovered");
-                    // Where the new ones stand is not known.
+                    // The residency of the new models is not known yet.
                     self.loaded.due = now();
                 }
                 self.fleet.learn_sizes(state.id, &sizes);
@@ -240,7 +241,7 @@ impl CatalogueWatch {
         }
     }
 
-    /// Reads what is in memory; returns whether that worked.
+    /// Reads the list of models in memory; returns whether that worked.
     async fn read_loaded(&mut self) -> bool {
         let state = &self.backend.state;
         // The engine may have been detected only now.

@@ -1,19 +1,20 @@
-//! The page that health checks query, and what its status shows. The health page of an engine says whether it
-//! can take requests, so it must be a success. A list of models that is refused still shows a server: hosted
-//! APIs want a key for it, limit how often it is read, or have none.
+//! The page that health checks query, and the meaning of its status. An engine's health page says
+//! whether it can take requests, so it must be a success. A refused list of models still shows a
+//! server: hosted APIs require a key for it, limit its rate, or have none.
+
+use penstock_config::BackendConfig;
 
 use super::client::DiscoveryError;
 use super::engines::facts;
-use penstock_config::BackendConfig;
 
-/// What a status shows that passes a check without being a success.
+/// A status that passes a check without being a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Remark {
     pub(super) status: u16,
 }
 
 impl Remark {
-    /// What it means, for the log and `doctor`.
+    /// Returns its meaning, for the log and `doctor`.
     pub(super) fn meaning(self) -> &'static str {
         match self.status {
             401 | 403 => "the API key is missing or wrong",
@@ -24,7 +25,6 @@ impl Remark {
     }
 }
 
-/// The page of a backend's checks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckPage<'a> {
     pub(super) path: &'a str,
@@ -36,7 +36,7 @@ impl<'a> CheckPage<'a> {
         Self { path: path.unwrap_or_else(|| facts(config.engine).health_path) }
     }
 
-    /// Whether it is a list of models, and no page about the engine's health.
+    /// Returns whether it is a list of models instead of a page about the engine's health.
     pub(super) fn is_list(self) -> bool {
         self.path.trim_end_matches('/').ends_with("/models")
     }
@@ -44,7 +44,7 @@ impl<'a> CheckPage<'a> {
     /// Judges the status of a response.
     ///
     /// # Errors
-    /// When it shows no server that could take requests.
+    /// If it shows no server that could take requests.
     pub(super) fn judge(self, status: u16) -> Result<Option<Remark>, DiscoveryError> {
         match status {
             200..=299 => Ok(None),

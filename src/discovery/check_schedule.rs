@@ -1,21 +1,20 @@
-//! When a backend is checked next: after its interval, and sooner when something suggests that its state
-//! has changed. Checks follow each other by `health.fast_interval` at the least, whatever happens.
+//! The time of a backend's next check: after its interval, and sooner when something suggests that
+//! its state has changed. Two checks are always at least `health.fast_interval` apart.
 
 use std::future::poll_fn;
 use std::time::Duration;
-
-use rand::Rng;
-use rand::rngs::SmallRng;
 
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_config::HealthConfig;
 use penstock_core::fleet::{Backend, BackendState};
+use rand::Rng;
+use rand::rngs::SmallRng;
 
-/// So many fast intervals without progress of any response make a backend with requests in flight silent.
+/// The number of fast intervals without progress of any response after which a backend with
+/// requests in flight counts as silent.
 const SILENT_INTERVALS: u32 = 3;
 
-/// The schedule of one backend's health checks.
 pub(super) struct CheckSchedule {
     backend: Backend,
     rng: SmallRng,
@@ -26,8 +25,8 @@ impl CheckSchedule {
         Self { backend, rng }
     }
 
-    /// Waits for the first check after a reload, or after other backends came or went: the schedule before
-    /// it goes on. Checks that are overdue must not all start at once.
+    /// Waits for the first check after a reload, or after other backends came or went: the schedule
+    /// before it continues. Overdue checks start at random times, not all at once.
     pub(super) async fn wait_at_start(&mut self) {
         let since = self.backend.state.checked_at().map_or(Duration::MAX, |at| now().since(at));
         let left = match self.interval().saturating_sub(since) {
@@ -44,7 +43,7 @@ impl CheckSchedule {
         self.wait_at_most(interval).await;
     }
 
-    /// Judges whether requests make progress, which no page shows.
+    /// Judges whether requests make progress: no page reports that.
     pub(super) fn judge_progress(&self) {
         let (state, health) = (&self.backend.state, self.health());
         if state.judge_progress(health, now()) {
@@ -64,8 +63,9 @@ impl CheckSchedule {
         self.backend.state.health.check_interval(self.health())
     }
 
-    /// Waits for `interval`, less long where a check is due sooner: one is requested, responses make no
-    /// progress, or requests fail to reach the backend, which is then used again soon after it recovers.
+    /// Waits for `interval`, or less if a check is due sooner: it is requested, responses make no
+    /// progress, or requests fail to reach the backend. In the last case the backend is used again
+    /// soon after it recovers.
     async fn wait_at_most(&self, interval: Duration) {
         let (state, health) = (&self.backend.state, self.health());
         let started = now();
@@ -90,8 +90,9 @@ impl CheckSchedule {
     }
 }
 
-/// How long a backend with requests in flight has sent nothing. A stopped process and dropped packets
-/// look like this long before a timeout passes; so does a long prefill, whose engine passes a check.
+/// The time since a backend with requests in flight has sent anything. A stopped process and
+/// dropped packets show here long before a timeout passes. So does a long prefill, but its engine
+/// passes a check.
 struct Silence {
     since: Timestamp,
 }
@@ -143,7 +144,7 @@ mod tests {
         );
     }
 
-    /// How long the schedule of a backend waits; a minute at most.
+    /// Returns the time that the schedule of a backend waits; 400 ms at most.
     async fn waited(backend: &Backend) -> Duration {
         let mut schedule = CheckSchedule::new(backend.clone(), SmallRng::seed_from_u64(1));
         let started = now();

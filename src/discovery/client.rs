@@ -1,24 +1,24 @@
-//! The HTTP client of health checks and model discovery: one connection per request, small responses
-//! only.
+//! The HTTP client of health checks and model discovery: one connection per request, small
+//! responses only.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use http::header::{self, HeaderValue};
+use penstock_api::Engine;
+use penstock_core::fleet::Backend;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::API_KEY;
-use penstock_api::Engine;
-use penstock_core::fleet::Backend;
 
-/// The most bytes of a response that are read.
+/// The largest number of bytes that are read of a response.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// Why a check or a discovery failed.
+/// The reason why a check or a discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// The backend's name has not been resolved.
@@ -33,10 +33,10 @@ pub enum DiscoveryError {
     /// Connecting failed, or the connection broke.
     #[error("the connection failed: {0}")]
     Connection(&'static str),
-    /// This machine has run out of something: nothing is known about the backend.
+    /// This machine has run out of a resource: nothing is known about the backend.
     #[error("{0}")]
     OutOf(&'static str),
-    /// The response is larger than what is read.
+    /// The response is larger than the limit.
     #[error("the response is larger than 8 MiB")]
     TooLarge,
     /// A response that is no success.
@@ -65,7 +65,6 @@ impl Default for DiscoveryClient {
     }
 }
 
-/// A small request to a backend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SmallRequest<'a> {
     /// The path below the backend's base path.
@@ -169,7 +168,7 @@ async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
     }
 }
 
-/// A Pingora error's name, without the addresses in its text.
+/// The name of a Pingora error, without the addresses in its text.
 trait StaticName {
     fn as_static(&self) -> &'static str;
 }

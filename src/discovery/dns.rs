@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use penstock_core::fleet::{Backend, Health};
 
-/// The longest pause while the name does not resolve or the backend is not healthy: its addresses may have
-/// moved.
+/// The longest pause while the name does not resolve or the backend is not healthy: its addresses
+/// may have changed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Resolves a backend's name; returns whether any address was found. A name that stops resolving keeps
-/// its last addresses.
+/// Resolves a backend's name; returns whether any address was found. A name that stops resolving
+/// keeps its last addresses.
 pub(super) async fn resolve(backend: &Backend, resolver: &Resolver) -> bool {
     if let Some(address) = literal(backend) {
         backend.state.addresses.publish(vec![address]);
@@ -54,7 +54,7 @@ pub(super) async fn follow(
     if literal(backend).is_some() {
         return std::future::pending().await;
     }
-    // In steps of equal length: a backend that fails during a long pause is resolved soon.
+    // In equal steps: a backend that fails during a long pause is resolved soon.
     let steps = interval.as_millis().div_ceil(RETRY.as_millis()).max(1);
     let step = interval / u32::try_from(steps).unwrap_or(u32::MAX);
     let mut waited = Duration::ZERO;
@@ -72,7 +72,7 @@ fn pause(interval: Duration, is_resolved: bool, health: Health) -> Duration {
     if is_resolved && health == Health::Healthy { interval } else { interval.min(RETRY) }
 }
 
-/// The address of a backend that has no name, or is one of the addresses of a name.
+/// Returns the address of a backend that has no name, or is one of the addresses of a name.
 fn literal(backend: &Backend) -> Option<SocketAddr> {
     let url = &backend.config.url;
     let of_url = || Some(SocketAddr::new(url.host.parse::<IpAddr>().ok()?, url.port));

@@ -1,15 +1,14 @@
-//! Everything known about each engine, as one table. An engine costs two files: its name in
-//! [`penstock_api::Engine`] and a row here; a test checks that every name has its row.
+//! The facts about each engine, as one table. A new engine needs two changes: its name in
+//! [`penstock_api::Engine`] and a row here. A test checks that every name has its row.
 
 use std::time::Duration;
 
 use penstock_api::Engine;
 
-/// What is known about one engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineFacts {
     pub(super) engine: Engine,
-    /// How `owned_by` begins in its model list: `engine: auto` detects it by that.
+    /// The start of `owned_by` in its model list, by which `engine: auto` detects it.
     pub(super) owned_by: Option<&'static str>,
     /// A path that responds 200 when the engine can take requests.
     pub(super) health_path: &'static str,
@@ -17,22 +16,23 @@ pub(super) struct EngineFacts {
     pub(super) loaded: LoadedSource,
     /// The path that reports the version, and the JSON pointer to it.
     pub(super) version: Option<(&'static str, &'static str)>,
-    /// Where its metrics may be, the likeliest first.
+    /// The paths that may have its metrics, the likeliest first.
     pub(super) metrics_paths: &'static [&'static str],
-    /// llama.cpp's list of slots, read where there are no metrics.
+    /// llama.cpp's list of slots, read if there are no metrics.
     pub(super) slots_path: Option<&'static str>,
-    /// llama.cpp's page that says how many tokens its slots hold.
+    /// llama.cpp's page with the number of tokens that its slots hold.
     pub(super) props_path: Option<&'static str>,
     pub(super) scrape_pace: ScrapePace,
-    /// Its metric families; of several names for one fact the first on a page counts.
+    /// Its metric families; if a page has several names for one fact, the first in this list
+    /// counts.
     pub(super) families: &'static [Family],
     /// The facts of its load that it always reports: `doctor` misses them otherwise.
     pub(super) reported: &'static [Fact],
-    /// How to make it report them.
+    /// The change that makes the engine report them.
     pub(super) metrics_remedy: &'static str,
 }
 
-/// How an engine lists its models.
+/// The way in which an engine lists its models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModelList {
     /// `/v1/models`.
@@ -43,22 +43,22 @@ pub(super) enum ModelList {
     Ollama,
 }
 
-/// How an engine reports which of its models are in memory.
+/// The way in which an engine reports its models in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoadedSource {
-    /// All it lists are.
+    /// All listed models are in memory.
     Always,
     /// `/api/ps`.
     OllamaPs,
     /// LM Studio's `/api/v0/models`.
     LmStudio,
-    /// A status in `/v1/models`, or `/props` where there is one model.
+    /// A status in `/v1/models`, or `/props` if there is one model.
     LlamaCpp,
-    /// `/is_sleeping`, where it is served.
+    /// `/is_sleeping`, if it is served.
     SleepPage,
 }
 
-/// How often an engine may be scraped.
+/// The pace at which an engine may be scraped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ScrapePace {
     /// As configured: `telemetry.interval` while it is busy, else `telemetry.idle_interval`.
@@ -69,7 +69,7 @@ pub(super) enum ScrapePace {
     Idle(Duration),
 }
 
-/// What a metric family reports.
+/// A fact that a metric family reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fact {
     /// Queued requests.
@@ -82,15 +82,16 @@ pub(super) enum Fact {
     BlockSize,
     /// Blocks in the KV cache.
     Blocks,
-    /// Both of them, in the labels of these names, and whether prompts are kept for those with the same beginning.
+    /// Both of them, in the labels `size` and `count`; the label `caching` says whether prompts are
+    /// kept for those with the same beginning.
     CacheInfo { size: &'static str, count: &'static str, caching: Option<&'static str> },
     /// LoRA adapters, in labels; the newest value counts.
     Adapters,
-    /// When the process started, in seconds since 1970.
+    /// The start time of the process, in seconds since 1970.
     StartedAt,
     /// Tokens found in the prefix cache.
     PrefixHits,
-    /// Tokens looked up there.
+    /// Tokens looked up in the prefix cache.
     PrefixQueries,
     /// Work done since the engine started: a drop shows a restart.
     Work,
@@ -98,7 +99,7 @@ pub(super) enum Fact {
     ByLabel(&'static str, &'static [(&'static str, Self)]),
 }
 
-/// A metric family and what it reports.
+/// A metric family and the fact that it reports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Family {
     pub(super) fact: Fact,
@@ -113,7 +114,7 @@ const fn family(fact: Fact, name: &'static str) -> Family {
 const LLAMACPP_PAUSE: Duration = Duration::from_millis(1400);
 const LOAD: &[Fact] = &[Fact::Running, Fact::Waiting, Fact::KvUtilization];
 
-/// An engine that nothing more is known about: speaks OpenAI's dialect, may have metrics.
+/// An engine without further known facts: it speaks OpenAI's dialect and may have metrics.
 const fn openai_like(engine: Engine) -> EngineFacts {
     EngineFacts {
         engine,
@@ -144,7 +145,7 @@ const TRITON_CACHE: Fact = Fact::ByLabel(
 const ENGINES: &[EngineFacts] = &[
     EngineFacts {
         slots_path: Some("/slots"),
-        // It may be a llama.cpp.
+        // It may be llama.cpp.
         scrape_pace: ScrapePace::Idle(LLAMACPP_PAUSE),
         ..openai_like(Engine::Auto)
     },
@@ -264,19 +265,19 @@ const COMMON: &[Family] = &[family(Fact::StartedAt, "process_start_time_seconds"
 
 const UNKNOWN: &EngineFacts = &openai_like(Engine::Other);
 
-/// What is known about an engine.
+/// Returns the facts about an engine.
 pub(super) fn facts(engine: Engine) -> &'static EngineFacts {
     let row = ENGINES.iter().find(|row| row.engine == engine);
     debug_assert!(row.is_some(), "{engine:?} has no row");
     row.unwrap_or(UNKNOWN)
 }
 
-/// The engine whose model list has this `owned_by`.
+/// Returns the engine whose model list has this `owned_by`.
 pub(super) fn detect(owned_by: &str) -> Option<Engine> {
     ENGINES.iter().find(|row| row.owns(owned_by)).map(|row| row.engine)
 }
 
-/// Every metric family that is read, with the engine it identifies.
+/// Returns every metric family that is read, with the engine that it identifies.
 pub(super) fn families() -> impl Iterator<Item = (Option<Engine>, Family)> {
     let rows = ENGINES
         .iter()
@@ -285,7 +286,8 @@ pub(super) fn families() -> impl Iterator<Item = (Option<Engine>, Family)> {
 }
 
 impl EngineFacts {
-    /// The names of the metrics the engine must report, fact by fact, the newest first.
+    /// Returns the names of the metrics that the engine must report, fact by fact, the newest
+    /// first.
     pub(super) fn reported_families(&self) -> Vec<Vec<&'static str>> {
         self.reported.iter().map(|fact| self.names_of(*fact)).collect()
     }
@@ -295,7 +297,7 @@ impl EngineFacts {
         families.map(|family| family.name).collect()
     }
 
-    /// Whether the engine's model list has this `owned_by`.
+    /// Returns whether the engine's model list has this `owned_by`.
     fn owns(&self, owned_by: &str) -> bool {
         self.owned_by.is_some_and(|own| owned_by.starts_with(own))
     }

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_api::Engine;
+use penstock_api::escape;
+use penstock_clock::now;
+use penstock_config::DiscoveryConfig;
+use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::check_page::{CheckPage, Remark};
@@ -12,21 +17,16 @@ use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::models::ShownModels;
 use super::{dns, models};
-use penstock_api::Engine;
-use penstock_api::escape;
-use penstock_clock::now;
-use penstock_config::DiscoveryConfig;
-use penstock_core::fleet::Backend;
 
 /// The longest version that is shown, in bytes.
 const MAX_VERSION: usize = 40;
 
-/// What was found.
+/// The findings about one backend.
 #[derive(Debug)]
 pub struct Examination {
-    /// Whether the backend's name resolves.
+    /// True if the backend's name resolves.
     pub resolves: bool,
-    /// The result of a health check: how long it took.
+    /// The duration of a health check, or the reason why it failed.
     pub check: Result<Duration, DiscoveryError>,
     /// The status of a check that passed without a success, and what it means.
     pub remark: Option<(u16, &'static str)>,
@@ -36,9 +36,9 @@ pub struct Examination {
     pub version: Option<String>,
     /// The models it lists.
     pub models: Result<ListedModels, DiscoveryError>,
-    /// What its metrics page lacks; `None` for engines without one that we read.
+    /// The state of its metrics page; `None` for engines without a page that we read.
     pub metrics: Option<MetricsPage>,
-    /// How long it keeps idle connections.
+    /// Its handling of idle connections.
     pub keep_alive: KeepAlive,
     /// Its clock in seconds since 1970, if it sends a Date.
     pub clock: Option<u64>,
@@ -47,16 +47,16 @@ pub struct Examination {
 /// An engine's metrics page.
 #[derive(Debug)]
 pub struct MetricsPage {
-    /// The families that are missing, or why the page cannot be read.
+    /// The missing families, or the reason why the page cannot be read.
     pub missing: Result<Vec<&'static str>, DiscoveryError>,
     /// The page that is read instead.
     pub replacement: Option<&'static str>,
-    /// How to make the engine report them.
+    /// The change that makes the engine report them.
     pub remedy: &'static str,
 }
 
 impl DiscoveryClient {
-    /// Examines a backend. An idle connection is watched for `watch`, which takes as long.
+    /// Examines a backend, and watches an idle connection for at most `watch`.
     pub async fn examine(
         &self,
         backend: &Backend,
@@ -127,8 +127,8 @@ impl DiscoveryClient {
         }
     }
 
-    /// What its metrics page lacks; `None` if there is none that we read, scraping is off, or the page
-    /// is on another port than the one examined.
+    /// Examines its metrics page; `None` if there is none that we read, scraping is off, or the
+    /// page is on another port than the one examined.
     async fn metrics(&self, backend: &Backend, facts: &EngineFacts) -> Option<MetricsPage> {
         let telemetry = &backend.config.telemetry;
         let families = facts.reported_families();
@@ -165,7 +165,7 @@ impl DiscoveryClient {
                 line.strip_prefix(*name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             })
         };
-        // Each family has one name per age of its engine.
+        // A family has another name in other versions of its engine; one of them is enough.
         let missing = families.iter().filter(|names| !names.iter().any(is_shown));
         Ok(missing.filter_map(|names| names.first().copied()).collect())
     }

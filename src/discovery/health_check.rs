@@ -1,17 +1,21 @@
-//! One backend's health check, run by Pingora's load-balancing machinery. Every backend gets its own
-//! `Backends`, because Pingora identifies a backend by address alone and ours may share one.
+//! The health check of one backend, run by Pingora's load-balancing machinery. Every backend has
+//! its own `Backends`, because Pingora identifies a backend by address alone and ours may share
+//! one.
 //!
-//! A check that is not responded to does not delay the next: after `health.fast_interval` another one
-//! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs is
-//! unhealthy after one timeout and a little, not after `health.fall` of them in sequence; a backend that
-//! is only slow passes as before. A check that is late, hangs or breaks does not count where responses made
-//! progress meanwhile: they prove more than a page.
+//! A check without a response does not delay the next: after `health.fast_interval` another one
+//! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs
+//! is unhealthy after one timeout and a little, not after `health.fall` timeouts in sequence. A
+//! backend that is only slow passes as before. A check that is late, hangs or breaks does not count
+//! if responses made progress meanwhile: they prove more than a page.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend as Peer, Backends};
@@ -20,21 +24,16 @@ use tokio::task::JoinSet;
 
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_core::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
 
-/// The health checks of one backend.
 pub(super) struct HealthChecks {
     backends: Arc<Backends>,
     checker: Arc<Checker>,
     results: mpsc::UnboundedReceiver<CheckEnd>,
 }
 
-/// How a check ended.
 struct CheckEnd {
     started: Timestamp,
-    /// How long it took, and what its status shows; or why it failed.
+    /// The duration and the remark on the status, or the reason why it failed.
     result: Result<(Duration, Option<Remark>), DiscoveryError>,
 }
 
@@ -47,7 +46,8 @@ impl HealthChecks {
         Self { backends: Arc::new(backends), checker, results }
     }
 
-    /// Runs a check, and further ones beside it while it hangs; returns the new verdict when it changed.
+    /// Runs a check, and further ones beside it while it hangs; returns the new verdict if it
+    /// changed.
     pub(super) async fn run(&mut self) -> Option<Health> {
         if self.checker.backend.state.addresses.first().is_none() {
             // No address is a failed check, too.
@@ -72,8 +72,9 @@ impl HealthChecks {
                 Ok(Some(end)) => {
                     ended += 1;
                     let is_passed = end.result.is_ok();
-                    // What is short on this machine says nothing about the backend. Only the first check
-                    // counts all the same: an address may be out of reach for good (IPv6 without a route).
+                    // A shortage on this machine says nothing about the backend. Only the first
+                    // check counts all the same: an address may be out of reach for good (IPv6
+                    // without a route).
                     let is_known = self.checker.backend.state.health.status() != Health::Unknown;
                     let is_short = matches!(end.result, Err(DiscoveryError::OutOf(_)));
                     if !(is_known && is_short) {
@@ -146,7 +147,7 @@ impl Checker {
         CheckEnd { started, result: remark.map(|remark| (now().since(started), remark)) }
     }
 
-    /// Records a result; returns the new verdict when it changed.
+    /// Records a result; returns the new verdict if it changed.
     fn learn(&self, end: &CheckEnd) -> Option<Health> {
         let (state, health) = (&self.backend.state, &self.backend.config.health);
         let name = &state.name;
@@ -198,13 +199,14 @@ impl Checker {
         }
     }
 
-    /// Whether the progress of responses outweighs a failed check. A refused connection and the error of a health
-    /// page stand: operators drain with them.
+    /// Returns whether the progress of responses outweighs a failed check. A refused connection and
+    /// the error of a health page stand: operators drain with them.
     fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);
         let since = match reason {
-            // Within the check's own time: what was before says nothing about a backend that hangs.
+            // Within the check's own time: earlier progress says nothing about a backend that
+            // hangs.
             DiscoveryError::TimedOut => started,
             DiscoveryError::Connection(_)
             | DiscoveryError::TooLarge

@@ -1,35 +1,35 @@
-//! Measures how long a backend keeps idle connections: penstock must stop reusing them earlier, or
-//! requests meet a connection that is being closed.
+//! Measures the time for which a backend keeps idle connections: penstock must stop reusing them
+//! earlier, or requests meet a connection that is being closed.
 
 use std::time::Duration;
 
+use penstock_clock::now;
+use penstock_core::fleet::Backend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::engines::facts;
-use penstock_clock::now;
-use penstock_core::fleet::Backend;
 
-/// How long a response may stay silent before it counts as complete.
+/// The silence after which a response counts as complete.
 const SETTLE: Duration = Duration::from_millis(500);
-/// The most bytes of a raw response that are read.
+/// The largest number of bytes that are read of a raw response.
 const HEAD_LIMIT: usize = 16 * 1024;
 
-/// What a backend does with an idle connection.
+/// A backend's handling of an idle connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
     /// Closes it after every response.
     NotKept,
     /// Closes it after this time.
     Closes(Duration),
-    /// Had not closed it after this time.
+    /// Keeps it for at least this time.
     Stays(Duration),
     /// Unknown: TLS, or no response.
     Unknown,
 }
 
-/// Sends one small request and watches how long the backend keeps the connection; with the backend's
-/// clock, if its response has a Date.
+/// Sends one small request and measures the time for which the backend keeps the connection. Also
+/// returns the backend's clock, if its response has a Date.
 pub(super) async fn watch_idle(
     backend: &Backend,
     watch: Duration,

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-/// The text at a JSON pointer.
+/// Returns the text at a JSON pointer.
 pub(super) fn text<'a>(value: &'a Value, at: &str) -> Option<&'a str> {
     value.pointer(at)?.as_str()
 }
 
-/// A positive number of tokens.
+/// Returns a positive number of tokens.
 pub(super) fn to_tokens(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0)
 }

@@ -2,25 +2,24 @@
 //! operators, so they are short, printable and different from each other.
 
 use ahash::HashSet;
-
 use penstock_api::units::ByteSize;
 use penstock_api::{MAX_NAME, is_unprintable};
 use penstock_config::ModelEntry;
 use penstock_core::fleet::DroppedModels;
 
-/// The most models taken from one backend.
+/// The largest number of models taken from one backend.
 const MODEL_LIMIT: usize = 10_000;
 
 /// The models a backend lists.
 #[derive(Debug, Default)]
 pub struct ListedModels {
-    /// Those that are used, in the order of the list.
+    /// The usable models, in the order of the list.
     pub models: Vec<ModelEntry>,
-    /// Those that are not.
+    /// The numbers of models that are not used.
     pub dropped: DroppedModels,
-    /// How large they are, where the engine reports it.
+    /// Their sizes, if the engine reports them.
     pub sizes: Vec<(String, ByteSize)>,
-    /// The engine's version, where it reports it.
+    /// The engine's version, if it reports it.
     pub version: Option<String>,
 }
 

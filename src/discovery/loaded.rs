@@ -1,19 +1,19 @@
-//! What a backend has in memory, as its engine reports it. Engines that serve the one model they were started
-//! with report nothing: theirs is always there.
+//! The models in a backend's memory, as its engine reports them. Engines that serve only the model
+//! they were started with report nothing: that model is always there.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use penstock_api::units::{ByteSize, Timestamp, TokenCount};
+use penstock_clock::{now, unix_seconds};
+use penstock_core::fleet::{Backend, LoadedModel};
+use penstock_scoring::Residency;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::LoadedSource;
 use super::json::{text, to_tokens};
-use penstock_api::units::{ByteSize, Timestamp, TokenCount};
-use penstock_clock::{now, unix_seconds};
-use penstock_core::fleet::{Backend, LoadedModel};
-use penstock_scoring::Residency;
 
-/// What a probe of a backend's memory found.
+/// The result of querying a backend's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LoadedReport {
     /// These models are in memory or asleep; all others are on disk.
@@ -24,10 +24,10 @@ pub(super) enum LoadedReport {
     NotServed,
 }
 
-/// Queries what `backend` has in memory, each request for at most `timeout`.
+/// Queries the models in the memory of `backend`, each request for at most `timeout`.
 ///
 /// # Errors
-/// When the page is served but cannot be read.
+/// If the page is served but cannot be read.
 pub(super) async fn probe_loaded(
     client: &DiscoveryClient,
     backend: &Backend,
@@ -125,7 +125,8 @@ fn read_lm_studio(item: &Value) -> Option<LoadedModel> {
     })
 }
 
-/// The models of llama.cpp's router that are in memory or asleep; `None` where no model has a status.
+/// Returns the models of llama.cpp's router that are in memory or asleep; `None` if no model has a
+/// status.
 fn read_router_list(list: &Value) -> Option<Vec<LoadedModel>> {
     let items = list.pointer("/data").and_then(Value::as_array)?;
     let with_status = |item: &Value| {
@@ -148,8 +149,8 @@ fn read_router_list(list: &Value) -> Option<Vec<LoadedModel>> {
     Some(loaded.collect())
 }
 
-/// A time such as `2026-11-23T04:10:31.5-07:00` on our own clock. `None` for one that has passed: the
-/// engine's clock differs from ours, or it never unloads the model.
+/// Converts a time such as `2026-11-23T04:10:31.5-07:00` to our own clock. `None` for one that has
+/// passed: the engine's clock differs from ours, or it never unloads the model.
 fn to_timestamp(text: &str, unix_now: u64, now: Timestamp) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     let local = humantime::parse_rfc3339_weak(local).ok()?;
@@ -160,7 +161,7 @@ fn to_timestamp(text: &str, unix_now: u64, now: Timestamp) -> Option<Timestamp> 
     at.map(|_| now.after(Duration::from_secs(left)))
 }
 
-/// The part of a time before its offset, and the offset in seconds.
+/// Splits a time into the part before its offset, and the offset in seconds.
 fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix('Z') {
         return Some((local, 0));

@@ -1,24 +1,24 @@
-//! Model discovery: which models a backend serves, their context length and capabilities.
+//! Model discovery: the models that a backend serves, their context length and capabilities.
 
 use std::time::Duration;
 
 use ahash::{HashMap, HashSet};
+use penstock_api::Engine;
+use penstock_api::units::ByteSize;
+use penstock_api::{Capabilities, escape};
+use penstock_config::ModelEntry;
+use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
-use penstock_api::Engine;
-use penstock_api::units::ByteSize;
-use penstock_api::{Capabilities, escape};
-use penstock_config::ModelEntry;
-use penstock_core::fleet::Backend;
 
 /// The longest version that is kept, in bytes.
 const MAX_VERSION: usize = 40;
 
-/// The models a backend serves, with whatever it reports about them.
+/// Queries the models that a backend serves, with all that it reports about them.
 pub(super) async fn discover(
     client: &DiscoveryClient,
     backend: &Backend,
@@ -68,18 +68,19 @@ pub(super) async fn discover(
     Ok(queries.completed(listed, engine).await)
 }
 
-/// A version as it is shown and compared.
+/// Returns a version as it is shown and compared.
 fn shown_version(version: &str) -> String {
     escape(version, MAX_VERSION).into_owned()
 }
 
-/// The `owned_by` of the first model in OpenAI's list: engines put their name there.
+/// Returns the `owned_by` of the first model in OpenAI's list: engines put their name there.
 pub(super) fn owner(list: &Value) -> Option<&str> {
     let data = list.get("data").or_else(|| list.get("models"))?;
     text(data.get(0)?, "/owned_by")
 }
 
-/// One entry of `/v1/models`: vLLM and SGLang report `max_model_len`, llama.cpp its training context.
+/// Reads one entry of `/v1/models`: vLLM and SGLang report `max_model_len`, llama.cpp its training
+/// context.
 fn read_listed(model: &Value) -> Option<ModelEntry> {
     let id = text(model, "/id").or_else(|| text(model, "/name"))?;
     let length = ["/max_model_len", "/context_length", "/context_window"];
@@ -90,12 +91,12 @@ fn read_listed(model: &Value) -> Option<ModelEntry> {
     })
 }
 
-/// What Ollama showed of its models, so that only those that changed are read again.
+/// The details that Ollama showed of its models, so that only changed models are read again.
 #[derive(Debug, Default)]
 pub(super) struct ShownModels(HashMap<String, (String, ModelEntry)>);
 
 impl ShownModels {
-    /// What it showed of a model with that digest.
+    /// Returns the details of a model if its digest is unchanged.
     fn get(&self, id: &str, digest: &str) -> Option<&ModelEntry> {
         let (known, entry) = self.0.get(id)?;
         (known == digest).then_some(entry)
@@ -108,7 +109,7 @@ impl ShownModels {
     }
 }
 
-/// The name and the size of a listed model.
+/// Returns the name and the size of a listed model.
 fn read_size(model: &Value, name: &str, size: &str) -> Option<(String, ByteSize)> {
     let size = model.pointer(size)?.as_u64()?;
     Some((text(model, name)?.to_owned(), ByteSize(size)))
@@ -144,7 +145,7 @@ impl Queries<'_> {
         listed
     }
 
-    /// The engine of a list that names no known owner: LM Studio has a separate list, too.
+    /// Detects the engine of a list without a known owner: LM Studio has a separate list, too.
     async fn without_owner(&self) -> Engine {
         let list = self.get("/api/v0/models").await.unwrap_or_default();
         let state = list.pointer("/data/0/state").and_then(Value::as_str);
@@ -154,7 +155,7 @@ impl Queries<'_> {
         }
     }
 
-    /// llama.cpp reports the real context of one slot, and the modalities, in `/props`.
+    /// Adds the real context of one slot, and the modalities, which llama.cpp reports in `/props`.
     async fn add_llamacpp_props(&self, models: &mut [ModelEntry]) {
         let props = match self.get("/props").await {
             Ok(props) => props,
@@ -181,7 +182,7 @@ impl Queries<'_> {
         }
     }
 
-    /// The engine's version; it may have been upgraded since the last query.
+    /// Queries the engine's version; it may have been upgraded since the last query.
     async fn version(&self, engine: Engine) -> Option<String> {
         let facts = facts(engine);
         let (path, at) = facts.version?;
@@ -191,7 +192,8 @@ impl Queries<'_> {
         text(&self.get(path).await.ok()?, at).map(shown_version)
     }
 
-    /// Ollama lists tags, and shows each model's capabilities and context on request.
+    /// Queries Ollama, which lists tags, and shows each model's capabilities and context on
+    /// request.
     async fn ollama(&self, shown: &mut ShownModels) -> Result<ListedModels, DiscoveryError> {
         let path = "/api/tags";
         let tags = self.get(path).await?;

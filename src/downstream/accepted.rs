@@ -9,17 +9,17 @@ use super::origin::Origin;
 /// A connection on which the client's next byte belongs to HTTP.
 pub(crate) struct AcceptedConnection {
     pub(crate) stream: Stream,
-    /// Bytes read from `stream` already; they come before what it still holds.
+    /// Bytes already read from `stream`; they precede the bytes that it still holds.
     pub(crate) ahead: BytesMut,
     pub(crate) origin: Origin,
     pub(crate) is_http2: bool,
-    /// Cancelled when a reload removes a CA that the client's certificate may depend on. `None` where
-    /// the client has shown no certificate.
+    /// Cancelled when a reload removes a CA that the client's certificate may depend on; `None` if
+    /// the client presented no certificate.
     pub(crate) ca_revoked: Option<CancellationToken>,
 }
 
 impl AcceptedConnection {
-    /// A plain HTTP/1.1 connection of which nothing has been read.
+    /// A plain HTTP/1.1 connection before its first byte is read.
     pub(crate) fn plain(stream: Stream, origin: Origin) -> Self {
         Self { stream, ahead: BytesMut::new(), origin, is_http2: false, ca_revoked: None }
     }

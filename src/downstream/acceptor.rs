@@ -1,10 +1,11 @@
-//! The application behind every data listener: enforces the connection limit, brings a connection to
-//! HTTP, and calls a Pingora HTTP application once per request.
+//! The application behind every data listener: enforces the connection limit, brings a connection
+//! to HTTP, and calls a Pingora HTTP application once per request.
 
 use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use penstock_core::routing::Generation;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
@@ -23,9 +24,9 @@ use super::limits::ConnectionLimits;
 use super::listener::{AcceptError, Port};
 use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
-use penstock_core::routing::Generation;
 
-/// The configuration in force: read for each connection, because a reload may have changed it.
+/// Returns the configuration in force. Called for each connection, because a reload may have
+/// changed it.
 pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;
 
 /// Serves client connections with an HTTP application.
@@ -39,7 +40,7 @@ pub(crate) struct Acceptor<A> {
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
-    /// Serves the connections of `clients` with `app`; `on_refused` is called for connections over the
+    /// Serves the connections of `clients` with `app`; calls `on_refused` for connections over the
     /// limit.
     pub(crate) fn new(
         app: A,
@@ -78,7 +79,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
         None
     }
 
-    /// Serves a connection on which something comes before HTTP/1.1, or instead of it.
+    /// Serves a connection that may start with a PROXY header, TLS or HTTP/2.
     async fn negotiate(
         &self,
         stream: Stream,
@@ -144,7 +145,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
                 false => Excess::OfConnections(excess),
             };
             let trusted = &generation.config.server.trusted_proxies;
-            // Boxed: a handshake may be in it, for which other connections need no room.
+            // Boxed: it may contain a handshake, which is large; other connections need no room for
+            // it.
             Box::pin(self.connection_limit.refuse(stream, port, trusted, reason)).await;
             return None;
         }
@@ -165,7 +167,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
 
     async fn cleanup(&self) {
         // A client that has just connected, or is about to reuse its connection, still gets a
-        // response; only what stays silent is closed.
+        // response; only silent connections are closed.
         tokio::time::sleep(IDLE_GRACE).await;
         self.closing.cancel();
         self.app.cleanup().await;

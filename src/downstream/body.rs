@@ -1,4 +1,4 @@
-//! A request body: how it is framed, why it may be refused, and the memory it is held in.
+//! A request body: its framing, the reasons to refuse it, and the memory that holds it.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -12,18 +12,18 @@ use penstock_api::content_coding::{CodingError, ContentCoding};
 use penstock_api::units::ByteSize;
 use penstock_config::LimitsConfig;
 
-/// How a request's body is framed.
+/// The framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyLength {
     None,
     Known(u64),
     Chunked,
-    /// By HTTP/2's frames; with the client's `content-length`, which h2 holds the frames to.
+    /// By HTTP/2's frames. If the client sent `content-length`, h2 checks the frames against it.
     Framed(Option<u64>),
 }
 
-/// Why a body was not read. All but those found in a body that was read whole end the connection: where the
-/// next request starts is unknown, or not worth the bytes before it.
+/// The reason why a body was not read. Except for errors found in a body that was read whole, the
+/// connection ends: the start of the next request is unknown, or not worth the bytes before it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     /// The client disconnected; no response can be sent.
@@ -46,7 +46,7 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
-    /// The error the client gets; `None` when it is gone.
+    /// The error for the client; `None` when it is gone.
     pub(crate) fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::ClientGone => None,
@@ -58,7 +58,7 @@ impl BodyError {
         }
     }
 
-    /// Whether the connection ends with the response.
+    /// Returns whether the connection ends with the response.
     pub(crate) fn closes(&self) -> bool {
         !matches!(self, Self::NotDecoded { .. } | Self::Expands { .. })
     }
@@ -77,7 +77,7 @@ impl BodyLength {
         }
     }
 
-    /// Refuses what is known to be wrong before a byte of the body is read.
+    /// Refuses a body that is known to be invalid before a byte of it is read.
     pub(crate) fn check(self, limits: &LimitsConfig) -> Result<(), BodyError> {
         let limit = limits.max_body_size;
         match self {

@@ -1,5 +1,5 @@
-//! Reads a request's body whole and once, straight into the buffer it is held in, under a timeout, a
-//! minimum rate and the budget that all bodies share.
+//! Reads a request's body whole and once, straight into the buffer that holds it, under a timeout,
+//! a minimum rate and the budget that all bodies share.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::header;
+use penstock_api::slices::split_at;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
 use pingora_proxy::Session;
 use tokio::time::Sleep;
 
 use super::body::{BodyBudget, BodyClaim, BodyError, BodyLength, HeldBody};
 use super::client::Client;
 use crate::wire::chunked::ChunkDecoder;
-use penstock_api::slices::split_at;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_config::LimitsConfig;
 
-/// How often the rate of an upload is checked.
+/// The interval between checks of an upload's rate.
 pub(super) const RATE_CHECK: Duration = Duration::from_secs(5);
-/// Read past a body's end: a short read shows the runtime that the socket is drained, which saves a
-/// system call later on.
+/// Bytes to read past a body's end: a short read shows the runtime that the socket is drained,
+/// which saves a system call later on.
 const SLACK: usize = 64;
 /// The longest single read of a chunked body.
 const CHUNK_READ: usize = 64 * 1024;
 
-/// Takes the body away from Pingora: the session believes that there is none, and the body is read from
-/// the [`Client`]. Must come before anything uses the session's body: Pingora would otherwise
-/// read body bytes into its own buffers, and this reader would wait for them.
+/// Takes the body away from Pingora: the session believes that there is none, and the body is read
+/// from the [`Client`]. Must come before anything uses the session's body; otherwise Pingora reads
+/// body bytes into its own buffers, and this reader waits for them.
 pub(crate) fn take_over(session: &mut Session) {
     let head = session.req_header_mut();
     head.remove_header(&header::CONTENT_LENGTH);
@@ -155,14 +155,14 @@ impl<'a> BodyReader<'a> {
     }
 }
 
-/// Judges the speed of an upload: by a total timeout, and by a minimum rate per [`RATE_CHECK`].
+/// Enforces the speed of an upload: a total timeout, and a minimum rate per [`RATE_CHECK`].
 struct Pace {
     started: Timestamp,
     timeout: Duration,
-    /// Bytes per second.
+    /// The minimum rate in bytes per second.
     min_rate: u64,
     received: u64,
-    /// `received` at the last check.
+    /// The value of `received` at the last check.
     checked: u64,
     timer: Option<Pin<Box<Sleep>>>,
 }

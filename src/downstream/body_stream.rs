@@ -1,19 +1,19 @@
-//! Reads a request's body in parts that are not held: for uploads of any size, at a minimum rate.
+//! Reads a request's body in parts that are not kept: for uploads of any size, at a minimum rate.
 
 use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use penstock_api::slices::split_at;
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
 
 use super::body::{BodyError, BodyLength};
 use super::body_reader::RATE_CHECK;
 use super::client::Client;
 use crate::wire::chunked::ChunkDecoder;
-use penstock_api::slices::split_at;
-use penstock_clock::now;
-use penstock_config::LimitsConfig;
 
-/// The longest part.
+/// The largest part.
 const PART: usize = 64 * 1024;
 
 /// A body being read.
@@ -23,15 +23,16 @@ pub(crate) struct BodyStream<'a> {
     rate: MinRate,
 }
 
-/// The rate that a client must keep while it is waited for. Time in which a backend is waited for does not count.
+/// The rate that a client must keep while penstock waits for it. Time spent waiting for a backend
+/// does not count.
 struct MinRate {
-    /// The longest wait for a part, where there is no minimum rate.
+    /// The longest wait for a part, if there is no minimum rate.
     timeout: Duration,
-    /// Bytes that must come per [`RATE_CHECK`]; 0 for no minimum.
+    /// The bytes that must arrive per [`RATE_CHECK`]; 0 for no minimum.
     needed: u64,
-    /// How long the client has been waited for since the last check.
+    /// The time spent waiting for the client since the last check.
     waited: Duration,
-    /// Bytes since the last check.
+    /// The bytes received since the last check.
     received: u64,
 }
 
@@ -45,15 +46,16 @@ impl MinRate {
         }
     }
 
-    /// How much longer the client is waited for before a check.
+    /// The remaining time until the next check.
     fn left(&self) -> Duration {
         if self.needed == 0 { self.timeout } else { RATE_CHECK.saturating_sub(self.waited) }
     }
 
-    /// Begins the next check.
+    /// Ends this interval and starts the next.
     ///
     /// # Errors
-    /// When too little came since the last one.
+    /// When too few bytes arrived in this interval. Without a minimum rate, always: the wait for a
+    /// part has timed out.
     fn check(&mut self) -> Result<(), BodyError> {
         if self.received < self.needed || self.needed == 0 {
             return Err(BodyError::TimedOut);
@@ -81,7 +83,7 @@ impl<'a> BodyStream<'a> {
         Self { client, left, rate: MinRate::new(limits) }
     }
 
-    /// The next part; `None` at the end, after which the client's next head may follow.
+    /// Reads the next part; `None` at the end, after which the client's next head may follow.
     ///
     /// # Errors
     /// When the client leaves, sends too slowly, or breaks the framing.

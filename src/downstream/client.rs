@@ -1,5 +1,5 @@
 //! The client of one request, over either HTTP version: its body is read here, and a disconnect is
-//! noticed here.
+//! detected here.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// The client of a session, unless the session did not come from one of our listeners.
+    /// The client of a session, unless the session did not come from one of penstock's listeners.
     pub(crate) fn of(session: &Session) -> Option<Self> {
         if let Some(stream) = session.as_downstream().stream() {
             let guarded = stream.as_ref().as_any().downcast_ref::<GuardedStream>()?;
@@ -34,7 +34,8 @@ impl Client {
         Some(Self::Http2(Arc::clone(stream)))
     }
 
-    /// The connection as a plain stream, once it no longer speaks HTTP; `None` for a stream of HTTP/2.
+    /// The connection as a plain stream, after it no longer speaks HTTP; `None` for a stream of
+    /// HTTP/2.
     pub(crate) fn upgraded(&self) -> Option<GuardedStream> {
         match self {
             Self::Http1(connection) => Some(GuardedStream::new(connection)),
@@ -42,7 +43,6 @@ impl Client {
         }
     }
 
-    /// Where its connection comes from.
     pub(crate) fn origin(&self) -> Origin {
         match self {
             Self::Http1(connection) => connection.origin(),
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// Why the head of the current request was refused, if it was.
+    /// The reason why the head of the current request was refused, if it was.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
         match self {
             Self::Http1(connection) => connection.refused(),
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// How the body is framed.
+    /// The framing of the body.
     pub(crate) fn body_length(&self, headers: &HeaderMap) -> BodyLength {
         match self {
             Self::Http1(_) => BodyLength::of(headers),
@@ -71,8 +71,9 @@ impl Client {
         }
     }
 
-    /// Whether the connection may carry another request after this one, as far as the client decides
-    /// (RFC 9112 §9.3): HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
+    /// Returns whether the connection may carry another request after this one, as far as the
+    /// client decides (RFC 9112 §9.3): HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says
+    /// `keep-alive`.
     pub(crate) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
         let says = |option: &[u8]| {
             let fields = headers.get_all(header::CONNECTION).iter();
@@ -82,7 +83,7 @@ impl Client {
         !says(b"close") && (version != Version::HTTP_10 || says(b"keep-alive"))
     }
 
-    /// The body has been read: the next head may follow.
+    /// Records that the body has been read: the next head may follow.
     pub(crate) fn expect_head(&self) {
         match self {
             Self::Http1(connection) => connection.expect_head(),
@@ -99,7 +100,7 @@ impl Client {
     }
 
     /// Reads up to `limit` bytes of a body to the end of `into`. Zero bytes are the end: of the
-    /// body where the protocol frames it, else of the connection.
+    /// body if the protocol frames it, else of the connection.
     pub(crate) fn poll_body(
         &self,
         cx: &mut Context<'_>,
@@ -112,7 +113,7 @@ impl Client {
         }
     }
 
-    /// Returns bytes that were read past the end of a body.
+    /// Puts back bytes that were read past the end of a body.
     pub(crate) fn unread(&self, bytes: &[u8]) {
         match self {
             Self::Http1(connection) => connection.unread(bytes),
@@ -128,11 +129,11 @@ impl Client {
         }
     }
 
-    /// Sends what was written to the client and is still buffered.
+    /// Sends bytes that were written to the client and are still buffered.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(connection) => connection.poll_flush(cx),
-            // Frames are sent by the connection's own task, as soon as its socket takes them.
+            // The connection's own task sends frames as soon as its socket takes them.
             Self::Http2(_) => Poll::Ready(Ok(())),
         }
     }

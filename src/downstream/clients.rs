@@ -1,13 +1,14 @@
-//! What all client connections share: the listeners, the counters of connections and requests, and the
-//! reasons why connections were closed.
+//! The state that all client connections share: the listeners, the counters of connections and
+//! requests, and the reasons why connections were closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::close_reasons::CloseReasons;
-use super::listener::Ports;
 use penstock_config::Listener;
 use penstock_config::tls::{Look, Refreshed, TlsError};
+
+use super::close_reasons::CloseReasons;
+use super::listener::Ports;
 
 /// The state that client connections share.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Clients {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Requests, local responses included, and HTTP/2 connections that are being drained.
     pub(crate) in_flight: Arc<AtomicUsize>,
-    /// Clients whose heads were refused and that still send.
+    /// Clients with a refused head that still send.
     pub(crate) refused_drains: Arc<AtomicUsize>,
     pub(crate) close_reasons: CloseReasons,
     certificate_failures: AtomicU64,
@@ -41,42 +42,41 @@ impl Clients {
         })
     }
 
-    /// Sets how many client connections the limit of open files leaves room for.
+    /// Sets the number of client connections that the limit of open files leaves room for.
     pub(crate) fn set_affordable(&self, connections: usize) {
         self.affordable.store(connections, Ordering::Relaxed);
     }
 
-    /// How many client connections the limit of open files leaves room for.
     pub(crate) fn affordable(&self) -> usize {
         self.affordable.load(Ordering::Relaxed)
     }
 
-    /// Open client connections.
+    /// The number of open client connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Requests in flight, local responses included.
+    /// The number of requests in flight, local responses included.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// Why client connections were closed without a response.
+    /// The counters of client connections closed without a response, by reason.
     pub fn close_reasons(&self) -> &CloseReasons {
         &self.close_reasons
     }
 
-    /// When the certificate of each TLS listener expires, in seconds since 1970.
+    /// The expiry of each TLS listener's certificate, in seconds since 1970.
     pub fn certificates(&self) -> impl Iterator<Item = (String, u64)> {
         self.ports.tls().filter_map(|(address, tls)| Some((address.to_string(), tls.expires_at()?)))
     }
 
-    /// How often a changed certificate could not be used.
+    /// The number of changed certificates that could not be used.
     pub fn certificate_failures(&self) -> u64 {
         self.certificate_failures.load(Ordering::Relaxed)
     }
 
-    /// Reads certificates again whose files have changed.
+    /// Reloads certificates whose files have changed.
     pub fn refresh_certificates(&self, look: Look) {
         for (listen, tls) in self.ports.tls() {
             match tls.refresh(look) {

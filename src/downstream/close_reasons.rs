@@ -1,9 +1,9 @@
-//! Client connections closed without a response, counted by reason: no access log line and no request
-//! metric shows them.
+//! Client connections closed without a response, counted by reason: neither the access log nor a
+//! request metric shows them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a client connection was closed without a response.
+/// The reason why a client connection was closed without a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     /// The TLS handshake failed.
@@ -14,12 +14,13 @@ pub enum CloseReason {
     TooSlow,
     /// A violation of HTTP/2 or of `limits.http2`.
     Http2,
-    /// The client had shown a certificate, and a reload removed a CA from the listener's `client_ca`.
+    /// The client had presented a certificate, and a reload removed a CA from the listener's
+    /// `client_ca`.
     CaRevoked,
 }
 
 impl CloseReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::CaRevoked];
 
@@ -46,7 +47,7 @@ impl CloseReasons {
         }
     }
 
-    /// How many connections were closed for `reason`.
+    /// The number of connections closed for `reason`.
     pub fn count(&self, reason: CloseReason) -> u64 {
         self.0.get(reason as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }

@@ -1,10 +1,12 @@
-//! Refuses connections over `limits.connections`: with a 503 as long as that is cheap, else by closing
-//! them.
+//! Refuses connections over `limits.connections`: with a 503 as long as that is cheap, else by
+//! closing them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use penstock_api::ErrorCode;
+use penstock_config::TrustedProxy;
 use pingora::protocols::Stream;
 
 use super::accepted::AcceptedConnection;
@@ -13,23 +15,22 @@ use super::http2;
 use super::listener::Port;
 use super::prefixed_stream::PrefixedStream;
 use super::response_writer::{REFUSAL_TIMEOUT, RawResponse};
-use penstock_api::ErrorCode;
-use penstock_config::TrustedProxy;
 
-/// Connections that get a 503 at one time; further ones are closed silently.
+/// The most connections that get a 503 at one time; further ones are closed without a response.
 const REFUSED_AT_ONCE: usize = 1024;
-/// TLS handshakes at one time for the sake of a 503: they cost more than the response.
+/// The most TLS handshakes at one time that only serve to send a 503: they cost more than the
+/// response.
 const HANDSHAKES_AT_ONCE: usize = 16;
 
-/// Called with the reason of every refusal, and the client's address where it is known.
+/// Called with the reason of every refusal, and the client's address if it is known.
 pub(crate) type OnRefused = Box<dyn Fn(ErrorCode, Option<IpAddr>) + Send + Sync>;
 
-/// By how much a limit is exceeded.
+/// The number of connections over a limit, and which limit it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Excess {
     /// `limits.connections`.
     OfConnections(usize),
-    /// The limit of open files, which leaves room for fewer.
+    /// The limit of open files, which leaves room for fewer connections.
     OfOpenFiles(usize),
 }
 

@@ -1,9 +1,9 @@
-//! A counter of things alive: requests in flight, open connections, clients being drained.
+//! Counts objects that are alive: requests in flight, open connections, clients being drained.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One thing alive: counted from its creation to its drop.
+/// One counted object, from its creation to its drop.
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -12,7 +12,7 @@ impl Counted {
         Self(Arc::clone(counter))
     }
 
-    /// How many are alive, this one included.
+    /// The number of objects alive, this one included.
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }

@@ -1,6 +1,6 @@
-//! Decodes the body of a request that came with a content coding: once, after it was read whole, in steps
-//! between which other requests have their turn. What it becomes is bounded in size, in its ratio to what
-//! came, and by the memory that all bodies share.
+//! Decodes the body of a request with a content coding: once, after it was read whole, in steps
+//! between which other requests run. The decoded body is bounded in size, in its ratio to the
+//! encoded size, and by the memory that all bodies share.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use bytes::{Bytes, BytesMut};
+use penstock_api::content_coding::ContentCoding;
+use penstock_api::slices::{after, before};
+use penstock_config::LimitsConfig;
 use tokio::sync::Semaphore;
 
 use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
 use crate::wire::content_decoder::ContentDecoder;
-use penstock_api::content_coding::ContentCoding;
-use penstock_api::slices::{after, before};
-use penstock_config::LimitsConfig;
 
 /// The most bytes that one step reads, and the most that it writes: well below a millisecond.
 const STEP: usize = 64 * 1024;
-/// The least room of a step.
+/// The minimum output buffer of a step.
 const LEAST_ROOM: usize = 1024;
-/// Bodies up to this size may expand by any ratio: they cost little, and text made for a test may consist of
-/// one word.
+/// Bodies up to this size may expand by any ratio: they cost little, and a text made for a test may
+/// consist of one word.
 const ANY_RATIO: usize = 1 << 20;
 
 /// The result of decoding a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecodeResult {
-    /// It was decoded.
+    /// The body was decoded.
     Decoded,
-    /// It is not what its coding says.
+    /// The body does not match its coding.
     Malformed,
-    /// It is larger than the limits of a body, or of all bodies together.
+    /// The body exceeds the limit of a body, or of all bodies together.
     TooLarge,
 }
 
@@ -55,11 +55,11 @@ impl DecodeResult {
     }
 }
 
-/// The encoded bodies of all requests: whose turn it is, and how many there were by coding and result.
+/// The encoded bodies of all requests: the permits to decode, and the counts by coding and result.
 #[derive(Debug)]
 pub struct EncodedBodies {
-    /// One per processor. More at one time would take no less time, and hold more memory: each of many bombs grows
-    /// until it is refused.
+    /// One permit per processor. More decoders at one time would not be faster and hold more
+    /// memory: each of many bombs grows until it is refused.
     turns: Semaphore,
     counts: [[AtomicU64; 3]; 4],
 }
@@ -79,7 +79,7 @@ impl EncodedBodies {
         }
     }
 
-    /// Coding, result and count of each pair.
+    /// The coding, the result and the count of each pair.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let codings = ContentCoding::ALL.into_iter().zip(&self.counts);
         codings.flat_map(|(coding, row)| {
@@ -90,7 +90,7 @@ impl EncodedBodies {
     }
 }
 
-/// What bounds the decoding of bodies.
+/// The bounds on the decoding of bodies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DecodeBounds<'a> {
     pub(crate) limits: &'a LimitsConfig,
@@ -100,7 +100,8 @@ pub(crate) struct DecodeBounds<'a> {
 /// Decodes a body.
 ///
 /// # Errors
-/// When it is not what its coding says, expands beyond the limits, or does not fit beside the others.
+/// When the body does not match its coding, expands beyond the limits, or exceeds the memory of all
+/// bodies.
 pub(crate) async fn decode(
     encoded: HeldBody,
     coding: ContentCoding,
@@ -134,7 +135,7 @@ async fn decode_steps(
         let decoded = pieces.add(step.written);
         rest = after(rest, step.read);
         check_size(decoded, encoded.len(), bounds.limits)?;
-        // The decoder's window is at most as large as what it has written, and so is the joined body.
+        // The decoder's window is at most as large as its output, and so is the joined body.
         if !claim.grow_to(2 * decoded) {
             return Err(BodyError::MemoryFull);
         }
@@ -148,7 +149,7 @@ async fn decode_steps(
     }
 }
 
-/// What has been decoded: in pieces, so that a body which turns out to be too large was never copied to grow.
+/// The decoded bytes, in pieces: a body that exceeds its limit is never copied to grow.
 struct Pieces {
     full: Vec<Vec<u8>>,
     last: Vec<u8>,
@@ -159,12 +160,12 @@ struct Pieces {
 
 impl Pieces {
     fn for_body_of(encoded: usize) -> Self {
-        // Most bodies are a few times as large as they came.
+        // Most bodies expand to a few times their encoded size.
         let first = encoded.saturating_mul(4).clamp(LEAST_ROOM, STEP);
         Self { full: Vec::new(), last: vec![0; first], written: 0, total: 0 }
     }
 
-    /// Where the next step writes to, which is never empty.
+    /// Returns the buffer for the next step; never empty.
     fn room(&mut self) -> &mut [u8] {
         if self.written == self.last.len() {
             self.full.push(std::mem::replace(&mut self.last, vec![0; STEP]));
@@ -173,14 +174,14 @@ impl Pieces {
         self.last.get_mut(self.written..).unwrap_or(&mut [])
     }
 
-    /// Notes what was written to the room; returns the size of all.
+    /// Records `written` bytes in that buffer; returns the total size.
     fn add(&mut self, written: usize) -> usize {
         self.written += written;
         self.total += written;
         self.total
     }
 
-    /// The whole, without spare room: many small bodies may wait in a queue.
+    /// Joins the pieces without spare capacity: many small bodies may wait in a queue.
     fn joined(self) -> BytesMut {
         let mut body = BytesMut::with_capacity(self.total);
         for piece in &self.full {

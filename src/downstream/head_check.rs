@@ -1,40 +1,41 @@
-//! The strict check of an HTTP/1.1 request head, on its raw bytes, before any parser sees it. Reads them
-//! once, keeps nothing and allocates nothing.
+//! The strict check of an HTTP/1.1 request head, on its raw bytes, before any parser sees it. Reads
+//! them once, keeps nothing and allocates nothing.
 //!
-//! **Why.** Request smuggling lives on heads that two parsers read differently: the first one sees one
-//! request, the second sees two. Parsers before us (another proxy) and after us (Pingora's,
-//! each engine's) are not ours, so this check does not parse better than they do: it refuses what is not
-//! written in the one way that all of them read alike. Lenient input gains us nothing, since clients
-//! that send it do not exist outside attacks.
+//! **Why.** Request smuggling exploits heads that two parsers read differently: the first one sees
+//! one request, the second sees two. Parsers before penstock (another proxy) and after it
+//! (Pingora's, each engine's) are beyond its control. So this check does not parse better than they
+//! do: it refuses every head that is not written in the one way that all of them read alike.
+//! Lenient input gains nothing, since clients that send it do not exist outside attacks.
 //!
 //! **What a head that passes has**, and what breaks without it:
-//! * every line ends with CR LF, no bare LF or CR, no folded lines: else parsers disagree on where fields
-//!   are;
-//! * names are tokens directly followed by a colon: `Transfer-Encoding :` is a field to some parsers;
-//! * at most one framing: one `Content-Length` of digits only, or one `Transfer-Encoding: chunked`, which
-//!   HTTP/1.0 does not have: else they disagree on where the body ends;
+//! * every line ends with CR LF, no bare LF or CR, no folded lines: else parsers disagree on where
+//!   fields are;
+//! * names are tokens directly followed by a colon: `Transfer-Encoding :` is a field to some
+//!   parsers;
+//! * at most one framing: one `Content-Length` of digits only, or one `Transfer-Encoding: chunked`,
+//!   which HTTP/1.0 does not have: else they disagree on where the body ends;
 //! * one `Host`, equal to the authority of an absolute target: else they disagree on the host;
 //! * no control characters in target or values: they end lines for some and split logs for others.
 //!
 //! The check holds for whole heads ([`check`]); [`check_partial`] only refuses early what [`check`]
 //! would refuse in the end, so that a client gets its 400 without sending the rest. A property test
-//! compares [`check`] with a reading by the letter of RFC 9112 and with `httparse`, which Pingora uses.
+//! compares [`check`] with a reading by the letter of RFC 9112 and with `httparse`, which Pingora
+//! uses.
 
 mod logged_request;
 
 pub use logged_request::LoggedRequest;
 
 use memchr::{memchr, memchr_iter, memrchr};
-
 use penstock_api::ErrorCode;
 use penstock_api::slices::split_at;
 
 /// The longest request target.
 pub const MAX_TARGET: usize = 16 * 1024;
-/// The rest of the longest request line: method, blanks and version.
+/// The most bytes of a request line besides its target: method, blanks and version.
 const LINE_SLACK: usize = 256;
 
-/// Why a head is refused.
+/// The reason why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     /// Not `METHOD TARGET HTTP/1.x`; also HTTP/0.9 and bytes that are not HTTP at all.
@@ -46,13 +47,13 @@ pub enum HeadError {
     /// A byte that no target may have, or a form that only forward proxies serve.
     #[error("The request target is malformed")]
     Target,
-    /// Beyond [`MAX_TARGET`].
+    /// Longer than [`MAX_TARGET`].
     #[error("The request target is longer than 16 KiB")]
     TargetTooLong,
     /// No empty line at the end, or one before it.
     #[error("The request head does not end where it should")]
     End,
-    /// A tunnel.
+    /// The method CONNECT, which requests a tunnel.
     #[error("CONNECT is not served here")]
     Connect,
     /// A line that does not end with CR LF.
@@ -61,13 +62,13 @@ pub enum HeadError {
     /// A field continued on the next line, or one that starts with a blank.
     #[error("A header field is folded over several lines")]
     Folded,
-    /// No colon, an empty name, or a byte that is not of a token.
+    /// No colon, an empty name, or a byte that a token cannot have.
     #[error("The name of a header field is malformed")]
     Name,
     /// A control character (NUL, CR) in a value.
     #[error("The value of a header field has control characters")]
     Value,
-    /// Missing in HTTP/1.1, repeated, or not a host.
+    /// Missing in HTTP/1.1, repeated, or no valid host.
     #[error("There must be exactly one Host field, with a host name")]
     Host,
     /// An absolute target with another host than `Host`.
@@ -82,7 +83,8 @@ pub enum HeadError {
     /// `Transfer-Encoding` in HTTP/1.0, which does not know it.
     #[error("HTTP/1.0 has no Transfer-Encoding")]
     CodingInHttp10,
-    /// `Content-Length` and `Transfer-Encoding`: a parser that prefers the other one sees another request.
+    /// Both `Content-Length` and `Transfer-Encoding`: a parser that prefers the other one sees
+    /// another request.
     #[error("Content-Length and Transfer-Encoding contradict each other")]
     TwoFramings,
     /// More than `limits.max_headers`.
@@ -97,7 +99,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The error the client gets.
+    /// The error for the client.
     pub fn code(self) -> ErrorCode {
         match self {
             Self::TargetTooLong => ErrorCode::UriTooLong,
@@ -145,10 +147,11 @@ pub fn check(head: &[u8], most_fields: usize) -> Result<(), HeadError> {
     Err(HeadError::End)
 }
 
-/// Checks the start of a head whose end has not arrived, of which `searched` bytes were checked before.
+/// Checks the start of a head whose end has not arrived. Its first `searched` bytes were checked
+/// before.
 ///
 /// # Errors
-/// A [`HeadError`] that no further bytes can mend.
+/// A [`HeadError`] that no further bytes can correct.
 pub fn check_partial(part: &[u8], searched: usize) -> Result<(), HeadError> {
     if part.first().is_some_and(|byte| !is_in(*byte, TOKEN)) {
         return Err(HeadError::RequestLine);
@@ -172,7 +175,7 @@ pub fn check_partial(part: &[u8], searched: usize) -> Result<(), HeadError> {
     }
 }
 
-/// The target of a refused head, empty where there is none: its path decides the dialect of the error.
+/// The target of a refused head, empty if there is none: its path decides the dialect of the error.
 pub fn requested_target(head: &[u8]) -> &[u8] {
     let target = head.splitn(3, |byte| *byte == b' ').nth(1).unwrap_or(&[]);
     split_at(target, memchr(b'\r', target).unwrap_or(target.len())).0
@@ -193,7 +196,7 @@ impl<'a> Iterator for Lines<'a> {
 }
 
 struct RequestLine<'a> {
-    /// Host and port of a target in absolute form.
+    /// The host and port of a target in absolute form.
     authority: Option<&'a [u8]>,
     is_http10: bool,
 }
@@ -243,7 +246,7 @@ fn authority(target: &[u8]) -> Result<Option<&[u8]>, HeadError> {
     Ok(Some(authority))
 }
 
-/// The fields that decide where a request ends and which host it is for.
+/// The fields that determine the end of a request and its host.
 #[derive(Default)]
 struct RoutingFields<'a> {
     host: Option<&'a [u8]>,
@@ -265,7 +268,7 @@ impl<'a> RoutingFields<'a> {
         if !value.iter().fold(true, |all, byte| all & is_printable(*byte)) {
             return Err(HeadError::Value);
         }
-        // By length first: most fields are none of the three.
+        // By length first: most fields match none of the three.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => self.note_host(trim(value)),
             14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(trim(value)),
@@ -307,13 +310,13 @@ impl<'a> RoutingFields<'a> {
     }
 }
 
-/// What comes before and after the byte at a position.
+/// Splits off the byte at `at`; returns the bytes before and after it.
 fn split_around(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
     let (before, rest) = split_at(bytes, at);
     (before, rest.get(1..).unwrap_or(&[]))
 }
 
-/// Without blanks and tabs around it, which are the only whitespace of RFC 9110 §5.6.3.
+/// Removes blanks and tabs at both ends, the only whitespace of RFC 9110 §5.6.3.
 fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -324,7 +327,7 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Everything but control characters, a tab excepted.
+/// Returns whether a byte is a tab or no control character.
 fn is_printable(byte: u8) -> bool {
     (byte >= b' ') & (byte != 0x7f) | (byte == b'\t')
 }
@@ -341,8 +344,8 @@ const TOKEN: u8 = 1;
 const TARGET: u8 = 2;
 const HOST: u8 = 4;
 
-/// What each byte may be part of (RFC 9110 §5.6.2, RFC 3986 §2 and §3.2.2). A host has no comma: a
-/// proxy before us may have joined two `Host` fields into a list.
+/// The classes of each byte (RFC 9110 §5.6.2, RFC 3986 §2 and §3.2.2). A host has no comma: a proxy
+/// before penstock may have joined two `Host` fields into a list.
 const CLASSES: [u8; 256] = {
     let table = mark([0; 256], LETTERS, TOKEN | TARGET | HOST);
     let table = mark(table, b"!#$%&'*+-.^_`|~", TOKEN);

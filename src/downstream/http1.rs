@@ -1,25 +1,26 @@
 //! A client connection over HTTP/1.1, and the guard between its socket and Pingora's parser.
 //!
 //! **Why a guard.** Pingora is woken only with a whole head that `head_check` has passed:
-//! * *Smuggling.* Two parsers that read one head differently see two different requests. The strict check
-//!   runs on the raw bytes, so Pingora and every engine after it read a head in the only way possible.
-//! * *Memory.* A Pingora session takes tens of kilobytes. A keep-alive connection that waits for its
-//!   next request has none, only this struct.
-//! * *Bodies.* The proxy reads a body from here into the one buffer it is held in; Pingora would copy
-//!   it in pieces.
+//! * *Smuggling.* Two parsers that read one head differently see two different requests. The strict
+//!   check runs on the raw bytes, so Pingora and every engine after it read a head in the only way
+//!   possible.
+//! * *Memory.* A Pingora session takes tens of kilobytes. A keep-alive connection that waits for
+//!   its next request has none, only this struct.
+//! * *Bodies.* The proxy reads a body from here into the one buffer that holds it; Pingora would
+//!   copy it in pieces.
 //!
-//! **A refused head** never reaches Pingora. It gets [`PLACEHOLDER_HEAD`] in its place, so that the refusal
-//! takes the way of every request: the request filter finds [`RefusedHead`], responds in the client's
-//! dialect, and logs and counts it. The connection ends then: the start of the next request
-//! is unknown.
+//! **A refused head** never reaches Pingora, which gets [`PLACEHOLDER_HEAD`] in its place. So the
+//! refusal takes the path of every request: the request filter finds [`RefusedHead`], responds in
+//! the client's dialect, and logs and counts it. Then the connection ends: the start of the next
+//! request is unknown.
 //!
 //! **Invariants**, and what breaks without them:
-//! * Pingora is given exactly one head, never a byte of what follows. It would keep those bytes in its
-//!   own buffer, where `poll_body` cannot find them: the body would never end.
-//! * `is_between_requests` is false from a head to the end of its body. Otherwise an unread
-//!   body would be parsed as the next request: smuggling.
-//! * What is read past a body goes back to the front of `ahead` ([`Http1Connection::unread`]) before the
-//!   next head is looked for: pipelined requests keep their order.
+//! * Pingora gets exactly one head, never a byte after it. It would keep those bytes in its own
+//!   buffer, where `poll_body` cannot find them: the body would never end.
+//! * `is_between_requests` is false from a head to the end of its body. Otherwise an unread body
+//!   would be parsed as the next request: smuggling.
+//! * Bytes read past a body go back to the front of `ahead` ([`Http1Connection::unread`]) before
+//!   the search for the next head: pipelined requests keep their order.
 //! * The lock is never held across an await, and one task at a time uses the connection. Pingora's
 //!   session and the proxy both own it, so it needs a lock; it is never contended.
 
@@ -37,6 +38,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
+use penstock_api::Dialect;
+use penstock_api::slices::split_at;
 use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -48,14 +51,13 @@ use super::origin::{Origin, Peer};
 use super::prefixed_stream::copy_ahead;
 use crate::wire::poll_read_into;
 use head_reader::{HEAD_READ, HeadReader};
-use penstock_api::Dialect;
-use penstock_api::slices::split_at;
 
-/// The longest head and body that are read together when the last ones were as long.
+/// The most bytes of a head and a body that are read together, if the last ones were as long.
 const WHOLE_LIMIT: usize = 64 * 1024;
-/// Pipelined bytes kept while a request is in flight; beyond it the client is no longer watched.
+/// The most pipelined bytes that are kept while a request is in flight; beyond it the client is no
+/// longer watched.
 const PIPELINE_LIMIT: usize = 64 * 1024;
-/// What Pingora is given instead of a refused head.
+/// The head that Pingora gets in place of a refused one.
 const PLACEHOLDER_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\n\r\n";
 
 /// The connection as Pingora reads and writes it: see `pingora_io`.
@@ -66,7 +68,6 @@ impl GuardedStream {
         Self(Arc::clone(connection))
     }
 
-    /// The connection, for as long as the request needs it.
     pub(crate) fn connection(&self) -> Arc<Http1Connection> {
         Arc::clone(&self.0)
     }
@@ -95,7 +96,7 @@ struct Inner {
     /// Bytes read from `stream` and not yet consumed.
     ahead: BytesMut,
     heads: HeadReader,
-    /// The body of the last request has been read, or there has been no request.
+    /// True if the body of the last request has been read, or there has been no request.
     is_between_requests: bool,
     refused: Option<HeadError>,
 }
@@ -106,7 +107,7 @@ pub(crate) struct RefusedHead {
     pub(crate) error: HeadError,
     /// The dialect of the requested path.
     pub(crate) dialect: Dialect,
-    /// What the access log shows of it.
+    /// The method and path for the access log.
     pub(crate) requested: LoggedRequest,
 }
 
@@ -123,17 +124,18 @@ impl Http1Connection {
         Arc::new(Self { inner: Mutex::new(inner), origin })
     }
 
-    /// For a port that speaks plain HTTP/1.1 and has no use for the client's address.
+    /// A connection to a port that speaks plain HTTP/1.1 and has no use for the client's address.
     pub(crate) fn anonymous(stream: Stream, limits: HeadLimits) -> Arc<Self> {
         let origin = Origin { peer: Peer::Unknown, is_tls: false };
         Self::new(AcceptedConnection::plain(stream, origin), limits)
     }
 
-    /// The next head, or [`PLACEHOLDER_HEAD`] for one that is refused; `None` when there will be none.
+    /// Reads the next head, or [`PLACEHOLDER_HEAD`] for a refused one; `None` when no more heads
+    /// follow.
     pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<BytesMut>> {
         let mut inner = self.inner.lock();
         if !inner.is_between_requests {
-            // What comes next would be the rest of a body.
+            // The next bytes would be the rest of a body.
             return Poll::Ready(None);
         }
         let Inner { stream, ahead, heads, is_between_requests, refused } = &mut *inner;
@@ -150,31 +152,30 @@ impl Http1Connection {
         Poll::Ready(Some(head))
     }
 
-    /// Whether no byte of the next request has arrived.
+    /// Returns whether no byte of the next request has arrived.
     pub(crate) fn is_idle(&self) -> bool {
         self.inner.lock().ahead.is_empty()
     }
 
-    /// Where the connection comes from.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The body of the last request has been read: a head comes next.
+    /// Records that the body of the last request has been read: a head comes next.
     pub(crate) fn expect_head(&self) {
         self.inner.lock().is_between_requests = true;
     }
 
-    /// Why the head of the current request was refused, if it was.
+    /// The reason why the head of the current request was refused, if it was.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
         let inner = self.inner.lock();
         let error = inner.refused?;
-        // Nothing has been taken off `ahead`: the head is still there, as far as it came.
+        // Nothing has been taken off `ahead`: it still holds the received part of the head.
         let dialect = Dialect::of_path(head_check::requested_target(&inner.ahead));
         Some(RefusedHead { error, dialect, requested: LoggedRequest::of(&inner.ahead) })
     }
 
-    /// Whether the head of the current request was refused.
+    /// Returns whether the head of the current request was refused.
     pub(crate) fn is_refused(&self) -> bool {
         self.inner.lock().refused.is_some()
     }
@@ -183,20 +184,20 @@ impl Http1Connection {
     /// request is then expected to be about as long.
     pub(crate) fn take_body(&self, total: usize) -> Option<BytesMut> {
         let mut inner = self.inner.lock();
-        // A client that sends one body of this size sends more: one read for the whole request.
+        // A client that sends one body of this size sends more: use one read for the whole request.
         let whole = total + HEAD_READ;
         inner.heads.next_read = if whole <= WHOLE_LIMIT { whole } else { HEAD_READ };
         if total < HEAD_READ || inner.ahead.len() < total {
             return None;
         }
         let body = inner.ahead.split_to(total);
-        // Copied: what follows must not keep the body's memory.
+        // Copied: the remaining bytes must not keep the body's memory.
         inner.ahead = BytesMut::from(&*inner.ahead);
         Some(body)
     }
 
-    /// Reads up to `limit` bytes of a body to the end of `into`, without a copy where the socket
-    /// has them. Zero bytes mean that the client closed.
+    /// Reads up to `limit` bytes of a body to the end of `into`, without a copy if the socket has
+    /// them. Zero bytes mean that the client closed.
     pub(crate) fn poll_body(
         &self,
         cx: &mut Context<'_>,
@@ -214,7 +215,7 @@ impl Http1Connection {
         poll_read_into(Pin::new(&mut inner.stream), cx, into, limit)
     }
 
-    /// Returns bytes that were read past the end of a body.
+    /// Puts back bytes that were read past the end of a body.
     pub(crate) fn unread(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
             let mut inner = self.inner.lock();
@@ -233,18 +234,18 @@ impl Http1Connection {
         }
     }
 
-    /// Closes the side of the connection that responses are written to.
+    /// Closes the side of the connection that carries responses.
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner.lock().stream).poll_shutdown(cx)
     }
 
-    /// Sends what was written and is still buffered.
+    /// Sends bytes that were written and are still buffered.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner.lock().stream).poll_flush(cx)
     }
 
-    /// Ready once the client has closed or reset the connection. What it sends ahead of its next
-    /// request is kept.
+    /// Ready once the client has closed or reset the connection. Bytes that it sends ahead of its
+    /// next request are kept.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.lock();
         let Inner { stream, ahead, .. } = &mut *inner;
@@ -259,7 +260,7 @@ impl Http1Connection {
 }
 
 impl Inner {
-    /// What Pingora reads after the head it was given.
+    /// Reads the bytes for Pingora after the head that it got.
     fn poll_rest(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, out);

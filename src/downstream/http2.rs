@@ -1,5 +1,5 @@
-//! Client connections over HTTP/2, with the `h2` crate. Each stream is served by the same application as
-//! a request over HTTP/1.1, and everything a connection may hold or do is bounded: streams, header
+//! Client connections over HTTP/2, with the `h2` crate. The same application serves each stream as
+//! a request over HTTP/1.1. Everything that a connection may hold or do is bounded: streams, header
 //! lists, windows, resets (rapid reset), malformed requests, and the time for an unfinished frame
 //! (slow loris: `frame_deadline`).
 
@@ -24,6 +24,9 @@ use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_clock::now;
+use penstock_config::{Config, Http2Limits};
 use pingora::apps::HttpServerApp;
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
@@ -36,27 +39,24 @@ use super::close_reasons::CloseReason;
 use super::counted::Counted;
 use super::origin::Origin;
 use frame_deadline::{FrameDeadline, FrameTimeouts, WatchedStream};
-use penstock_api::units::{ByteSize, Timestamp};
-use penstock_clock::now;
-use penstock_config::{Config, Http2Limits};
 use session::Http2Session;
 
-/// Malformed requests after which a connection is closed.
+/// The number of malformed requests after which a connection is closed.
 const MALFORMED_LIMIT: u32 = 32;
 /// The largest list of header fields of one request, decoded.
 const MAX_HEADER_LIST: ByteSize = ByteSize::kib(64);
-/// The largest frame: the least that RFC 9113 §4.2 allows, which bounds what one frame takes.
+/// The largest frame: the minimum of RFC 9113 §4.2, which bounds the memory of one frame.
 const MAX_FRAME: ByteSize = ByteSize::kib(16);
-/// Bytes of one response that wait for a client that does not read them.
+/// The most bytes of one response that wait for a client that does not read them.
 const MAX_SEND_BUFFER: ByteSize = ByteSize::kib(64);
 /// The window in which `limits.http2.resets` are allowed.
 const RESET_WINDOW: Duration = Duration::from_secs(10);
-/// How long a connection that is being closed may take for its last bytes.
+/// The time for the last bytes of a connection that is being closed.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Wire<S> = h2::server::Connection<S, Bytes>;
 
-/// What a configuration says about HTTP/2 connections.
+/// The settings of HTTP/2 connections.
 pub(crate) struct Settings {
     limits: Http2Limits,
     timeouts: FrameTimeouts,
@@ -64,7 +64,6 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings of a configuration.
     pub(crate) fn of(config: &Config) -> Self {
         let limits = &config.limits;
         let timeouts =
@@ -89,7 +88,7 @@ struct Incoming {
     response: SendResponse<Bytes>,
 }
 
-/// What a connection knows of its streams.
+/// The connection's counters of its streams.
 #[derive(Debug, Default)]
 struct Streams {
     open: AtomicUsize,
@@ -127,10 +126,10 @@ impl Streams {
     }
 }
 
-/// What happens next on a connection.
+/// The next event on a connection.
 enum Event {
     Request(Box<Incoming>),
-    /// The client closed, or broke the rules.
+    /// The client closed, or violated the protocol.
     Ended(Option<h2::Error>),
     Idle,
     /// A frame or head was not finished in time.
@@ -141,16 +140,16 @@ enum Event {
 
 /// The shutdown state of a connection.
 struct Phase {
-    /// Held during a shutdown: the process waits for what this connection still has to deliver.
+    /// Held during a shutdown: the process waits until this connection has delivered its responses.
     draining: Option<Counted>,
-    /// The client has received GOAWAY: idle means closed.
+    /// True if the client has received GOAWAY: when idle, the connection is closed.
     is_closing: bool,
     is_ca_revoked: bool,
     idle_timeout: Duration,
 }
 
 impl Phase {
-    /// Sends GOAWAY: streams that are open finish, new ones go to a new connection.
+    /// Sends GOAWAY: open streams finish, the client opens new ones on a new connection.
     fn close<S: AsyncRead + AsyncWrite + Unpin>(&mut self, wire: &mut Wire<S>) {
         wire.graceful_shutdown();
         (self.is_closing, self.idle_timeout) = (true, GOODBYE_TIMEOUT);
@@ -190,8 +189,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
         let mut ca_revoked = pin!(self.ca_revoked());
         let mut idle = pin!(streams.idle_for(phase.idle_timeout));
         loop {
-            // Drives the whole connection, its responses included. In order: what ends the connection
-            // comes before the next request.
+            // Drives the whole connection, its responses included. The order matters: events that
+            // end the connection come before the next request.
             let event = tokio::select! {
                 biased;
                 () = shutdown_requested(&mut watch), if phase.draining.is_none() => Event::Shutdown,
@@ -201,10 +200,11 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
                 () = idle.as_mut() => Event::Idle,
             };
             match event {
-                // The client may repeat it on a new connection, where it authenticates again.
+                // The client may retry on a new connection, where it authenticates again.
                 Event::Request(mut incoming) if phase.is_ca_revoked => {
                     incoming.response.send_reset(Reason::REFUSED_STREAM);
-                    // Refused requests do not restart the idle timeout: the connection would never end.
+                    // Refused requests do not restart the idle timeout: the connection would never
+                    // end.
                     continue;
                 }
                 Event::Request(incoming) => {
@@ -245,7 +245,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
         }
     }
 
-    /// Spawns a task in which the application serves the request; returns false when it is malformed.
+    /// Spawns a task in which the application serves the request; returns false if the request is
+    /// malformed.
     fn start(
         &self,
         Incoming { request, mut response }: Incoming,
@@ -310,7 +311,7 @@ async fn end_abruptly<S: AsyncRead + AsyncWrite + Unpin>(mut wire: Wire<S>) {
     }
 }
 
-/// Bounds what costs us work and the client nothing: malformed requests, and streams that it resets.
+/// Bounds work that costs the client nothing: malformed requests, and streams that it resets.
 struct AbuseLimit {
     malformed: u32,
     max_resets: u32,
@@ -334,7 +335,7 @@ impl AbuseLimit {
     }
 }
 
-/// The settings of HTTP/2 are 32 bits wide.
+/// The fields of HTTP/2 settings have 32 bits.
 fn to_u32(size: ByteSize) -> u32 {
     u32::try_from(size.0).unwrap_or(u32::MAX)
 }

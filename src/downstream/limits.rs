@@ -20,7 +20,7 @@ pub(crate) struct HeadLimits {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
     pub(crate) head: HeadLimits,
-    /// The longest a connection is kept that waits for a request.
+    /// The longest time for which a connection waits for a request.
     pub(crate) idle_timeout: Duration,
     /// The most connections at one time.
     pub(crate) max_connections: usize,
@@ -29,7 +29,7 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The limits that a configuration sets.
+    /// The limits of a configuration.
     pub(crate) fn of(config: &Config) -> Self {
         let limits = &config.limits;
         Self {

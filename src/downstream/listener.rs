@@ -1,5 +1,5 @@
-//! From a socket to HTTP: the PROXY header, the TLS handshake, and the choice of the HTTP version, all
-//! within one timeout.
+//! The steps from a socket to HTTP: the PROXY header, the TLS handshake, and the choice of the HTTP
+//! version, all within one timeout.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use penstock_config::tls::{ServerTls, TlsError};
+use penstock_config::{ListenAddress, Listener, TrustedProxy};
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::io::AsyncReadExt;
@@ -18,8 +20,6 @@ use super::proxy_protocol;
 use super::proxy_protocol::Header;
 use crate::upstream::connect::to_socket;
 use crate::wire::HTTP2_PREFACE;
-use penstock_config::tls::{ServerTls, TlsError};
-use penstock_config::{ListenAddress, Listener, TrustedProxy};
 
 const FIRST_READ: usize = 4096;
 
@@ -36,7 +36,7 @@ pub(crate) struct Port {
 #[derive(Debug)]
 pub(crate) struct Ports(Box<[Port]>);
 
-/// Why a connection was closed before HTTP.
+/// The reason why a connection was closed before HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcceptError {
     /// The client closed it, or sent nothing.
@@ -90,7 +90,7 @@ impl Port {
         })
     }
 
-    /// Whether it listens on every address of the machine, and so on `local`.
+    /// Returns whether the port listens on every address of the machine, and so on `local`.
     fn is_wildcard_of(&self, local: SocketAddr) -> bool {
         let ListenAddress::Tcp(own) = self.address else { return false };
         // Port 0 stands for one that the system chose.
@@ -101,12 +101,12 @@ impl Port {
         matches!(&self.address, ListenAddress::Unix(own) if own == path)
     }
 
-    /// Whether a connection starts with HTTP/1.1.
+    /// Returns whether a connection starts with HTTP/1.1.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none() && !self.http2 && !self.proxy_protocol
     }
 
-    /// Whether a response needs a TLS handshake first.
+    /// Returns whether a response needs a TLS handshake first.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -121,7 +121,7 @@ impl Port {
         address.map_or(Peer::Unknown, |address| Peer::Address(address.ip().to_canonical()))
     }
 
-    /// Reads and negotiates everything that comes before HTTP, within `timeout`.
+    /// Reads and negotiates everything before HTTP, within `timeout`.
     pub(crate) async fn accept(
         &self,
         stream: Stream,
@@ -171,7 +171,7 @@ async fn read_more(stream: &mut Stream, ahead: &mut BytesMut) -> Result<(), Acce
     }
 }
 
-/// Takes the PROXY header off; `None` where it names no client.
+/// Takes the PROXY header off `ahead`; `None` if it names no client.
 async fn read_proxy_header(
     stream: &mut Stream,
     ahead: &mut BytesMut,
@@ -218,7 +218,7 @@ async fn handshake(
     }
 }
 
-/// Whether the client starts with HTTP/2; what was read stays in `ahead`.
+/// Returns whether the client starts with HTTP/2; the bytes read stay in `ahead`.
 async fn starts_with_http2(stream: &mut Stream, ahead: &mut BytesMut) -> Result<bool, AcceptError> {
     loop {
         let common = ahead.len().min(HTTP2_PREFACE.len());

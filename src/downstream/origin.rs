@@ -1,12 +1,12 @@
-//! Where a request comes from: the peer of its connection, or the client that trusted proxies name in
+//! The source of a request: the peer of its connection, or the client that trusted proxies name in
 //! `X-Forwarded-For`.
 
 use std::net::IpAddr;
 
 use http::HeaderMap;
+use penstock_config::TrustedProxy;
 
 use crate::wire::FORWARDED_FOR;
-use penstock_config::TrustedProxy;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Peer {
         }
     }
 
-    /// Whether its statements about client addresses are believed.
+    /// Returns whether the peer's statements about client addresses are believed.
     pub(crate) fn is_trusted(self, trusted: &[TrustedProxy]) -> bool {
         match self {
             Self::Address(address) => trusted.iter().any(|proxy| proxy.contains(Some(address))),
@@ -36,7 +36,7 @@ impl Peer {
     }
 }
 
-/// What is known about a connection.
+/// The source of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     /// The peer of the socket, or the client that a PROXY header names.
@@ -45,8 +45,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The client in front of the trusted proxies. `X-Forwarded-For` is read from its end, where the
-    /// nearest proxy wrote: the first address that is not a trusted proxy is the client's, and
+    /// The client in front of the trusted proxies. `X-Forwarded-For` is read from its end, where
+    /// the nearest proxy wrote: the first address that is not a trusted proxy is the client's, and
     /// everything before it may be forged.
     pub(crate) fn client(&self, headers: &HeaderMap, trusted: &[TrustedProxy]) -> Option<IpAddr> {
         let mut believed = self.peer;
@@ -56,7 +56,7 @@ impl Origin {
         };
         let values = fields.iter().rev().filter_map(|value| value.to_str().ok());
         for entry in values.flat_map(|value| value.rsplit(',')) {
-            // What a trusted proxy cannot have written ends the chain of trust.
+            // An entry that a trusted proxy cannot have written ends the chain of trust.
             let Some(address) = parse_entry(entry) else { break };
             believed = Peer::Address(address);
             if !believed.is_trusted(trusted) {
@@ -67,7 +67,7 @@ impl Origin {
     }
 }
 
-/// `203.0.113.9`, `203.0.113.9:4711`, `2001:db8::1` or `[2001:db8::1]:4711`.
+/// Parses `203.0.113.9`, `203.0.113.9:4711`, `2001:db8::1` or `[2001:db8::1]:4711`.
 fn parse_entry(entry: &str) -> Option<IpAddr> {
     let entry = entry.trim();
     if let Some(bracketed) = entry.strip_prefix('[') {

@@ -1,14 +1,13 @@
-//! A stream that starts with bytes which were read from it before.
+//! A stream that starts with bytes that were read from it before.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
+use penstock_api::slices::split_at;
 use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use penstock_api::slices::split_at;
 
 /// Reads `ahead` first, then from `stream`. Writes go to `stream`.
 pub(crate) struct PrefixedStream {
@@ -61,7 +60,7 @@ impl AsyncWrite for PrefixedStream {
     }
 }
 
-/// Moves as much of `ahead` to `out` as there is room for.
+/// Moves as much of `ahead` to `out` as fits.
 pub(crate) fn copy_ahead(ahead: &mut BytesMut, out: &mut ReadBuf<'_>) {
     let count = ahead.len().min(out.remaining());
     let (first, _rest) = split_at(ahead, count);

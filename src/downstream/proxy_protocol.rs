@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: a header by which a load balancer passes on the client's address
-//! before the first byte of a connection (proxy-protocol.txt of HAProxy).
+//! The PROXY protocol, versions 1 and 2: a header by which a load balancer passes on the client's
+//! address before the first byte of a connection (proxy-protocol.txt of HAProxy).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,16 +9,16 @@ const LINE_LIMIT: usize = 107;
 /// The longest addresses and extensions of version 2; extensions are skipped.
 const EXTENSIONS_LIMIT: usize = 4096;
 
-/// What the first bytes of a connection hold.
+/// The content of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
     /// A header that is not complete yet.
     Partial,
     /// A whole header.
     Complete {
-        /// Its length in bytes.
+        /// The length of the header in bytes.
         length: usize,
-        /// The client's address; `None` where it names none, as in health checks.
+        /// The client's address; `None` if the header names none, as in health checks.
         client: Option<IpAddr>,
     },
 }
@@ -31,7 +31,7 @@ pub struct InvalidHeader;
 /// Reads the header at the start of `bytes`.
 ///
 /// # Errors
-/// [`InvalidHeader`] as soon as no further bytes can make it one.
+/// [`InvalidHeader`] as soon as no further bytes can complete a header.
 pub fn parse(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     if could_start_with(bytes, SIGNATURE) {
         return parse_binary(bytes);
@@ -42,7 +42,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     Err(InvalidHeader)
 }
 
-/// Whether `bytes` start with `prefix`, as far as they have arrived.
+/// Returns whether `bytes` start with `prefix`, as far as they have arrived.
 fn could_start_with(bytes: &[u8], prefix: &[u8]) -> bool {
     bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected)
 }
@@ -76,7 +76,7 @@ fn parse_address(text: &str) -> Result<IpAddr, InvalidHeader> {
     text.parse().map_err(|_not_an_address| InvalidHeader)
 }
 
-/// `u16` alone would also accept a sign.
+/// Returns whether `text` is a port of digits only; `u16` alone would also accept a sign.
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
@@ -106,7 +106,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     Ok(Header::Complete { length, client })
 }
 
-/// The first `N` bytes of at least `LEAST`.
+/// The first `N` bytes of `bytes`, which must have at least `LEAST`.
 fn first<const N: usize, const LEAST: usize>(bytes: &[u8]) -> Result<[u8; N], InvalidHeader> {
     let whole = if bytes.len() >= LEAST { bytes.first_chunk::<N>() } else { None };
     whole.copied().ok_or(InvalidHeader)

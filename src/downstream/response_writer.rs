@@ -1,5 +1,5 @@
-//! Responses to clients that get no further: written without Pingora where it has not seen the request,
-//! and followed by a drain, so that the client can read them.
+//! Error responses that end a client's request early: written without Pingora if it has not seen
+//! the request, and followed by a drain, so that the client can read them.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,26 +10,27 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use penstock_api::{Dialect, ErrorCode, ErrorReport, error_body};
 use pingora::protocols::{Shutdown, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::client::Client;
 use super::counted::Counted;
-use penstock_api::{Dialect, ErrorCode, ErrorReport, error_body};
 
-/// How long a connection that is being refused may last.
+/// The longest time that a connection being refused may last.
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSAL_READS: usize = 64;
 
-/// Read and dropped after an early response, so that the client can read it.
+/// The bytes to read and drop after an early response, so that the client can read it.
 const DRAIN_BYTES: usize = 64 << 20;
-/// The same after a refused head. A lower cap: such a peer is probably hostile.
+/// The same limit after a refused head. It is lower: such a client is probably hostile.
 const REFUSED_DRAIN_BYTES: usize = 1 << 20;
-/// The pause between two reads of such a peer. Without it a few senders of large heads always have
-/// bytes to read, and each of them takes as many turns of the runtime as a good client.
+/// The pause between two reads of such a client. Without it a few senders of large heads always
+/// have bytes to read, and each of them takes as many turns of the runtime as a good client.
 const REFUSED_DRAIN_PAUSE: Duration = Duration::from_millis(10);
-/// Such peers that are drained at one time. The kernel drops what the others send, and one that still
-/// sends may miss its response: a flood of large heads costs no more than reading them.
+/// The most such clients that are drained at one time. The kernel drops the bytes of the others,
+/// and one that still sends may miss its response: a flood of large heads costs no more than
+/// reading them.
 const REFUSED_DRAINS: usize = 32;
 const DRAIN_READ: usize = 64 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -63,7 +64,7 @@ impl RawResponse {
         Self { status: status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), fields, body }
     }
 
-    /// The same for HTTP/2.
+    /// The same response for HTTP/2.
     pub(crate) fn to_response(&self) -> Response<Bytes> {
         let mut response = Response::new(self.body.clone());
         *response.status_mut() = self.status;
@@ -81,9 +82,9 @@ impl RawResponse {
         bytes
     }
 
-    /// Sends it over HTTP/1.1 and closes the connection, within [`REFUSAL_TIMEOUT`]. What the client
-    /// has sent is read and dropped first: a socket closed with unread bytes is reset, and its client
-    /// may never see the response.
+    /// Sends the response over HTTP/1.1 and closes the connection, within [`REFUSAL_TIMEOUT`].
+    /// Before the close, reads and drops bytes from the client: a socket closed with unread bytes
+    /// is reset, and the client may never see the response.
     pub(crate) async fn send(&self, stream: &mut Stream) {
         match tokio::time::timeout(REFUSAL_TIMEOUT, self.try_send(stream)).await {
             Ok(Ok(())) => {}
@@ -105,10 +106,11 @@ impl RawResponse {
     }
 }
 
-/// Reads and drops what a client still sends after an early response, for a while, so that it reads
-/// that response instead of a reset. `refused_drains` counts clients whose heads were refused.
+/// Reads and drops bytes that a client still sends after an early response, for a while, so that it
+/// reads that response instead of a reset. `refused_drains` counts clients whose heads were
+/// refused.
 pub(crate) async fn drain(client: &Client, refused_drains: &Arc<AtomicUsize>) {
-    // An HTTP/2 client is stopped by a reset of the stream; its connection goes on.
+    // A reset of the stream stops an HTTP/2 client; its connection goes on.
     let Client::Http1(client) = client else { return };
     let is_refused = client.is_refused();
     let counted = is_refused.then(|| Counted::new(refused_drains));

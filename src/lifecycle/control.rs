@@ -1,9 +1,12 @@
-//! Commands to the process, from signals and from the admin port. The control loop executes them one
-//! at a time, so that a reload and an upgrade never overlap.
+//! Commands to the process, from signals and from the admin port. The control loop executes them
+//! one at a time, so that a reload and an upgrade never overlap.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::rate_limits::Moment;
+use penstock_core::fleet::Groups;
 use tokio::net::UnixStream;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
@@ -16,14 +19,10 @@ use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::{LaterIds, Proxy};
-use penstock_clock::{now, unix_seconds};
-use penstock_core::admission::rate_limits::Moment;
-use penstock_core::fleet::Groups;
 
-/// How many commands may wait; more are refused.
+/// The largest number of waiting commands; more are refused.
 const QUEUE: usize = 16;
 
-/// A command and the channel for its result.
 enum Command {
     Reload(Option<Duration>, oneshot::Sender<Result<ReloadReport, ReloadError>>),
     Upgrade(oneshot::Sender<Result<u32, UpgradeError>>),
@@ -37,16 +36,16 @@ pub struct CommandSender(mpsc::Sender<Command>);
 pub struct CommandReceiver(mpsc::Receiver<Command>);
 
 impl CommandSender {
-    /// A sender and its receiver.
+    /// Creates a sender and its receiver.
     pub fn channel() -> (Self, CommandReceiver) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         (Self(sender), CommandReceiver(receiver))
     }
 
-    /// Reloads the configuration, after a simulation of the traffic of the time in `simulate`.
+    /// Reloads the configuration. With `simulate`, first simulates the traffic of that time.
     ///
     /// # Errors
-    /// Why the configuration in force stays unchanged.
+    /// [`ReloadError`] if the configuration in force stays unchanged.
     pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let (sender, result) = oneshot::channel();
         self.0.try_send(Command::Reload(simulate, sender)).map_err(|_full| ReloadError::Busy)?;
@@ -56,7 +55,7 @@ impl CommandSender {
     /// Starts a graceful upgrade; returns the id of the new process once it serves.
     ///
     /// # Errors
-    /// Why this process continues to serve.
+    /// [`UpgradeError`] if this process continues to serve.
     pub async fn upgrade(&self) -> Result<u32, UpgradeError> {
         let (sender, result) = oneshot::channel();
         self.0.try_send(Command::Upgrade(sender)).map_err(|_full| UpgradeError::Busy)?;
@@ -174,7 +173,7 @@ impl ControlLoop {
     }
 }
 
-/// Passes on what this process learns of stored responses while it ends.
+/// Passes on the stored responses that this process learns of while it ends.
 async fn pass_on(proxy: Arc<Proxy>, mut later: LaterIds, mut channel: UnixStream) {
     while let Some(ids) = later.next(&proxy).await {
         if let Err(error) = send_later(&mut channel, &ids).await {

@@ -1,7 +1,7 @@
-//! Starts a program as a child of the service manager instead of this process: an intermediate process
-//! spawns it and exits, so that it is reparented (a double fork). systemd waits for the exit of a main
-//! process only if it is its child; a process that is a grandchild would be killed right after SIGTERM,
-//! without its drain.
+//! Starts a program as a child of the service manager instead of this process: an intermediate
+//! process spawns it and exits, so that it is reparented (a double fork). systemd waits for the
+//! exit of a main process only if that is its child. A grandchild would be killed right after
+//! SIGTERM, without its drain.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use std::process::Command;
 
 /// The hidden command of the launcher, before the program and its arguments.
 pub(crate) const COMMAND: &str = "detached-launcher";
-/// Exit code of a process killed by a signal: this plus its number, as in shells.
+/// The exit code of a process killed by a signal: this plus its number, as in shells.
 const SIGNAL_BASE: i32 = 128;
 /// The exit code if the program cannot be started.
 const NOT_STARTED: u8 = 1;
 
-/// The launcher: starts the program, writes its process id to the socket that is the standard input of
-/// both, and exits with the program's exit code unless it is killed first.
+/// Starts the program, writes its process id to the socket that is the standard input of both, and
+/// exits with the program's exit code unless it is killed first.
 ///
 /// # Errors
-/// When standard input is not a socket.
+/// If standard input is not a socket.
 pub(crate) fn start(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     match Command::new(program).args(arguments).spawn() {

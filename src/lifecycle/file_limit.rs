@@ -1,10 +1,9 @@
 //! The limit of open files and sockets of this process.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use penstock_config::Config;
 
-/// Sockets and files other than those of clients and backends.
+/// The number of sockets and files other than those of clients and backends.
 const OTHERS: u64 = 256;
 
 /// The most descriptors that are not for clients and their backends.
@@ -26,9 +25,9 @@ pub fn raise_limit(config: &Config) {
     }
 }
 
-/// How many client connections the limit of open files leaves room for, each with one to a backend, when
-/// `in_use` sockets belong to clients and backends now. Descriptors for health checks, logs and the
-/// refusal of further clients stay in reserve.
+/// Returns the number of clients that the limit of open files allows, each with one connection to a
+/// backend. `in_use` is the number of sockets of clients and backends now. Descriptors for health
+/// checks, logs and the refusal of further clients stay in reserve.
 pub(super) fn affordable_clients(in_use: usize) -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -41,7 +40,8 @@ fn affordable(limit: usize, others: usize) -> usize {
     (limit.saturating_sub(others).saturating_sub(reserve) / 2).max(1)
 }
 
-/// Two sockets per client: its connection, and one to a backend.
+/// Returns the number of descriptors needed. A client has two: its connection, and one to a
+/// backend.
 fn needed(config: &Config) -> u64 {
     let connections = u64::try_from(config.limits.connections).unwrap_or(u64::MAX);
     let admin = u64::try_from(config.admin.connections).unwrap_or(u64::MAX);

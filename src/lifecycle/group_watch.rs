@@ -1,25 +1,25 @@
-//! Looks the groups of the configuration in force up again and again, and reports when their members change.
+//! Looks up the groups of the configuration in force again and again, and reports changed members.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_config::Config;
+use penstock_core::fleet::Groups;
+use penstock_core::routing::Generation;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::discovery::look_up_groups;
-use penstock_config::Config;
-use penstock_core::fleet::Groups;
-use penstock_core::routing::Generation;
 
 /// The longest pause while a name is not found.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Looks up the groups of a configuration before anything else runs: the first backends are there when
-/// the process becomes ready. Takes `discovery.timeout` per name at most.
+/// Looks up the groups of a configuration before anything else runs, so that the first backends
+/// exist when the process becomes ready. Takes at most `discovery.timeout` per name.
 ///
 /// # Errors
-/// When the system refuses what a lookup needs.
+/// If the system refuses a resource that a lookup needs.
 pub fn look_up_at_start(config: &Config) -> io::Result<Groups> {
     let groups = Groups::of(config, &Groups::default());
     if groups.is_empty() {
@@ -35,7 +35,6 @@ pub fn look_up_at_start(config: &Config) -> io::Result<Groups> {
     Ok(found)
 }
 
-/// Watches the groups of one generation at a time.
 #[derive(Default)]
 pub(super) struct GroupWatch {
     task: JoinSet<()>,
@@ -54,7 +53,7 @@ impl GroupWatch {
         self.changes = Some(changes);
     }
 
-    /// The groups once their members differ from those of the generation that is watched.
+    /// Returns the groups once their members differ from those of the watched generation.
     pub(super) async fn changed(&mut self) -> Groups {
         let changed = match &mut self.changes {
             Some(changes) => changes.recv().await,
@@ -78,7 +77,7 @@ async fn look_up_again(generation: Arc<Generation>, changes: mpsc::Sender<Groups
             if changes.send(found).await.is_err() {
                 tracing::debug!("the groups of this configuration are not watched any more");
             }
-            // Those of the next generation are watched by another task.
+            // Another task watches the groups of the next generation.
             return;
         }
         groups = found;

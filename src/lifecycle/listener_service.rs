@@ -1,5 +1,5 @@
-//! A wrapper of Pingora's listening service, for two reasons: its sockets may be inherited from the
-//! previous process, and the admin port must keep responding during the drain, while the data port
+//! A wrapper of Pingora's listening service, for two reasons. Its sockets may be inherited from the
+//! previous process. The admin port must keep responding during the drain, while the data port
 //! stops with Pingora's other services.
 
 use std::sync::Arc;
@@ -18,14 +18,15 @@ use super::upgrade::Socket;
 pub struct Sockets {
     inherited: Mutex<Vec<Socket>>,
     table: OnceCell<ListenFds>,
-    /// Whether connections may be accepted.
+    /// True if connections may be accepted.
     accepting: watch::Sender<bool>,
-    /// Whether a new process has taken them over.
+    /// True if a new process has taken the sockets over.
     upgraded: watch::Sender<bool>,
 }
 
 impl Sockets {
-    /// With inherited sockets, nothing is accepted before [`Sockets::start_accepting`].
+    /// Creates the sockets. If some are inherited, nothing is accepted before
+    /// [`Sockets::start_accepting`].
     pub fn new(inherited: Option<Vec<Socket>>) -> Arc<Self> {
         let (accepting, _) = watch::channel(inherited.is_none());
         let (upgraded, _) = watch::channel(false);
@@ -43,7 +44,7 @@ impl Sockets {
         self.upgraded.send_replace(true);
     }
 
-    /// All listening sockets.
+    /// Returns all listening sockets.
     pub fn all(&self) -> Vec<Socket> {
         let table = self.table.get().map(|table| table.lock().serialize());
         let (addresses, descriptors) = table.unwrap_or_default();
@@ -59,12 +60,12 @@ impl Sockets {
     }
 }
 
-/// When a listening service stops accepting.
+/// The event at which a listening service stops accepting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopAccepting {
-    /// When the process shuts down.
+    /// The shutdown of the process.
     OnShutdown,
-    /// After an upgrade; otherwise when the process exits.
+    /// An upgrade; without one, the exit of the process.
     AfterUpgrade,
 }
 
@@ -83,7 +84,7 @@ impl<S: Service> ListenerService<S> {
         Self { inner, sockets, stop_accepting, runtime: Arc::default() }
     }
 
-    /// The runtime of the service, once it runs.
+    /// Returns the runtime of the service, once it runs.
     pub fn runtime(&self) -> Arc<OnceCell<Handle>> {
         Arc::clone(&self.runtime)
     }

@@ -1,45 +1,46 @@
-//! What an upgrade keeps of a running process: drains that were set by hand, what predictors have learned, what keys
-//! have used of their limits, which backends have the responses that clients continue, and where sessions are at home. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
-//! to continue with.
+//! The state that a process passes on in an upgrade: manual drains, the learned state of
+//! predictors, the used part of keys' limits, the backends of stored responses, and the homes of
+//! sessions. The old process sends it as one line of JSON. A version that does not send this line
+//! closes the channel: then there is nothing to continue with.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use penstock_core::admission::rate_limits::KeyUse;
+use penstock_core::fleet::{LearnedPrediction, ManualDrain};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::proxy::{RememberedHomes, RememberedIds};
-use penstock_core::admission::rate_limits::KeyUse;
-use penstock_core::fleet::{LearnedPrediction, ManualDrain};
 
-/// How long either process waits for the other.
+/// The time limit for waiting on the other process, on either side.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest line: far above what 1,024 backends and as many predictors take.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What the new process continues with.
+/// The state that the new process continues with.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessState {
     /// Drains and resumes of backends.
     pub drains: Vec<ManualDrain>,
-    /// What predictors have learned; empty where another version learns something else.
+    /// The learned state of predictors; empty if another version learns something else.
     #[serde(deserialize_with = "those_readable")]
     pub predictions: Vec<LearnedPrediction>,
-    /// What keys have used of their limits.
+    /// The used part of keys' limits.
     pub limits: Vec<KeyUse>,
-    /// The stored responses and conversations that clients come back for; none where another version writes them
-    /// in another form.
+    /// The stored responses and conversations that clients come back for; empty if another version
+    /// writes them in another form.
     #[serde(deserialize_with = "if_readable")]
     pub stored: RememberedIds,
-    /// The homes of sessions; none where another version writes them in another form.
+    /// The homes of sessions; empty if another version writes them in another form.
     #[serde(deserialize_with = "if_readable")]
     pub homes: RememberedHomes,
 }
 
-/// Leaves out what this version cannot read.
+/// Reads a value; its default if this version cannot read it.
 fn if_readable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -52,7 +53,7 @@ where
     }))
 }
 
-/// Leaves out what this version cannot read: drains must not be lost with it.
+/// Leaves out predictions that this version cannot read: drains must not be lost with them.
 fn those_readable<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<LearnedPrediction>, D::Error> {
@@ -70,7 +71,8 @@ pub(super) async fn send_state(
     tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
 }
 
-/// Receives the state of the old process; empty if that process sends none. Returns what was read behind it as well.
+/// Receives the state of the old process, empty if that process sends none. Also returns the bytes
+/// that were read after it.
 pub(super) fn receive_state(channel: &UnixStream) -> io::Result<(ProcessState, Vec<u8>)> {
     channel.set_read_timeout(Some(TIMEOUT))?;
     let mut line = Vec::new();
@@ -82,7 +84,7 @@ pub(super) fn receive_state(channel: &UnixStream) -> io::Result<(ProcessState, V
     Ok((serde_json::from_slice(&line)?, reader.buffer().to_vec()))
 }
 
-/// Sends ids that were learned later, until this process ends or the new one does.
+/// Sends ids that were learned after the state was sent.
 pub(super) async fn send_later(
     channel: &mut tokio::net::UnixStream,
     ids: &RememberedIds,
@@ -92,19 +94,19 @@ pub(super) async fn send_later(
     tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
 }
 
-/// What the old process learns after this one has taken over, until it ends.
+/// The ids that the old process learns after this one has taken over, until it ends.
 #[derive(Debug)]
 pub struct LaterState {
-    /// What was read already.
+    /// The bytes that were read already.
     pub(super) read: Vec<u8>,
     pub(super) channel: UnixStream,
 }
 
 impl LaterState {
-    /// Passes everything to `take` as it comes.
+    /// Passes everything to `take` as it arrives.
     ///
     /// # Errors
-    /// When the channel breaks.
+    /// If the channel breaks.
     pub(super) async fn receive(self, mut take: impl FnMut(RememberedIds)) -> io::Result<()> {
         self.channel.set_nonblocking(true)?;
         let channel = tokio::net::UnixStream::from_std(self.channel)?;

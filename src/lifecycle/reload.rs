@@ -5,17 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-use tokio::sync::Semaphore;
-
-use super::reload_gate::{GateError, simulate};
-
-use crate::discovery::{DiscoveryService, look_up_groups};
-use crate::lifecycle::SHADOW_HOST;
-use crate::observe::metrics::Metrics;
-use crate::observe::recent::RecentTraffic;
-use crate::observe::usage::LiveUsage;
-use crate::proxy::Proxy;
 use penstock_api::units::{show_duration, to_millis};
 use penstock_clock::now;
 use penstock_config::tls::Look;
@@ -23,16 +12,26 @@ use penstock_config::{Change, Changes, Config, ConfigError, ConfigSource, LogCon
 use penstock_core::fleet::{Groups, Health};
 use penstock_core::routing::Generation;
 use penstock_sim::replay::ReplayReport;
+use serde::Serialize;
+use tokio::sync::Semaphore;
 
-/// How long reading the configuration may take, with the files that it names.
+use super::reload_gate::{GateError, simulate};
+use crate::discovery::{DiscoveryService, look_up_groups};
+use crate::lifecycle::SHADOW_HOST;
+use crate::observe::metrics::Metrics;
+use crate::observe::recent::RecentTraffic;
+use crate::observe::usage::LiveUsage;
+use crate::proxy::Proxy;
+
+/// The time limit for reading the configuration and the files that it names.
 const MOST_READING: Duration = Duration::from_secs(30);
-/// How long a reload waits for the first health checks of new backends.
+/// The time limit for the first health checks of new backends.
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
 
 /// Applies the `log` section of a configuration.
 pub type ApplyLog = Box<dyn Fn(&LogConfig) + Send + Sync>;
 
-/// Why a configuration was not applied.
+/// The reason why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// It is invalid.
@@ -44,7 +43,7 @@ pub enum ReloadError {
     /// The thread of its shadow strategy cannot start.
     #[error("the shadow cannot start: {0}")]
     Shadow(#[source] std::io::Error),
-    /// It was to be simulated, and could not be.
+    /// The required simulation could not run.
     #[error("{0}")]
     Gate(#[from] GateError),
     /// The new configuration would be worse.
@@ -64,7 +63,7 @@ pub enum ReloadError {
         "'backends' is empty, and {in_use} are in use: every request would fail; drain them, or restart with this file"
     )]
     NoBackends {
-        /// How many are in use.
+        /// The number of backends in use.
         in_use: usize,
     },
     /// The process is shutting down.
@@ -83,9 +82,9 @@ pub struct ReloadReport {
     pub restart_needed: Vec<String>,
     /// Warnings about the file.
     pub warnings: Vec<String>,
-    /// What the simulation of recent traffic shows, where that was requested.
+    /// The result of simulating recent traffic, if that was done.
     pub simulation: Option<ReplayReport>,
-    /// Duration, including the first health checks of new backends.
+    /// The duration, including the first health checks of new backends.
     pub took_ms: f64,
 }
 
@@ -112,7 +111,7 @@ pub struct Reloader {
     pub prober: DiscoveryService,
     /// Counts reloads.
     pub metrics: Arc<Metrics>,
-    /// What was served in the last minutes.
+    /// The traffic served in the last minutes.
     pub recent: Arc<RecentTraffic>,
     /// Counts tokens by the backends and prices of the configuration.
     pub usage: Arc<LiveUsage>,
@@ -121,11 +120,11 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Loads and applies the configuration; logs and counts the result. With `simulate`, or where
-    /// `routing.reload_gate` always wants it, recent traffic is simulated first.
+    /// Loads and applies the configuration; logs and counts the result. With `simulate`, or if
+    /// `routing.reload_gate` always requires it, recent traffic is simulated first.
     ///
     /// # Errors
-    /// Why the configuration in force stays unchanged.
+    /// [`ReloadError`] if the configuration in force stays unchanged.
     pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let reloaded = self.try_reload(simulate).await;
         self.metrics.reloads.count(reloaded.is_ok());
@@ -171,8 +170,9 @@ impl Reloader {
         })
     }
 
-    /// Loads the configuration. Files may be on a slow disk, which must not block this thread; on one that does not
-    /// respond at all, one thread waits, and no second one.
+    /// Loads the configuration. Files may be on a slow disk, which must not block this thread. If a
+    /// file system does not respond at all, one thread hangs; later reloads do not start a second
+    /// one.
     async fn load(&self) -> Result<Config, ReloadError> {
         let source = self.source.clone().ok_or(ReloadError::NoFile)?;
         let reading = Arc::clone(&self.reading).try_acquire_owned();
@@ -186,8 +186,8 @@ impl Reloader {
         Ok(loaded.map_err(|_ended| ReloadError::Stopping)??)
     }
 
-    /// Simulates the recent traffic, where that is wanted; too little of it is no reason against a reload that did
-    /// not request a simulation.
+    /// Simulates the recent traffic if requested or configured. Too little traffic refuses only a
+    /// reload that requested the simulation.
     async fn simulation(
         &self,
         before: &Generation,
@@ -214,7 +214,7 @@ impl Reloader {
     /// Replaces the members of the groups of the configuration in force.
     ///
     /// # Errors
-    /// Why the members in force stay.
+    /// [`ReloadError`] if the members in force stay.
     pub async fn replace_members(&self, groups: Groups) -> Result<(), ReloadError> {
         let before = self.proxy.generation();
         self.adopt(&before, before.config.clone(), groups).await?;

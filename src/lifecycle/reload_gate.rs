@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use crate::observe::recent::RecentTraffic;
 use penstock_config::{Config, Resolve};
 use penstock_core::fleet::Groups;
 use penstock_core::routing::Generation;
 use penstock_sim::replay::{Replay, ReplayError, ReplayReport};
 
-/// Why a reload was not simulated.
+use crate::observe::recent::RecentTraffic;
+
+/// The reason why a reload was not simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// The recent traffic is not kept.
     #[error("recent traffic is kept only with routing.reload_gate in the configuration in force")]
     NoGate,
-    /// It shows too little.
+    /// The recent traffic shows too little.
     #[error("not simulated: {0}")]
     Simulation(#[from] ReplayError),
     /// The process is shutting down.
@@ -22,8 +23,8 @@ pub enum GateError {
     Stopping,
 }
 
-/// Compares the configuration in force with the next one, on a separate thread. `window` is how much of the
-/// recent traffic counts.
+/// Compares the configuration in force with the next one, on a separate thread. Only the recent
+/// traffic of the last `window` counts.
 pub(super) async fn simulate(
     recent: &RecentTraffic,
     before: &Generation,
@@ -51,7 +52,8 @@ pub(super) async fn simulate(
     Ok(comparing.await.map_err(|_ended| GateError::Stopping)??)
 }
 
-/// The configuration with the members of its groups as backends, each with the models that are known of it.
+/// Returns the configuration with the members of its groups as backends, each with its known
+/// models.
 fn with_members(mut config: Config, groups: &Groups, before: &Generation) -> Config {
     let topology = before.fleet.topology();
     config.backends = groups.expand(&config);

@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
 
-/// After an upgrade: the time in which responses carry `Connection: close`, so that few connections
+/// The time after an upgrade in which responses carry `Connection: close`, so that few connections
 /// are idle when the listeners close.
 const LINGER: Duration = Duration::from_secs(1);
-/// Added to each stop timeout that is announced to the service manager.
+/// The time added to each stop timeout that is announced to the service manager.
 pub(super) const LEEWAY: Duration = Duration::from_secs(15);
 
 /// Runs before the process exits, e.g. flushes a queue.
@@ -53,7 +53,7 @@ impl Shutdown {
         self.wake.notify_one();
     }
 
-    /// Whether a new process serves.
+    /// Returns whether a new process serves.
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
@@ -78,11 +78,11 @@ impl ShutdownSignalWatch for ShutdownTrigger {
         tokio::select! {
             () = signals.next() => {
                 self.wait_for_delay(&mut signals).await;
-                // Before the listeners close: from then on another process may listen there.
+                // Before the listeners close: afterwards another process may listen there.
                 self.remove_sockets();
             }
             () = self.stop.wake.notified() => {
-                // From here on responses close their connections.
+                // Responses close their connections from now on.
                 self.proxy.begin_stop();
                 tokio::time::sleep(LINGER).await;
             }
@@ -114,7 +114,8 @@ impl ShutdownTrigger {
         }
     }
 
-    /// Removes the files of the Unix sockets: they lead nowhere once the listeners are closed. After an upgrade the new process does.
+    /// Removes the files of the Unix sockets, which lead nowhere once the listeners are closed.
+    /// After an upgrade, the new process does that when it stops.
     fn remove_sockets(&self) {
         for path in &self.sockets {
             let is_socket = |found: Metadata| found.file_type().is_socket();
@@ -127,7 +128,6 @@ impl ShutdownTrigger {
     }
 }
 
-/// SIGTERM and SIGINT.
 pub(super) struct TerminationSignals {
     terminate: Option<Signal>,
     interrupt: Option<Signal>,
@@ -150,7 +150,7 @@ impl TerminationSignals {
     }
 }
 
-/// Starts to receive signals of a kind.
+/// Starts to receive signals of a kind; `None` if that fails.
 pub(super) fn watch_signal(kind: SignalKind) -> Option<Signal> {
     let watched = signal(kind);
     watched

@@ -1,5 +1,5 @@
-//! Supervises the process: closes idle connections, reports status to the service manager, pings its
-//! watchdog, runs the control loop, and exits after the drain.
+//! Supervises the process: closes idle connections, reports status to the service manager, pings
+//! its watchdog, runs the control loop, and exits after the drain.
 //!
 //! The watchdog ping is withheld unless a task spawned on the data plane's own runtime completes: a
 //! deadlocked or busy-looping data plane must look dead to systemd even though this service, which
@@ -12,6 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
+use penstock_api::units::Timestamp;
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::rate_limits::Moment;
+use penstock_core::fleet::Health;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use tokio::runtime::Handle;
@@ -24,23 +28,19 @@ use super::upgrade::InheritedSockets;
 use crate::downstream::http1::IDLE_GRACE;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
-use penstock_api::units::Timestamp;
-use penstock_clock::{now, unix_seconds};
-use penstock_core::admission::rate_limits::Moment;
-use penstock_core::fleet::Health;
 
-/// Interval of closing idle connections and of checking the status.
+/// The interval of closing idle connections and of checking the status.
 const TICK: Duration = Duration::from_secs(1);
-/// Interval of repeating an unchanged status: systemd ignores the new process of an upgrade until it
-/// has processed the MAINPID message of the old one.
+/// The interval of sending an unchanged status: systemd ignores the new process of an upgrade until
+/// it has processed the MAINPID message of the old one.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
-/// The most models whose strategy is logged.
+/// The largest number of models whose strategy is logged.
 const LOGGED_MODELS: usize = 20;
-/// Polling interval while waiting for readiness or for the end of the drain.
+/// The polling interval while waiting for readiness or for the end of the drain.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the first health checks may delay readiness.
+/// The time by which first health checks may delay readiness.
 const FIRST_CHECKS: Duration = Duration::from_secs(10);
-/// How long the data plane may take to run a task.
+/// The time in which the data plane must run a task.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The background service around the data plane.
@@ -79,8 +79,8 @@ impl BackgroundService for Supervisor {
 }
 
 impl Supervisor {
-    /// The process is ready once every backend has been checked; inherited sockets accept no
-    /// connection before.
+    /// Reports readiness once every backend has been checked, at the latest after [`FIRST_CHECKS`].
+    /// Inherited sockets accept no connection before.
     async fn report_ready(&self) {
         let until = now().after(FIRST_CHECKS);
         while self.waiting.load(Ordering::Acquire) > 0 && now() < until {
@@ -93,7 +93,7 @@ impl Supervisor {
         self.log_strategies();
     }
 
-    /// Logs what the strategy `auto` comes to, once engines have had the time to show what they are.
+    /// Logs the strategy that `auto` chooses, once engines have had time to show what they are.
     fn log_strategies(&self) {
         let generation = self.proxy.generation();
         let topology = generation.fleet.topology();
@@ -134,7 +134,7 @@ impl Supervisor {
         }
     }
 
-    /// Keeps descriptors for backends in reserve where the limit of open files is low.
+    /// Keeps descriptors for backends in reserve if the limit of open files is low.
     fn limit_clients(&self) {
         let clients = self.proxy.clients();
         // All services of the process have their descriptors by now.
@@ -197,7 +197,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether the threads that serve clients still run tasks and can read the routing state.
+    /// Returns whether the threads that serve clients still run tasks and can read the routing
+    /// state.
     async fn is_data_plane_responsive(&self) -> bool {
         let Some(runtime) = self.runtime.get() else { return true };
         let proxy = Arc::clone(&self.proxy);

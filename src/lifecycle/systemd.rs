@@ -1,6 +1,6 @@
-//! Notifications to systemd: the datagrams of sd_notify(3), if `NOTIFY_SOCKET` is set. Implemented here
-//! because the `sd-notify` crate (0.5) does not connect to abstract sockets (`@name`), which service
-//! managers of containers use. Bottom layer: independent of the rest of penstock.
+//! Notifications to systemd: the datagrams of sd_notify(3), if `NOTIFY_SOCKET` is set. Implemented
+//! here because the `sd-notify` crate (0.5) does not connect to abstract sockets (`@name`), which
+//! service managers of containers use. Bottom layer: independent of the rest of penstock.
 
 use std::fmt::Write as _;
 use std::io;
@@ -47,7 +47,7 @@ impl State<'_> {
     }
 }
 
-/// systemd compares this time with the start of a reload.
+/// Returns the monotonic time, which systemd compares with the start of a reload.
 fn monotonic_micros() -> u64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     debug_assert!(time.is_ok(), "every system has a monotonic clock");
@@ -80,7 +80,7 @@ impl Address {
 }
 
 impl Notifier {
-    /// Configured by the environment of this process.
+    /// Creates a notifier from the environment of this process.
     pub fn of_process() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let address = variable("NOTIFY_SOCKET").and_then(|text| Address::of(&text));
@@ -92,17 +92,18 @@ impl Notifier {
         Self { socket, watchdog: micros.map(Duration::from_micros) }
     }
 
-    /// Sends nothing.
+    /// Creates a notifier that sends nothing.
     pub fn silent() -> Self {
         Self { socket: None, watchdog: None }
     }
 
-    /// The timeout of the watchdog: [`State::Watchdog`] must be sent more often; `None` without one.
+    /// Returns the timeout of the watchdog; [`State::Watchdog`] must be sent more often. `None`
+    /// without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Whether a service manager receives notifications.
+    /// Returns whether a service manager receives notifications.
     pub fn is_active(&self) -> bool {
         self.socket.is_some()
     }

@@ -1,23 +1,24 @@
-//! Checks that the system lets this process start its threads: the runtimes panic where it does not, as
-//! under a low `ulimit -v` or `TasksMax`.
+//! Checks that the system lets this process start its threads. Otherwise the runtimes panic, for
+//! example under a low `ulimit -v` or `TasksMax`.
 
 use std::io;
 use std::sync::Arc;
 
 use penstock_config::Config;
 
-/// Threads besides those of the data port: the other services, their pools of blocking calls, queues.
+/// The number of threads besides those of the data port: other services, their pools of blocking
+/// calls, queues.
 const OTHERS: usize = 16;
 
-/// Starts as many threads as a server of this configuration, and ends them again.
+/// Starts the number of threads that a server of this configuration needs, and ends them again.
 ///
 /// # Errors
-/// Why the system refuses one.
+/// If the system refuses one of them.
 pub fn check_threads(config: &Config) -> io::Result<()> {
     let count = config.server.threads.saturating_add(OTHERS);
     let mut started = Vec::with_capacity(count);
     let mut refused = None;
-    // All of them exist at one time: each waits for a lock that this thread holds.
+    // All of them exist at the same time: each waits for a lock that this thread holds.
     let gate = Arc::new(parking_lot::Mutex::new(()));
     let closed = gate.lock();
     for _ in 0..count {
@@ -40,7 +41,7 @@ pub fn check_threads(config: &Config) -> io::Result<()> {
     refused.map_or(Ok(()), Err)
 }
 
-/// The stack of a runtime's thread.
+/// The stack size of a runtime's thread.
 const STACK: usize = 2 << 20;
 
 #[cfg(test)]

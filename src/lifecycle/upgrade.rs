@@ -2,18 +2,20 @@
 //! version replaces a running one and no connection is refused.
 //!
 //! 1. The old process starts the new one with its own arguments plus `--take-over`, through the
-//!    [`detached_launcher`]. A socket pair connects the two; the new process finds its end as standard
-//!    input.
+//!    [`detached_launcher`]. A socket pair connects the two; the new process finds its end as
+//!    standard input.
 //! 2. The old process passes all listening sockets in one `SCM_RIGHTS` message. Both processes then
-//!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
+//!    share the kernel's accept queues: a connection is accepted by one or the other, never
+//!    refused.
 //! 3. The old process receives two lines, in either order: the process id (from the launcher), and
 //!    `ready` or an error (from the new process, after its first health checks).
 //! 4. On `ready`, the old process sends one line with its state, announces the new main process to
-//!    systemd and drains; what it learns of stored responses meanwhile follows. The new process accepts connections once it has that line.
+//!    systemd and drains. Stored responses that it learns of meanwhile follow. The new process
+//!    accepts connections once it has that line.
 //!
-//! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
-//! closes its end of the socket pair and its exit status is reported; a child that reports an error is
-//! reaped; a child that reports nothing within `READY_TIMEOUT` is killed.
+//! The old process keeps accepting until step 4, so every failure leaves it serving: a child that
+//! dies closes its end of the socket pair and its exit status is reported; a child that reports an
+//! error is reaped; a child that reports nothing within `READY_TIMEOUT` is killed.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -33,20 +35,20 @@ use super::process_state::{LaterState, ProcessState, receive_state, send_state};
 
 /// The flag of the new process.
 pub(super) const TAKE_OVER: &str = "--take-over";
-/// How long the new process may take to become ready.
+/// The time in which the new process must become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a child that has closed its socket may take to exit.
+/// The time in which a child that has closed its socket must exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The kernel's limit of descriptors in one message.
 const MAX_SOCKETS: usize = 253;
-/// The longest list of their addresses.
+/// The longest list of socket addresses.
 const MAX_ADDRESS_BYTES: usize = 32 * 1024;
 const READY: &str = "ready";
 
 /// The address of a listening socket and its descriptor.
 pub type Socket = (String, RawFd);
 
-/// Why a graceful upgrade failed.
+/// The reason why a graceful upgrade failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
     /// This is process 1, whose exit ends its container.
@@ -78,27 +80,28 @@ pub enum UpgradeError {
     Stopping,
 }
 
-/// How to start the new process.
+/// The command that starts the new process.
 #[derive(Debug, Clone)]
 pub struct Successor {
-    /// The program: its path at the start, where a new version may be installed by now.
+    /// The path of the program at the start of this process, where a new version may be installed
+    /// by now.
     pub program: PathBuf,
     /// Its arguments, without `--take-over`.
     pub arguments: Vec<OsString>,
 }
 
 impl Successor {
-    /// The program and arguments of this process.
+    /// Returns the program and arguments of this process.
     pub fn of_process() -> Option<Self> {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != TAKE_OVER);
         Some(Self { program: std::env::current_exe().ok()?, arguments: arguments.collect() })
     }
 
-    /// Starts it, passes the sockets, waits until it is ready and passes what it continues with, read at
-    /// that moment. Returns its process id, and the channel to it.
+    /// Starts the new process, passes the sockets, waits until it is ready, and passes the state
+    /// that `process_state` returns at that moment. Returns the process id, and the channel to it.
     ///
     /// # Errors
-    /// Why it is not ready; then it no longer runs.
+    /// [`UpgradeError`] if the new process is not ready; then it no longer runs.
     pub async fn take_over(
         &self,
         sockets: &[Socket],
@@ -141,8 +144,8 @@ impl Successor {
         }
     }
 
-    /// Starts it through the launcher, which is the running binary even if a new version has replaced
-    /// its file.
+    /// Starts the new process through the launcher, which is the running binary even if a new
+    /// version has replaced its file.
     fn start(&self, channel: UnixStream) -> io::Result<Child> {
         Command::new("/proc/self/exe")
             .arg(detached_launcher::COMMAND)
@@ -161,8 +164,8 @@ fn to_async(channel: UnixStream) -> io::Result<tokio::net::UnixStream> {
     tokio::net::UnixStream::from_std(channel)
 }
 
-/// The status line of the new process, empty if it exits without one. `pid` is set once it is known:
-/// the launcher sends it, so either may come first.
+/// Returns the status line of the new process, empty if it exits without one. `pid` is set once it
+/// is known: the launcher sends it, so either may come first.
 async fn read_report(
     channel: &mut tokio::net::UnixStream,
     pid: &mut Option<u32>,
@@ -173,7 +176,7 @@ async fn read_report(
         let line = match lines.next_line().await {
             Ok(Some(line)) => line,
             Ok(None) => break,
-            // It closed the channel without receiving the sockets, after its report.
+            // The new process closed the channel after its report, without receiving the sockets.
             Err(_) if report.is_some() => break,
             Err(error) => return Err(error),
         };
@@ -265,7 +268,7 @@ impl InheritedSockets {
     /// Receives the sockets of the previous process on standard input.
     ///
     /// # Errors
-    /// When standard input is not such a channel.
+    /// If standard input is not such a channel.
     pub fn take() -> io::Result<Self> {
         let channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         // Checked before reading: a read from a terminal would wait for input.
@@ -274,16 +277,16 @@ impl InheritedSockets {
         Ok(Self { channel, sockets })
     }
 
-    /// A second handle of the channel, to report a failed start.
+    /// Returns a second handle of the channel, to report a failed start.
     ///
     /// # Errors
-    /// When the limit of open files is reached.
+    /// If the limit of open files is reached.
     pub fn channel(&self) -> io::Result<Self> {
         Ok(Self { channel: self.channel.try_clone()?, sockets: Vec::new() })
     }
 
-    /// The sockets of these addresses; all others are closed, because this process does not accept on
-    /// them.
+    /// Returns the sockets of these addresses. All others are closed, because this process does not
+    /// accept on them.
     pub fn claim(&mut self, addresses: &[String]) -> Vec<Socket> {
         let all = std::mem::take(&mut self.sockets);
         let (claimed, others) =
@@ -296,8 +299,8 @@ impl InheritedSockets {
         claimed
     }
 
-    /// Reports to the previous process that this one is ready; returns what to continue with, now and later. Blocks
-    /// until the previous process has responded or is gone.
+    /// Reports to the previous process that this one is ready; returns the state to continue with,
+    /// and the source of later ids. Blocks until the previous process has responded or is gone.
     pub fn report_ready(mut self) -> (ProcessState, LaterState) {
         self.send_line(READY);
         let (state, read) = receive_state(&self.channel).unwrap_or_else(|error| {
@@ -358,7 +361,7 @@ mod tests {
         assert!(receive(&theirs).is_err(), "nothing at all");
     }
 
-    /// The report read from these writes, after which the socket is closed.
+    /// Returns the report read from these writes, after which the socket is closed.
     async fn read(writes: &[&str]) -> (String, Option<u32>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         send(&ours, &[]).unwrap();

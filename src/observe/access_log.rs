@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::observe::queue::{BoundedQueue, Deliveries};
-use file::LineWriter;
 use penstock_clock::unix_time;
 use penstock_config::{AccessLogConfig, LogTarget};
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{About, RequestObserver, RequestOutcome};
+
+use crate::observe::queue::{BoundedQueue, Deliveries};
+use file::LineWriter;
 
 /// The maximum number of lines that wait to be written; further ones are dropped and counted.
 const MAX_QUEUED_LINES: usize = 8192;

@@ -1,9 +1,8 @@
 //! Logs the events of each request at `debug`: its backend, the reason, and the counted tokens.
 //! Above that level it costs a comparison.
 
-use tracing::debug;
-
 use penstock_core::routing::{RequestObserver, RequestOutcome, Routed};
+use tracing::debug;
 
 /// Logs decisions and token counts at `debug`, without prompts and without keys of clients.
 #[derive(Debug, Clone, Copy)]

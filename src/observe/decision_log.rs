@@ -10,9 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use serde::Serialize;
-
-use captures::Captures;
 use penstock_api::units::{Timestamp, TokenCount, widen};
 use penstock_api::{Capabilities, Operation};
 use penstock_config::Strategy;
@@ -20,6 +17,9 @@ use penstock_core::routing::{
     Capture, EnsembleCall, RequestObserver, Routed, ScoreRecord, ScorerNames,
 };
 use penstock_scan::RequestRequirements;
+use serde::Serialize;
+
+use captures::Captures;
 
 /// The number of decisions kept.
 pub const DECISIONS_KEPT: usize = 256;

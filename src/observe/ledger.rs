@@ -30,14 +30,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use penstock_clock::unix_seconds;
+use penstock_config::LedgerConfig;
+use penstock_core::routing::{Generation, RequestObserver, RequestOutcome};
 use tokio::sync::oneshot;
 
 use books::Books;
 use cells::{Cells, Labels};
 use figures::Figures;
-use penstock_clock::unix_seconds;
-use penstock_config::LedgerConfig;
-use penstock_core::routing::{Generation, RequestObserver, RequestOutcome};
 use writer::{Command, Writer};
 
 /// The maximum number of queries that wait for the thread; further ones are refused.

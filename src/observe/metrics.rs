@@ -24,6 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_api::{Capabilities, ERROR_CODES, ErrorCode};
+use penstock_clock::unix_seconds;
+use penstock_config::MAX_BACKENDS;
+use penstock_core::fleet::{BackendId, Topology};
+use penstock_core::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
 use prometheus::Histogram;
 
 use crate::discovery::ScrapeBudget;
@@ -37,12 +43,6 @@ use backends::Backends;
 use conversions::Conversions;
 use distribution::{Distributions, observe};
 use outcome::{OutcomeId, status_label};
-use penstock_api::units::Timestamp;
-use penstock_api::{Capabilities, ERROR_CODES, ErrorCode};
-use penstock_clock::unix_seconds;
-use penstock_config::MAX_BACKENDS;
-use penstock_core::fleet::{BackendId, Topology};
-use penstock_core::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
 use requests::{RequestKey, Requests};
 
 /// The sources of a scrape: the owners of all figures that are not counted in [`Metrics`].

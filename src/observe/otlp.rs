@@ -10,13 +10,14 @@ mod span;
 use std::io;
 use std::time::Duration;
 
-use crate::observe::queue::{BoundedQueue, Deliveries};
 #[cfg(feature = "otlp")]
 use penstock_clock::unix_time;
 use penstock_config::TracingConfig;
 use penstock_core::routing::RequestObserver;
 #[cfg(feature = "otlp")]
 use penstock_core::routing::{AttemptEnded, RequestOutcome};
+
+use crate::observe::queue::{BoundedQueue, Deliveries};
 
 /// The maximum number of spans that wait for the collector; further ones are dropped and counted.
 #[cfg(feature = "otlp")]

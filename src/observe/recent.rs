@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-
 use penstock_api::units::to_micros;
 use penstock_clock::now;
 use penstock_config::ReloadGateConfig;

@@ -17,13 +17,13 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-
-use crate::observe::ledger::{Ledger, QueryError};
-use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, UsageCall, UsageRequest};
 use penstock_clock::now;
 use penstock_core::routing::Generation;
+
+use crate::observe::ledger::{Ledger, QueryError};
+use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 
 /// The maximum number of events per second in total: the interval grows with the number of open
 /// streams.

@@ -1,9 +1,10 @@
 //! The models that a client may use, by the list of its key.
 
-use super::auth::may_use;
-use super::context::RequestContext;
 use penstock_api::default_tag_forms;
 use penstock_core::fleet::Topology;
+
+use super::auth::may_use;
+use super::context::RequestContext;
 
 /// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {

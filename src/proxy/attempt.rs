@@ -2,6 +2,12 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use penstock_api::Engine;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation, TraceContext, is_same_model};
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, InflightGuard, Serving, Topology};
+use penstock_core::routing::RoutingDecision;
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
@@ -15,12 +21,6 @@ use super::shift_state::TooLong;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::upstream::failure::Failure;
-use penstock_api::Engine;
-use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Operation, TraceContext, is_same_model};
-use penstock_clock::now;
-use penstock_core::fleet::{Backend, InflightGuard, Serving, Topology};
-use penstock_core::routing::RoutingDecision;
 
 /// The end of an attempt.
 pub(crate) enum AttemptEnd {

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, Uri};
+use penstock_api::{ErrorCode, bearer_token, query_value, query_without};
+use penstock_config::{AuthConfig, Compat, Config};
 use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::failure::OwnError;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
-use penstock_api::{ErrorCode, bearer_token, query_value, query_without};
-use penstock_config::{AuthConfig, Compat, Config};
 
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";

@@ -6,18 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-
-use super::auth::KeyOwner;
-use super::conversion::Conversion;
-use super::named_resource::names_resource;
-use super::rate_hold::RateHold;
-use super::reserved::Reserved;
-use super::shift_state::ContextShift;
-use crate::downstream::body::{BodyLength, HeldBody};
-use crate::downstream::client::Client;
-use crate::downstream::counted::Counted;
-use crate::downstream::head_check::LoggedRequest;
-use crate::upstream::response_monitor::ResponseMonitor;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{
     BodyFormat, Capabilities, Dialect, ErrorCode, Operation, Operations, StreamFraming,
@@ -30,6 +18,18 @@ use penstock_core::routing::{EnsembleCall, Generation, ReplayFields, SessionIds,
 use penstock_predict::Prediction;
 use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use penstock_scoring::Objectives;
+
+use super::auth::KeyOwner;
+use super::conversion::Conversion;
+use super::named_resource::names_resource;
+use super::rate_hold::RateHold;
+use super::reserved::Reserved;
+use super::shift_state::ContextShift;
+use crate::downstream::body::{BodyLength, HeldBody};
+use crate::downstream::client::Client;
+use crate::downstream::counted::Counted;
+use crate::downstream::head_check::LoggedRequest;
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// The state of one request.
 pub struct RequestContext {

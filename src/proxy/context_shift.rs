@@ -7,6 +7,12 @@ use std::mem;
 use std::sync::Arc;
 
 use http::HeaderMap;
+use penstock_api::Operation;
+use penstock_config::{ClientKey, ModelConfig};
+use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
+use penstock_core::routing::{RouteError, RoutingDecision};
+use penstock_dialect::Conversation;
+use penstock_scan::RequestProfile;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -15,12 +21,6 @@ use super::long_work::beside_the_loop;
 use super::own_response::send_held;
 use super::response::record_backend;
 use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
-use penstock_api::Operation;
-use penstock_config::{ClientKey, ModelConfig};
-use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
-use penstock_core::routing::{RouteError, RoutingDecision};
-use penstock_dialect::Conversation;
-use penstock_scan::RequestProfile;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;

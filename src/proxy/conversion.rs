@@ -4,12 +4,6 @@
 
 use bytes::Bytes;
 use http::{StatusCode, header};
-
-use super::failure::OwnError;
-use super::long_work::beside_the_loop;
-use crate::downstream::body::BodyClaim;
-use crate::upstream::failure::HeldResponse;
-use crate::upstream::relay::Transform;
 use penstock_api::Engine;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation};
@@ -17,6 +11,12 @@ use penstock_dialect::{
     BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
     ResponseConverter, convert_error, convert_request,
 };
+
+use super::failure::OwnError;
+use super::long_work::beside_the_loop;
+use crate::downstream::body::BodyClaim;
+use crate::upstream::failure::HeldResponse;
+use crate::upstream::relay::Transform;
 
 /// A converted request.
 pub(crate) struct Conversion {

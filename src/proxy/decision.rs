@@ -5,13 +5,6 @@ use std::cell::RefCell;
 use std::task::{Context, Waker};
 
 use http::HeaderMap;
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-
-use super::Proxy;
-use super::context::{RequestContext, ScannedRequest};
-use super::replay::replay_fields;
-use super::reserved::{Decided, Reserved};
 use penstock_api::Work;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
@@ -20,6 +13,13 @@ use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
     Router, RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::Proxy;
+use super::context::{RequestContext, ScannedRequest};
+use super::replay::replay_fields;
+use super::reserved::{Decided, Reserved};
 
 /// The maximum number of times a decision is repeated because another request took the last permit
 /// first.

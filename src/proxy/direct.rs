@@ -9,6 +9,9 @@ pub(super) mod show;
 pub(super) mod stored_responses;
 pub(super) mod tunnel;
 
+use penstock_api::ErrorCode;
+use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
+use penstock_core::routing::RoutingDecision;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -19,9 +22,6 @@ use super::forward::{Recipient, make_attempt};
 use super::own_response::send_error;
 use super::reserved::Decided;
 use crate::upstream::failure::Failure;
-use penstock_api::ErrorCode;
-use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
-use penstock_core::routing::RoutingDecision;
 
 /// The permissions of a direct attempt.
 #[derive(Debug, Clone, Copy)]

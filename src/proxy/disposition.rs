@@ -2,11 +2,12 @@
 //! the response. The status alone does not decide: a 200 may come with an error, or with nothing at
 //! all.
 
-use crate::upstream::failure::Refusal;
-use crate::upstream::response_head::Framing;
 use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{FirstEvent, may_report_failure, reports_failure};
+
+use crate::upstream::failure::Refusal;
+use crate::upstream::response_head::Framing;
 
 /// The maximum number of bytes of a response that are read before its disposition is decided.
 pub(crate) const MAX_HELD: usize = 64 * 1024;

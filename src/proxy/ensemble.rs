@@ -14,6 +14,13 @@ pub(super) use slots::Ensembles;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{EnsembleCall, EnsemblePlan, EnsembleStage};
+use penstock_dialect::{EnsembleRequest, critique_body};
+use penstock_scan::{RequestProfile, ScanOptions, scan};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -25,13 +32,6 @@ use super::request_body::{Named, Scanned, admit_scanned, scan_error};
 use super::retry::serve;
 use crate::downstream::body::{BodyClaim, HeldBody};
 use call::{Call, CallFailure, CallReport};
-use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Operation};
-use penstock_clock::now;
-use penstock_core::fleet::Outcome;
-use penstock_core::routing::{EnsembleCall, EnsemblePlan, EnsembleStage};
-use penstock_dialect::{EnsembleRequest, critique_body};
-use penstock_scan::{RequestProfile, ScanOptions, scan};
 use slots::EnsembleEnd;
 use stage::{StageEnd, run_stage};
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
+use penstock_api::Engine;
+use penstock_api::{Dialect, ErrorCode, Operation};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -28,8 +30,6 @@ use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestByt
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
-use penstock_api::Engine;
-use penstock_api::{Dialect, ErrorCode, Operation};
 
 /// The minimum idle time of a connection before it is reused, if the engine may close it silently
 /// after a response.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::downstream::body::BodyError;
-use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_core::fleet::{Outcome, RefusedPart};
 use penstock_core::routing::RouteError;
+
+use crate::downstream::body::BodyError;
+use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
 
 /// The outcome of a failure, for the backend's health and circuit breaker. `cooldown`: the time
 /// that a refusal pauses it.

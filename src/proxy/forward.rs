@@ -7,6 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_config::AuthorizationPolicy;
+use penstock_core::fleet::Outcome;
+use penstock_dialect::ErrorMeaning;
+use penstock_scan::FirstEvent;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -27,12 +33,6 @@ use super::token_count;
 use super::unsupported;
 use crate::downstream::body::BodyClaim;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
-use penstock_api::{ErrorCode, Operation};
-use penstock_clock::now;
-use penstock_config::AuthorizationPolicy;
-use penstock_core::fleet::Outcome;
-use penstock_dialect::ErrorMeaning;
-use penstock_scan::FirstEvent;
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
 /// no work fails at once. A working engine may take any time, and the head shows the client that it

@@ -6,13 +6,13 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
+use penstock_api::{Operation, Work};
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::own_response::add_common_fields;
 use super::response::{add_request_fields, add_stream_fields, frame_open_end};
-use penstock_api::{Operation, Work};
 
 /// Returns whether the client may get the head before there is a response: only the head of a token
 /// stream is known.

@@ -9,6 +9,8 @@ pub(super) mod usage;
 
 use bytes::Bytes;
 use http::header;
+use penstock_api::OllamaRoute;
+use penstock_core::fleet::Health;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
@@ -20,8 +22,6 @@ use super::target::Target;
 use model_list::{list_models, one_model};
 use ollama_pages::{list_loaded, list_loaded_details, list_tags};
 use ollama_version::lowest_version;
-use penstock_api::OllamaRoute;
-use penstock_core::fleet::Health;
 
 /// The text that Ollama's clients look for at `/`.
 const ROOT_TEXT: &str = "Ollama is running";

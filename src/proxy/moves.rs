@@ -11,6 +11,13 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use penstock_api::Work;
+use penstock_api::units::to_micros;
+use penstock_clock::now;
+use penstock_core::fleet::InflightGuard;
+use penstock_core::routing::rest_of_wait;
+use penstock_predict::Prediction;
+
 use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{RequestContext, ScannedRequest};
@@ -18,12 +25,6 @@ use super::decision::reserve_better;
 use super::reserved::Reserved;
 use super::response::Reply;
 use crate::upstream::failure::Failure;
-use penstock_api::Work;
-use penstock_api::units::to_micros;
-use penstock_clock::now;
-use penstock_core::fleet::InflightGuard;
-use penstock_core::routing::rest_of_wait;
-use penstock_predict::Prediction;
 
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait
 /// that is worth a move.

@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pingora_proxy::Session;
-
-use super::context::{RequestContext, RequestRecord};
 use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
+use pingora_proxy::Session;
+
+use super::context::{RequestContext, RequestRecord};
 
 /// All observers, in the order they are called.
 pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);

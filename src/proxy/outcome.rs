@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{ErrorCode, Operation, Operations, Work};
+use penstock_clock::now;
+use penstock_core::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
+use penstock_core::routing::{AttemptEnded, Generation};
+use penstock_scan::Usage;
 use pingora::http::ResponseHeader;
 
 use super::attempt::{Attempt, AttemptEnd, Elsewhere};
@@ -9,12 +15,6 @@ use super::context::RequestContext;
 use super::failure::{code_of, outcome_of, unreadable_outcome};
 use super::observers::Observers;
 use crate::upstream::failure::{Failure, Refusal};
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{ErrorCode, Operation, Operations, Work};
-use penstock_clock::now;
-use penstock_core::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
-use penstock_core::routing::{AttemptEnded, Generation};
-use penstock_scan::Usage;
 
 /// The result of an attempt, as far as the backend is concerned.
 #[derive(Debug, Clone, Copy)]

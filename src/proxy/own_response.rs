@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
+use penstock_api::content_coding::ACCEPTED;
+use penstock_api::units::whole_seconds;
+use penstock_api::{Dialect, ErrorReport, error_body};
+use penstock_config::Cors;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
@@ -18,10 +22,6 @@ use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
-use penstock_api::content_coding::ACCEPTED;
-use penstock_api::units::whole_seconds;
-use penstock_api::{Dialect, ErrorReport, error_body};
-use penstock_config::Cors;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.

@@ -1,12 +1,12 @@
 //! The homes of sessions, passed on to another process: the engines still have their prompts.
 
+use penstock_clock::now;
+use penstock_core::fleet::BackendId;
+use penstock_core::routing::KeptHome;
 use serde::{Deserialize, Serialize};
 
 use super::Proxy;
 use super::direct::passed_ids::identity_of;
-use penstock_clock::now;
-use penstock_core::fleet::BackendId;
-use penstock_core::routing::KeptHome;
 
 /// The homes of sessions, and their backends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::HeaderValue;
+use penstock_api::{Dialect, ErrorCode};
+use penstock_clock::now;
+use penstock_core::fleet::Requester;
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
@@ -34,9 +37,6 @@ use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
-use penstock_api::{Dialect, ErrorCode};
-use penstock_clock::now;
-use penstock_core::fleet::Requester;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]

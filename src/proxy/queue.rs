@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ahash::HashMap;
 use parking_lot::RwLock;
-
 use penstock_clock::now;
 use penstock_core::admission::queue::QueueEnd;
+
 use shared::SharedQueue;
 
 /// The maximum number of queues that are remembered for their figures. Queues in which requests

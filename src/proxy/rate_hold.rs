@@ -1,7 +1,8 @@
 //! The part of a client's limits that a request holds.
 
-use crate::shared_state::SharedPermit;
 use penstock_core::admission::rate_limits::{Moment, RatePermit, RateStatus};
+
+use crate::shared_state::SharedPermit;
 
 /// A request's part of its client's limits; empty without limits.
 #[derive(Debug, Default)]

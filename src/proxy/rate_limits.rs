@@ -5,13 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
-use pingora::http::ResponseHeader;
-
-use super::Proxy;
-use super::context::RequestContext;
-use super::failure::OwnError;
-use super::rate_hold::RateHold;
-use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 use penstock_api::{ErrorCode, Work};
 use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
@@ -20,6 +13,13 @@ use penstock_core::admission::rate_limits::{
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{EnsemblePlan, SplitPoint};
 use penstock_scan::{RequestProfile, Usage};
+use pingora::http::ResponseHeader;
+
+use super::Proxy;
+use super::context::RequestContext;
+use super::failure::OwnError;
+use super::rate_hold::RateHold;
+use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),

@@ -3,12 +3,12 @@
 //! processes, or of a guessed prompt, do not match.
 
 use once_cell::sync::Lazy;
-
-use super::context::{RequestContext, ScannedRequest};
 use penstock_api::mix::mix;
 use penstock_core::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_chain};
 use penstock_core::routing::ReplayFields;
 use penstock_scoring::PrefixParams;
+
+use super::context::{RequestContext, ScannedRequest};
 
 static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 

@@ -5,6 +5,13 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
+use penstock_api::content_coding::ContentCoding;
+use penstock_api::{Capabilities, ErrorCode, Operation, is_control_field};
+use penstock_config::RequestUsage;
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
+use penstock_dialect::has_svg;
+use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -17,13 +24,6 @@ use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
-use penstock_api::content_coding::ContentCoding;
-use penstock_api::{Capabilities, ErrorCode, Operation, is_control_field};
-use penstock_config::RequestUsage;
-use penstock_core::fleet::BackendSet;
-use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
-use penstock_dialect::has_svg;
-use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [

@@ -7,6 +7,12 @@ use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
+use penstock_api::{
+    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
+};
+use penstock_config::{Compat, Config, Cors, FairnessId};
+use penstock_core::fleet::Owner;
+use penstock_core::routing::Way;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -24,12 +30,6 @@ use super::unknown_path;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::upstream::headers::{REQUEST_ID, is_key};
-use penstock_api::{
-    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
-};
-use penstock_config::{Compat, Config, Cors, FairnessId};
-use penstock_core::fleet::Owner;
-use penstock_core::routing::Way;
 use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;

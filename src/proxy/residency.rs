@@ -6,6 +6,9 @@ use std::future::poll_fn;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
+use penstock_api::Operation;
+use penstock_clock::unix_seconds;
+use penstock_scan::ResidencyChange;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
@@ -15,9 +18,6 @@ use super::broadcast::one_backend::{Refused, post};
 use super::context::{RequestContext, ScannedRequest};
 use super::response::record_backend;
 use crate::upstream::failure::Failure;
-use penstock_api::Operation;
-use penstock_clock::unix_seconds;
-use penstock_scan::ResidencyChange;
 
 /// The requested change of a model that the attempt's backend keeps loaded by itself.
 pub(super) fn change_of(

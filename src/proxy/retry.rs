@@ -5,6 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header;
+use penstock_api::Dialect;
+use penstock_clock::now;
+use penstock_config::RetryUnanswered;
+use penstock_core::fleet::{Outcome, Topology};
+use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -21,11 +26,6 @@ use super::response::record_backend;
 use super::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
-use penstock_api::Dialect;
-use penstock_clock::now;
-use penstock_config::RetryUnanswered;
-use penstock_core::fleet::{Outcome, Topology};
-use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.

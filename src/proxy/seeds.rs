@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
 use http::header::{HeaderValue, SEC_WEBSOCKET_PROTOCOL};
-
-use crate::upstream::headers::is_key;
 use penstock_api::hex;
 use penstock_api::mix::{GOLDEN_GAMMA, mix};
+
+use crate::upstream::headers::is_key;
 
 /// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
 /// whole state is one counter.

@@ -2,16 +2,16 @@
 //! backend is sent it, and the backend for the remainder. Decides with the same functions as the
 //! proxy. Contexts that engines reported in refusals count like declared ones.
 
-use serde_json::{Value, json};
-
-use super::context_shift::{ShiftTerms, forbids_shift};
-use super::shift_state::ContextShift;
 use penstock_api::Operation;
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::audit::{DryRun, DryRunRequest};
 use penstock_core::routing::{RandomSource, SplitPoint};
 use penstock_dialect::Conversation;
 use penstock_scan::{ScanOptions, scan};
+use serde_json::{Value, json};
+
+use super::context_shift::{ShiftTerms, forbids_shift};
+use super::shift_state::ContextShift;
 
 /// Errors that say nothing about the length of a request.
 const OTHER_ERRORS: &[&str] =

@@ -1,13 +1,13 @@
 //! The state of a context shift: the known length of a request that may be shortened.
 
 use http::header::HeaderName;
-
-use crate::upstream::failure::HeldResponse;
-use crate::upstream::response_monitor::ResponseMonitor;
 use penstock_core::fleet::{BackendId, BackendSet, ContextLimit, Serving};
 use penstock_core::routing::RoutingDecision;
 use penstock_dialect::{ContextRefusal, room_in};
 use penstock_scan::RequestProfile;
+
+use crate::upstream::failure::HeldResponse;
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// In a response: the number of dropped messages. In a request: `off` for a conversation that is to
 /// be refused rather than shortened.

@@ -1,12 +1,13 @@
 //! "Did you mean" for a model that is not found: the nearest name among those that the client may
 //! use. The work is bounded, whatever name a client sends and however many models there are.
 
-use super::auth;
-use super::context::RequestContext;
-use super::failure::OwnError;
 use penstock_api::ErrorCode;
 use penstock_config::nearest;
 use penstock_core::fleet::Topology;
+
+use super::auth;
+use super::context::RequestContext;
+use super::failure::OwnError;
 
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 128;

@@ -2,6 +2,8 @@
 //! (`queue.keep_alive`): the status and the body of the error become an event in the client's
 //! dialect.
 
+use penstock_api::{ErrorCode, unstarted_error_event};
+use penstock_dialect::convert_error_event;
 use pingora_proxy::Session;
 
 use super::context::{RequestContext, Served};
@@ -9,8 +11,6 @@ use super::failure::{OwnError, code_of_status};
 use super::observers::own_outcome;
 use super::rate_limits::settle_unserved;
 use crate::upstream::failure::HeldResponse;
-use penstock_api::{ErrorCode, unstarted_error_event};
-use penstock_dialect::convert_error_event;
 
 /// Ends the stream with an error of our own.
 pub(crate) async fn end_with_error(

@@ -1,7 +1,6 @@
 //! The target that a request's path names, the methods it takes, and the model that a query names.
 
 use http::{Method, Uri};
-
 use penstock_api::{OllamaRoute, Operation, UsageCall, hex, query_value};
 use penstock_config::Compat;
 use penstock_core::routing::{Passthrough, Way};

@@ -6,6 +6,8 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use penstock_api::Operation;
+use penstock_dialect::{RequestTerms, convert_request};
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
@@ -16,8 +18,6 @@ use super::context::{RequestContext, ScannedRequest};
 use super::conversion::NotConverted;
 use super::response::record_backend;
 use crate::upstream::failure::Failure;
-use penstock_api::Operation;
-use penstock_dialect::{RequestTerms, convert_request};
 
 /// The operation by which the attempt's backend counts tokens, if the request wants just that.
 pub(super) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Option<Operation> {

@@ -4,6 +4,11 @@
 
 use http::Uri;
 use http::header;
+use penstock_api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
+use penstock_core::routing::Way;
+use penstock_scan::{
+    BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
+};
 use pingora_proxy::Session;
 use serde_json::Value;
 
@@ -12,11 +17,6 @@ use super::context::RequestContext;
 use super::failure::OwnError;
 use super::request_body::scan_error;
 use super::target::Target;
-use penstock_api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
-use penstock_core::routing::Way;
-use penstock_scan::{
-    BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
-};
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the
 /// query names the model, it does so once, in its plain spelling.

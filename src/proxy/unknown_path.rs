@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use http::Method;
-
-use super::target::Target;
 use penstock_config::Compat;
 use penstock_core::routing::Passthrough;
+
+use super::target::Target;
 
 /// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;

@@ -2,9 +2,10 @@
 //! them, if `routing.retry_without` allows that. The request is then sent once more; another
 //! refusal goes to the client.
 
-use super::context::{RequestContext, ScannedRequest};
 use penstock_api::{Capabilities, Operation};
 use penstock_dialect::without;
+
+use super::context::{RequestContext, ScannedRequest};
 
 /// The capabilities that may be removed from the request after a response with this status.
 pub(super) fn droppable(

@@ -1,4 +1,4 @@
-//! The listeners of the data port, built from the configuration.
+//! The listeners of the data plane, built from the configuration.
 
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -6,10 +6,9 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use penstock_config::{Config, ListenAddress, Listener};
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use socket2::{Domain, Socket, Type};
-
-use penstock_config::{Config, ListenAddress, Listener};
 
 /// Responses up to this size are sent in one write together with their head.
 const WRITE_BUFFER: usize = 2048;
@@ -29,10 +28,10 @@ pub(super) fn socket_files(config: &Config) -> Vec<PathBuf> {
     files.collect()
 }
 
-/// Checks that an address can be listened on.
+/// Checks that penstock can listen on an address.
 ///
 /// # Errors
-/// The error of the system.
+/// The system error.
 pub(crate) fn try_listen(address: &ListenAddress) -> std::io::Result<()> {
     match address {
         ListenAddress::Tcp(address) => try_bind(*address),
@@ -47,7 +46,8 @@ fn try_bind(address: SocketAddr) -> std::io::Result<()> {
     socket.bind(&address.into())
 }
 
-/// A stale socket is replaced; a socket in use or another file is an error.
+/// Checks that a Unix socket can be bound: a stale socket is replaced; a socket in use or another
+/// file is an error.
 fn check_socket(path: &Path) -> std::io::Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else {
         let folder = path.parent().unwrap_or(Path::new("/"));
@@ -59,7 +59,6 @@ fn check_socket(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The listeners of the data port.
 pub(super) fn listeners(config: &Config) -> impl Iterator<Item = ListenerConfig> {
     config.server.listen.iter().map(listener)
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_config::tls::ClientTls;
+use penstock_config::{RateLimits, Secret, SharedStateConfig};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, cmd, pipe};
 use rustls::ClientConfig;
@@ -17,8 +19,6 @@ use tokio_rustls::TlsConnector;
 
 use super::SharedAccount;
 use super::permit::Settlement;
-use penstock_config::tls::ClientTls;
-use penstock_config::{RateLimits, Secret, SharedStateConfig};
 
 const ADMIT: &str = include_str!("admit.lua");
 const SETTLE: &str = include_str!("settle.lua");

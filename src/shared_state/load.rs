@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ahash::{HashMap, HashSet};
+use penstock_core::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
+use penstock_core::routing::Generation;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::SharedState;
 use super::link::{Exchange, Link, LinkError};
-use penstock_core::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
-use penstock_core::routing::Generation;
 
 /// The time for which the report of a replica counts that is about to exit.
 const LAST_LEASE: Duration = Duration::from_secs(1);

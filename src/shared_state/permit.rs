@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::SharedState;
 use penstock_config::RateLimits;
+
+use super::SharedState;
 
 /// The end of a request, to be reported.
 #[derive(Debug, Clone)]

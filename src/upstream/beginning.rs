@@ -1,5 +1,5 @@
-//! The beginning of a response's body, read before it is decided what becomes of the response: an error,
-//! or nothing at all, may come with any status.
+//! The beginning of a response's body. It is read before the response is classified, because an
+//! error, or nothing at all, may follow any status.
 
 use bytes::{Bytes, BytesMut};
 
@@ -8,7 +8,7 @@ use super::failure::{ConnectionEnd, ExchangeError};
 use super::http1::Exchange;
 use super::response_head::{BadResponse, Framing};
 
-/// The payload of a part of a body. What came in one read is not copied.
+/// The payload of a part of a body. A payload that arrived in one read is not copied.
 enum Payload {
     OneRead(Bytes),
     Gathered(BytesMut),
@@ -18,21 +18,20 @@ enum Payload {
 pub(crate) struct Beginning {
     decoder: BodyDecoder,
     payload: Payload,
-    /// The bytes that there will be room for at once, where the body says how long it is.
+    /// The capacity to allocate at once if the body's length is known.
     room: usize,
-    /// The backend has closed the connection that ends the body.
+    /// True if the backend has closed the connection that ends the body.
     is_closed: bool,
 }
 
 impl Beginning {
-    /// The beginning of a body that nothing has been read of.
     pub(crate) fn new(framing: Framing) -> Self {
         let payload = Payload::OneRead(Bytes::new());
         Self { decoder: BodyDecoder::new(framing), payload, room: 0, is_closed: false }
     }
 
-    /// Expects the whole body, of at most `limit` bytes. Room that is not written to takes no memory, and spares the
-    /// copies of a growing buffer.
+    /// Expects the whole body, of at most `limit` bytes. Reserved memory that is never written
+    /// costs nothing, and avoids the copies of a growing buffer.
     pub(crate) fn expect_whole(&mut self, limit: usize) {
         let announced = usize::try_from(self.decoder.announced()).unwrap_or(usize::MAX);
         self.room = announced.saturating_add(self.payload().len()).min(limit);
@@ -41,7 +40,7 @@ impl Beginning {
         }
     }
 
-    /// The payload that has been read and not been taken.
+    /// The payload that has been read and not taken.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.payload {
             Payload::OneRead(bytes) => bytes,
@@ -49,7 +48,7 @@ impl Beginning {
         }
     }
 
-    /// The same, taken.
+    /// Takes that payload.
     pub(crate) fn take_payload(&mut self) -> Bytes {
         match std::mem::replace(&mut self.payload, Payload::OneRead(Bytes::new())) {
             Payload::OneRead(bytes) => bytes,
@@ -57,34 +56,34 @@ impl Beginning {
         }
     }
 
-    /// Whether the whole body has been read.
+    /// Returns whether the whole body has been read.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_closed || self.decoder.is_done()
     }
 
-    /// Whether the body ends with its connection, which has not been closed.
+    /// Returns whether the body ends with its connection, which has not been closed yet.
     pub(crate) fn is_until_close(&self) -> bool {
         !self.is_closed && self.decoder.is_until_close()
     }
 
-    /// Whether the end of its connection was taken for the end of the body.
+    /// Returns whether the close of the connection ended the body.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// The connection that ends the body was closed.
+    /// Records that the connection that ends the body was closed.
     pub(crate) fn end(&mut self) {
         self.is_closed = true;
     }
 
-    /// Takes the payload that has been read; where there is none, what is in `read`.
+    /// Takes the payload that has been read; without any, decodes what is in `read`.
     ///
     /// # Errors
-    /// When what is in `read` is malformed.
+    /// When the content of `read` is malformed.
     pub(crate) fn take(&mut self, read: &mut BytesMut) -> Result<Bytes, BadResponse> {
         match self.payload().is_empty() {
             true => self.decoder.take(read),
-            // What is malformed behind it is found by the next call.
+            // If the bytes after it are malformed, the next call reports it.
             false => Ok(self.take_payload()),
         }
     }
@@ -108,7 +107,8 @@ impl Beginning {
 }
 
 impl Exchange<'_> {
-    /// Takes what has come of the body with what was read before. Returns whether there is anything to look at.
+    /// Decodes the part of the body that arrived with earlier reads. Returns whether there is
+    /// anything to examine.
     ///
     /// # Errors
     /// When it is malformed.
@@ -117,10 +117,11 @@ impl Exchange<'_> {
         Ok(started.is_whole() || !started.payload().is_empty())
     }
 
-    /// Reads on until the body ends, or what there is of it is enough.
+    /// Reads until the body ends or `is_enough` accepts the payload so far.
     ///
     /// # Errors
-    /// When the backend breaks off, a deadline passes, or the client leaves. What was read stays.
+    /// When the backend breaks off, a deadline passes, or the client leaves. The payload read so
+    /// far stays.
     pub(crate) async fn read_until(
         &mut self,
         started: &mut Beginning,

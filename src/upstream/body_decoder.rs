@@ -25,12 +25,13 @@ impl BodyDecoder {
         })
     }
 
-    /// Whether the whole body has been taken; a body that ends with its connection never has.
+    /// Returns whether the whole body has been taken; never true for a body that ends with its
+    /// connection.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.0, State::Done)
     }
 
-    /// The bytes that are left of a body whose length is known; 0 for others.
+    /// The remaining bytes of a body of known length; 0 for others.
     pub(crate) fn announced(&self) -> u64 {
         match &self.0 {
             State::Length(left) => *left,
@@ -38,12 +39,12 @@ impl BodyDecoder {
         }
     }
 
-    /// Whether the body ends with its connection.
+    /// Returns whether the body ends with its connection.
     pub(crate) fn is_until_close(&self) -> bool {
         matches!(self.0, State::UntilClose)
     }
 
-    /// Takes all payload there is in `read`.
+    /// Takes all payload in `read`.
     pub(crate) fn take(&mut self, read: &mut BytesMut) -> Result<Bytes, BadResponse> {
         match &mut self.0 {
             State::Done => Ok(Bytes::new()),

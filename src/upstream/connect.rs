@@ -1,11 +1,15 @@
 //! Opens connections to backends, for attempts, health checks and scrapes alike: TCP by Pingora's
-//! connector, TLS by the backend's own settings, and HTTP/2 where it is configured, which then looks
-//! like a separate connection per request (`http2/stream.rs`).
+//! connector, TLS by the backend's own settings, and HTTP/2 where it is configured. An HTTP/2
+//! stream then looks like a separate connection per request (`http2/stream.rs`).
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::tls::ClientTls;
+use penstock_core::fleet::Backend;
 use pingora::ErrorType;
 use pingora::connectors::TransportConnector;
 use pingora::protocols::l4::stream::Stream as SocketStream;
@@ -17,10 +21,6 @@ use tokio_rustls::TlsConnector;
 use super::failure::ConnectError;
 use super::http2::Http2Connections;
 use super::shortage::Shortage;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_config::tls::ClientTls;
-use penstock_core::fleet::Backend;
 
 /// Opens connections to backends.
 pub(crate) struct Connector {
@@ -29,12 +29,12 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connector that closes HTTP/2 connections once they are idle for `idle_timeout`.
+    /// A connector that closes HTTP/2 connections after they were idle for `idle_timeout`.
     pub(crate) fn new(idle_timeout: Duration) -> Self {
         Self { tcp: TransportConnector::new(None), http2: Http2Connections::new(idle_timeout) }
     }
 
-    /// A connection for one request or more; over HTTP/2 for exactly one.
+    /// Opens a connection for one request or more; over HTTP/2 for exactly one.
     pub(crate) async fn connect(
         &self,
         backend: &Backend,
@@ -68,7 +68,7 @@ impl Connector {
         self.http2.start(backend, epoch, transport).await
     }
 
-    /// A connection to another port of a backend, without TLS.
+    /// Opens a connection to another port of a backend, without TLS.
     pub(crate) async fn connect_plain(
         &self,
         backend: &Backend,
@@ -78,12 +78,12 @@ impl Connector {
         self.reach(backend, Some(port), now().after(timeout)).await
     }
 
-    /// Closes HTTP/2 connections that are idle for this long from now on.
+    /// Sets the time after which idle HTTP/2 connections are closed.
     pub(crate) fn set_idle_timeout(&self, idle_timeout: Duration) {
         self.http2.set_idle_timeout(idle_timeout);
     }
 
-    /// Closes HTTP/2 connections that have been idle too long.
+    /// Closes HTTP/2 connections past the idle timeout.
     pub(crate) fn sweep(&self) {
         self.http2.sweep();
     }
@@ -97,9 +97,9 @@ impl Connector {
         }
     }
 
-    /// Connects to the first of the backend's addresses that accepts, at its own port or another. Each
-    /// address gets an equal part of the remaining time, so that one that swallows packets leaves some
-    /// to the others.
+    /// Connects to the first of the backend's addresses that accepts, at its own port or another.
+    /// Each address gets an equal part of the remaining time, so that one that drops packets does
+    /// not use up the time of the others.
     async fn reach(
         &self,
         backend: &Backend,
@@ -124,7 +124,8 @@ impl Connector {
                 reason = failed.text(),
                 "cannot connect"
             );
-            // Another port says nothing about the one requests go to, and neither does a shortage here.
+            // Another port says nothing about the port of requests, and a shortage here says
+            // nothing about the backend.
             if port.is_none() && !matches!(failed, ConnectError::OutOf(_)) {
                 backend.state.addresses.note_failure(*address);
             }
@@ -166,7 +167,7 @@ async fn secure(stream: Stream, tls: &ClientTls) -> Result<Stream, ConnectError>
     }
 }
 
-/// The socket of a stream that is nothing else.
+/// The socket of a stream that is a plain socket.
 pub(crate) fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
     stream.into_any().downcast().ok()
 }

@@ -1,4 +1,4 @@
-//! A connection to a backend, in use by one attempt, and what the kernel knows about it.
+//! A connection to a backend, in use by one attempt, and the kernel's state of it.
 
 use bytes::BytesMut;
 use nix::errno::Errno;
@@ -6,51 +6,51 @@ use nix::sys::socket::{MsgFlags, recv};
 use pingora::protocols::Stream;
 use pingora::protocols::l4::ext::{TCP_INFO, get_tcp_info};
 
-/// The first read of a response; later ones grow with what the engine sends.
+/// The size of the first read of a response; later reads grow with what the engine sends.
 pub(crate) const READ_CHUNK: usize = 4 * 1024;
 
 /// A connection to a backend, in use by one attempt.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// Response bytes read and not yet relayed.
+    /// Response bytes that are read and not yet relayed.
     pub(crate) read: BytesMut,
-    /// Whether it has carried a request before.
+    /// True if the connection has carried a request before.
     pub(crate) is_reused: bool,
     pub(crate) is_tls: bool,
-    /// That of the backend's addresses when it was opened.
+    /// The epoch of the backend's addresses when the connection was opened.
     pub(super) epoch: u32,
-    /// Where the last request ends, in the kernel's count of acknowledged bytes: as long as that count is
+    /// The end of the last request, in the kernel's count of acknowledged bytes. While the count is
     /// smaller, the end of the request is not acknowledged.
     ///
-    /// The kernel counts the SYN as a byte, this does not. At worst a request of which only the last byte
-    /// is missing passes for one that was acknowledged.
+    /// The kernel counts the SYN as a byte, this field does not. At worst, a request without its
+    /// last byte counts as acknowledged.
     pub(super) request_end: u64,
 }
 
 impl Connection {
-    /// Notes that a request of `length` bytes is written next.
+    /// Records that a request of `length` bytes is written next.
     pub(super) fn begin_request(&mut self, length: usize) {
         if self.is_tls {
-            // TLS adds to what it carries. From what is acknowledged now, the request takes at least
-            // `length` bytes more.
+            // TLS adds bytes of its overhead. From the bytes acknowledged now, the request takes at
+            // least `length` more.
             self.request_end = self.tcp_info().map_or(0, |info| info.tcpi_bytes_acked);
         }
         self.request_end = self.request_end.saturating_add(length as u64);
     }
 
-    /// Whether the connection is open and nothing has arrived on it, as the kernel knows it at this
-    /// moment.
+    /// Returns whether the connection is open and nothing has arrived on it, by a system call at
+    /// this moment.
     pub(super) fn is_silent(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         matches!(recv(self.stream.id(), &mut [0_u8; 1], flags), Err(Errno::EAGAIN))
     }
 
-    /// Whether bytes of the last request have never left this machine.
+    /// Returns whether bytes of the last request have never left this machine.
     pub(super) fn has_unsent_bytes(&self) -> bool {
         self.tcp_info().is_some_and(|info| info.tcpi_notsent_bytes > 0)
     }
 
-    /// Whether the backend's system has not acknowledged the end of the last request.
+    /// Returns whether the backend's system has not acknowledged the end of the last request.
     pub(super) fn has_unacknowledged_bytes(&self) -> bool {
         self.tcp_info().is_some_and(|info| info.tcpi_bytes_acked < self.request_end)
     }

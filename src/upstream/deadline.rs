@@ -1,28 +1,27 @@
 //! The deadline of one attempt: first token, between tokens, or whole response, whichever applies,
 //! and never later than the end of the whole request.
 //!
-//! Every token moves the deadline, while a timer is needed only when nothing arrives. So the timer is
-//! a lower bound: it is set when an attempt has to wait, left alone while the deadline moves *later*,
-//! and set again when it fires too early. A deadline that moves *earlier* replaces the timer; without
-//! that, an attempt would outlive its limit until the old timer fires.
+//! Every token moves the deadline, while a timer is needed only when nothing arrives. So the timer
+//! is a lower bound: it is set when an attempt has to wait, stays while the deadline moves *later*,
+//! and is set again when it fires too early. A deadline that moves *earlier* replaces the timer;
+//! otherwise an attempt would outlive its limit until the old timer fires.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::Sleep;
-
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
+use tokio::time::Sleep;
 
-/// When an attempt ends, and the error it ends with.
+/// The end of an attempt, and the error to report then.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     at: Timestamp,
     code: ErrorCode,
-    /// The end of the whole request, which no later deadline may outlive.
+    /// The end of the whole request; no deadline is later.
     total: Option<Timestamp>,
     timer: Option<Timer>,
 }
@@ -65,7 +64,7 @@ impl Deadline {
         }
     }
 
-    /// Ready with the error once the deadline has passed.
+    /// Returns the error once the deadline has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ErrorCode> {
         loop {
             let deadline = self.at;

@@ -1,16 +1,17 @@
-//! Why an attempt fails: no connection, an exchange that stops early, a response that is held back.
+//! The reasons why an attempt fails: no connection, an exchange that stops early, a response that
+//! is withheld.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_api::ErrorCode;
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
 use super::shortage::Shortage;
 use crate::wire::body_budget::BodyClaim;
-use penstock_api::ErrorCode;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectError {
     /// The name has not been resolved.
@@ -23,14 +24,14 @@ pub(crate) enum ConnectError {
     Tls,
     /// The backend does not speak HTTP/2.
     Http2,
-    /// Connected, and closed before the whole request was written.
+    /// Connected, then closed before the whole request was written.
     ClosedEarly,
-    /// This machine has run out of something: no fault of the backend.
+    /// This machine has run out of a resource; the backend is not at fault.
     OutOf(Shortage),
 }
 
 impl ConnectError {
-    /// For logs and errors, without addresses.
+    /// The text for logs and errors, without addresses.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::NoAddress => "the backend's name does not resolve",
@@ -46,16 +47,16 @@ impl ConnectError {
     }
 }
 
-/// How a backend ended a connection.
+/// The end of a connection by its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
-    /// In order, with a FIN: everything it received until then is acknowledged.
+    /// In order, with a FIN: everything that the backend received until then is acknowledged.
     Closed,
     /// By a reset, or by an error of the network.
     Reset,
 }
 
-/// Why an exchange stopped before its end.
+/// The reason why an exchange stopped before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExchangeError {
     /// The client closed its connection.
@@ -70,60 +71,61 @@ pub(crate) enum ExchangeError {
     BadResponse(BadResponse),
 }
 
-/// A backend's response that is held back, because another backend may do better.
+/// A response that is withheld from the client, because another backend may do better.
 #[derive(Debug)]
 pub(crate) struct HeldResponse {
     pub(crate) header: Box<ResponseHeader>,
     pub(crate) body: Bytes,
     pub(crate) status: u16,
     pub(crate) retry_after: Option<Duration>,
-    /// Its share of the memory for responses.
+    /// The response's share of the memory for responses.
     pub(crate) _claim: BodyClaim,
 }
 
-/// Why a backend's response is held back from the client.
+/// The reason why a response is withheld from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The backend limits the rate of its client. Every other backend may know the same limit.
+    /// The backend limits the rate of its client. Every other backend may enforce the same limit.
     RateLimited,
     /// The backend has no room for the request now.
     Overloaded,
-    /// It does not accept the key that penstock sends, or its account is out of credit: 401 or 402.
+    /// The backend does not accept the key that penstock sends, or its account is out of credit:
+    /// 401 or 402.
     KeyRejected,
-    /// It forbids the request to penstock's own key: 403.
+    /// The backend forbids the request to penstock's own key: 403.
     Forbidden,
-    /// It does not have the model.
+    /// The backend does not have the model.
     ModelMissing,
-    /// It does not have the operation's path.
+    /// The backend does not have the path of the operation.
     OperationMissing,
-    /// It reported a failure, or nothing at all, instead of any token.
+    /// The backend reported a failure, or nothing at all, instead of any token.
     NoWork,
-    /// It sent a 5xx, and the configuration retries those.
+    /// The backend sent a 5xx, and the configuration retries those.
     ServerError,
     /// The request itself is at fault, and only an ensemble gets the response.
     Client,
 }
 
-/// How an attempt failed before a byte of a response reached the client.
+/// The failure of an attempt before a byte of a response reached the client.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// No connection, or it closed before the whole request was written.
     NotSent(ConnectError),
-    /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have read
-    /// the whole request.
+    /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have
+    /// read the whole request.
     NoResponse { end: ConnectionEnd, is_unread: bool },
-    /// Its response is held back.
+    /// The response is withheld.
     Held(Refusal, HeldResponse),
     /// A deadline passed.
     TimedOut(ErrorCode),
-    /// Its response cannot be relayed.
+    /// The response cannot be relayed.
     BadResponse(BadResponse),
     /// The client left.
     ClientGone,
 }
 
 impl Failure {
-    /// The failure that an exchange ended with. `is_unread`: see [`Failure::NoResponse`].
+    /// The failure that `error` means. `is_unread`: see [`Failure::NoResponse`].
     pub(crate) fn from_exchange(error: ExchangeError, is_unread: bool) -> Self {
         match error {
             ExchangeError::ClientGone => Self::ClientGone,
@@ -134,23 +136,25 @@ impl Failure {
         }
     }
 
-    /// Whether the backend refused the request because it is busy, and has not started on it.
+    /// Returns whether the backend refused the request because it is busy, and has not started on
+    /// it.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Held(Refusal::RateLimited | Refusal::Overloaded, _))
     }
 
-    /// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
-    /// further: a limit of the model or the key would be met everywhere, and every refusal starts a cooldown.
+    /// Returns whether the backend limits the client's rate. Such a refusal is retried on one other
+    /// backend only: a limit of the model or the key would be met everywhere, and every refusal
+    /// starts a cooldown.
     pub(crate) fn is_rate_limit(&self) -> bool {
         matches!(self, Self::Held(Refusal::RateLimited, _))
     }
 
-    /// Whether the connection ended although the backend may have read the whole request.
+    /// Returns whether the connection ended although the backend may have read the whole request.
     pub(crate) fn is_lost_connection(&self) -> bool {
         matches!(self, Self::NoResponse { is_unread: false, .. })
     }
 
-    /// Whether the backend ended a connection that it cannot have read a whole request from.
+    /// Returns whether the backend ended a connection before it can have read the whole request.
     pub(crate) fn is_unread_end(&self) -> bool {
         matches!(
             self,

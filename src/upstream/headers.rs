@@ -1,27 +1,26 @@
-//! Names of header fields, and which of them never travel past one connection.
+//! Names of header fields, and the list of those that never travel past one connection.
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};
 
-/// `x-request-id`.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// `x-api-key`, Anthropic's way to send a key.
+/// Anthropic's field for a key.
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// `api-key`, as clients of Azure send a key.
+/// Azure's field for a key.
 const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
-/// `x-goog-api-key`, as clients of Gemini send one.
+/// Gemini's field for a key.
 const GOOGLE_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
-/// The fields that carry a key beside `Authorization`.
+/// The fields besides `Authorization` that carry a key.
 static KEY_FIELDS: [HeaderName; 3] = [API_KEY, AZURE_KEY, GOOGLE_KEY];
-/// What the subprotocol begins with by which web pages send their key: a browser sets no fields of a WebSocket.
+/// The prefix of the subprotocol in which web pages send their key: a browser cannot set fields of
+/// a WebSocket.
 const KEY_PROTOCOL: &[u8] = b"openai-insecure-api-key.";
 
-/// Whether the field carries a key.
 pub(crate) fn is_key(name: &HeaderName) -> bool {
     matches!(name.as_str(), "authorization" | "x-api-key" | "api-key" | "x-goog-api-key")
 }
 
-/// The key that a client sends in one of these fields.
+/// The key that a client sends in one of `KEY_FIELDS`.
 pub(crate) fn key_in_field(client: &HeaderMap) -> Option<&[u8]> {
     let field = KEY_FIELDS.iter().find_map(|name| client.get(name));
     field.map(|value| value.as_bytes().trim_ascii())
@@ -34,10 +33,10 @@ pub(crate) fn key_in_protocols(client: &HeaderMap) -> Option<&[u8]> {
     tokens.find_map(|token| token.trim_ascii().strip_prefix(KEY_PROTOCOL))
 }
 
-/// The subprotocols in a value without those that carry a key; `None` when none is left.
+/// The subprotocols in a value, without those that carry a key; `None` when none remains.
 pub(crate) fn without_key(protocols: &[u8]) -> Option<Vec<u8>> {
     let tokens = protocols.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    // A prefix in another case is no key to us, and may be one to an engine.
+    // A prefix in another case is no key to penstock, but may be one to an engine.
     let is_key = |token: &[u8]| {
         let prefix = token.get(..KEY_PROTOCOL.len());
         prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(KEY_PROTOCOL))

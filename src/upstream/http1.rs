@@ -1,5 +1,6 @@
-//! One request and the head of its response on one connection, while the client and the deadline are
-//! watched. HTTP/2 comes here, too, behind a stream that speaks HTTP/1.1 (`http2/stream.rs`).
+//! One request and the head of its response on one connection, while the client and the deadline
+//! are watched. HTTP/2 passes through here, too, behind a stream that speaks HTTP/1.1
+//! (`http2/stream.rs`).
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -24,9 +25,9 @@ pub(crate) struct Exchange<'a> {
     pub(crate) connection: Connection,
     pub(crate) interrupts: Interrupts<'a>,
     next_read: usize,
-    /// Whether the request asks to switch protocols, so that a 101 is its response.
+    /// True if the request may switch protocols, so that a 101 is its response.
     pub(crate) accepts_switch: bool,
-    /// Whether the response becomes another one, so that its payload must come as it is.
+    /// True if the response is converted, so that its payload must not be encoded.
     pub(crate) needs_payload: bool,
 }
 
@@ -41,8 +42,9 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Sends head and body, in as few writes as the socket takes, and reads the response's head. An
-    /// engine may respond before it has read everything; its connection cannot be reused then.
+    /// Sends head and body in as few writes as the socket takes, and reads the head of the
+    /// response. An engine may respond before it has read everything; its connection cannot be
+    /// reused then.
     pub(crate) async fn request(
         &mut self,
         parts: RequestParts<'_>,
@@ -88,7 +90,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Refuses an encoded payload where it has to be read. Of an error the status says enough.
+    /// Refuses an encoded payload that must be read. For an error the status is enough.
     fn check_coding(&self, head: ResponseHead) -> Result<ResponseHead, BadResponse> {
         let must_be_plain = self.needs_payload && matches!(head.status, 200..=299);
         match head.coding().filter(|_| must_be_plain) {
@@ -108,7 +110,7 @@ impl<'a> Exchange<'a> {
         sent.map_err(|_closed| ExchangeError::ClosedWhileSending)
     }
 
-    /// Reads the next bytes of the response; zero mean the backend closed.
+    /// Reads the next bytes of the response; 0 means that the backend closed.
     pub(crate) async fn read_more(&mut self) -> Result<usize, ExchangeError> {
         let limit = self.next_read;
         let Self { connection, interrupts, .. } = self;

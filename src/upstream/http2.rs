@@ -10,19 +10,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use parking_lot::Mutex;
-use pingora::protocols::Stream;
-
-use super::failure::ConnectError;
 use penstock_api::units::to_micros;
 use penstock_config::BackendConfig;
 use penstock_core::fleet::Backend;
+use pingora::protocols::Stream;
+
+use super::failure::ConnectError;
 use stream::Http2Stream;
 use usage::{ConnectionUsage, StreamPermit};
 
 /// The most streams on one connection, whatever the backend allows.
 const MAX_STREAMS: usize = 100;
-/// What a backend may send of one response before a slow client has read it. The connection's window
-/// covers all streams together, so one that is not read holds no other up.
+/// The bytes of one response that a backend may send before a slow client has read them. The
+/// connection's window covers all streams together, so an unread stream never blocks another.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const HEAD_LIMIT: u32 = 64 * 1024;
@@ -34,22 +34,22 @@ pub(crate) struct Http2Connections {
 }
 
 struct Http2Connection {
-    /// The backend, and the settings the connection was made with: a reload that changes them makes
+    /// The backend's settings when the connection was opened. A reload that changes them creates
     /// another `Arc`, and new requests open new connections.
     config: Arc<BackendConfig>,
-    /// That of the backend's addresses when it was opened.
+    /// The epoch of the backend's addresses when the connection was opened.
     epoch: u32,
     requests: SendRequest<Bytes>,
     usage: Arc<ConnectionUsage>,
 }
 
 impl Http2Connection {
-    /// Whether new requests to the backend may use it.
+    /// Returns whether new requests to the backend may use the connection.
     fn is_of(&self, backend: &Backend) -> bool {
         Arc::ptr_eq(&self.config, &backend.config) && self.epoch == backend.state.addresses.epoch()
     }
 
-    /// A stream for one more request, unless the connection is full.
+    /// Opens a stream for one more request, unless the connection is full.
     fn open_stream(&self, backend: &Backend) -> Option<Stream> {
         let limit = self.requests.current_max_send_streams().min(MAX_STREAMS);
         let permit: StreamPermit = self.usage.try_open(limit)?;
@@ -63,7 +63,7 @@ impl Http2Connections {
         Self { open: Mutex::default(), idle_micros: AtomicU64::new(to_micros(idle_timeout)) }
     }
 
-    /// Closes connections that are idle for this long from now on.
+    /// Sets the time after which idle connections are closed.
     pub(crate) fn set_idle_timeout(&self, idle_timeout: Duration) {
         self.idle_micros.store(to_micros(idle_timeout), Ordering::Relaxed);
     }
@@ -72,7 +72,7 @@ impl Http2Connections {
         Duration::from_micros(self.idle_micros.load(Ordering::Relaxed))
     }
 
-    /// A stream on an open connection to the backend, if one has room.
+    /// Opens a stream on an open connection to the backend, if one has room.
     pub(crate) fn open_stream(&self, backend: &Backend) -> Option<Stream> {
         let mut open = self.open.lock();
         open.retain(|connection| !connection.usage.is_over(self.idle_timeout()));
@@ -81,8 +81,8 @@ impl Http2Connections {
             .find_map(|connection| connection.open_stream(backend))
     }
 
-    /// The first stream on a new connection over `transport`, which later requests share. It was opened
-    /// in `epoch` of the backend's addresses.
+    /// Opens a connection over `transport`, which later requests share, and returns its first
+    /// stream. `epoch` is the epoch of the backend's addresses when the transport was opened.
     pub(crate) async fn start(
         &self,
         backend: &Backend,

@@ -1,4 +1,4 @@
-//! What ends an attempt early: the client leaving, or its deadline.
+//! The events that end an attempt early: the client leaves, or the deadline passes.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use super::deadline::Deadline;
 use super::failure::ExchangeError;
 
-/// Watches the client an attempt is made for. Implemented by the side that owns the client's
-/// connection, so that this side knows nothing of it.
+/// Watches the client of an attempt. Implemented by the owner of the client's connection, so that
+/// this module does not know it.
 pub(crate) trait ClientWatch: Sync {
     /// Ready once the client has closed its connection or reset its stream.
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Sends what was written to the client and is still buffered. Does nothing when that is nothing.
+    /// Sends bytes that were written to the client and are still buffered, if any.
     ///
     /// # Errors
     /// When the client's connection is broken.
@@ -30,8 +30,8 @@ impl<'a> Interrupts<'a> {
         Self { client, deadline }
     }
 
-    /// The backend's progress if there is any, else whether the attempt is over. Progress comes
-    /// first: a response that is there beats a deadline that passed between two polls.
+    /// Returns the backend's progress if there is any, else whether the attempt is over. Progress
+    /// comes first: a response that has arrived beats a deadline that passed between two polls.
     pub(crate) fn or_interrupted<T>(
         &mut self,
         progress: Poll<T>,
@@ -46,8 +46,9 @@ impl<'a> Interrupts<'a> {
         self.deadline.poll(cx).map(|code| Err(ExchangeError::TimedOut(code)))
     }
 
-    /// The same for a read of the response. While the backend sends nothing, the client gets what came
-    /// before: a response that arrives whole is written at once, one that pauses is not held back.
+    /// Like `or_interrupted`, for a read of the response. While the backend sends nothing, the
+    /// client gets the bytes so far: a response that arrives whole is written at once, one that
+    /// pauses is not delayed.
     pub(super) fn or_flushed<T>(
         &mut self,
         received: Poll<T>,

@@ -1,16 +1,16 @@
 //! Idle connections to backends, kept between requests in Pingora's lock-free pool nodes.
 //!
-//! Pingora's own pool spawns a task per released connection that waits for the backend to close it: a
-//! spawn and a wake-up for every request. Here nothing watches an idle connection; it is polled once
-//! when it is taken, and about once per second by [`ConnectionPool::sweep`].
+//! Pingora's own pool spawns a task per released connection that waits for the backend to close it:
+//! a spawn and a wake-up for every request. Here nothing watches an idle connection; it is polled
+//! once when it is taken, and about once per second by [`ConnectionPool::sweep`].
 //!
-//! What makes that sound: the kernel reports a close immediately before the request is written
-//! ([`Connection::is_silent`]), and an idle timeout below the servers' own makes one in flight rare: four
-//! fifths of what the backend's `Keep-Alive` header says, and never more than `limits.idle_timeout`
-//! (uvicorn closes after 5 s and says nothing). What remains is a close that crosses the request;
-//! `retry_safety` knows whether it was read. What would break it: keeping a connection before its response
-//! has been read to the end (the next request would read the rest of this response), or keeping one with
-//! bytes left in `read`.
+//! Why that is sound: the kernel reports a close immediately before the request is written
+//! ([`Connection::is_silent`]). A close during the request is rare because connections are kept for
+//! a shorter time than the backend keeps them: four fifths of its `Keep-Alive` header, and never
+//! more than `limits.idle_timeout` (uvicorn closes after 5 s and says nothing). For a close that
+//! crosses the request, `retry_safety` decides whether the request was read. Two things would break
+//! it: keeping a connection before its response has been read to the end (the next request would
+//! read the rest of this response), and keeping one with bytes in `read`.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +20,11 @@ use std::time::Duration;
 use ahash::HashSet;
 use bytes::BytesMut;
 use once_cell::sync::OnceCell;
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_clock::now;
+use penstock_config::LimitsConfig;
+use penstock_config::MAX_BACKENDS;
+use penstock_core::fleet::{Backend, BackendId, BackendState};
 use pingora::protocols::Stream;
 use pingora_pool::PoolNode;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -28,35 +33,31 @@ use super::connect::Connector;
 use super::connection::{Connection, READ_CHUNK};
 use super::failure::ConnectError;
 use super::shortage::Shortage;
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_clock::now;
-use penstock_config::LimitsConfig;
-use penstock_config::MAX_BACKENDS;
-use penstock_core::fleet::{Backend, BackendId, BackendState};
 
 /// The pause before the next attempt when this machine has run out of descriptors or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The share of a backend's own idle timeout in which a connection is reused: the backend measures from
-/// the end of the response, and a request has to arrive before it closes.
+/// The share of a backend's own idle timeout in which a connection is reused. The backend counts
+/// from the end of the response, and a request has to arrive before it closes.
 const KEEP_ALIVE_SHARE: f64 = 0.8;
 
 struct IdleConnection {
-    /// Identifies the backend: a `BackendId` is assigned again once its backend is gone.
+    /// The serial number of the backend: a `BackendId` is assigned again after its backend is
+    /// removed.
     serial: u64,
     stream: Stream,
     read: BytesMut,
     since: Timestamp,
-    /// How long the backend keeps it, if it says so.
+    /// The time for which the backend keeps the connection, if it announces one.
     keep_alive: Option<Duration>,
     is_tls: bool,
     request_end: u64,
-    /// That of the backend's addresses when it was opened.
+    /// The epoch of the backend's addresses when the connection was opened.
     epoch: u32,
 }
 
 impl IdleConnection {
-    /// Whether it belongs to the backend with this serial and may be used at `now`.
+    /// Returns whether the connection is open and within its idle timeouts at `now`.
     fn is_usable(&mut self, now: Timestamp, idle_timeout: Duration) -> bool {
         let promised = self.keep_alive.map_or(idle_timeout, |time| time.mul_f64(KEEP_ALIVE_SHARE));
         now.since(self.since) < promised.min(idle_timeout) && is_open_and_silent(&mut self.stream)
@@ -70,7 +71,8 @@ struct IdleSet {
 }
 
 impl IdleSet {
-    /// One that is settled and usable. Those that are not settled stay, and those that are not usable are closed.
+    /// Takes a connection that is settled and usable. Connections that are not settled stay,
+    /// unusable ones are closed.
     fn take(
         &self,
         is_settled: impl Fn(&IdleConnection) -> bool,
@@ -113,7 +115,6 @@ impl ConnectionPool {
         pool
     }
 
-    /// Applies these limits from now on.
     pub(crate) fn set_limits(&self, limits: &LimitsConfig) {
         self.connector.set_idle_timeout(limits.idle_timeout);
         self.idle_micros.store(to_micros(limits.idle_timeout), Ordering::Relaxed);
@@ -129,9 +130,9 @@ impl ConnectionPool {
         Some(cell.get_or_init(|| IdleSet { node: PoolNode::new(), count: AtomicUsize::new(0) }))
     }
 
-    /// An idle connection that is still open, or none. One in plain text whose last response ended less than `settle` ago stays
-    /// idle: some engines close a connection after a response without saying so, and a request that comes at once is
-    /// lost with it.
+    /// Takes an idle connection that is still open. One in plain text stays idle for `settle` after
+    /// its last response: some engines close a connection after a response without announcing it,
+    /// and a request sent at once is lost.
     pub(crate) fn take_idle(
         &self,
         state: &BackendState,
@@ -149,8 +150,8 @@ impl ConnectionPool {
         Some(Connection { stream, read, is_reused: true, is_tls, epoch, request_end })
     }
 
-    /// A new connection. When descriptors or memory have run out, idle connections to all backends give
-    /// way to it, and it waits for what becomes free.
+    /// Opens a connection. If descriptors or memory have run out, closes the idle connections to
+    /// all backends, then waits and tries again.
     pub(crate) async fn connect(
         &self,
         backend: &Backend,
@@ -161,8 +162,8 @@ impl ConnectionPool {
         let stream = loop {
             match self.connector.connect(backend, until.since(now())).await {
                 Ok(stream) => break stream,
-                // The next descriptor that becomes free is ours: the accept loop pauses for a second
-                // when it finds none.
+                // The next free descriptor goes to this connection: the accept loop pauses for a
+                // second when it finds none.
                 Err(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory))
                     if now().after(SHORTAGE_PAUSE) < until =>
                 {
@@ -177,8 +178,8 @@ impl ConnectionPool {
         Ok(Connection { stream, read, is_reused: false, is_tls, epoch, request_end: 0 })
     }
 
-    /// Keeps a connection whose response has been read to its end, no longer than the backend promised
-    /// with `keep_alive`; closes it where there are enough.
+    /// Keeps a connection whose response has been read to its end, no longer than the backend
+    /// promised with `keep_alive`. Closes it if enough are idle.
     pub(crate) fn keep(
         &self,
         state: &BackendState,
@@ -207,8 +208,8 @@ impl ConnectionPool {
         set.node.insert(descriptor, idle);
     }
 
-    /// Closes idle connections that timed out, that the backend has closed, or whose backend is not
-    /// among `backends` any more.
+    /// Closes idle connections that timed out, that the backend has closed, or whose backend is no
+    /// longer among `backends`.
     pub(crate) fn sweep(&self, backends: &[Backend]) {
         self.connector.sweep();
         let (now, timeout) = (now(), self.idle_timeout());
@@ -240,9 +241,9 @@ impl ConnectionPool {
     }
 }
 
-/// Whether a read would block: the connection is open and nothing has arrived on it, as far as the runtime
-/// has been notified. After a response's last read it knows that the socket is drained, so this rarely
-/// costs a system call.
+/// Returns whether a read would block: the connection is open and nothing has arrived, as far as
+/// the runtime was notified. After the last read of a response the runtime knows that the socket is
+/// drained, so this rarely costs a system call.
 fn is_open_and_silent(stream: &mut Stream) -> bool {
     let mut byte = [0_u8; 1];
     let mut buffer = ReadBuf::new(&mut byte);
@@ -286,7 +287,7 @@ mod tests {
         pool.keep(&backend.state, connect().await, None);
         assert!(pool.take_idle(&backend.state, now(), Duration::ZERO).is_some());
         assert_eq!(pool.idle_count(backend.state.id), 0);
-        // One whose response has just ended may be about to close.
+        // A connection whose response has just ended may be about to close.
         let settle = Duration::from_secs(1);
         pool.keep(&backend.state, connect().await, None);
         assert!(pool.take_idle(&backend.state, now(), settle).is_none());

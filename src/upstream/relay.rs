@@ -1,8 +1,12 @@
-//! The way of a response to the client: as it comes, unbuffered and, unless a [`Transform`] says
-//! otherwise, unchanged, with tokens counted on the way and every broken end made visible.
+//! Relays a response to the client: as it arrives, unbuffered and, without a [`Transform`],
+//! unchanged. Counts the tokens on the way and makes every broken end visible.
 
 use bytes::{Bytes, BytesMut};
 use http::header::HeaderName;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::TimeoutsConfig;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
@@ -11,12 +15,8 @@ use super::failure::ExchangeError;
 use super::http1::Exchange;
 use super::response_monitor::ResponseMonitor;
 use crate::wire::body_budget::BodyClaim;
-use penstock_api::ErrorCode;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_config::TimeoutsConfig;
 
-/// How the relay of a response ended.
+/// The end of the relay of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayEnd {
     /// Whole.
@@ -25,13 +25,13 @@ pub(crate) enum RelayEnd {
     LeftAfterEnd,
     /// The client left.
     ClientGone,
-    /// The backend broke off, fell silent, or sent what cannot be relayed.
+    /// The backend broke off, fell silent, or sent something that cannot be relayed.
     Cut(ErrorCode),
 }
 
 /// Receives the progress of a relay.
 pub(crate) trait RelayObserver: Sync {
-    /// So many tokens are about to be written to the client.
+    /// `tokens` tokens are about to be written to the client.
     fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp);
     /// The response has been read to its end, and its last part is about to be written: the backend
     /// is free from now on.
@@ -40,30 +40,31 @@ pub(crate) trait RelayObserver: Sync {
 
 /// Changes the payload of a response on its way to the client.
 pub(crate) trait Transform: Send {
-    /// What the client gets for a part of the payload, which may be nothing. `is_last`: the response
-    /// ends with it.
+    /// Returns the bytes for the client in place of a part of the payload; may be empty. `is_last`:
+    /// the response ends with this part.
     ///
     /// # Errors
     /// When the response cannot be continued; [`Transform::cut`] ends it.
     fn apply(&mut self, payload: Bytes, is_last: bool, now: Timestamp) -> Result<Bytes, ErrorCode>;
 
-    /// What ends the response as a visible failure, so that the client takes it for no whole one.
+    /// Returns the bytes that end the response as a visible failure, so that the client does not
+    /// take it for complete.
     fn cut(&mut self, code: ErrorCode, message: &str) -> Bytes;
 }
 
-/// How one response is relayed.
+/// The parameters of the relay of one response.
 pub(crate) struct RelayTerms<'a> {
     /// The part of the body that has been read.
     pub(crate) started: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a dyn RelayObserver,
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
-    /// The head of the response, where the client gets it with the first token.
+    /// The head of the response, if the client gets it with the first token.
     pub(crate) held: Option<&'a mut HeldHead>,
 }
 
 impl RelayTerms<'_> {
-    /// Writes a part of the payload, which may be nothing, behind the head that was held for it.
+    /// Writes a part of the payload, which may be empty, after the held head.
     async fn write(
         &mut self,
         session: &mut Session,
@@ -106,10 +107,11 @@ impl RelayTerms<'_> {
     }
 }
 
-/// The most that is held of a payload before its first token.
+/// The most payload bytes that are held before the first token.
 const MOST_HELD: usize = 64 * 1024;
 
-/// A head that goes to the client with the first token, to say when that came, and the payload before it.
+/// A head that is held until the first token, so that it can state its time, and the payload before
+/// it.
 pub(crate) struct HeldHead {
     header: Option<Box<ResponseHeader>>,
     payload: BytesMut,
@@ -121,7 +123,7 @@ impl HeldHead {
         Self { header: Some(header), payload: BytesMut::new(), timing }
     }
 
-    /// Writes the head and what is held of the payload, where the client has neither.
+    /// Writes the head and the held payload, unless the client already has them.
     pub(crate) async fn write(&mut self, session: &mut Session) -> pingora::Result<()> {
         let Some(header) = self.header.take() else { return Ok(()) };
         let client = session.as_downstream_mut();
@@ -129,7 +131,7 @@ impl HeldHead {
         client.write_response_body(std::mem::take(&mut self.payload).freeze(), false).await
     }
 
-    /// What the client gets next: what was held, with a further part of the payload behind it.
+    /// Returns the held payload with the next part of it appended.
     fn pass(&mut self, payload: Bytes) -> Bytes {
         if self.payload.is_empty() {
             return payload;
@@ -140,16 +142,16 @@ impl HeldHead {
     }
 }
 
-/// What a `server-timing` field says of a response.
+/// The content of a `server-timing` field.
 pub(crate) struct Timing {
-    /// When the request arrived.
+    /// The arrival of the request.
     pub(crate) since: Timestamp,
-    /// The metrics that are known before the first token, each with a comma behind it.
+    /// The metrics that are known before the first token, each followed by a comma.
     pub(crate) known: String,
 }
 
 impl Timing {
-    /// Adds the field, with the time to the first token once that has come.
+    /// Adds the field, with the time to the first token if it has passed.
     pub(crate) fn describe(&self, header: &mut ResponseHeader, first_token: Option<Timestamp>) {
         let mut text = self.known.clone();
         if let Some(at) = first_token {
@@ -165,14 +167,14 @@ impl Timing {
 /// Durations for clients, in milliseconds (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Why a body could not be read whole.
+/// The reason why a body could not be read whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadWholeError {
-    /// It is larger than the limit.
+    /// The body is larger than the limit.
     TooLarge,
-    /// There is no memory for it beside the others (`limits.buffered_responses`).
+    /// The memory for buffered responses is full (`limits.buffered_responses`).
     MemoryFull,
-    /// It ended early.
+    /// The body ended early.
     Broken(ExchangeError),
 }
 
@@ -201,7 +203,7 @@ impl Exchange<'_> {
             if is_last {
                 terms.observer.response_read(monitor);
             }
-            // A malformed chunk may follow good ones in the same read: the next turn finds it.
+            // A malformed chunk may follow good ones in the same read: the next iteration finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
             let payload = match terms.transform(payload, is_last) {
                 Ok(payload) => payload,
@@ -258,8 +260,8 @@ impl Exchange<'_> {
         terms.observer.tokens_passed(is_first, tokens, now);
     }
 
-    /// Reads the rest of a body that has `started`, of at most `limit` bytes in all, and claims memory for it as it
-    /// comes.
+    /// Reads the rest of a body that has `started`, of at most `limit` bytes in all, and claims
+    /// memory for it as it arrives.
     pub(crate) async fn read_whole(
         &mut self,
         mut started: Beginning,

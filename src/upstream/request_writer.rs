@@ -1,20 +1,20 @@
-//! The request as the backend gets it: a head written by penstock, and the client's body with the
-//! backend's own name for the model spliced in.
+//! The request for the backend: a head written by penstock, and the client's body with the
+//! backend's name for the model spliced in.
 
 use std::net::IpAddr;
 
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
+use penstock_api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
+use penstock_config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
 use super::headers::{
     API_KEY, REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
 };
 use super::splice::{BodyParts, total_len};
 use crate::wire::FORWARDED_FOR;
-use penstock_api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
-use penstock_config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
-/// A request as it goes out: its head, and the parts of its body.
+/// A request in the form that is sent: its head, and the parts of its body.
 pub(crate) type RequestParts<'a> = [&'a [u8]; 6];
 
 /// A request ready to be sent.
@@ -24,7 +24,6 @@ pub(crate) struct RequestBytes<'a> {
 }
 
 impl<'a> RequestBytes<'a> {
-    /// The request for `target` with this body.
     pub(crate) fn write(
         target: &str,
         client: &HeaderMap,
@@ -38,20 +37,21 @@ impl<'a> RequestBytes<'a> {
         Self { head, body }
     }
 
-    /// All of it, for one vectored write.
+    /// All parts, for one vectored write.
     pub(crate) fn parts(&self) -> RequestParts<'_> {
         let [first, second, third, fourth, fifth] = self.body;
         [&self.head, first, second, third, fourth, fifth]
     }
 }
 
-/// Whether an engine's framework may confuse the field with another one: frameworks that map fields to
-/// CGI or WSGI variables treat `content_length` and `content-length` as the same field.
+/// Returns whether an engine's framework may confuse the field with another one. Frameworks that
+/// map fields to CGI or WSGI variables treat `content_length` and `content-length` as the same
+/// field.
 fn is_ambiguous(name: &HeaderName) -> bool {
     name.as_str().contains('_')
 }
 
-/// Whether the client's `Connection` fields nominate this one as hop-by-hop.
+/// Returns whether the client's `Connection` fields nominate this one as hop-by-hop.
 fn is_nominated(client: &HeaderMap, name: &HeaderName) -> bool {
     let mut tokens = client
         .get_all(header::CONNECTION)
@@ -60,7 +60,7 @@ fn is_nominated(client: &HeaderMap, name: &HeaderName) -> bool {
     tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
-/// Fields that penstock writes itself or withholds.
+/// Returns whether penstock writes the field itself or withholds it.
 fn is_replaced(name: &HeaderName) -> bool {
     *name == header::HOST
         || *name == header::CONTENT_LENGTH
@@ -70,13 +70,13 @@ fn is_replaced(name: &HeaderName) -> bool {
         || is_control_field(name)
 }
 
-/// Fields that describe the client's body, or the response it expects.
+/// Returns whether the field describes the client's body, or the response it expects.
 fn describes_body(name: &HeaderName) -> bool {
     *name == header::CONTENT_TYPE || *name == header::ACCEPT
 }
 
-/// Fields that say where a request came from: a client may claim anything there, engines have no use
-/// for them, and an external service must not learn client addresses.
+/// Returns whether the field says where a request came from. A client may claim anything there,
+/// engines have no use for it, and an external service must not learn client addresses.
 fn is_forwarding(name: &HeaderName) -> bool {
     *name == FORWARDED_FOR
         || *name == header::FORWARDED
@@ -86,11 +86,11 @@ fn is_forwarding(name: &HeaderName) -> bool {
         )
 }
 
-/// What a backend learns about where a request came from (`server.forwarded_for`).
+/// The information about the client's address that a backend gets (`server.forwarded_for`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forwarding {
     pub(crate) policy: ForwardedFor,
-    /// Whether the client's connection comes from a trusted proxy.
+    /// True if the client's connection comes from a trusted proxy.
     pub(crate) is_trusted: bool,
     /// The other end of the client's connection.
     pub(crate) peer: Option<IpAddr>,
@@ -102,7 +102,7 @@ impl Forwarding {
         self.is_trusted && self.policy == ForwardedFor::Append
     }
 
-    /// Whether a field of the client's is not forwarded.
+    /// Returns whether a field of the client is not forwarded.
     fn withholds(&self, name: &HeaderName) -> bool {
         is_forwarding(name) && (*name == FORWARDED_FOR || !self.passes_on())
     }
@@ -127,7 +127,7 @@ impl Forwarding {
     }
 }
 
-/// Writes the head a backend gets: the client's fields without hop-by-hop ones, exactly one
+/// Writes the head for a backend: the client's fields without hop-by-hop ones, exactly one
 /// Content-Length, and credentials by the backend's policy.
 fn write_head(
     out: &mut Vec<u8>,
@@ -148,8 +148,8 @@ fn write_head(
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
-    // Responses are read for tokens and usage, so they must come as they are. Without the field, RFC 9110 §12.5.3
-    // lets a server take any coding. Nothing reads what follows a switch of protocols.
+    // Responses are read for tokens and usage, so they must not be encoded. Without the field, RFC
+    // 9110 §12.5.3 lets a server choose any coding. After a switch of protocols nothing is read.
     let reads_response = own.upgrade.is_none();
     if reads_response {
         write_field(out, header::ACCEPT_ENCODING.as_str(), b"identity");
@@ -161,7 +161,7 @@ fn write_head(
     if let Some((trace, span)) = own.trace {
         write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
     }
-    // `tracestate` belongs to the client's trace, and is dropped where another one starts.
+    // `tracestate` belongs to the client's trace, and is dropped if another trace starts.
     let is_client_trace = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
     let nominates = client.contains_key(header::CONNECTION);
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
@@ -196,7 +196,7 @@ fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the key that the backend gets beside the client's fields.
+/// Writes the backend's key besides the client's fields.
 fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own: &OwnFields<'_>) {
     match (backend.authorization, &backend.api_key) {
         (AuthorizationPolicy::Replace, Some(key)) => {
@@ -219,8 +219,8 @@ fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own
     }
 }
 
-/// The head a backend gets for a chat request with these client fields and a body of seven bytes: for
-/// tests and fuzz targets.
+/// The head for a chat request with these client fields and a body of seven bytes: for tests and
+/// fuzz targets.
 pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
     let own = OwnFields {
         method: "POST",
@@ -243,15 +243,15 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
     out
 }
 
-/// The version of its API that Anthropic wants to be named.
+/// The field for the version of its API, which Anthropic requires.
 const ANTHROPIC_VERSION: &str = "anthropic-version";
 
-/// How a backend takes its key.
+/// The form in which a backend takes its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyForm {
     /// `Authorization: Bearer`.
     Bearer,
-    /// That, and the header of the request's dialect.
+    /// `Authorization: Bearer`, and the header of the request's dialect.
     Also(&'static str),
     /// Anthropic's own API: `x-api-key` alone.
     Anthropic,
@@ -267,7 +267,7 @@ impl KeyForm {
         write_bearer(out, key);
     }
 
-    /// Writes the client's key where the backend looks for it, if the client sent it elsewhere.
+    /// Writes the client's key in the backend's field, if the client sent it in another.
     fn write_other(self, out: &mut Vec<u8>, client: &HeaderMap) {
         match (self, bearer_token(client), key_in_field(client)) {
             (Self::Anthropic | Self::Also(_), Some(token), None) => {
@@ -288,7 +288,7 @@ fn write_bearer(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What penstock itself puts into a request's head.
+/// The values that penstock itself puts into a request's head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFields<'a> {
     pub(crate) method: &'a str,
@@ -300,7 +300,8 @@ pub(crate) struct OwnFields<'a> {
     /// The protocol to switch to.
     pub(crate) upgrade: Option<&'a HeaderValue>,
     pub(crate) key_form: KeyForm,
-    /// Whether the body is not the client's: fields that describe the client's do not go with it.
+    /// True if the body is not the client's: fields that describe the client's body are not
+    /// forwarded.
     pub(crate) is_converted: bool,
     pub(crate) forwarding: Forwarding,
 }

@@ -1,13 +1,13 @@
-//! The head of a backend's response: parsed, checked, and turned into the head the client gets.
+//! The head of a backend's response: parsed, checked, and turned into the head for the client.
 //!
 //! The head is parsed once and its header values are never copied: the client's `HeaderValue`s are
-//! slices of the buffer it was read into. That takes a detour. `httparse` returns names and values
-//! that borrow the read buffer, but the head can be split off that buffer (`split_to`, which needs it
-//! mutable) only after the borrow has ended. So [`FieldSpan`] keeps where each name and value stood,
-//! as offsets from the start of the buffer, computed from addresses: plain integer arithmetic on
-//! pointers into one slice, nothing is dereferenced.
+//! slices of the buffer that it was read into. That takes a detour. `httparse` returns names and
+//! values that borrow the read buffer, but the head can be split off that buffer (`split_to`, which
+//! needs it mutable) only after the borrow has ended. So [`FieldSpan`] stores the position of each
+//! name and value as offsets from the start of the buffer. They are computed from addresses: plain
+//! integer arithmetic on pointers into one slice, nothing is dereferenced.
 //!
-//! Invariants: the offsets are taken before the buffer is touched and used only on the bytes split
+//! Invariants: the offsets are taken before the buffer is changed and used only on the bytes split
 //! off its front, which begin at the same address; every name and value ends before the head does.
 //! It would break if the parser returned text that is not part of its input (unfolded or decoded
 //! values), or if the buffer were advanced between parsing and splitting. Then a span lies outside
@@ -32,32 +32,32 @@ use penstock_api::content_coding::{CodingError, ContentCoding};
 /// The most bytes of a response's head.
 const HEAD_LIMIT: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
-/// More interim (1xx) responses than any engine has a reason to send.
+/// The most interim (1xx) responses; more than any engine has a reason to send.
 const INTERIM_LIMIT: u32 = 1024;
 
 /// The head of a response, ready to be relayed.
 #[derive(Debug)]
 pub struct ResponseHead {
-    /// What the client gets: no hop-by-hop fields, at most one `Content-Length`.
+    /// The head for the client: no hop-by-hop fields, at most one `Content-Length`.
     pub header: Box<ResponseHeader>,
     /// The status.
     pub status: u16,
-    /// How its body ends.
+    /// The end of the body.
     pub framing: Framing,
-    /// Whether the connection may carry another request.
+    /// True if the connection may carry another request.
     pub keeps_alive: bool,
-    /// How long the backend keeps it idle, by its `Keep-Alive` field.
+    /// The time for which the backend keeps the connection idle, by its `Keep-Alive` field.
     pub keep_alive: Option<Duration>,
     /// The framing of a body that is a stream of events.
     pub stream: Option<StreamFraming>,
-    /// Whether its body is JSON.
+    /// True if the body is JSON.
     pub is_json: bool,
-    /// Whether its body has a content coding.
+    /// True if the body has a content coding.
     pub(super) is_encoded: bool,
 }
 
 impl ResponseHead {
-    /// The content coding of the body, where it has one.
+    /// The content coding of the body, if it has one.
     pub(super) fn coding(&self) -> Option<&'static str> {
         if !self.is_encoded {
             return None;
@@ -75,23 +75,23 @@ impl ResponseHead {
 #[derive(Debug, Default)]
 pub struct HeadReader {
     interim: u32,
-    /// Whether a 101 is the response: requested by the client.
+    /// True if a 101 is the response, because the client requested a switch.
     accepts_switch: bool,
 }
 
 impl HeadReader {
-    /// A reader of the response to a request that may ask to switch protocols.
+    /// A reader for the response; `accepts_switch` if the request may switch protocols.
     pub(super) fn new(accepts_switch: bool) -> Self {
         Self { interim: 0, accepts_switch }
     }
 
-    /// The head at the front of `read`, taken off it; `None` until it is complete.
+    /// Takes the head off the front of `read`; `None` until it is complete.
     ///
     /// # Errors
-    /// When what is there cannot become a response.
+    /// When the bytes cannot become a response.
     pub fn parse(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, BadResponse> {
         loop {
-            // Not initialised: that would take longer than the parsing of a usual head.
+            // Not initialised: that would take longer than parsing a usual head.
             let mut slots = [const { MaybeUninit::uninit() }; MAX_HEADERS];
             let mut parsed = httparse::Response::new(&mut []);
             let parser = httparse::ParserConfig::default();
@@ -128,7 +128,7 @@ impl HeadReader {
     }
 }
 
-/// Reads a head that arrives `piece` bytes at a time, and returns how many bytes it has, interim
+/// Reads a head that arrives `piece` bytes at a time, and returns its length in bytes, interim
 /// responses included: for tests and fuzz targets.
 ///
 /// # Errors
@@ -152,11 +152,11 @@ pub fn read_in_pieces(
 #[derive(Debug, Clone, Copy)]
 struct StatusLine {
     status: u16,
-    /// 0 or 1, of HTTP/1.0 or 1.1.
+    /// The minor version: 0 of HTTP/1.0, 1 of HTTP/1.1.
     minor: u8,
 }
 
-/// Where a header field stands in its head, as offsets: see the file's comment.
+/// The position of a header field in its head, as offsets: see the module's comment.
 #[derive(Debug, Clone, Copy)]
 struct FieldSpan {
     name: Span,
@@ -180,11 +180,11 @@ impl FieldSpan {
 }
 
 impl Span {
-    /// Where `part` stands in `buffer`; outside of every head if it is not a part of it.
+    /// The position of `part` in `buffer`; outside of every head if it is not a part of it.
     fn of(part: &[u8], buffer: &[u8]) -> Self {
         const OUTSIDE: u32 = u32::MAX;
         if part.is_empty() {
-            // The parser may give an empty constant, which stands nowhere.
+            // The parser may return an empty constant, which has no position.
             return Self { start: 0, end: 0 };
         }
         let offset = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
@@ -193,7 +193,7 @@ impl Span {
         Self { start, end: start.saturating_add(length) }
     }
 
-    /// The range of `head` it covers.
+    /// The range of `head` that the span covers.
     fn range(self, head: &[u8]) -> Result<Range<usize>, BadResponse> {
         let range = self.start as usize..self.end as usize;
         let is_inside = range.end <= head.len();

@@ -4,17 +4,17 @@ use std::sync::LazyLock;
 
 use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
-
 use penstock_api::units::Timestamp;
 use penstock_api::{Operation, StreamFraming};
 use penstock_scan::{
     EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
 };
 
-/// How much of a response's end is kept to find its `usage`.
+/// The length of a response's end that is kept to find its `usage`.
 const TAIL: usize = 4096;
 
-/// What the APIs write where a limit has ended a response. In a text, each quote would have a backslash.
+/// The marks of a response that a limit has ended, by API. In generated text, each quote would have
+/// a backslash.
 static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
     [
         "\"finish_reason\":\"length\"",
@@ -35,22 +35,23 @@ pub(crate) struct ResponseMonitor {
     has_failed: bool,
     tail: BytesMut,
     usage: Option<Usage>,
-    /// What the request can have had.
+    /// The upper bounds of the token counts.
     bounds: UsageBounds,
-    /// Bytes of the payload.
+    /// The length of the payload.
     bytes: u64,
-    /// Where the engine may keep the response.
+    /// The search for the id under which the engine may keep the response.
     id: Option<ResponseIdFinder>,
-    /// Whether it is watched for the mark of a response that a limit has ended, and has it.
+    /// Some if the payload is searched for the mark of a response that a limit has ended; true once
+    /// it is found.
     length_end: Option<bool>,
-    /// When the first token passed.
+    /// The time of the first token.
     pub(crate) first_token: Option<Timestamp>,
-    /// Events that carried tokens.
+    /// The number of events that carried tokens.
     pub(crate) tokens: u32,
 }
 
 impl ResponseMonitor {
-    /// `stream` is the framing of a response that is a stream.
+    /// `stream`: the framing if the response is a stream.
     pub(crate) fn new(
         operation: Operation,
         stream: Option<StreamFraming>,
@@ -107,49 +108,51 @@ impl ResponseMonitor {
         self.id.as_ref().and_then(ResponseIdFinder::id)
     }
 
-    /// Has the payload searched for the id under which the engine keeps what it made.
+    /// Searches the payload for the id under which the engine keeps the response.
     pub(crate) fn watch_id(&mut self) {
         self.id.get_or_insert_default();
     }
 
-    /// Has the payload searched for the mark of a response that a limit of tokens has ended.
+    /// Searches the payload for the mark of a response that a limit of tokens has ended.
     pub(crate) fn watch_length(&mut self) {
         self.length_end = Some(false);
     }
 
-    /// Whether such a mark was found.
+    /// Returns whether that mark was found.
     pub(crate) fn is_ended_by_length(&self) -> bool {
         self.length_end == Some(true)
     }
 
-    /// The tokens the engine counted, none above what the request can have had: here its figures come in.
+    /// The tokens that the engine counted, bounded by what the request allows: the engine's figures
+    /// are not trusted beyond that.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let counted = self.events.as_ref().map_or(self.usage, EventScanner::usage);
         let passed = Passed { bytes: self.bytes, is_stream: self.events.is_some() };
         counted.map(|usage| self.bounds.apply(usage, passed))
     }
 
-    /// Whether the response may end here: a stream has sent its last event.
+    /// Returns whether the response may end here: a stream has sent its last event.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Whether a stream has sent its last event.
+    /// Returns whether the response is a stream that has sent its last event.
     pub(crate) fn has_ended_stream(&self) -> bool {
         self.events.is_some() && self.has_ended
     }
 
-    /// Whether a stream has reported an error, or has no ending of its dialect so far.
+    /// Returns whether a stream has reported an error, or has not ended as its dialect requires so
+    /// far.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed || self.events.as_ref().is_some_and(|events| !events.has_finished())
     }
 
-    /// Whether the client stands between two events, so that another one can follow.
+    /// Returns whether the client has received whole events, so that another one can follow.
     pub(crate) fn is_between_events(&self) -> bool {
         self.events.as_ref().is_some_and(EventScanner::at_boundary)
     }
 
-    /// The framing of a response that is a stream.
+    /// The framing, if the response is a stream.
     pub(crate) fn stream(&self) -> Option<StreamFraming> {
         self.events.as_ref().map(EventScanner::framing)
     }

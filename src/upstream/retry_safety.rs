@@ -1,38 +1,39 @@
-//! Which failures are safe to retry.
+//! The rule for which failures are safe to retry.
 //!
-//! An inference request is not idempotent: running it twice costs GPU time twice, and a hosted engine
-//! bills it twice. A retry is therefore safe only when no engine can have started on the request: it
-//! was never written whole, the backend cannot have read all of it, or the backend refused it or
-//! failed before any work. A backend that read the whole request and closed without a response may
-//! have started. Its engine is most often dead, and an engine gives up the work of a closed connection:
-//! such a request goes once to another backend, unless it has effects beside its response
-//! (`routing.retry_unanswered`). A timeout is never retried: the engine is probably still computing,
-//! and the client has already waited.
+//! An inference request is not idempotent: running it twice costs GPU time twice, and a hosted
+//! engine bills it twice. A retry is therefore safe only when no engine can have started on the
+//! request: it was never written whole, the backend cannot have read all of it, or the backend
+//! refused it or failed before any work. A backend that read the whole request and closed without a
+//! response may have started. Its engine is most often dead, and an engine gives up the work of a
+//! closed connection: such a request goes once to another backend, unless it has effects besides
+//! its response (`routing.retry_unanswered`). A timeout is never retried: the engine is probably
+//! still computing, and the client has already waited.
 //!
 //! [`request_is_unread`] must err on one side only: a wrong `true` runs a request twice, a wrong
-//! `false` merely reports a 502 that a retry could have avoided. What the kernel says (TCP_INFO) is
+//! `false` merely reports a 502 that a retry could have avoided. The kernel's report (TCP_INFO) is
 //! certain in two cases:
 //!
-//! - Bytes of the request were never sent, because the backend's receive window was full. They never
-//!   left this machine, however the connection ended.
-//! - The backend closed with a FIN, and the end of the request is not acknowledged. A FIN carries an
-//!   acknowledgement of everything that arrived before it, so the end of the request arrived after the
-//!   backend had closed.
+//! - Bytes of the request were never sent, because the backend's receive window was full. They
+//!   never left this machine, however the connection ended.
+//! - The backend closed with a FIN, and the end of the request is not acknowledged. A FIN carries
+//!   an acknowledgement of everything that arrived before it, so the end of the request arrived
+//!   after the backend had closed.
 //!
-//! A reset proves nothing: it discards the acknowledgement it carries, and a backend may acknowledge up
-//! to half a second after it has read. An acknowledged request is no proof of having been read either,
-//! but it may have been. Both are ambiguous.
+//! A reset proves nothing: it discards the acknowledgement it carries, and a backend may
+//! acknowledge up to half a second after it has read. An acknowledged request is no proof of having
+//! been read either, but it may have been. Both are ambiguous.
+
+use penstock_core::routing::RetrySafety;
 
 use super::connection::Connection;
 use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
 use super::http2::stream::Http2Stream;
 use super::shortage::Shortage;
-use penstock_core::routing::RetrySafety;
 
 /// The rule for each failure.
 pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
     match failure {
-        // What is short here is short for every backend; only ports are short towards one.
+        // Descriptors and memory are short for every backend; ports only for one address.
         Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
             RetrySafety::Unsafe
         }
@@ -53,8 +54,9 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
     }
 }
 
-/// Whether the backend cannot have read the whole request that `error` ended: over HTTP/2 it says so
-/// (`REFUSED_STREAM`, `GOAWAY`), else the kernel knows what was sent and acknowledged.
+/// Returns whether the backend cannot have read the whole request that `error` ended. Over HTTP/2
+/// the backend reports it (`REFUSED_STREAM`, `GOAWAY`), otherwise the kernel knows what was sent
+/// and acknowledged.
 pub(crate) fn request_is_unread(connection: &Connection, error: ExchangeError) -> bool {
     let ExchangeError::Ended(end) = error else {
         return matches!(error, ExchangeError::ClosedWhileSending);
@@ -119,7 +121,7 @@ mod tests {
         Exchange::new(connection, Interrupts::new(&Patient, deadline))
     }
 
-    /// Sends a request of `length` bytes and says whether its end proves that it was not read.
+    /// Sends a request of `length` bytes and returns whether its end proves that it was not read.
     async fn is_unread(exchange: &mut Exchange<'_>, length: usize) -> (ExchangeError, bool) {
         let error =
             exchange.request([&vec![b'x'; length], &[], &[], &[], &[], &[]]).await.unwrap_err();
@@ -156,7 +158,7 @@ mod tests {
             exchange.connection.is_reused = is_reused;
             let expected = if is_reused { ExchangeError::ClosedWhileSending } else { CLOSED };
             assert_eq!(is_unread(&mut exchange, 300).await, (expected, true));
-            // And when the close crosses the request.
+            // The same when the close crosses the request.
             exchange.connection.is_reused = false;
             assert!(is_unread(&mut exchange, 300).await.1);
         }
@@ -187,7 +189,7 @@ mod tests {
         let (connection, mut backend) = connected().await;
         let mut exchange = exchange(connection);
         let stopping = async move {
-            // Its receive window is full from the start, and the rest stays on this side.
+            // The backend's receive window is full from the start, and the rest stays on this side.
             backend.read_exact(&mut [0; 10]).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
             reset(backend);
@@ -203,7 +205,7 @@ mod tests {
         let config = "backends: [{ url: 'http://127.0.0.1:1', engine: vllm }]";
         let config = Config::parse(config, "x", Path::new("."), &Environment::default()).unwrap();
         let state = &Fleet::new(&config).topology().backends[0].state.clone();
-        // As often as those of the backend that the connection leads to.
+        // The same epoch as that of the connection.
         state.addresses.publish(vec![([127, 0, 0, 1], 1).into()]);
         let mut exchange = self::exchange(connection);
         respond(&mut exchange, &mut backend).await;

@@ -1,22 +1,21 @@
-//! What this process or its machine has run out of when it cannot connect. Such a failure says nothing
-//! about the backend.
+//! The resource that this process or its machine lacks when it cannot connect. Such a failure says
+//! nothing about the backend.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
-
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 
-/// At most one line in the log within this time: every request may meet the same shortage.
+/// The interval of at most one log line: every request may meet the same shortage.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// When the next line may be logged.
+/// The time from which the next line may be logged.
 static LOG_AT: AtomicU64 = AtomicU64::new(0);
 
-/// A resource that this machine has no more of.
+/// A resource that this machine has run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortage {
     /// Descriptors, of this process or of the system.
@@ -28,7 +27,7 @@ pub(crate) enum Shortage {
 }
 
 impl Shortage {
-    /// The shortage that an error of the system means.
+    /// The shortage that a system error means.
     pub(crate) fn of(error: &io::Error) -> Option<Self> {
         match Errno::from_raw(error.raw_os_error()?) {
             Errno::EMFILE | Errno::ENFILE => Some(Self::Descriptors),
@@ -38,7 +37,7 @@ impl Shortage {
         }
     }
 
-    /// For logs and errors.
+    /// The text for logs and errors.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Descriptors => "penstock has no file descriptors left",
@@ -55,7 +54,7 @@ impl Shortage {
         }
     }
 
-    /// Logs it, once in a while.
+    /// Logs the shortage, at most once per `LOG_EVERY`.
     pub(crate) fn log(self) {
         let (now, due) = (now(), LOG_AT.load(Ordering::Relaxed));
         let next = now.after(LOG_EVERY).0;

@@ -1,6 +1,6 @@
-//! The edits a body may see: another model name in place of the client's, and the option that a stream
-//! ends with its usage. Nothing is copied: the body is sent as the bytes around the edits and between
-//! them.
+//! The edits of a body: another model name in place of the client's, and the option that a stream
+//! ends with its usage. Nothing is copied: the body is sent as the bytes around the edits and
+//! between them.
 
 use std::borrow::Cow;
 
@@ -9,23 +9,23 @@ use penstock_api::slices::after;
 use penstock_api::units::ByteSpan;
 use penstock_scan::{ModelForm, RequestProfile};
 
-/// A body as it goes out: up to five slices, in order.
+/// A body in the form that is sent: up to five slices, in order.
 pub type BodyParts<'a> = [&'a [u8]; 5];
 
-/// A body that is sent as it is.
+/// A body without edits.
 pub fn whole(body: &[u8]) -> BodyParts<'_> {
     [body, &[], &[], &[], &[]]
 }
 
-/// One edit: other bytes in place of those in a span.
+/// An edit: `text` in place of the bytes of `span`.
 #[derive(Debug, Clone, Copy)]
 struct Edit<'a> {
     span: ByteSpan,
     text: &'a [u8],
 }
 
-/// The name as it is written in the body: inside the quotes of a JSON string or as the value of a form's
-/// field. Where the body names no model, the whole member or part that does.
+/// Returns `name` in its written form: inside the quotes of a JSON string, or as the value of a
+/// form field. If the body names no model, returns the whole member or form part for it.
 pub fn wire_name<'a>(profile: &RequestProfile, body: &[u8], name: &'a str) -> Cow<'a, str> {
     let format = profile.operation.row().body;
     let escaped = escape(format, name);
@@ -58,8 +58,8 @@ fn escape(format: BodyFormat, name: &str) -> Cow<'_, str> {
     Cow::Owned(inner.unwrap_or(&quoted).to_owned())
 }
 
-/// The body with `name` (as [`wire_name`] gives it) in place of the model's. The same bytes come
-/// back when the name is already there.
+/// Replaces the model's name by `name` (from [`wire_name`]). Returns the same bytes if the body
+/// already has it.
 pub fn splice<'a>(body: &'a [u8], profile: &RequestProfile, name: &'a str) -> BodyParts<'a> {
     if profile.model.of(body) == name.as_bytes() {
         return whole(body);
@@ -67,8 +67,8 @@ pub fn splice<'a>(body: &'a [u8], profile: &RequestProfile, name: &'a str) -> Bo
     edited(body, [Some(Edit { span: profile.model, text: name.as_bytes() }), None])
 }
 
-/// The body with the option that its stream ends with usage and, if there is one, another `name` (as
-/// [`wire_name`] gives it).
+/// Adds the option that the stream ends with usage and, if given, replaces the model's name by
+/// `name` (from [`wire_name`]).
 pub fn splice_usage<'a>(
     body: &'a [u8],
     profile: &RequestProfile,

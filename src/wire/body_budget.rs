@@ -1,4 +1,4 @@
-//! The memory that bodies are held in: a budget for all bodies of a kind, and the claims on it.
+//! The memory for bodies: a budget for all bodies of a kind, and the claims on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ pub(crate) struct BodyBudget {
 }
 
 impl BodyBudget {
-    /// Bytes held now.
+    /// The number of bytes held now.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
@@ -32,12 +32,12 @@ pub(crate) struct BodyClaim {
 }
 
 impl BodyClaim {
-    /// A claim on nothing yet, for a body that is held as it comes.
+    /// An empty claim, for a body that is held as it arrives.
     pub(crate) fn empty(budget: &Arc<BodyBudget>, limit: usize) -> Self {
         Self { budget: Arc::clone(budget), bytes: 0, limit }
     }
 
-    /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
+    /// Claims room for a body of `bytes`; `None` when `limit` is reached.
     pub(crate) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
         budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
     }
@@ -59,7 +59,7 @@ impl BodyClaim {
         self.bytes -= surplus;
     }
 
-    /// The most that all claims may come to.
+    /// The maximum of all claims together.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }

@@ -1,11 +1,11 @@
 //! Chunked transfer coding (RFC 9112 §7.1), decoded in place and strictly.
 //!
-//! Strictly, because the framing decides where the next request starts: a size, line end or trailer that
-//! another parser reads differently is request smuggling. A state machine, because a body arrives in
-//! slices that may end anywhere; the state is all that is kept between them. In place, because the
-//! payload only moves towards the front: the write position never passes the read position.
+//! Strictly, because the framing decides where the next request starts: a size, line end or trailer
+//! that another parser reads differently is request smuggling. A state machine, because a body
+//! arrives in slices that may end anywhere; only the state is kept between them. In place, because
+//! the payload only moves towards the front: the write position never passes the read position.
 
-/// What is wrong with the framing.
+/// The error in the framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// No digits, too many, or something else in their place.
@@ -14,7 +14,7 @@ pub enum ChunkError {
     /// A bare LF, a control character or too many bytes in an extension.
     #[error("a chunk extension is malformed or too long")]
     Extension,
-    /// Anything but CR LF after a chunk.
+    /// Bytes other than CR LF after a chunk.
     #[error("a chunk does not end with CR LF")]
     Ending,
     /// Trailers that are malformed or too long.
@@ -22,15 +22,15 @@ pub enum ChunkError {
     Trailers,
 }
 
-/// What one call decoded.
+/// The result of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decoded {
     /// Payload bytes, moved to the front of the slice. Never more than `consumed`.
     pub payload: usize,
-    /// Bytes of the slice that belong to the body. After the end, the rest is the next message; before
-    /// it, the rest starts with a byte that breaks the framing, which the next call reports.
+    /// The bytes of the slice that belong to the body. After the end, the rest is the next message;
+    /// before it, the rest starts with a byte that breaks the framing, which the next call reports.
     pub consumed: usize,
-    /// Whether the last chunk and its trailers have been read.
+    /// True if the last chunk and its trailers have been read.
     pub is_done: bool,
 }
 
@@ -92,7 +92,8 @@ impl ChunkDecoder {
             let Some(&byte) = bytes.get(at) else { break };
             match self.step(byte) {
                 Ok(next) => self.0 = next,
-                // The payload before it is returned first; the next call finds it again.
+                // The payload before the error is returned first; the next call finds the error
+                // again.
                 Err(_) if payload > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -123,8 +124,8 @@ impl ChunkDecoder {
             (State::DataLf, b'\n') => Ok(State::Size { value: 0, digits: 0 }),
             (State::DataCr | State::DataLf, _) => Err(ChunkError::Ending),
             (State::TrailerStart { .. }, b'\r') => Ok(State::LastLf),
-            // Without the empty line the next request would be read as trailers: a name is a token, and
-            // no request line has one before a colon.
+            // Without the empty line the next request would be read as trailers: a name is a token,
+            // and no request line has one before a colon.
             (State::TrailerStart { length } | State::TrailerName { length }, _)
                 if is_token(byte) && length < TRAILER_LIMIT =>
             {
@@ -152,7 +153,7 @@ impl ChunkDecoder {
     }
 }
 
-/// A byte of a field name (RFC 9110 §5.6.2).
+/// Returns whether a byte may be in a field name (RFC 9110 §5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -183,7 +184,7 @@ mod tests {
         let (mut payload, mut done, mut left) = (Vec::new(), false, 0);
         for part in parts {
             let mut bytes = part.to_vec();
-            // What is left before the end starts with a bad byte, which the next call reports.
+            // The rest before the end starts with a bad byte, which the next call reports.
             while !bytes.is_empty() {
                 let decoded = decoder.decode(&mut bytes)?;
                 payload.extend_from_slice(&bytes[..decoded.payload]);

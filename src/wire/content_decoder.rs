@@ -1,25 +1,26 @@
-//! Decodes an encoded body in steps that the caller bounds, so that no step takes long and no output grows
-//! unseen. A body may be several members (gzip) or frames (zstd) one after the other, as their formats allow.
+//! Decodes an encoded body in steps that the caller bounds, so that no step takes long and no
+//! output grows unnoticed. A body may be several members (gzip) or frames (zstd) one after the
+//! other, as their formats allow.
 //!
-//! **Memory.** Beside its output a decoder holds a window: 32 KiB of gzip and deflate, at most 8 MiB of zstd
-//! (RFC 9659) and 16 MiB of Brotli, both written to only as far as the output has grown.
+//! **Memory.** Besides its output a decoder holds a window: 32 KiB of gzip and deflate, at most 8
+//! MiB of zstd (RFC 9659) and 16 MiB of Brotli, both written to only as far as the output has
+//! grown.
 
 use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use flate2::{Decompress, FlushDecompress, Status};
-use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
-
 use penstock_api::content_coding::ContentCoding;
+use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
 /// The largest window of a zstd frame, as an exponent of two (RFC 9659 §3).
 const ZSTD_WINDOW_LOG: u32 = 23;
-/// The size of the window of gzip, as an exponent of two.
+/// The size of gzip's window, as an exponent of two.
 const GZIP_WINDOW_BITS: u8 = 15;
-/// The most members or frames of a body: each costs a decoder, and may be empty.
+/// The most members or frames of a body: each costs a decoder, even if it is empty.
 const MAX_FRAMES: usize = 1024;
-/// What zstd calls a frame with a larger window.
+/// zstd's error for a frame with a larger window.
 const ZSTD_WINDOW_ERROR: &str = "Frame requires too much memory for decoding";
 
-/// Why a body cannot be decoded.
+/// The reason why a body cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("it is malformed")]
@@ -39,11 +40,11 @@ pub(crate) enum DecodeError {
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Bytes of the input that were used.
+    /// The input bytes that were used.
     pub(crate) read: usize,
-    /// Bytes of the output that were written.
+    /// The output bytes that were written.
     pub(crate) written: usize,
-    /// Whether the body may end here.
+    /// True if the body may end here.
     pub(crate) is_whole: bool,
 }
 
@@ -68,11 +69,11 @@ impl ContentDecoder {
         Self { coding, frame: None, frames: 0 }
     }
 
-    /// Decodes from the front of `rest`, all that is left of the body: at most `most` bytes of it, and as much as
-    /// `output` has room for.
+    /// Decodes from the front of `rest`, the remaining bytes of the body: at most `most` bytes, and
+    /// as many as `output` has room for.
     ///
     /// # Errors
-    /// When the body is not what its coding says, or ends early.
+    /// When the body does not match its coding, or ends early.
     pub(crate) fn step(
         &mut self,
         rest: &[u8],
@@ -95,7 +96,7 @@ impl ContentDecoder {
         } else if step.read == rest.len() && step.written < output.len() {
             return Err(DecodeError::Truncated);
         } else if step.read == 0 && step.written == 0 {
-            // Bytes are left that it does not take.
+            // Bytes remain that the decoder does not take.
             return Err(DecodeError::Malformed);
         }
         Ok(Step { is_whole: is_frame_done && step.read == rest.len(), ..step })
@@ -107,7 +108,8 @@ fn start(coding: ContentCoding, rest: &[u8], frames: usize) -> Result<Frame, Dec
     let is_first = frames == 0;
     let may_begin = match coding {
         ContentCoding::Gzip => is_first || rest.starts_with(&[0x1f, 0x8b]),
-        // Only these: zstd would also decode formats of its early years, without a bound on their window.
+        // Only these: zstd would also decode formats of its early years, without a bound on their
+        // window.
         ContentCoding::Zstd => begins_zstd_frame(rest),
         ContentCoding::Deflate | ContentCoding::Brotli => is_first,
     };
@@ -136,23 +138,23 @@ fn start(coding: ContentCoding, rest: &[u8], frames: usize) -> Result<Frame, Dec
     })
 }
 
-/// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Whether a frame of zstd, or one to be skipped, may begin here (RFC 8878 §3.1).
+/// Returns whether a zstd frame, or a skippable frame, may begin here (RFC 8878 §3.1).
 fn begins_zstd_frame(bytes: &[u8]) -> bool {
     matches!(bytes, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]) || bytes.starts_with(&ZSTD_MAGIC)
 }
 
-/// Whether deflate comes in zlib's format, as RFC 9110 §8.4.1.2 says, or raw, as some clients send it. A raw
-/// body that looks like the other would begin with a stored block whose padding is not zero.
+/// Returns whether deflate comes in zlib's format, as RFC 9110 §8.4.1.2 requires, or raw, as some
+/// clients send it. A raw body with the same first bytes would begin with a stored block with
+/// padding other than zero.
 fn has_zlib_header(bytes: &[u8]) -> bool {
     let [method, flags, ..] = bytes else { return true };
     method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0
 }
 
 impl Frame {
-    /// Returns what was read and written, and whether the frame is done.
+    /// Decodes once; returns the bytes read and written, and whether the frame is done.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<(Step, bool), DecodeError> {
         match self {
             Self::Zlib(decoder) => {

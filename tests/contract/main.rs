@@ -1,5 +1,5 @@
-//! The contract, row by row, with the tests that hold it: every row is here once, every test named here
-//! exists and runs, and what no test holds is listed with the reason.
+//! The contract, row by row, with the tests that hold it. Every row is here once, every test named
+//! here exists and runs, and rows without a test are listed with the reason.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +55,8 @@ fn source(test: &str) -> (String, &str) {
     (file, name)
 }
 
-/// Whether a file has a function and runs it: as a test, or by a list or a call that names it, too.
+/// Returns whether a file has a function and runs it: as a test, or by a list or a call that names
+/// it, too.
 fn runs(file: &str, text: &str, name: &str) -> bool {
     if file.ends_with(".py") {
         return text.contains(&format!("def {name}(")) && name.starts_with("case_");

@@ -1,5 +1,5 @@
-//! The admin API: fleet, decisions, dry runs, drain and resume. Web pages from other sites and junk from
-//! clients cannot abuse it.
+//! The admin API: fleet, decisions, dry runs, drain and resume. Web pages from other sites and junk
+//! from clients cannot abuse it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

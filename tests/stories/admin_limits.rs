@@ -1,5 +1,5 @@
-//! Limits of the admin port: connections over `admin.connections` take the place of those that send nothing, or are
-//! refused, and slow requests time out, while other clients of the port are served.
+//! Limits of the admin port: connections over `admin.connections` take the place of those that send
+//! nothing, or are refused, and slow requests time out, while other clients of the port are served.
 
 use std::time::Duration;
 
@@ -62,7 +62,8 @@ fn connections_over_the_limit_are_refused_at_once() {
         assert_eq!(response.header("connection"), Some("close"));
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
-    // More connections than get an error response: none waits long, and the data port is unaffected.
+    // More connections than get an error response: none waits long, and the data port is
+    // unaffected.
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(penstock.admin)).collect();
     assert_eq!(penstock.chat("m").status, 200);
     for client in &mut crowd {

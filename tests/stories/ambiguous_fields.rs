@@ -1,5 +1,6 @@
-//! What penstock reads is what the engine reads: a field that it decides by, written in another spelling or in a
-//! second place, is refused on every path that ends at an engine, whatever the key may use.
+//! The engine reads the same as penstock: a field that penstock decides by, written in another
+//! spelling or in a second place, is refused on every path that ends at an engine, whatever the key
+//! may use.
 
 use penstock_api::{BodyFormat, OPERATIONS};
 use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};

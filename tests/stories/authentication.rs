@@ -1,5 +1,5 @@
-//! API keys, each for some models: clients without one are refused, backends get their own credentials,
-//! and no key appears in logs, metrics or responses.
+//! API keys, each for some models: clients without one are refused, backends get their own
+//! credentials, and no key appears in logs, metrics or responses.
 
 use penstock_mock::{EngineModel, EngineSpec, Fault, MockEngine};
 use serde_json::json;

@@ -30,20 +30,20 @@ const CLIENTS: u32 = 40;
 /// Between two requests of a client: together 200 per second.
 const TURN: Duration = Duration::from_millis(200);
 
-/// How long each of the two mixes takes.
+/// The duration of each of the two mixes.
 fn seconds() -> u64 {
     if is_long() { 60 } else { 5 }
 }
 
-/// What the engines do, and how often that changes.
+/// The faults of the engines, and the time between changes.
 struct Mix {
     moods: Vec<Mood>,
-    /// So many engines serve all the time.
+    /// The number of engines that serve all the time.
     steady: usize,
     every: Duration,
 }
 
-/// What an engine does for a while.
+/// The behaviour of an engine for a while.
 #[derive(Clone)]
 enum Mood {
     Acts(Fault),
@@ -113,7 +113,7 @@ fn twelve_kinds() -> Vec<Mood> {
     moods.chain([Mood::RefusesConnections]).chain(serving).collect()
 }
 
-/// When each body was started and by which engine; engines themselves keep only the latest.
+/// The start and the engine of each body; engines themselves keep only the latest.
 #[derive(Default)]
 struct Receipts(HashMap<(usize, u64, Timestamp), Received>);
 
@@ -123,7 +123,8 @@ struct Place {
     engine: usize,
     /// The engine read it whole and did not refuse it: no other engine may run it.
     is_final: bool,
-    /// The engine ended the connection after that, without a byte of a response: one other engine may run it.
+    /// The engine ended the connection after that, without a byte of a response: one other engine
+    /// may run it.
     is_lost: bool,
 }
 
@@ -161,8 +162,8 @@ impl Receipts {
     }
 }
 
-/// Changes what every engine but the steady ones does, until it is stopped. Gives what they received
-/// meanwhile.
+/// Changes the behaviour of every engine but the steady ones, until it is stopped. Returns what
+/// they received meanwhile.
 fn flip(engines: &[MockEngine], mix: &Mix, is_over: &AtomicBool) -> Receipts {
     let Mix { moods, steady, every } = mix;
     let mut rng = SmallRng::seed_from_u64(7);
@@ -261,7 +262,7 @@ fn run(mix: &Mix) -> (Fleet, Receipts, Vec<Exchange>) {
     (fleet, receipts, exchanges)
 }
 
-/// What engines without faults response.
+/// The responses of engines without faults.
 struct References(Vec<(MockEngine, Client)>);
 
 impl References {

@@ -1,5 +1,5 @@
-//! A disconnected client costs nothing: in every phase of a request its backend connection is closed at
-//! once, no further attempt starts, and other clients are not affected.
+//! A disconnected client costs nothing: in every phase of a request its backend connection is
+//! closed at once, no further attempt starts, and other clients are not affected.
 
 use std::time::Duration;
 
@@ -88,7 +88,8 @@ fn disconnect_between_attempts_starts_no_attempt() {
     drop(hole);
 }
 
-/// A phase of a request: the fault that keeps the engine in it, and what the client has read by then.
+/// A phase of a request: the fault that keeps the engine in it, and what the client has read by
+/// then.
 fn phases() -> [(Fault, Value, &'static str); 8] {
     let (plain, stream) = (chat("m", "hello"), streaming_chat("m", "hello"));
     [

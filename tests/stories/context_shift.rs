@@ -1,5 +1,6 @@
-//! Conversations that no engine has room for: where their model or key allows it, they lose their oldest
-//! messages instead of being refused; never where a backend has room, and never more than is needed.
+//! Conversations that no engine has room for: where their model or key allows it, they lose their
+//! oldest messages instead of being refused; never where a backend has room, and never more than is
+//! needed.
 
 use penstock_mock::Fault;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ crate::trials![
 
 const ON: &str = "models: { m: { context_shift: true } }";
 
-/// What llama.cpp sends.
+/// The error of llama.cpp.
 fn refusal(prompt: u32, limit: u32) -> Fault {
     let message = format!(
         "request ({prompt} tokens) exceeds the available context size ({limit} tokens), try increasing it"

@@ -1,6 +1,6 @@
-//! Clients of one API on backends of another: requests and responses are converted, whole and streamed,
-//! with tools, images, thinking and errors; what cannot be said is a clear error; and a converted request
-//! is otherwise like any other: retried, counted, cancelled, bounded.
+//! Clients of one API on backends of another: requests and responses are converted, whole and
+//! streamed, with tools, images, thinking and errors; what cannot be said is a clear error; and a
+//! converted request is otherwise like any other: retried, counted, cancelled, bounded.
 
 use std::time::Duration;
 

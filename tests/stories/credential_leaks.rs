@@ -1,5 +1,5 @@
-//! Isolation: error responses reveal no internals, a request cannot choose another backend, the data
-//! port serves no admin endpoint, and concurrent clients each get their own responses.
+//! Isolation: error responses reveal no internals, a request cannot choose another backend, the
+//! data port serves no admin endpoint, and concurrent clients each get their own responses.
 
 use std::net::TcpListener;
 
@@ -196,7 +196,7 @@ fn request_as(fleet: &Fleet, number: usize, client: &mut Client) {
     assert_eq!(response.text(), fleet_response(fleet, number), "{number}");
 }
 
-/// What the engine itself responds to that client.
+/// Returns the response of the engine itself to that client.
 fn fleet_response(fleet: &Fleet, number: usize) -> String {
     let own = format!("client-{number}-only");
     let body = if number.is_multiple_of(2) { chat("m", &own) } else { streaming_chat("m", &own) };

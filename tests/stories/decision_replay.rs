@@ -1,5 +1,5 @@
-//! An operator wonders about yesterday's decisions: all they read is captured on demand, decides the
-//! same when it is replayed, and shows where requests would have gone by other rules.
+//! An operator wonders about yesterday's decisions: all they read is captured on demand, decides
+//! the same when it is replayed, and shows where requests would have gone by other rules.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -43,7 +43,7 @@ fn setup<'a>(strategy: &'a str, routing: &'a str) -> Setup<'a> {
     }
 }
 
-/// How busy an engine says it is; different every time.
+/// A metrics page whose load is different every time.
 fn page(number: usize) -> String {
     let share = (number * 37 % 100) as f64 / 99.0;
     format!(
@@ -196,7 +196,8 @@ fn replay_with_other_settings_is_a_what_if() {
         "routing: { weights: { priority: 100, load: 0, latency: 0 } }\nbackends: [http://10.0.0.1:1]\n",
     );
     assert_eq!(moved(&["--config", config.to_str().unwrap()]), 48);
-    // Written out it counts, also where the environment says the same; in the environment alone not.
+    // Written out, it counts even if the environment says the same; in the environment alone it
+    // does not.
     let captured = file("captured.json", &text);
     let configured = |more: &[&str]| {
         let arguments = ["explain", "--decision", captured.to_str().unwrap()];

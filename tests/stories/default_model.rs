@@ -1,5 +1,5 @@
-//! A client that names no model gets the fleet's only one, the operator's default, or the model that
-//! serves the operation; the backend gets its name.
+//! A client that names no model gets the fleet's only one, the operator's default, or the model
+//! that serves the operation; the backend gets its name.
 
 use penstock_mock::{EngineModel, EngineSpec, Flavour};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! An operator runs several Ollamas: requests go where their model is in memory, no backend is given more than it
-//! runs at a time, and what penstock knows of the backends follows what they report.
+//! An operator runs several Ollamas: requests go where their model is in memory, no backend gets
+//! more than it runs at a time, and penstock's view of the backends follows their reports.
 
 use std::sync::mpsc;
 use std::thread;
@@ -94,7 +94,8 @@ fn requests_go_where_their_model_is_in_memory() {
     assert!((metric(&penstock, &vram) - 5e9).abs() < 1.0);
 }
 
-/// Chats of two models, each with its own number of requests at a time, as `threads` clients send them.
+/// Chats of two models, each with its own number of requests at a time, as `threads` clients send
+/// them.
 fn mix(penstock: &Penstock, threads: usize, each: usize) {
     thread::scope(|scope| {
         for number in 0..threads {

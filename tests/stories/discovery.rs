@@ -1,5 +1,5 @@
-//! Model discovery: an operator lists addresses only; penstock discovers each engine's models, their
-//! context length and capabilities, and follows changes.
+//! Model discovery: an operator lists addresses only; penstock discovers each engine's models,
+//! their context length and capabilities, and follows changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -444,7 +444,8 @@ fn model_ids_of_backends_are_bounded() {
 /// A model about which discovery has nothing to find out.
 const DECLARED: &str = "{ id: m, context_length: 4096, capabilities: [] }";
 
-/// The idle connections to a backend after `count` requests at one time, whose responses have been read.
+/// The idle connections to a backend after `count` requests at one time, whose responses have been
+/// read.
 fn idle_after_a_burst(flavour: Flavour, engine_name: &str, count: usize) -> f64 {
     let engine = flavoured("one", flavour, [EngineModel::new("m")]);
     let yaml = format!(

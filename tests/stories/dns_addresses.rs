@@ -1,5 +1,6 @@
-//! Backends behind a name with several addresses, as a Kubernetes headless service or Consul gives them: each
-//! address is a backend, addresses come and go without a reload, and a DNS outage changes nothing.
+//! Backends behind a name with several addresses, as a Kubernetes headless service or Consul gives
+//! them: each address is a backend, addresses come and go without a reload, and a DNS outage
+//! changes nothing.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -237,7 +238,8 @@ fn addresses_over_the_limit_are_not_used() {
     assert!(penstock.log().contains("discovery.max_addresses"), "{}", penstock.log());
 }
 
-/// One backend with the addresses of a name together: its idle connections do not outlive the address.
+/// One backend with the addresses of a name together: its idle connections do not outlive the
+/// address.
 fn moved_address_gets_all_new_requests() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);

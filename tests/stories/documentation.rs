@@ -208,7 +208,7 @@ fn collect_options(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What is lower case with `_` in it.
+/// Returns whether it is lower case with `_` in it.
 fn is_name(span: &str) -> bool {
     span.contains('_') && span.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }

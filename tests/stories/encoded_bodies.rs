@@ -1,6 +1,7 @@
-//! Clients compress their requests: with gzip, deflate, br or zstd, in one piece or streamed, over either
-//! HTTP version and to every API. The engine gets the body as it was, without a trace of the coding. Bodies
-//! that expand without end, are cut or come in two codings get a clear error and cost little.
+//! Clients compress their requests: with gzip, deflate, br or zstd, in one piece or streamed, over
+//! either HTTP version and to every API. The engine gets the body as it was, without a trace of the
+//! coding. Bodies that expand without end, are cut or come in two codings get a clear error and
+//! cost little.
 
 use std::io::Write;
 
@@ -197,7 +198,7 @@ fn bodies_that_are_not_looked_into_pass_as_they_came() {
     }
 }
 
-/// A chat request with a text of so many equal bytes, encoded.
+/// A chat request with a text of `bytes` equal bytes, encoded.
 fn bomb(encode: Encoder, bytes: usize) -> Vec<u8> {
     encode(chat_with(&"a".repeat(bytes)).as_bytes())
 }

@@ -1,5 +1,6 @@
-//! Engine metrics: with telemetry enabled, penstock scrapes each engine and shows its load, including
-//! load from other clients. Old values are marked stale, and scraping stays within its CPU budget.
+//! Engine metrics: with telemetry enabled, penstock scrapes each engine and shows its load,
+//! including load from other clients. Old values are marked stale, and scraping stays within its
+//! CPU budget.
 
 use std::time::Duration;
 

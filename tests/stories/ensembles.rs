@@ -1,5 +1,5 @@
-//! A client that wants a better response requests `moe-MODEL`: three drafts and three critiques on as many
-//! backends as there are become one response. What fails is left out, and all of it is counted.
+//! A client that wants a better response requests `moe-MODEL`: three drafts and three critiques on
+//! all available backends become one response. Failed parts are left out, and all of it is counted.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ fn body(received: &Received) -> Value {
     serde_json::from_slice(received.body.as_ref().unwrap()).unwrap()
 }
 
-/// What engines received: drafts, critiques and final requests.
+/// Returns the requests that an engine received: drafts, critiques and final requests.
 fn calls(engine: &MockEngine) -> [Vec<Value>; 3] {
     let mut sorted = [Vec::new(), Vec::new(), Vec::new()];
     for received in engine.received() {

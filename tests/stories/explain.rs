@@ -309,9 +309,9 @@ fn explain_agrees_with_the_running_instance() {
     assert_eq!(ran.code, Some(0), "the environment speaks to other commands: {}", ran.stderr);
 }
 
-/// What each strategy decided about 250 requests over 12 backends in every state, as the program of
-/// commit a847925 printed it, the last one before scorers came in. Since then images count 1,000
-/// tokens, which do not fit a context of 256.
+/// The decisions of each strategy about 250 requests over 12 backends in every state are those that
+/// the program of commit a847925 printed, the last one before scorers came in. Since then images
+/// count 1,000 tokens, which do not fit a context of 256.
 fn golden_decisions_are_unchanged() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let read = |name: &str| std::fs::read_to_string(golden.join(name)).unwrap();

@@ -1,5 +1,5 @@
-//! Failing backends: an engine that fails fast must not draw the traffic, from one client address as from
-//! many, in every strategy; and no client's own bad prompts cost another client a request.
+//! Failing backends: an engine that fails fast must not draw the traffic, from one client address
+//! as from many, in every strategy; and no client's own bad prompts cost another client a request.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ crate::trials![
 
 /// Requests per second.
 const RATE: u32 = 60;
-/// How long engines that work take.
+/// The response time of engines that work.
 const RESPONSE_TIME: Duration = Duration::from_millis(100);
 
 const STRATEGIES: [&str; 5] = ["smart", "round_robin", "priority_only", "random", "weighted"];
@@ -48,8 +48,8 @@ fn faults() -> [Fault; 5] {
     ]
 }
 
-/// Three engines with the default health checks. The first, which strategies with priorities prefer,
-/// fails every request with `fault` and, where it can, passes its checks.
+/// Three engines with the default health checks. The first, which strategies with priorities
+/// prefer, fails every request with `fault` and, where it can, passes its checks.
 fn with_failing_engine(strategy: &str, fault: &Fault) -> Fleet {
     let fleet = Fleet::start(3, Setup { strategy, health: "", ..Setup::default() });
     for works in [fleet.b(), fleet.c()] {
@@ -74,7 +74,8 @@ struct Failure {
     ended: Duration,
 }
 
-/// Sends requests in an open loop of [`RATE`], each with a different prompt; returns those that failed.
+/// Sends requests in an open loop of [`RATE`], each with a different prompt; returns those that
+/// failed.
 fn open_loop(fleet: &Fleet, clients: u32) -> Vec<Failure> {
     let failures = parking_lot::Mutex::new(Vec::new());
     let started = Instant::now();
@@ -98,8 +99,8 @@ fn open_loop(fleet: &Fleet, clients: u32) -> Vec<Failure> {
     failures
 }
 
-/// Once three requests have failed, at most two single probes do, of those sent after that: how many are on
-/// their way until then depends on the machine.
+/// Once three requests have failed, at most two single probes fail among those sent after that. The
+/// number of requests in flight until then depends on the machine.
 fn assert_few_failures(strategy: &str, fault: &Fault, clients: u32) {
     let fleet = with_failing_engine(strategy, fault);
     let failures = open_loop(&fleet, clients);
@@ -133,8 +134,8 @@ fn fast_failing_engine_draws_no_traffic_of_many_clients() {
     for_each_combination(20);
 }
 
-/// How many requests of `clients` failed while another client sent `poison`, each prompt for ever, to
-/// engines that respond 500 to it.
+/// Returns the number of failed requests of `clients` while another client sent `poison`, each
+/// prompt for ever, to engines that respond 500 to it.
 fn failures_beside_poison(fleet: &Fleet, poison: &[String]) -> usize {
     let is_over = AtomicBool::new(false);
     let failed = AtomicUsize::new(0);
@@ -311,7 +312,7 @@ fn faults_of_one_client_are_probed_by_one_request() {
     assert_eq!(sent_to_a(&fleet, 1, "hello"), (200, true), "it is used again");
 }
 
-/// How often the circuit breaker of a backend opened, for whatever reason.
+/// Returns the number of times that the circuit breaker of a backend opened, for whatever reason.
 fn openings(fleet: &Fleet, backend: &str) -> f64 {
     let opened = |reason| {
         fleet.metric(&format!(

@@ -1,5 +1,5 @@
-//! Failover: requests succeed although backends fail, as long as another backend can take them, and a
-//! request that may already have been processed is never processed twice.
+//! Failover: requests succeed although backends fail, as long as another backend can take them, and
+//! a request that may already have been processed is never processed twice.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Under load, engines fail in many ways at once: recoverable faults stay hidden from clients, and every
-//! response is right to the last byte.
+//! Under load, engines fail in many ways at once: recoverable faults stay hidden from clients, and
+//! every response is right to the last byte.
 
 use std::time::{Duration, Instant};
 
@@ -79,8 +79,8 @@ fn recoverable_faults_are_hidden_under_load() {
             Fault::CloseDelimited,
             Fault::status_with_retry(429, "0"),
         ];
-        // When all refuse at the same time, that cannot be hidden: one never does. A 429 is retried on
-        // one other backend, so only one sends it.
+        // If all refused at the same time, that could not be hidden: one never does. A 429 is
+        // retried on one other backend, so only one sends it.
         if offset == 2 {
             hidden.retain(|fault| !matches!(fault, Fault::Status { .. }));
         }

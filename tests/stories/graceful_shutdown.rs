@@ -86,7 +86,8 @@ fn streams_finish_and_new_requests_are_refused() {
             "{}",
             response.text()
         );
-        // The head of the stream said that the connection goes on: what its client sends at once is not lost.
+        // The head of the stream said that the connection goes on: a request sent at once is not
+        // lost.
         stream.send("GET", "/v1/models", &[], b"");
         let next = stream.read_response().unwrap();
         assert_eq!((next.status, next.header("connection")), (200, Some("close")));

@@ -1,5 +1,6 @@
 //! Health checks and circuit breaker: engines fail and recover, and users do not notice. Checks and
-//! requests detect failures, one client's bad requests never open a breaker, recovered backends are used.
+//! requests detect failures, one client's bad requests never open a breaker, recovered backends are
+//! used.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -294,7 +295,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Waits for so many more responses.
+    /// Waits for `more` further responses.
     fn go_on(&self, more: usize) {
         let served = || self.served.load(Ordering::Relaxed);
         let until = served() + more;
@@ -342,7 +343,8 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
             .collect();
         let over = EndsWith(&clients.is_over);
         for _ in 0..2 {
-            // The engine has read a request of every client when it is killed: these go to the other one.
+            // The engine has read a request of every client when it is killed: these go to the
+            // other one.
             let gate = Gate::new();
             fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
             let all = async { tokio::time::timeout(PATIENCE, gate.reached_by(3)).await };

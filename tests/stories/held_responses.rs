@@ -1,6 +1,6 @@
-//! Responses that cannot be relayed as they come are held: those that are converted whole, drafts of
-//! ensembles, refusals. All of them share one budget. Beyond it a client gets an error that says when to try
-//! again, no backend is blamed, and the memory is free again afterwards.
+//! Responses that cannot be relayed as they arrive are held: those that are converted whole, drafts
+//! of ensembles, refusals. All of them share one budget. Beyond it a client gets an error that says
+//! when to try again, no backend is blamed, and the memory is free again afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Clients that send slowly, read slowly or open many connections use bounded memory and time out, and
-//! other clients are served meanwhile.
+//! Clients that send slowly, read slowly or open many connections use bounded memory and time out,
+//! and other clients are served meanwhile.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -28,11 +28,12 @@ crate::trials![
 ];
 
 const SLOW: &str = "limits: { header_timeout: 2s }";
-/// When a slow client must be disconnected, with `limits.header_timeout` at 2s and a body's rate at its default.
+/// The time by which a slow client must be disconnected, with `limits.header_timeout` at 2s and a
+/// body's rate at its default.
 const GONE: Duration = Duration::from_secs(21);
 
-/// Sends `start`, then `drip` every 200 ms until the connection ends. Returns the status of the response,
-/// if any, and how long it took.
+/// Sends `start`, then `drip` every 200 ms until the connection ends. Returns the status of the
+/// response, if any, and the time it took.
 fn drip(fleet: &Fleet, start: &str, drip: &[u8]) -> (Option<u16>, Duration) {
     let started = Instant::now();
     let mut client = Client::connect(fleet.penstock.data);
@@ -158,8 +159,8 @@ fn reader_that_never_reads_is_disconnected() {
     drop(reader);
 }
 
-/// Raises this process's limit of open files as far as it may; penstock inherits it. Fails when `count`
-/// connections do not fit, so that a test never runs with fewer than it says.
+/// Raises this process's limit of open files as far as it may; penstock inherits it. Fails when
+/// `count` connections do not fit, so that a test never runs with fewer than it says.
 fn allow_connections(count: u64) {
     let (_soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -196,8 +197,8 @@ fn idle_connections_use_little_memory() {
 /// The 99th percentile of the time a good request takes during an attack.
 const MOST: Duration = Duration::from_millis(500);
 
-/// The pause of an attacker: a debug build on a machine shared with other tests cannot read a megabyte
-/// every other millisecond.
+/// The pause of an attacker: a debug build on a machine shared with other tests cannot read a
+/// megabyte every other millisecond.
 fn pause() -> Duration {
     Duration::from_millis(if is_long() { 2 } else { 20 })
 }

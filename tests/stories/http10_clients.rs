@@ -1,5 +1,5 @@
-//! Clients of HTTP/1.0 (`ab`, old monitors, scripts that read to the end) get a response that ends: the
-//! connection is kept only if they ask for it.
+//! Clients of HTTP/1.0 (`ab`, old monitors, scripts that read to the end) get a response that ends:
+//! the connection is kept only if they ask for it.
 
 use std::io::Read;
 use std::time::Duration;

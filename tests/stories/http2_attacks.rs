@@ -1,6 +1,6 @@
-//! HTTP/2 attacks: floods of resets, headers and empty frames close the connection or change nothing,
-//! memory stays bounded, and other clients are served meanwhile. Heads that HTTP/1.1 would read
-//! differently never reach a backend.
+//! HTTP/2 attacks: floods of resets, headers and empty frames close the connection or change
+//! nothing, memory stays bounded, and other clients are served meanwhile. Heads that HTTP/1.1 would
+//! read differently never reach a backend.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -108,7 +108,7 @@ impl Raw {
     }
 }
 
-/// What became of a stream.
+/// The end of a stream.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// It got a response.
@@ -133,9 +133,10 @@ fn resident(fleet: &Fleet) -> f64 {
 
 /// The attacker shares the machine with penstock.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long a good request may take during an attack.
+/// The time that a good request may take during an attack.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The streams after which a connection must have ended: `limits.http2.resets` and what is under way.
+/// The streams after which a connection must have ended: `limits.http2.resets` and what is under
+/// way.
 const MOST_STREAMS: u32 = 1000;
 
 /// Runs `attack` in a loop while another client sends good requests; checks their latency and
@@ -206,8 +207,8 @@ fn rapid_reset_gets_enhance_your_calm() {
 /// The frames of one stream of a flood.
 type Flood<'a> = &'a (dyn Fn(u32) -> Vec<u8> + Sync);
 
-/// MadeYouReset: frames that oblige the server to reset a stream cost it a request each, and the client
-/// nothing (CVE-2025-8671).
+/// MadeYouReset: frames that oblige the server to reset a stream cost it a request each, and the
+/// client nothing (CVE-2025-8671).
 fn streams_reset_by_the_server_count_as_resets() {
     let (fleet, address) = start(Setup::default());
     let head = |stream| frame(HEADERS, END_HEADERS, stream, &post_block());

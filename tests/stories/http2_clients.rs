@@ -1,5 +1,5 @@
-//! HTTP/2 clients are served like HTTP/1.1 clients: the same bytes, limits, timeouts and errors, and a
-//! failure affects only its own stream.
+//! HTTP/2 clients are served like HTTP/1.1 clients: the same bytes, limits, timeouts and errors,
+//! and a failure affects only its own stream.
 
 use std::time::{Duration, Instant};
 

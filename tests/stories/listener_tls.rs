@@ -1,5 +1,5 @@
-//! Listeners: TLS with reloaded certificates and client CAs, Unix sockets, and client addresses that
-//! only trusted proxies may set.
+//! Listeners: TLS with reloaded certificates and client CAs, Unix sockets, and client addresses
+//! that only trusted proxies may set.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

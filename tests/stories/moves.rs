@@ -1,5 +1,5 @@
-//! Streams that wait for their first token: where less than half of the wait is predicted elsewhere, they are sent there,
-//! once, and only where the operator allows it.
+//! Streams that wait for their first token: if less than half of the wait is predicted elsewhere,
+//! they are sent there, once, and only if the operator allows it.
 
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ crate::trials![
 ];
 
 const MOVES: &str = "predict: true, move_waiting: true";
-/// What both engines need until their predictions are trusted.
+/// The number of requests that both engines need until their predictions are trusted.
 const LEARNED: usize = 60;
 
 fn setup(routing: &str) -> Setup<'_> {

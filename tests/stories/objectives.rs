@@ -1,4 +1,5 @@
-//! Objectives of requests: how they are given, what is predicted, and what becomes of requests that would miss theirs.
+//! Objectives of requests: the ways to set them, the predictions, and the requests that would miss
+//! theirs.
 
 use std::time::Duration;
 
@@ -207,7 +208,8 @@ fn engine_that_stops_after_first_tokens_is_avoided() {
         assert_eq!(fleet.stream().status, 200);
     }
     assert_eq!(fleet.a().counters().requests, before);
-    // A stream that gets its tokens ends the silence; without the other backend it is sent there at once.
+    // A stream that gets its tokens ends the silence; without the other backend it is sent there at
+    // once.
     fleet.a().always(None);
     let drained = request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"");
     assert_eq!(drained.status, 200);

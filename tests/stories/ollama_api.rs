@@ -1,5 +1,6 @@
-//! Ollama's own API on Ollama backends: bytes pass untouched both ways, streams are JSON lines and the
-//! default, a broken stream ends in an error line, and every error is one that Ollama's clients read.
+//! Ollama's own API on Ollama backends: bytes pass untouched both ways, streams are JSON lines and
+//! the default, a broken stream ends in an error line, and every error is one that Ollama's clients
+//! read.
 
 use std::time::Duration;
 

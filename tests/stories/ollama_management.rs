@@ -1,5 +1,5 @@
-//! A user manages the models of several Ollamas through penstock with an ordinary Ollama client: lists, shows,
-//! pulls, creates, copies and deletes them everywhere at once.
+//! A user manages the models of several Ollamas through penstock with an ordinary Ollama client:
+//! lists, shows, pulls, creates, copies and deletes them everywhere at once.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! An operator forwards paths that penstock does not know, with any method and as WebSockets, to one
-//! backend or by the model that a request names.
+//! An operator forwards paths that penstock does not know, with any method and as WebSockets, to
+//! one backend or by the model that a request names.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The predicted prefix caches follow the engines: a prediction ends when the engine restarts, and a
-//! backend that did not serve a prompt is not predicted to have it.
+//! The predicted prefix caches follow the engines: a prediction ends when the engine restarts, and
+//! a backend that did not serve a prompt is not predicted to have it.
 
 use penstock_mock::Fault;
 use serde_json::json;

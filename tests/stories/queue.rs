@@ -1,4 +1,5 @@
-//! Requests wait for a backend with room: their order, what ends a wait, and what is left afterwards: nothing.
+//! Requests wait for a backend with room: their order, the ends of a wait, and nothing that stays
+//! afterwards.
 
 use std::sync::mpsc;
 use std::thread;
@@ -30,7 +31,8 @@ crate::trials![
 pub const QUEUE: &str = "queue: { size: 100, timeout: 20s }";
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// One engine that runs one request at a time, and its first request in flight until the gate opens.
+/// One engine that runs one request at a time, and its first request in flight until the gate
+/// opens.
 pub fn busy(sections: &str) -> (Fleet, Gate, Client) {
     let setup = Setup { sections, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -63,7 +65,7 @@ fn waiting(page: &str) -> f64 {
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-/// What the requests said that an engine was given, after the first.
+/// Returns the messages of the requests that an engine received, after the first.
 pub fn served(engine: &MockEngine) -> Vec<String> {
     let received = engine.received();
     let text = |body: &[u8]| {
@@ -187,7 +189,7 @@ fn client_that_leaves_takes_its_request_along() {
     }
 }
 
-/// Sends a request once so many others wait.
+/// Sends a request once `others` requests wait.
 fn line_up_after(fleet: &Fleet, others: f64) -> Client {
     fleet.wait_metric("penstock_queue_requests{model=\"m\"", others);
     line_up(fleet, "last", &[])

@@ -1,5 +1,5 @@
-//! `queue.keep_alive`: the client of a stream that waits for long gets a head and what it ignores, and after that either its
-//! stream or an error that it can see.
+//! `queue.keep_alive`: the client of a stream that waits for long gets a head and bytes that it
+//! ignores, then either its stream or an error that it can see.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,7 +30,8 @@ crate::trials![
 const KEEP_ALIVE: &str = "queue: { size: 100, timeout: 20s, keep_alive: 100ms }";
 const KEPT_ALIVE: &str = "penstock_queue_kept_alive_total{model=\"m\"";
 
-/// How a client of an API sees that its stream waits, that it is whole, and that it failed.
+/// The signs by which a client of an API sees that its stream waits, that it is whole, and that it
+/// failed.
 #[derive(Clone, Copy)]
 struct Api {
     path: &'static str,
@@ -38,7 +39,7 @@ struct Api {
     waiting: &'static str,
     end: &'static str,
     error: &'static str,
-    /// Where the error's text is.
+    /// The JSON pointer to the error's text.
     message: &'static str,
 }
 
@@ -100,7 +101,7 @@ impl Api {
         client
     }
 
-    /// What comes until the body ends.
+    /// Reads until the body ends.
     fn rest(client: &mut Client) -> String {
         let raw = read_until(client, "0\r\n\r\n");
         assert!(!raw.contains("HTTP/1.1"), "a second head: {raw}");

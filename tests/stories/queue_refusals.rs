@@ -1,5 +1,6 @@
-//! Requests that a backend refused or failed wait for another turn, where a queue is configured: none is refused because it came
-//! at the wrong moment, and no backend gets what it asked not to get.
+//! Requests that a backend refused or failed wait for another turn if a queue is configured: none
+//! is refused because it came at the wrong moment, and no backend gets requests that it refused to
+//! take.
 
 use std::time::Duration;
 
@@ -94,7 +95,8 @@ fn wait_after_refusals_ends_in_time() {
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     fleet.a().script((0..50).map(|_| refusal(503, None)));
     let (response, took) = timed(|| fleet.chat());
-    // As long as a cooldown may end in time, the request waits for it; after that, the backend's refusal is the truth.
+    // As long as a cooldown may end in time, the request waits for it. After that, the client gets
+    // the backend's refusal.
     assert!(matches!(response.status, 503 | 504), "{}", response.text());
     assert!(took < Duration::from_secs(4), "{took:?}: one wait for all attempts");
     assert!(fleet.a().counters().requests <= 3, "{}", fleet.a().counters().requests);

@@ -1,5 +1,5 @@
-//! Room that is kept for keys that hold less than their share: one of them finds it at once, and has a place in a queue
-//! that another one fills.
+//! Room is kept for keys that hold less than their share: a request of one of them finds it at
+//! once, and has a place in a queue that another key fills.
 
 use penstock_mock::{Fault, Gate};
 

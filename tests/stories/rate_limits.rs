@@ -1,6 +1,6 @@
-//! Limits per key and per client address: requests, tokens, requests in flight. A refusal says which limit
-//! it is and when to try again, in the client's dialect; what was used survives a reload and is given back
-//! when a client leaves.
+//! Limits per key and per client address: requests, tokens, requests in flight. A refusal says
+//! which limit it is and when to try again, in the client's dialect; what was used survives a
+//! reload and is given back when a client leaves.
 
 use penstock_mock::{Fault, Gate};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The reload gate: an operator has a new configuration simulated with the traffic of the last minutes before it is put
-//! in force. A worse one is refused and changes nothing.
+//! The reload gate: an operator has a new configuration simulated with the traffic of the last
+//! minutes before it is put in force. A worse one is refused and changes nothing.
 
 use std::time::Duration;
 

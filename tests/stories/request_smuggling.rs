@@ -1,5 +1,6 @@
 //! Request smuggling: a request that two parsers read differently gets a 400 and its connection is
-//! closed. Whatever reaches a backend is parsed strictly there and is exactly what the client meant.
+//! closed. Whatever reaches a backend is parsed strictly there and is exactly what the client
+//! meant.
 
 use std::thread;
 

@@ -1,5 +1,5 @@
-//! Malformed, oversized and hostile bodies get an error that the client can read; none of them reaches a
-//! backend or affects other clients.
+//! Malformed, oversized and hostile bodies get an error that the client can read; none of them
+//! reaches a backend or affects other clients.
 
 use penstock_api::{BodyFormat, OPERATIONS};
 use penstock_mock::{Fault, MockEngine};

@@ -1,5 +1,5 @@
-//! What this machine runs out of is not blamed on a backend: clients that fit are served, the others get a
-//! response that names the reason, and nothing is learned about the backends.
+//! A shortage on this machine is not blamed on a backend: clients that fit are served, the others
+//! get a response that names the reason, and nothing is learned about the backends.
 
 use std::thread;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! What a response means is decided by what it holds: an error, or nothing at all, with a good status is a failure of
-//! its backend, and a refusal that no client can have caused sends the request elsewhere. What a client can provoke at
-//! will says nothing about a backend.
+//! The content of a response decides its outcome: an error, or nothing at all, with a good status
+//! is a failure of its backend, and a refusal that no client can have caused sends the request
+//! elsewhere. An outcome that a client can provoke at will says nothing about a backend.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -69,8 +69,8 @@ fn messages(stream: bool) -> Value {
     json!({"model": "m", "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": "hi"}]})
 }
 
-/// Eight requests with different prompts, all of which have to be served by the good backend; the requests of the
-/// bad one meanwhile.
+/// Sends eight requests with different prompts, all of which the good backend has to serve; returns
+/// the requests of the bad one meanwhile.
 fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize {
     for number in 0..8 {
         let text = format!("prompt {number}");
@@ -384,11 +384,13 @@ fn errors_whose_bodies_never_come_are_passed_on() {
                     let started = Instant::now();
                     let (_only, penstock) = alone(respond, CHATS);
                     let mut client = begin(penstock.data, path, &body);
-                    // Its end is visible: an error of the client's dialect, or a body that breaks off.
+                    // Its end is visible: an error of the client's dialect, or a body that breaks
+                    // off.
                     let response = client.read_response();
                     let is_right = response.is_ok_and(|response| response.status == status);
                     assert!(is_right || path == CHAT, "{path}");
-                    // They have two seconds, and two more for what was promised; a whole response has ten minutes.
+                    // They have two seconds, and two more for what was promised; a whole response
+                    // has ten minutes.
                     let took = started.elapsed();
                     assert!(took < Duration::from_secs(15), "{path}: {took:?}");
                 });

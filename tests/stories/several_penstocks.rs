@@ -1,6 +1,6 @@
-//! Several penstocks before the same engines count each other's requests in flight, through a Redis server: in
-//! decisions, in limits, and in what they show. What a killed penstock had is forgotten; without the server each
-//! counts alone.
+//! Several penstocks before the same engines count each other's requests in flight, through a Redis
+//! server: in decisions, in limits, and in their reports. The requests of a killed penstock are
+//! forgotten. Without the server each counts alone.
 
 use penstock_mock::{Fault, Gate};
 use serde_json::json;

@@ -1,5 +1,6 @@
 //! An operator tries another strategy on live traffic: it decides about every request and acts on
-//! none; the metrics report how often it would have picked another backend and the prefix hits it expects.
+//! none; the metrics report how often it would have picked another backend and the prefix hits it
+//! expects.
 
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ fn fleet(strategy: &str, routing: &str) -> Fleet {
     Fleet::start(4, Setup { strategy, routing, ..Setup::default() })
 }
 
-/// What a conversation has come to after so many turns.
+/// The messages of a conversation after `turns` turns.
 fn conversation(number: usize, turns: usize) -> Value {
     let system = format!("Conversation {number}. {}", "Be kind, be brief. ".repeat(40));
     let mut messages = vec![json!({"role": "system", "content": system})];
@@ -42,8 +43,8 @@ fn expected(fleet: &Fleet, side: &str) -> f64 {
     metric(&fleet.penstock, &format!("penstock_shadow_expected_tokens_total{{side=\"{side}\"}}"))
 }
 
-/// Has so many conversations take so many turns, one request at a time, and waits until the shadow
-/// has looked at all of them.
+/// Runs `conversations` conversations of `turns` turns, one request at a time, and waits until the
+/// shadow has looked at all of them.
 fn converse(fleet: &Fleet, conversations: usize, turns: usize) {
     let before = metric(&fleet.penstock, DECISIONS);
     for turn in 0..turns {
@@ -103,8 +104,8 @@ fn shadow_of_the_same_strategy_agrees() {
         ..Setup::default()
     };
     let fleet = Fleet::start(4, setup);
-    // Each is compared and over before the next one comes, so that both decisions see the same load:
-    // the request itself, which is in flight only for the second, is left out of it.
+    // Each request is compared and over before the next one is sent, so that both decisions see the
+    // same load: the request itself, which is in flight only for the second, is left out of it.
     for turn in 0..4 {
         for number in 0..15 {
             let response = fleet.penstock.post(CHAT, &conversation(number, turn));

@@ -1,5 +1,6 @@
-//! Several penstocks share the limits of their clients through a Redis server: together they pass no more
-//! than one would. When the server is killed no request fails, and when it is back they share again.
+//! Several penstocks share the limits of their clients through a Redis server: together they pass
+//! no more than one would. When the server is killed no request fails, and when it is back they
+//! share again.
 
 use std::time::{Duration, Instant};
 

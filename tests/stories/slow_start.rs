@@ -1,5 +1,5 @@
-//! Slow start and drain: engines fail, recover and are drained for maintenance. Errors stop, load evens
-//! out, no backend is overrun (thundering herd), nothing leaks. (R.A4, R.A16, R.F4)
+//! Slow start and drain: engines fail, recover and are drained for maintenance. Errors stop, load
+//! evens out, no backend is overrun (thundering herd), nothing leaks. (R.A4, R.A16, R.F4)
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ crate::trials![
     nothing_leaks_after_disconnects,
 ];
 
-/// Sends sequential requests on each of `clients` connections for this long; returns the failures with
-/// their times.
+/// Sends sequential requests on each of `clients` connections for the time `takes`; returns the
+/// failures with their times.
 fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration, u16)> {
     let failures = Mutex::new(Vec::new());
     let started = Instant::now();

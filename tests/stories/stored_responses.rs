@@ -1,5 +1,5 @@
-//! A client of OpenAI's Responses API reads, cancels and deletes the response it made, and continues it,
-//! although another backend may serve its next request.
+//! A client of OpenAI's Responses API reads, cancels and deletes the response it made, and
+//! continues it, although another backend may serve its next request.
 
 use serde_json::{Value, json};
 

@@ -1,9 +1,11 @@
-//! Broken responses: a response that breaks off ends with an error that the client library understands;
-//! a part of a response never looks like a whole one, and no foreign bytes get into a response.
+//! Broken responses: a response that breaks off ends with an error that the client library
+//! understands; a part of a response never looks like a whole one, and no foreign bytes get into a
+//! response.
+
+use std::time::Duration;
 
 use penstock_mock::{Cut, Fault};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 use crate::support::block_on;
 use crate::support::client::{Client, chat, streaming_chat};
@@ -29,11 +31,11 @@ crate::trials![
 struct Stream {
     path: &'static str,
     body: Value,
-    /// How the error event begins.
+    /// The start of the error event.
     error: &'static str,
-    /// Where the error's message is.
+    /// The JSON pointer to the error's message.
     message: &'static str,
-    /// What only a whole stream has.
+    /// The text that only a whole stream has.
     last: &'static str,
 }
 
@@ -218,7 +220,8 @@ fn unusual_but_legal_responses_pass() {
             let kept: usize = names.map(|(_, value)| value.len()).sum();
             assert_eq!(kept, bytes, "padding of the head");
         }
-        // A request that crosses the close of its connection gets a 502: the engine may have read it.
+        // A request that crosses the close of its connection gets a 502: the engine may have read
+        // it.
         pause_between_requests(Duration::from_millis(50));
         let response = fleet.stream();
         assert_eq!((response.is_whole, response.text()), (true, stream.clone()), "{fault:?}");

@@ -1,5 +1,5 @@
-//! An operator runs penstock under systemd: penstock reports readiness, reloads, shutdown and the main
-//! process of an upgrade; the unit is valid and hardened.
+//! An operator runs penstock under systemd: penstock reports readiness, reloads, shutdown and the
+//! main process of an upgrade; the unit is valid and hardened.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -1,5 +1,5 @@
-//! Timeouts: a backend that falls silent is cut off by a timeout that counts tokens and not bytes, and
-//! its connection is closed so that the engine stops.
+//! Timeouts: a backend that falls silent is cut off by a timeout that counts tokens and not bytes,
+//! and its connection is closed so that the engine stops.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ crate::trials![
     connect_timeout_fails_over,
 ];
 
-/// So many timeouts would otherwise open the breaker.
+/// The timeouts would otherwise open the breaker.
 const PATIENT: &str = "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1000 }";
 const QUICK: &str = "timeouts: { first_token: 400ms, between_tokens: 300ms, response: 350ms }";
 

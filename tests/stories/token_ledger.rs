@@ -1,5 +1,5 @@
-//! An operator bills by the token ledger: every successful request is counted once, the counts survive
-//! restarts, crashes and upgrades, and nothing that happens to the file fails a request.
+//! An operator bills by the token ledger: every successful request is counted once, the counts
+//! survive restarts, crashes and upgrades, and nothing that happens to the file fails a request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,13 +50,13 @@ fn count(path: &Path, sql: &str) -> i64 {
     Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
-/// Waits until the ledger shows so many tokens: a request is counted just after its response.
+/// Waits until the ledger shows `total` tokens: a request is counted just after its response.
 fn wait_total(penstock: &Penstock, total: i64) {
     let shown = || penstock.admin("/api/token_counts").json()["total_tokens"].clone();
     eventually(&format!("{total} tokens are shown"), TIMEOUT, || shown() == total);
 }
 
-/// What the engine says it counted: the last `usage` of a response, also of a stream.
+/// Returns the engine's count: the last `usage` of a response, also of a stream.
 fn usage_of(response: &Response) -> (i64, i64) {
     let text = response.text();
     let documents = text.lines().filter_map(|line| {
@@ -94,7 +94,7 @@ fn request(number: usize) -> (&'static str, Value, bool) {
     }
 }
 
-/// What `penstock usage` prints of the file, by key and by model.
+/// Checks the output of `penstock usage` for the file, by key and by model.
 fn check_exports(path: &Path, keys: [(&str, (i64, i64)); 2]) {
     let file = path.to_str().unwrap();
     let ran = run(["usage", "--file", file, "--by", "key", "--format", "json"]);

@@ -1,5 +1,5 @@
-//! Distributed tracing: penstock continues the client's trace or starts one, records a span for every
-//! attempt, and exports the spans to a collector.
+//! Distributed tracing: penstock continues the client's trace or starts one, records a span for
+//! every attempt, and exports the spans to a collector.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -1,6 +1,6 @@
-//! A user's chat offers tools or shows an image to a model that can do neither: the engine refuses it. Where
-//! `routing.retry_without` allows that, the request is sent once more without, and the response says so. An SVG
-//! is refused before an engine sees it.
+//! A user's chat offers tools or shows an image to a model that can do neither: the engine refuses
+//! it. Where `routing.retry_without` allows that, the request is sent once more without, and the
+//! response says so. An SVG is refused before an engine sees it.
 
 use penstock_mock::Fault;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Backends behind TLS: their certificates are verified, penstock sends a client certificate on request,
-//! and backends can use HTTP/2 without any request being sent twice.
+//! Backends behind TLS: their certificates are verified, penstock sends a client certificate on
+//! request, and backends can use HTTP/2 without any request being sent twice.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ crate::trials![
     client_disconnect_resets_http2_stream,
 ];
 
-/// What a TLS front saw in a handshake.
+/// The properties of a handshake that a TLS front saw.
 #[derive(Debug, Clone, Default)]
 struct Handshake {
     name: Option<String>,

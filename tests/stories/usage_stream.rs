@@ -1,5 +1,5 @@
-//! Dashboards follow the fleet by its usage stream: the state at once, then every change. However many
-//! there are and however slow they read, no request waits for them.
+//! Dashboards follow the fleet by its usage stream: the state at once, then every change. However
+//! many there are and however slow they read, no request waits for them.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
-/// How long any one read may take.
+/// The time that any one read may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A response, read to its end.
@@ -243,7 +243,7 @@ pub fn is_ok(address: SocketAddr, path: &str) -> bool {
     ask().is_ok_and(|response| response.status == 200)
 }
 
-/// How long `work` took.
+/// Returns the time that `work` took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let value = work();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::penstock::{binary, scratch};
 
-/// How long a command may take.
+/// The time that a command may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A finished command: its output and exit status.

@@ -111,7 +111,7 @@ fn serve_tcp(listener: &TcpListener, shared: &Shared) {
     }
 }
 
-/// Where the question ends that begins after the header.
+/// Returns the end of the question that begins after the header.
 fn question_end(message: &[u8]) -> usize {
     let mut at = 12;
     while message[at] != 0 {

@@ -15,7 +15,7 @@ pub fn engine(name: &str, models: &[&str]) -> MockEngine {
     start(EngineSpec::new(name, models.iter().map(|id| EngineModel::new(id))))
 }
 
-/// A model with a context of so many tokens.
+/// A model with a context of `context_length` tokens.
 pub fn model(id: &str, context_length: u32, capabilities: Capabilities) -> EngineModel {
     EngineModel { id: id.to_owned(), context_length, capabilities }
 }
@@ -38,7 +38,7 @@ pub fn backends(engines: &[&MockEngine], rest: &str) -> String {
     format!("backends:\n{items}")
 }
 
-/// How many requests for work each engine has been sent.
+/// Returns the number of requests for work that each engine received.
 pub fn shares(engines: &[&MockEngine]) -> Vec<usize> {
     engines.iter().map(|engine| engine.counters().requests).collect()
 }

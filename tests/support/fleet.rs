@@ -22,7 +22,7 @@ pub const SOON: Duration = Duration::from_secs(5);
 pub const FAULTS_FORGOTTEN: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      slow_start: 0s, breaker: { open: 1us, max_open: 1us }";
 
-/// What differs from a plain fleet; each is a piece of YAML.
+/// The differences from a plain fleet; each is a piece of YAML.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
     /// By default the engines are tried in the order of their names.
@@ -35,7 +35,7 @@ pub struct Setup<'a> {
     pub sections: &'a str,
     /// Further keys of every backend.
     pub backend: &'a str,
-    /// How fast the engines are.
+    /// The speed of the engines.
     pub pace: Pace,
     /// Further listeners: items of `server.listen`.
     pub listeners: &'a [String],
@@ -110,7 +110,7 @@ impl Fleet {
         self.engines.iter().map(|engine| engine.counters().requests).sum()
     }
 
-    /// What `/fleet` says in `key` of a backend.
+    /// Returns the value of `key` of a backend in `/fleet`.
     pub fn fact(&self, backend: &str, key: &str) -> Value {
         self.penstock.backend(backend)[key].clone()
     }
@@ -227,8 +227,8 @@ pub fn read_until(client: &mut Client, text: &str) -> String {
     read
 }
 
-/// The sum of the samples that begin with `start`: a whole name, or a name and its first labels. There
-/// must be one: a label that is written differently would read as 0.
+/// The sum of the samples that begin with `start`: a whole name, or a name and its first labels.
+/// There must be one: a label that is written differently would read as 0.
 pub fn metric(penstock: &Penstock, start: &str) -> f64 {
     find_metric(penstock, start).unwrap_or_else(|| panic!("no sample begins with {start}"))
 }
@@ -249,7 +249,7 @@ pub fn find_metric(penstock: &Penstock, start: &str) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().sum())
 }
 
-/// How a client leaves.
+/// The way in which a client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
     Fin,

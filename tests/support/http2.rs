@@ -26,7 +26,7 @@ pub struct Http2 {
     connection: JoinHandle<Result<(), h2::Error>>,
 }
 
-/// How a response ended.
+/// The end of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Whole,

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::block_on;
 
-/// How the engine treats one request.
+/// The engine's treatment of one request.
 #[derive(Debug, Clone, Copy)]
 pub enum Reply {
     /// With a reset instead of a response.
@@ -76,7 +76,7 @@ impl Http2Engine {
         engine
     }
 
-    /// What happens to the next requests for work.
+    /// Sets the replies to the next requests for work.
     pub fn script(&self, replies: impl IntoIterator<Item = Reply>) {
         self.shared.script.lock().unwrap().extend(replies);
     }

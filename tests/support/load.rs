@@ -12,7 +12,7 @@ use super::penstock::Penstock;
 /// Long enough for some hundred requests on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How they went.
+/// The outcomes of the requests.
 #[derive(Default)]
 pub struct Load {
     is_over: AtomicBool,
@@ -45,7 +45,7 @@ impl Load {
         (load.sent.into_inner(), load.failed.into_inner())
     }
 
-    /// Waits until so many more requests are over.
+    /// Waits until `requests` more requests are over.
     pub fn wait_for(&self, requests: usize) {
         let sent = || self.sent.load(Ordering::Relaxed);
         let before = sent();

@@ -36,7 +36,7 @@ pub fn spans(prose: &str) -> Vec<&str> {
     prose.split('`').skip(1).step_by(2).collect()
 }
 
-/// What a page links to, images included.
+/// Returns the targets of a page's links, images included.
 pub fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1);
     targets.filter_map(|rest| rest.split_once(')').map(|(target, _)| target)).collect()
@@ -52,7 +52,7 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
     page.lines().filter_map(heading).collect()
 }
 
-/// What separates words and commands, except within quotes.
+/// The separators of words and commands, except within quotes.
 const SEPARATORS: &str = " <>|;&";
 
 /// The same line, without quotes and with other characters for separators within them.

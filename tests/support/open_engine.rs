@@ -1,5 +1,6 @@
-//! An engine that serves any path: it stores responses, echoes what it does not know, and switches to
-//! a protocol that echoes bytes. For requests that the mock engines, which know operations only, refuse.
+//! An engine that serves any path: it stores responses, echoes unknown requests, and switches to a
+//! protocol that echoes bytes. It is for requests that the mock engines refuse, because they know
+//! operations only.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,7 +52,7 @@ impl OpenEngine {
         std::mem::take(&mut self.state.lock().unwrap().protocols)
     }
 
-    /// What it was sent since the last call.
+    /// Returns the requests received since the last call.
     pub fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }

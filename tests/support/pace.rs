@@ -1,5 +1,5 @@
-//! Pauses that are part of the test itself: a load has a rate, a slow client drips. Nothing is waited
-//! for here; `eventually` and the engines' counters do that.
+//! Pauses that are part of the test itself: a load has a rate, a slow client drips. Nothing is
+//! waited for here; `eventually` and the engines' counters do that.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub fn pause_between_readings(pause: Duration) {
     thread::sleep(pause);
 }
 
-/// Measures until a measurement is below `limit`, at most `rounds` times: other tests share the machine,
-/// and what a slow round shows is theirs. Fails when no round is fast enough.
+/// Measures until a measurement is below `limit`, at most `rounds` times: other tests share the
+/// machine and may cause a slow round. Fails when no round is fast enough.
 pub fn best_of(rounds: usize, limit: Duration, mut measure: impl FnMut() -> Duration) {
     let mut measured = Vec::new();
     while measured.len() < rounds {

@@ -24,7 +24,7 @@ pub struct Penstock {
     pub config: PathBuf,
 }
 
-/// Where this run of the tests keeps its files.
+/// Returns the path of a file of this test run.
 pub fn scratch(name: &str) -> PathBuf {
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let folder =
@@ -33,7 +33,8 @@ pub fn scratch(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The binary under test: the one built along with the tests, unless `PENSTOCK_BINARY` names another.
+/// The binary under test: the one built along with the tests, unless `PENSTOCK_BINARY` names
+/// another.
 pub fn binary() -> Command {
     let other = std::env::var_os("PENSTOCK_BINARY");
     let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_penstock").into()));
@@ -41,8 +42,8 @@ pub fn binary() -> Command {
     command
 }
 
-/// Removes the tests' own variables, such as `PENSTOCK_BINARY`: the binary refuses unknown ones with its
-/// prefix.
+/// Removes the tests' own variables, such as `PENSTOCK_BINARY`: the binary refuses unknown ones
+/// with its prefix.
 pub fn remove_own_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PENSTOCK_") {
@@ -154,7 +155,7 @@ impl Penstock {
         std::fs::write(&self.config, whole(self.data, self.admin, yaml)).unwrap();
     }
 
-    /// Has the configuration loaded again.
+    /// Reloads the configuration.
     pub fn reload(&self) -> Response {
         client::request(self.admin, "POST", "/reload", &[], b"")
     }
@@ -254,7 +255,7 @@ impl Successor {
         status.is_ok_and(|text| !text.contains("State:\tZ"))
     }
 
-    /// Whose child it is.
+    /// Returns the id of its parent process.
     pub fn parent(&self) -> u32 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();

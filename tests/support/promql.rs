@@ -1,5 +1,4 @@
-//! Reads PromQL just far enough to know which metrics an expression is about, with which labels, and
-//! under which functions.
+//! Reads just enough PromQL to know the metrics of an expression, with their labels and functions.
 
 use std::collections::BTreeSet;
 
@@ -157,7 +156,7 @@ fn tokens(expression: &str) -> Vec<Token> {
     found
 }
 
-/// Whether a label comes from the scrape and not from the page.
+/// Returns whether a label comes from the scrape and not from the page.
 pub fn is_of_the_scrape(label: &str) -> bool {
     OF_THE_SCRAPE.contains(&label)
 }

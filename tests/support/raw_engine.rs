@@ -1,11 +1,12 @@
-//! An engine that responds the bytes it is given, for responses that no engine under test should send.
+//! An engine that responds the bytes it is given, for responses that no engine under test should
+//! send.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What it responds to a path and a body: the bytes of the response, head included.
+/// Returns the response to a path and a body: its bytes, head included.
 pub type Respond = fn(&str, &str) -> Vec<u8>;
 
 /// A running engine. It runs until the tests end.

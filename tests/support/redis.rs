@@ -43,7 +43,7 @@ impl Redis {
         Some(redis)
     }
 
-    /// The same with TLS only, whose certificate `authority` has issued; `None` where redis has no TLS.
+    /// The same with TLS only. `authority` issues its certificate; `None` if redis has no TLS.
     pub fn start_secured(story: &str, authority: &Authority) -> Option<Self> {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let files = authority.issue("127.0.0.1");

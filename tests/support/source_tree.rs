@@ -19,7 +19,7 @@ pub struct Source {
     pub module: String,
     /// Every path its code names, from `crate` or another crate on.
     pub paths: BTreeSet<String>,
-    /// What it re-exports: the name here, and the path it stands for.
+    /// The re-exported names, and the paths they stand for.
     reexports: Vec<(String, String)>,
 }
 
@@ -82,7 +82,7 @@ fn read(path: &Path, root: &Path) -> Source {
     Source { name, text, module, paths: names.paths, reexports: names.reexports }
 }
 
-/// Where a path leads when its last module only re-exports the item.
+/// Returns the target of a path whose last module only re-exports the item.
 pub fn follow_reexport(path: &str, sources: &[Source]) -> String {
     let mut path = path.to_owned();
     // Bounded: a chain of re-exports is short, and a circle of them would not compile.

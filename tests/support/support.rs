@@ -81,8 +81,8 @@ macro_rules! trials {
     };
 }
 
-/// An address without a listener. Its port is below the ephemeral range, which the system hands out by
-/// itself, so that no outgoing connection takes it before it is listened on.
+/// An address without a listener. Its port is below the ephemeral range, which the system hands out
+/// by itself, so that no outgoing connection takes it before it is listened on.
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

@@ -27,7 +27,7 @@ impl Broken {
     }
 }
 
-/// What matters of a head.
+/// The relevant parts of a head.
 #[derive(Debug)]
 pub struct Head {
     /// The request or status line.
@@ -142,8 +142,8 @@ impl Wire {
         Ok(Some(head))
     }
 
-    /// Passes on the body after a head, piece by piece as it arrives. A body with neither length nor
-    /// chunks lasts up to the end of the connection if `until_close`, else it is empty.
+    /// Passes on the body after a head, piece by piece as it arrives. A body with neither length
+    /// nor chunks lasts up to the end of the connection if `until_close`, else it is empty.
     ///
     /// # Errors
     /// What broke the body off.

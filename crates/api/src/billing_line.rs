@@ -1,10 +1,10 @@
-//! The first line of Claude Code's instructions: a header of its provider in the text of the
-//! prompt. Its value is another one in each request, and means nothing to a model.
+//! The first line of Claude Code's instructions: a provider header in the text of the prompt. Its
+//! value changes with each request, and means nothing to a model.
 
 /// The start of the line.
 pub const BILLING_LINE: &str = "x-anthropic-billing-header:";
 
-/// The text without the line, if it begins with it.
+/// Returns the text without the line, if it begins with it.
 pub fn without_billing_line(text: &str) -> &str {
     if !text.starts_with(BILLING_LINE) {
         return text;

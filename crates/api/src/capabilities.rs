@@ -1,13 +1,13 @@
-//! What a model can do beyond plain text.
+//! The capabilities of a model beyond plain text.
 
 use std::fmt;
 
-/// A set of what a model can do beyond plain text: vision, tools, JSON mode.
+/// A set of capabilities beyond plain text: vision, tools, JSON mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities(pub(super) u8);
 
 impl Capabilities {
-    /// Nothing beyond plain text.
+    /// The empty set: plain text only.
     pub const NONE: Self = Self(0);
     /// Images in the prompt.
     pub const VISION: Self = Self(1);
@@ -15,7 +15,7 @@ impl Capabilities {
     pub const TOOLS: Self = Self(2);
     /// Output constrained to JSON or a JSON schema.
     pub const JSON_MODE: Self = Self(4);
-    /// All of them.
+    /// All capabilities.
     pub const ALL: Self = Self(7);
 
     /// Every capability with its name, in the order messages list them.
@@ -27,29 +27,29 @@ impl Capabilities {
         Self::NAMED.iter().find(|(_, known)| *known == name).map(|(capability, _)| *capability)
     }
 
-    /// What is in either set.
+    /// Returns the capabilities in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What is in this set and not in `other`.
+    /// Returns the capabilities in this set and not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` is in this set.
+    /// Returns whether all of `other` is in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The names of what is in the set.
+    /// Returns the names of the capabilities in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMED.iter().filter(move |(one, _)| self.contains(*one)).map(|(_, name)| *name)
     }

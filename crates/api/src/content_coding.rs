@@ -1,4 +1,5 @@
-//! The content codings of request bodies (RFC 9110 §8.4): their names, and which one a request's fields say.
+//! The content codings of request bodies (RFC 9110 §8.4): their names, and the selection by the
+//! fields of a request.
 
 /// A content coding that bodies are decoded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +10,7 @@ pub enum ContentCoding {
     Zstd,
 }
 
-/// Why the fields of a request name no coding that its body can be decoded from.
+/// The reason why the fields of a request name no coding that its body can be decoded from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
     #[error("The content coding '{0}' is not supported: send the body as {ACCEPTED}, or as it is")]
@@ -37,8 +38,8 @@ impl ContentCoding {
         }
     }
 
-    /// Reads the values of `content-encoding` fields. Returns `None` for a body that is not encoded: no field,
-    /// an empty one, or `identity`.
+    /// Reads the values of `content-encoding` fields. Returns `None` for a body that is not
+    /// encoded: no field, an empty one, or `identity`.
     ///
     /// # Errors
     /// When a coding is unknown, or several are applied.
@@ -58,7 +59,7 @@ impl ContentCoding {
     }
 
     fn from_name(name: &[u8]) -> Option<Self> {
-        // RFC 9110 §8.4.1.3: `x-gzip` is the same.
+        // RFC 9110 §8.4.1.3: `x-gzip` is equivalent to `gzip`.
         let name = if name.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { name };
         Self::ALL.into_iter().find(|coding| name.eq_ignore_ascii_case(coding.name().as_bytes()))
     }

@@ -1,13 +1,14 @@
-//! How callers of both ports send a credential.
+//! The credentials that callers of both ports send.
 
 use http::{HeaderMap, header};
 
-/// The token of `Authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110 §11.1).
+/// Returns the token of `Authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110
+/// §11.1).
 pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     token_of(headers.get(header::AUTHORIZATION)?.as_bytes())
 }
 
-/// The token of the value of such a header.
+/// Returns the token in the value of an `Authorization` header.
 pub fn token_of(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

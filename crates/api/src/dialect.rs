@@ -1,4 +1,4 @@
-//! The dialects: how errors, broken streams and keys look in each family of wire formats. A new
+//! The dialects: the form of errors, broken streams and keys in each family of wire formats. A new
 //! dialect is a variant and a row here, and its operations in `operation`.
 
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ pub enum Dialect {
     Ollama,
 }
 
-/// What an error response says.
+/// The content of an error response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorReport<'a> {
     /// The code.
     pub code: ErrorCode,
-    /// What went wrong, in words.
+    /// The description of the error.
     pub message: &'a str,
     /// The parameter at fault.
     pub param: Option<&'a str>,
@@ -38,19 +38,19 @@ pub struct DialectRow {
     pub dialect: Dialect,
     /// Its name in messages and documentation.
     pub name: &'static str,
-    /// Paths that begin like this get errors in this dialect, whether or not they are operations.
+    /// The prefixes of paths whose errors have this dialect, whether or not they are operations.
     pub path_prefixes: &'static [&'static str],
-    /// What the error of an unknown path adds for these clients.
+    /// A hint that these clients get in the error of an unknown path.
     pub unknown_path_hint: &'static str,
-    /// How the events of its streams are separated.
+    /// The separation of the events in its streams.
     pub framing: StreamFraming,
-    /// The body of an error.
+    /// Writes the body of an error.
     pub error_body: fn(&ErrorReport<'_>) -> Value,
-    /// The event that reports an error to a client whose stream has already started.
+    /// Writes the event that reports an error to a client whose stream has already started.
     pub stream_error: fn(ErrorCode, &str) -> Vec<u8>,
-    /// What a client that waits for the first event of its stream gets now and then, and ignores.
+    /// The bytes sent now and then to a client that waits for the first event; clients ignore them.
     pub waiting: &'static str,
-    /// The header that carries a key beside `Authorization: Bearer`, as its engines expect it.
+    /// The header that carries a key besides `Authorization: Bearer`, as its engines expect it.
     pub key_header: Option<&'static str>,
 }
 
@@ -64,7 +64,8 @@ pub const DIALECTS: &[DialectRow] = &[
         framing: StreamFraming::Events,
         error_body: |report| openai_error(report.code, report.message, report.param),
         stream_error: |code, message| data_event(&openai_error(code, message, None)),
-        // A comment. The empty line that often follows one is an event without data to some SDKs, and an error.
+        // A comment. Without the empty line that often follows one: some SDKs take that line for an
+        // event without data, and fail.
         waiting: ": waiting\n",
         key_header: None,
     },
@@ -93,14 +94,15 @@ pub const DIALECTS: &[DialectRow] = &[
         framing: StreamFraming::Lines,
         error_body: |report| json!({ "error": report.message }),
         stream_error: |_code, message| line(&json!({ "error": message })),
-        // White space before the first line's JSON. An empty line is none, and clients fail on it.
+        // White space before the JSON of the first line. An empty line is no JSON, and clients fail
+        // on it.
         waiting: " ",
         key_header: None,
     },
 ];
 
 impl Dialect {
-    /// This dialect's row of [`DIALECTS`].
+    /// Returns this dialect's row of [`DIALECTS`].
     #[expect(
         clippy::indexing_slicing,
         reason = "the table has a row per variant; a test checks the order"
@@ -109,7 +111,7 @@ impl Dialect {
         &DIALECTS[self as usize]
     }
 
-    /// The dialect in which requests for `path` get their errors.
+    /// Returns the dialect of errors for `path`.
     pub fn of_path(path: &[u8]) -> Self {
         DIALECTS.iter().find(|row| row.claims(path)).map_or(Self::OpenAi, |row| row.dialect)
     }
@@ -121,12 +123,12 @@ impl DialectRow {
     }
 }
 
-/// The body of an error in the client's dialect.
+/// Returns the body of an error in the client's dialect.
 pub fn error_body(dialect: Dialect, report: &ErrorReport<'_>) -> Vec<u8> {
     (dialect.row().error_body)(report).to_string().into_bytes()
 }
 
-/// The event that reports a failed response of OpenAI's Responses API.
+/// Returns the event that reports a failed response of OpenAI's Responses API.
 pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
     let error = json!({"code": code.row().name, "message": message});
     let event = json!({
@@ -136,8 +138,9 @@ pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
     named_event("response.failed", &event)
 }
 
-/// The event that reports a response of the same API that never began: helpers of SDKs take `response.failed` for no first
-/// event. The API's own names are beside those by which SDKs find an error in any stream of this dialect.
+/// Returns the event that reports an error before the first event of such a response. SDK helpers
+/// do not accept `response.failed` as a first event. The event has the field names of the API and
+/// those by which SDKs find an error in any stream of this dialect.
 pub(super) fn response_refused(code: ErrorCode, message: &str) -> Vec<u8> {
     let mut event = openai_error(code, message, None);
     if let Some(fields) = event.as_object_mut() {
@@ -154,7 +157,6 @@ fn data_event(data: &Value) -> Vec<u8> {
     format!("data: {data}\n\n").into_bytes()
 }
 
-/// A line of a stream of JSON lines.
 fn line(data: &Value) -> Vec<u8> {
     format!("{data}\n").into_bytes()
 }

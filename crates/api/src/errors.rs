@@ -1,7 +1,7 @@
 //! The errors penstock makes itself: one table of codes. docs/reference/errors.md is generated from
 //! it; `dialect` writes their bodies.
 
-/// What went wrong, as clients see it in `error.code`.
+/// The cause of an error, as clients see it in `error.code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "each variant is described by its row in ERROR_CODES")]
@@ -69,9 +69,9 @@ pub struct ErrorRow {
     pub status: u16,
     /// `error.type` in the OpenAI dialect.
     pub kind: &'static str,
-    /// What `x-should-retry` says.
+    /// The value of `x-should-retry`.
     pub retry: bool,
-    /// When it happens, for docs/reference/errors.md.
+    /// The situation in which it occurs, for docs/reference/errors.md.
     pub when: &'static str,
 }
 
@@ -345,7 +345,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
 ];
 
 impl ErrorCode {
-    /// This code's row of [`ERROR_CODES`].
+    /// Returns this code's row of [`ERROR_CODES`].
     #[expect(
         clippy::indexing_slicing,
         reason = "the table has a row per variant; a test checks the order"
@@ -354,7 +354,7 @@ impl ErrorCode {
         &ERROR_CODES[self as usize]
     }
 
-    /// `error.type` in Anthropic's dialect.
+    /// Returns `error.type` in Anthropic's dialect.
     pub fn anthropic_kind(self) -> &'static str {
         match self.row().status {
             400 | 408 | 414 | 415 | 426 | 431 => "invalid_request_error",

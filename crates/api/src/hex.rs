@@ -1,6 +1,6 @@
 //! Bytes as lower-case hexadecimal digits, without the cost of the formatter.
 
-/// Writes two digits for each byte to the front of `out`, as far as there is room.
+/// Writes two digits for each byte to the front of `out`, as far as there is space.
 pub fn write(bytes: &[u8], out: &mut [u8]) {
     for (byte, pair) in bytes.iter().zip(out.as_chunks_mut::<2>().0) {
         *pair = [digit(byte >> 4), digit(byte & 15)];

@@ -1,15 +1,15 @@
-//! Which names mean the same model: `x` and `x:latest`, in any case, as Ollama takes them.
+//! Names that mean the same model: `x` and `x:latest`, in any case, as Ollama treats them.
 
 use std::borrow::Cow;
 
 use super::printable::MAX_NAME;
 
-/// The tag that a name without one stands for.
+/// The tag of a name without a tag.
 const DEFAULT_TAG: &[u8] = b":latest";
 
-/// The one spelling of all names that mean the same model: lower case, without the default tag. Only for
-/// comparison; a backend is sent its own spelling. Made without an allocation, because decisions look
-/// names up by it.
+/// The canonical form of all names of one model: lower case, without the default tag. It is only
+/// for comparison: a backend receives its own spelling. It is made without an allocation, because
+/// decisions look names up by it.
 #[derive(Debug, Clone, Copy)]
 pub struct CanonicalName {
     bytes: [u8; MAX_NAME],
@@ -17,7 +17,7 @@ pub struct CanonicalName {
 }
 
 impl CanonicalName {
-    /// That of `name`; `None` for one that is longer than a model's name may be.
+    /// Returns the canonical form of `name`; `None` if it is longer than a model's name may be.
     pub fn new(name: &str) -> Option<Self> {
         let mut canonical = Self { bytes: [0; MAX_NAME], length: without_tag(name).len() };
         let bytes = canonical.bytes.get_mut(..canonical.length)?;
@@ -26,7 +26,7 @@ impl CanonicalName {
         Some(canonical)
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         let text = std::str::from_utf8(self.bytes.get(..self.length).unwrap_or_default());
         debug_assert!(text.is_ok(), "a change of ASCII letters keeps UTF-8");
@@ -34,12 +34,12 @@ impl CanonicalName {
     }
 }
 
-/// The same, to be kept; of a name of any length.
+/// Returns the canonical form of a name of any length, as an owned string.
 pub fn canonical_name(name: &str) -> Box<str> {
     without_tag(name).to_ascii_lowercase().into()
 }
 
-/// A name without the default tag, and with it; only as it is where it has another tag.
+/// Returns the name without the default tag, and with it. A name with another tag stays as it is.
 pub fn default_tag_forms(name: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let plain = without_tag(name);
     let has_tag = plain.rsplit('/').next().is_some_and(|last| last.contains(':'));
@@ -47,7 +47,7 @@ pub fn default_tag_forms(name: &str) -> impl Iterator<Item = Cow<'_, str>> {
     [Some(Cow::Borrowed(plain)), tagged].into_iter().flatten()
 }
 
-/// Whether both names mean the same model.
+/// Returns whether both names mean the same model.
 pub fn is_same_model(one: &str, other: &str) -> bool {
     without_tag(one).eq_ignore_ascii_case(without_tag(other))
 }

@@ -1,23 +1,24 @@
-//! Operations and capabilities as one word: a decision asks every candidate for both at once.
+//! Operations and capabilities in one integer, so that a decision checks both of a candidate at
+//! once.
 
 use super::{Capabilities, Operation, Operations};
 
-/// What a model offers on a backend, or what a request asks for.
+/// The operations and capabilities that a model offers on a backend, or that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer(u64);
 
 impl Offer {
-    /// All of `operations`, with all of `capabilities`.
+    /// Creates the offer of all `operations` with all `capabilities`.
     pub const fn new(operations: Operations, capabilities: Capabilities) -> Self {
         Self((operations.0 as u64) << 8 | capabilities.0 as u64)
     }
 
-    /// One operation that needs `capabilities`.
+    /// Creates the requirements of a request: `operation`, and the capabilities that it `needs`.
     pub const fn asked(operation: Operation, needs: Capabilities) -> Self {
         Self((1 << operation as u64) << 8 | needs.0 as u64)
     }
 
-    /// Whether this set includes all of `required`.
+    /// Returns whether this set includes all of `required`.
     #[inline(always)]
     pub const fn contains(self, required: Self) -> bool {
         self.0 & required.0 == required.0

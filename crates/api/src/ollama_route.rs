@@ -1,4 +1,4 @@
-//! Ollama's routes beside its operations: what is known of the fleet, and the commands that manage models.
+//! Ollama's routes besides its operations: views of the fleet, and the commands that manage models.
 //! docs/reference/http-api.md has the table.
 
 /// A command that changes or publishes the models of Ollama backends.
@@ -21,7 +21,7 @@ pub enum ModelCommand {
 pub enum OllamaRoute<'a> {
     /// The version of the Ollama API.
     Version,
-    /// Whether models of Ollama's cloud can be used.
+    /// The status of Ollama's cloud: whether its models can be used.
     Status,
     /// The models of the fleet.
     Tags,
@@ -29,7 +29,7 @@ pub enum OllamaRoute<'a> {
     Loaded,
     /// The models in memory, per backend.
     LoadedDetails,
-    /// What is known of one model.
+    /// The details of one model.
     Show,
     /// A command.
     Command(ModelCommand),
@@ -46,9 +46,9 @@ pub struct OllamaRow {
     pub path: &'static str,
     /// The methods it takes, as an `Allow` field lists them.
     pub methods: &'static str,
-    /// The same where CORS is on.
+    /// The same if CORS is on.
     pub cors_methods: &'static str,
-    /// What it does, for docs/reference/http-api.md.
+    /// Its effect, for docs/reference/http-api.md.
     pub what: &'static str,
 }
 
@@ -138,7 +138,7 @@ pub const OLLAMA_ROUTES: &[OllamaRow] = &[
 ];
 
 impl<'a> OllamaRoute<'a> {
-    /// The route of a path, if it is one.
+    /// Returns the route of a path, if it is one.
     pub fn of(path: &'a str) -> Option<Self> {
         if let Some(digest) = path.strip_prefix("/api/blobs/") {
             return (!digest.is_empty()).then_some(Self::Blob(digest));
@@ -146,7 +146,7 @@ impl<'a> OllamaRoute<'a> {
         OLLAMA_ROUTES.iter().find(|row| row.path == path).map(|row| row.route)
     }
 
-    /// The methods it takes, as an `Allow` field lists them; `OPTIONS` only where CORS is on.
+    /// Returns the methods it takes, as an `Allow` field lists them; `OPTIONS` only if CORS is on.
     pub fn methods(self, has_cors: bool) -> &'static str {
         let is_own = |row: &&OllamaRow| match (row.route, self) {
             (OllamaRoute::Blob(_), Self::Blob(_)) => true,
@@ -156,7 +156,7 @@ impl<'a> OllamaRoute<'a> {
         row.map_or("", |row| if has_cors { row.cors_methods } else { row.methods })
     }
 
-    /// Whether it takes a method; `OPTIONS` is decided by CORS.
+    /// Returns whether it takes a method; `OPTIONS` is decided by CORS.
     pub fn takes(self, method: &str) -> bool {
         self.methods(false).split(", ").any(|taken| taken == method)
     }

@@ -1,5 +1,5 @@
-//! The operations: what a path asks an engine to do, as one table. A row says where the prompt is,
-//! how the response's events carry tokens, and how the body is framed.
+//! The operations that engines perform, as one table. A row describes the paths of an operation,
+//! the prompt in its body, the framing of the body, and the tokens in the events of its response.
 
 mod rows;
 
@@ -9,7 +9,7 @@ use super::prompt::PromptField;
 use super::stream::StreamFraming;
 pub use rows::OPERATIONS;
 
-/// What a path asks an engine to do.
+/// An operation that a path requests from an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Operation {
@@ -71,11 +71,11 @@ pub enum Operation {
     OllamaEmbed,
     /// `POST /api/embeddings`, the older form of `/api/embed`: one vector per request.
     OllamaEmbeddings,
-    /// Whatever `routing.passthrough` and stored responses forward: any method, the path as it came.
+    /// A request of `routing.passthrough` or for a stored response: any method, the path unchanged.
     Passthrough,
 }
 
-/// How an operation's request body is framed.
+/// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFormat {
     /// One JSON object.
@@ -84,18 +84,18 @@ pub enum BodyFormat {
     Multipart,
 }
 
-/// What an engine does with the prompt.
+/// The work of an engine on the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// It computes the prompt into its prefix cache, and generates text.
     Generation,
-    /// It runs the model once; nothing of the prompt stays.
+    /// It runs the model once, and keeps nothing of the prompt.
     Inference,
     /// It counts or formats text, without the model: any length is fine.
     Text,
 }
 
-/// How the events of a response stream carry their tokens.
+/// The form in which the events of a response stream carry tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventForm {
     /// `choices[].delta`, an object.
@@ -121,35 +121,37 @@ pub struct OperationRow {
     pub operation: Operation,
     /// Its name in configuration, metrics and messages.
     pub name: &'static str,
-    /// Its paths, always with POST. Requests are forwarded to the first one, which every engine with
-    /// this operation serves; without any, to the path that the client sent.
+    /// Its paths, always with POST. Requests are forwarded to the first path, which every engine
+    /// with this operation serves. If there is none, they go to the path that the client sent.
     pub paths: &'static [&'static str],
     /// Its dialect: the format of errors and keys.
     pub dialect: Dialect,
-    /// How its body is framed.
+    /// The framing of its body.
     pub body: BodyFormat,
-    /// Where the prompt is in a JSON body.
+    /// The members of a JSON body that hold the prompt.
     pub prompt: &'static [PromptField],
-    /// What the engine does with the prompt.
+    /// The engine's work on the prompt.
     pub work: Work,
-    /// Whether its own API lets a client leave out `model`.
+    /// True if its API lets a client leave out `model`.
     pub model_is_optional: bool,
-    /// How its events carry tokens.
+    /// The form of tokens in its events.
     pub events: EventForm,
-    /// Whether its response is a stream unless the request says otherwise.
+    /// True if its response is a stream unless the request says otherwise.
     pub streams_by_default: bool,
-    /// What it can be converted to for a backend that does not serve it, the most faithful first.
+    /// The operations it can be converted to for a backend that does not serve it, the most
+    /// faithful first.
     pub converts_to: &'static [Operation],
-    /// The event that reports a broken stream, where it is not that of the dialect.
+    /// Writes the event that reports a broken stream, if it differs from the dialect's.
     pub stream_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
-    /// The event that reports an error of a stream before its first event, where it is not that of the dialect.
+    /// Writes the event that reports an error before the first event, if it differs from the
+    /// dialect's.
     pub unstarted_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
     /// `gen_ai.operation.name` of the OpenTelemetry conventions.
     pub gen_ai_name: &'static str,
 }
 
 impl Operation {
-    /// This operation's row of [`OPERATIONS`].
+    /// Returns this operation's row of [`OPERATIONS`].
     #[expect(
         clippy::indexing_slicing,
         reason = "the table has a row per variant; a test checks the order"
@@ -158,25 +160,25 @@ impl Operation {
         &OPERATIONS[self as usize]
     }
 
-    /// The operation called by `path`.
+    /// Returns the operation called by `path`.
     pub fn from_path(path: &str) -> Option<Self> {
         OPERATIONS.iter().find(|row| row.paths.contains(&path)).map(|row| row.operation)
     }
 
-    /// The name used in configuration, metrics and messages.
+    /// Returns the name used in configuration, metrics and messages.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 }
 
 impl OperationRow {
-    /// The path that requests are forwarded to; `None` for the path that the client sent.
+    /// Returns the path that requests are forwarded to; `None` for the path that the client sent.
     pub fn path(&self) -> Option<&'static str> {
         self.paths.first().copied()
     }
 }
 
-/// The event that reports an error to a client whose stream has already started.
+/// Returns the event that reports an error to a client whose stream has already started.
 pub fn error_event(
     operation: Operation,
     framing: StreamFraming,
@@ -191,7 +193,7 @@ pub fn error_event(
     row.stream_error.unwrap_or(dialect.row().stream_error)(code, message)
 }
 
-/// The event that reports an error to a client that has the head of its stream and no event.
+/// Returns the event that reports an error to a client with the head of its stream and no event.
 pub fn unstarted_error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
     let row = operation.row();
     row.unstarted_error.unwrap_or(row.dialect.row().stream_error)(code, message)

@@ -21,7 +21,7 @@ impl Operations {
         all
     }
 
-    /// The set `name` stands for in configuration: one operation, or the groups `audio` and
+    /// Returns the set that `name` means in configuration: one operation, or the group `audio` or
     /// `images`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -42,20 +42,20 @@ impl Operations {
         }
     }
 
-    /// The set with `operation` in it.
+    /// Returns the set with `operation` in it.
     #[must_use]
     pub const fn with(self, operation: Operation) -> Self {
         Self(self.0 | 1 << operation as u32)
     }
 
-    /// The set with all of `other` in it.
+    /// Returns the operations in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What a request for `operation` becomes where these are served: itself if it is one of them, else
-    /// the first that it can be converted to.
+    /// Returns the operation that serves a request for `operation`: itself if it is in the set,
+    /// else the first in the set that it can be converted to.
     pub fn target_of(self, operation: Operation) -> Option<Operation> {
         if self.contains(operation) {
             return Some(operation);
@@ -64,30 +64,30 @@ impl Operations {
         targets.find(|target| self.contains(*target))
     }
 
-    /// The set with every operation that can be converted to one in it.
+    /// Returns the set with every operation that can be converted to one in it.
     #[must_use]
     pub fn with_convertible(self) -> Self {
         let convertible = OPERATIONS.iter().filter(|row| self.target_of(row.operation).is_some());
         convertible.fold(self, |all, row| all.with(row.operation))
     }
 
-    /// What is in this set and not in `other`.
+    /// Returns the operations in this set and not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether `operation` is in the set.
+    /// Returns whether `operation` is in the set.
     pub const fn contains(self, operation: Operation) -> bool {
         self.0 & (1 << operation as u32) != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The operations in the set, in table order.
+    /// Returns the operations in the set, in table order.
     pub fn iter(self) -> impl Iterator<Item = Operation> {
         OPERATIONS
             .iter()

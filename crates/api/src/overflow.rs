@@ -1,18 +1,18 @@
-//! The words by which clients recognize a prompt that is too long. Agents compact their conversation, and
-//! gateways go to a model with a longer context, only where they find these words and the numbers.
+//! The words by which clients recognize a prompt that is too long. Only with these words and the
+//! numbers do agents compact their conversation, and gateways go to a model with a longer context.
 
 use std::fmt;
 
 use crate::units::TokenCount;
 
-/// A request that a context has no room for.
+/// A request that does not fit a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     /// The tokens of the prompt.
     pub prompt: TokenCount,
-    /// Whether the prompt may have more tokens than `prompt`.
+    /// True if the prompt may have more tokens than `prompt`.
     pub is_least: bool,
-    /// The tokens that the response is to get.
+    /// The tokens reserved for the response.
     pub output: TokenCount,
     /// The tokens of the context.
     pub context: TokenCount,
@@ -26,7 +26,8 @@ impl fmt::Display for ContextOverflow {
             let least = if self.is_least { "at least " } else { "" };
             write!(out, "prompt is too long: {least}{prompt} tokens > {context} maximum")?;
         } else {
-            // A shorter response would fit: a client that compacts its prompt would lose it for nothing.
+            // A shorter response would fit: a client that compacts its prompt would lose it for
+            // nothing.
             write!(
                 out,
                 "input length and `max_tokens` exceed context limit: {prompt} + {output} > {context}"

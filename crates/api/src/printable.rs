@@ -1,15 +1,15 @@
-//! Text of files and backends, made safe for a terminal, a log line or a label: one line, of bounded
-//! length, without characters that such a reader interprets.
+//! Makes text from files and backends safe for a terminal, a log line or a label: one line, of
+//! bounded length, without characters that such a reader interprets.
 
 use std::borrow::Cow;
 
-/// The longest name that a backend may give to anything, in bytes; longer ones are cut where shown.
+/// The longest name that a backend may give to anything, in bytes; longer ones are cut for display.
 pub const MAX_NAME: usize = 256;
-/// Ends a text that was cut.
+/// The end of a text that was cut.
 const CUT: char = '\u{2026}';
 
-/// Whether a reader of text may interpret a character instead of showing it: control characters, line
-/// separators and bidirectional overrides.
+/// Returns whether a reader of text may interpret a character instead of showing it: control
+/// characters, line separators and bidirectional overrides.
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
@@ -17,7 +17,8 @@ pub fn is_unprintable(character: char) -> bool {
         || ('\u{2066}'..='\u{2069}').contains(&character)
 }
 
-/// `text` on one line, its unprintable characters escaped as in `\n` and `\u{1b}`, cut after `limit` bytes.
+/// Returns `text` on one line, its unprintable characters escaped as in `\n` and `\u{1b}`, cut
+/// after `limit` bytes.
 pub fn escape(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit && !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
@@ -39,7 +40,7 @@ pub fn escape(text: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// The first `limit` of several names, and how many more there are.
+/// Lists the first `limit` names, and the number of the remaining ones.
 pub fn show_names<'a>(names: impl Iterator<Item = &'a str>, limit: usize) -> String {
     let mut names = names.peekable();
     let shown: Vec<_> = names.by_ref().take(limit).map(|name| escape(name, MAX_NAME)).collect();

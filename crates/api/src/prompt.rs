@@ -1,11 +1,11 @@
-//! Where the prompt of an operation is in its JSON body.
+//! The position of the prompt in the JSON body of an operation.
 
 /// The layout of a member's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// An array of objects with `content`; any other type is an error.
     Messages,
-    /// The same, or null; the objects may have `images` beside their content.
+    /// The same, or null; the objects may have `images` besides their content.
     MessagesWithImages,
     /// A string, or an array of objects with `content`.
     Items,
@@ -15,14 +15,14 @@ pub enum Layout {
     Plain,
 }
 
-/// What a member is to the prompt whose prefix an engine caches.
+/// The relation of a member to the prompt prefix that an engine caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The text that is continued, or the conversation.
+    /// The text to continue, or the conversation.
     Main,
-    /// What comes before it.
+    /// Text before the main part.
     System,
-    /// Not a part of the prefix: it counts towards the length only.
+    /// Text outside the prefix: it counts towards the length only.
     Counted,
 }
 
@@ -31,9 +31,9 @@ pub enum Place {
 pub struct PromptField {
     /// Its name.
     pub name: &'static str,
-    /// How its text is laid out.
+    /// The layout of its text.
     pub layout: Layout,
-    /// What it is to the prompt's prefix.
+    /// Its relation to the prompt's prefix.
     pub place: Place,
 }
 

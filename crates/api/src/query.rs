@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The value of the first parameter called `name`, decoded.
+/// Returns the value of the first parameter called `name`, decoded.
 pub fn query_value(query: &str, name: &str) -> Option<String> {
     let pair = query.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -11,7 +11,7 @@ pub fn query_value(query: &str, name: &str) -> Option<String> {
     Some(percent_decode(&pair.replace('+', " ")))
 }
 
-/// The query without the parameters called `name`; `None` when nothing is left of it.
+/// Returns the query without the parameters called `name`; `None` if nothing remains.
 pub fn query_without(query: &str, name: &str) -> Option<String> {
     let mut left = String::with_capacity(query.len());
     for pair in query.split('&').filter(|pair| pair.split('=').next() != Some(name)) {
@@ -22,7 +22,7 @@ pub fn query_without(query: &str, name: &str) -> Option<String> {
     (!left.is_empty()).then_some(left)
 }
 
-/// Decodes `%XX`; what is not valid stays as it is written.
+/// Decodes `%XX`; invalid sequences stay unchanged.
 pub fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

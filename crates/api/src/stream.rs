@@ -1,4 +1,4 @@
-//! How the events of a response stream are separated on the wire.
+//! The separation of events on the wire in a response stream.
 
 /// The framing of a response stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,8 @@ pub enum StreamFraming {
 impl StreamFraming {
     const ALL: [Self; 2] = [Self::Events, Self::Lines];
 
-    /// The framing that a `content-type` announces; `None` for a response that is no stream.
+    /// Returns the framing that a `content-type` announces; `None` for a response that is no
+    /// stream.
     pub fn of_content_type(value: &[u8]) -> Option<Self> {
         let has = |kind: &str| {
             let start = value.get(..kind.len());
@@ -21,7 +22,7 @@ impl StreamFraming {
         Self::ALL.into_iter().find(|framing| has(framing.content_type()))
     }
 
-    /// The media type that announces it.
+    /// Returns the media type that announces it.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Events => "text/event-stream",
@@ -29,7 +30,7 @@ impl StreamFraming {
         }
     }
 
-    /// What ends an event that was cut, so that another one can follow.
+    /// Returns the end of an event that was cut, so that another one can follow.
     pub fn event_end(self) -> &'static [u8] {
         match self {
             Self::Events => b"\n\n",

@@ -1,5 +1,4 @@
-//! W3C Trace Context (the recommendation's version 00): what `traceparent` says, and how it is
-//! written.
+//! W3C Trace Context (version 00 of the recommendation): reads and writes `traceparent`.
 
 use http::header::HeaderName;
 
@@ -15,10 +14,10 @@ const LENGTH: usize = 55;
 /// The one flag version 00 has; the others are not passed on.
 const SAMPLED: u8 = 0x01;
 
-/// Where a request stands in a trace.
+/// The position of a request in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace all its spans belong to; never 0.
+    /// The trace that all its spans belong to; never 0.
     pub trace_id: u128,
     /// The span of the caller; `None` for a trace that starts here.
     pub caller: Option<u64>,
@@ -28,13 +27,13 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// A trace that begins with this request. Ids of 0 are not valid and become 1.
+    /// Starts a trace with this request. Ids of 0 are not valid and become 1.
     pub fn begin(trace_id: u128, span: u64, is_sampled: bool) -> Self {
         let flags = u8::from(is_sampled);
         Self { trace_id: trace_id.max(1), caller: None, span: span.max(1), flags }
     }
 
-    /// The trace a `traceparent` names, continued with `span`; `None` when it is not valid.
+    /// Continues the trace of a `traceparent` with `span`; `None` if it is not valid.
     pub fn follow(traceparent: &[u8], span: u64) -> Option<Self> {
         let (known, rest) = traceparent.split_at_checked(LENGTH)?;
         let known = std::str::from_utf8(known).ok()?;
@@ -53,18 +52,18 @@ impl TraceContext {
         is_whole.then_some(Self { trace_id, caller: Some(caller), span: span.max(1), flags })
     }
 
-    /// The context of a part of the request, with a separate span below the request's.
+    /// Returns the context of a part of the request, with a separate span below the request's.
     #[must_use]
     pub fn child(self, span: u64) -> Self {
         Self { caller: Some(self.span), span: span.max(1), ..self }
     }
 
-    /// Whether the trace is to be recorded.
+    /// Returns whether the trace is to be recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The `traceparent` that hands the trace on from `span`, in ASCII.
+    /// Returns the `traceparent` that continues the trace below `span`, in ASCII.
     pub fn traceparent(&self, span: u64) -> [u8; LENGTH] {
         let mut out = *b"00-00000000000000000000000000000000-0000000000000000-00";
         let id = &self.trace_id.to_be_bytes();

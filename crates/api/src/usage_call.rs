@@ -1,7 +1,7 @@
-//! The endpoints of live usage, in the shapes of the NOMYO Router: on the admin port, and on the data port
-//! where `server.compat` asks for them.
+//! The endpoints of live usage, in the shapes of the NOMYO Router. They are on the admin port, and
+//! with `server.compat` on the data port.
 
-/// What is requested.
+/// A usage endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageCall {
     /// `GET /api/usage`: requests in flight and tokens per backend and model.
@@ -35,12 +35,12 @@ impl UsageCall {
         (Self::InvalidateCache, "/api/cache/invalidate"),
     ];
 
-    /// The call at a path.
+    /// Returns the call at a path.
     pub fn of_path(path: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, own)| *own == path).map(|(call, _)| *call)
     }
 
-    /// Whether it is a POST; the others are GET.
+    /// Returns whether it is a POST; the others are GET.
     pub const fn is_post(self) -> bool {
         matches!(self, Self::Stats | Self::Days | Self::InvalidateCache)
     }
@@ -49,7 +49,7 @@ impl UsageCall {
 /// A request for usage.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageRequest<'a> {
-    /// What is requested.
+    /// The endpoint.
     pub call: UsageCall,
     /// The query of the URL.
     pub query: &'a str,

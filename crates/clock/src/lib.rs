@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use once_cell::sync::Lazy;
-
 use penstock_api::units::{Timestamp, to_micros};
 
 static PROCESS_START: Lazy<Instant> = Lazy::new(monotonic);

@@ -10,6 +10,9 @@ pub(super) use soundness::Soundness;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use penstock_api::units::{ByteSize, show_duration};
+use penstock_scoring::{Preset, Profile};
+
 use crate::sections::Config;
 use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls};
 use crate::sections::health::HealthConfig;
@@ -24,8 +27,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::suggest::nearest;
 use crate::syntax::url::BackendUrl;
 use crate::tls::ServerTls;
-use penstock_api::units::{ByteSize, show_duration};
-use penstock_scoring::{Preset, Profile};
 
 /// The maximum number of backends in a configuration: sets of backends are bit masks of this size.
 pub const MAX_BACKENDS: usize = 1024;

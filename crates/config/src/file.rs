@@ -7,9 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-
 use penstock_clock::now;
+use rustix::fs::OFlags;
 
 /// The maximum size of a configuration file.
 const MAX_SIZE: usize = 64 << 20;

@@ -21,7 +21,7 @@ const ALPN_HTTP1: &[u8] = b"http/1.1";
 /// TLS 1.3 and 1.2; older versions are refused.
 const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// Why TLS cannot be set up.
+/// The reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum TlsError {

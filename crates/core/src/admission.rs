@@ -1,5 +1,5 @@
-//! Admission: which requests may go on, as data structures that are given the time. The proxy queries
-//! them before it routes a request.
+//! Admission: decides which requests may go on, with data structures that take the time as an
+//! argument. The proxy consults them before it routes a request.
 
 pub mod queue;
 pub mod rate_limits;

@@ -85,12 +85,12 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-
-use crate::prefix::MemoryBudget;
 use penstock_api::Engine;
 use penstock_api::units::Timestamp;
 use penstock_api::{Operation, is_same_model};
 use penstock_config::{BackendConfig, Config, ModelEntry};
+
+use crate::prefix::MemoryBudget;
 
 /// The identity of a backend across reloads. A backend with another identity is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]

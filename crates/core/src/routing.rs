@@ -1,7 +1,8 @@
-//! The decision: which backend takes a request. Pure and synchronous; time, fleet, tried backends,
-//! rotation and randomness are arguments, and the recorder observes. The proxy, `explain`, captures, the
-//! shadow and the tests call the same [`Router::route`]; recorded readings are decided by the same
-//! strategies. Reading order: `router`, `filters`, `readings`, `strategies`, `recorder`, `audit`.
+//! The routing decision: the backend that takes a request. Pure and synchronous: time, fleet, tried
+//! backends, rotation and randomness are arguments, and a recorder observes. The proxy, `explain`,
+//! captures and the tests call the same [`Router::route`]; replay and the shadow feed recorded
+//! readings to the same strategies. Reading order: `router`, `filters`, `readings`, `strategies`,
+//! `recorder`, `audit`.
 
 pub mod audit;
 mod auto;
@@ -61,43 +62,44 @@ pub use shadow_observer::ShadowObserver;
 pub use split::SplitPoint;
 pub use weighted::Weighted;
 
-use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
-use crate::prefix::Chain;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::Strategy;
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
 
+use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
+use crate::prefix::Chain;
+
 /// Everything a decision reads.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteInput<'a> {
-    /// What the request needs.
+    /// The request's needs.
     pub request: &'a RequestProfile,
     /// The requested model, decoded.
     pub model: &'a str,
-    /// What decides its model where an alias leads to several.
+    /// The point that selects the model if an alias splits its requests among several.
     pub split: SplitPoint,
-    /// The tokens that must fit a context: the estimate, with the reserved output where configured.
+    /// The tokens that must fit a context: the estimate, plus the reserved output if configured.
     pub tokens: TokenCount,
-    /// Who serves what.
+    /// The backends and their models.
     pub fleet: &'a Topology,
-    /// Backends earlier attempts of this request failed on.
+    /// The backends on which earlier attempts of this request failed.
     pub tried: &'a BackendSet,
-    /// Whether it may go to a backend in cooldown to probe it, where all are.
+    /// True if it may probe a backend in cooldown while all are in cooldown.
     pub may_probe: bool,
     /// The time of the decision.
     pub now: Timestamp,
-    /// The prompt in blocks, where the strategy reads it.
+    /// The prompt in blocks, if the strategy reads it.
     pub prompt: Option<&'a Chain>,
     /// The session the request names.
     pub session: Option<RoutedSession>,
-    /// Who sent it.
+    /// The client that sent it.
     pub requester: Requester,
-    /// What its client wants.
+    /// The objectives of its client.
     pub objectives: Objectives,
 }
 
-/// Where a request goes.
+/// The backend for a request, and how it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoutingDecision {
     /// The backend.
@@ -108,24 +110,24 @@ pub struct RoutingDecision {
     pub row: u32,
     /// The strategy that picked it.
     pub strategy: Strategy,
-    /// Whether the model is a fallback for the requested one.
+    /// True if the model is a fallback for the requested one.
     pub is_fallback: bool,
-    /// Whether a capability was assumed, because no candidate is known to have it.
+    /// True if a capability was assumed because no candidate is known to have it.
     pub is_assumed: bool,
-    /// Whether unhealthy backends counted as candidates, because too few are healthy.
+    /// True if unhealthy backends were candidates because too few are healthy.
     pub in_panic: bool,
-    /// Whether every limit of the model was reached, so that the request exceeds one.
+    /// True if every limit of the model was reached, so that the request exceeds one.
     pub spills: bool,
-    /// How many candidates there were to pick from.
+    /// The number of candidates.
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
     pub probe: Probe,
-    /// Its scores, where scorers decided.
+    /// Its scores, if scorers decided.
     pub scores: Option<ScoreRecord>,
 }
 
 impl RoutingDecision {
-    /// A decision that no strategy made: for one backend, by its row of a model.
+    /// Creates a decision without a strategy: for one backend, by its row of a model.
     pub const fn direct(backend: BackendId, model: ModelId, row: u32) -> Self {
         Self {
             backend,
@@ -142,7 +144,7 @@ impl RoutingDecision {
         }
     }
 
-    /// The candidate that was picked, in the topology the decision was made on.
+    /// Returns the picked candidate, in the topology of the decision.
     pub fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
         topology.serving(self.model, self.row)
     }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
+
 use super::error::BadResponse;
 use super::event::{Event, Totals};
 use super::framing::{EventSplitter, Framing};
@@ -10,7 +12,6 @@ use super::reply::{Reply, ReplyContext, ReplyTerms};
 use super::response_readers::{ResponseReader, reader_of};
 use super::response_writers::{Failure, Moment, ResponseWriter, writer_of};
 use super::{embeddings, engine_error};
-use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
 
 /// Converts one response. Every call appends the bytes for the client to `out`.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penstock_api::Operation;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -17,7 +18,6 @@ use super::reply::{EmbeddingTerms, Reply};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
 use super::{engine_error, error_body};
-use penstock_api::Operation;
 
 /// Returns whether an operation creates embeddings.
 pub(super) fn is_embedding(operation: Operation) -> bool {

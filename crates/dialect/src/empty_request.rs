@@ -3,11 +3,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use penstock_api::Operation;
+
 use super::conversation::KeepAlive;
 use super::json::{Fields, Object};
 use super::reply::ReplyContext;
 use super::request_readers::read_keep_alive;
-use penstock_api::Operation;
 
 /// The response to a request with nothing to generate.
 #[derive(Debug, Clone, PartialEq, Eq)]

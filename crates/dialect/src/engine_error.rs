@@ -1,11 +1,11 @@
 //! Errors of engines: their text is kept in the client's dialect.
 
+use penstock_api::{Dialect, ErrorCode, Operation, StreamFraming};
 use serde_json::value::RawValue;
 
 use super::context_shift::recognized_words;
 use super::error_body::{EngineError, read_error};
 use super::json::Object;
-use penstock_api::{Dialect, ErrorCode, Operation, StreamFraming};
 
 /// An engine's error, for a client of another API.
 struct Reported<'a> {

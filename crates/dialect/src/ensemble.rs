@@ -7,8 +7,9 @@ mod text;
 
 pub use text::response_text;
 
-use super::json::{Fields, Object};
 use penstock_api::{Dialect, Operation};
+
+use super::json::{Fields, Object};
 use query::{Query, find_query};
 
 /// The members that drafts do not take from the client. A draft is held, not streamed; there is one

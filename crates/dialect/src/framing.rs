@@ -2,10 +2,10 @@
 //! end anywhere without any effect on the events.
 
 use memchr::memchr2;
+use penstock_api::slices::split_at;
 
 use super::error::BadResponse;
 use super::json::BYTE_ORDER_MARK;
-use penstock_api::slices::split_at;
 
 /// The separation of events in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -42,11 +42,11 @@ pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
 pub use unsupported::{has_svg, read_unsupported, without};
 
-use conversation::Tool;
-use reply::ToolForm;
-
 use penstock_api::Engine;
 use penstock_api::Operation;
+
+use conversation::Tool;
+use reply::ToolForm;
 
 /// The backend that a request is converted for.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::limits::ResponseLimits;
 use penstock_api::Operation;
 use penstock_api::ReasoningField;
+
+use super::limits::ResponseLimits;
 
 /// The facts about the request that the conversion of its response needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

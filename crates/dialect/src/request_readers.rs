@@ -12,9 +12,10 @@ mod responses;
 
 pub(super) use ollama_options::read_keep_alive;
 
+use penstock_api::{Operation, without_billing_line};
+
 use super::conversation::{Conversation, Part, Role};
 use super::error::ConvertError;
-use penstock_api::{Operation, without_billing_line};
 
 /// Reads the body of a request that generates text; returns `None` if no reader for the operation
 /// exists.

@@ -5,10 +5,11 @@ mod completions;
 mod messages;
 mod ollama;
 
+use penstock_api::Operation;
+
 use super::RequestTerms;
 use super::conversation::Conversation;
 use super::error::ConvertError;
-use penstock_api::Operation;
 
 /// Writes the body of a request to a backend, and returns the resulting operation: a raw prompt
 /// becomes a completion wherever chat was wanted. Returns `None` if no writer for the operation

@@ -10,11 +10,12 @@ mod wire;
 
 pub(super) use wire::{Count, OpenAiUsage};
 
+use penstock_api::Operation;
+
 use super::error::BadResponse;
 use super::event::Event;
 use super::framing::Framing;
 use super::piece::{Channel, Halves, REPLACEMENT};
-use penstock_api::Operation;
 
 /// Takes the events of a response.
 pub(super) type Sink<'s> = dyn FnMut(Event<'_>) -> Result<(), BadResponse> + 's;

@@ -11,13 +11,13 @@ mod responses;
 
 use std::time::Duration;
 
-use in_order::InOrder;
+use penstock_api::Operation;
 
 use super::error::BadResponse;
 use super::event::{Event, Totals};
 use super::gathered::Gathered;
 use super::reply::Reply;
-use penstock_api::Operation;
+use in_order::InOrder;
 
 /// The time at which an event is written, and the client it is written for.
 #[derive(Debug, Clone, Copy)]

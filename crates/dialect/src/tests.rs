@@ -15,14 +15,14 @@ mod stream_orders;
 
 use std::time::Duration;
 
+use penstock_api::Operation;
+use penstock_api::{Engine, ReasoningField};
 use serde_json::Value;
 
 use super::{
     BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
     ResponseConverter, ResponseLimits, convert_request,
 };
-use penstock_api::Operation;
-use penstock_api::{Engine, ReasoningField};
 
 /// Converts a request for an engine.
 fn convert_for(

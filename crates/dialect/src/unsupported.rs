@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use memchr::{memchr2_iter, memmem};
+use penstock_api::{Capabilities, Operation};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::context_shift::{TOOL_MEMBERS, cut_items, range_in};
 use super::error_body::text_of;
 use super::json::{Fields, Text};
-use penstock_api::{Capabilities, Operation};
 
 /// The phrases by which engines refuse requests beyond their model's abilities, in lower case.
 const MARKS: &[(&str, Capabilities)] = &[

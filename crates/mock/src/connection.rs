@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use penstock_api::Operation;
 use tokio::net::TcpStream;
 
 use super::deliver::{Delivery, Ending};
@@ -13,7 +14,6 @@ use super::responses::{self, Response, Whole};
 use super::shared::Shared;
 use super::wire::{ReadError, Wire};
 use super::wire_head::{Head, is_probe_line};
-use penstock_api::Operation;
 
 pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     let _open = shared.records.connection_opened();

@@ -3,13 +3,14 @@
 use std::iter::Peekable;
 use std::time::Duration;
 
+use penstock_api::slices::before;
+
 use super::fault::{Cut, Fault};
 use super::plan::{Framing, Halt, HaltAt, Plan};
 use super::records::Records;
 use super::responses::{Event, Events, Response, Whole};
 use super::wire::{Gone, Wire};
 use super::wire_head::{Head, reason};
-use penstock_api::slices::before;
 
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
     Upgrade: raw\r\n\r\n\x00\x01raw bytes of another protocol\xff";

@@ -1,11 +1,11 @@
 //! The information pages of each engine flavour (health, models, metrics), for health checks and
 //! discovery.
 
+use penstock_api::{Capabilities, Operation};
 use serde_json::{Value, json};
 
 use super::responses::{CREATED, Whole, refusal};
 use super::spec::{EngineModel, EngineSpec, Flavour};
-use penstock_api::{Capabilities, Operation};
 
 /// Responds to a request for information. An unhealthy engine responds to all with its status.
 pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> Whole {

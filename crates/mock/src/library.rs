@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use penstock_api::{ModelCommand, OllamaRoute, hex};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::responses::{Event, Events, Response, Whole};
 use super::spec::{EngineModel, EngineSpec, Flavour};
-use penstock_api::{ModelCommand, OllamaRoute, hex};
 
 /// The models and files of one engine.
 #[derive(Debug, Clone)]

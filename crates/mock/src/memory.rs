@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::{Value, json};
-
 use penstock_api::is_same_model;
+use serde_json::{Value, json};
 
 /// The size of a loaded model, in bytes.
 const VRAM: u64 = 5_000_000_000;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_api::units::Timestamp;
 
 use super::fault::Fault;
-use penstock_api::units::Timestamp;
 
 /// A request, recorded from the arrival of its head.
 #[derive(Debug, Clone)]

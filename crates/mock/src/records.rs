@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_api::units::Timestamp;
 use tokio::sync::watch;
 
 use super::fault::Fault;
 use super::received::{Cancelled, Counters, Malformed, Received};
 use super::wire_head::Head;
-use penstock_api::units::Timestamp;
 
 /// The number of requests kept, so that a long-lived engine does not grow.
 const REMEMBERED: usize = 256;

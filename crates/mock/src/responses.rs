@@ -15,11 +15,11 @@ mod text;
 use std::fmt;
 use std::time::Duration;
 
+use penstock_api::{Dialect, Operation};
 use serde_json::{Value, json};
 
 use super::spec::EngineSpec;
 use super::wire_head::reason;
-use penstock_api::{Dialect, Operation};
 use reply::Reply;
 use request::Request;
 

@@ -5,14 +5,14 @@ use std::future::{Future, pending};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use penstock_api::slices::before;
+use penstock_api::units::ByteSize;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 
 use super::wire_head::{BodyLength, Head, head_end};
-use penstock_api::slices::before;
-use penstock_api::units::ByteSize;
 
 const LARGEST_BODY: ByteSize = ByteSize::mib(64);
 const LARGEST_CHUNK_LINE: usize = 64;

@@ -1,8 +1,7 @@
 //! The lengths of outputs, learned from those that ended and those that still run.
 
-use serde::{Deserialize, Serialize};
-
 use penstock_api::units::{floor_index, narrow};
+use serde::{Deserialize, Serialize};
 
 /// The number of buckets of lengths.
 const BUCKETS: usize = 129;

@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use penstock_api::units::{floor_index, narrow};
+
 use super::lengths::{BucketPosition, Lengths};
 use super::streams::{AGE_BUCKETS, Streams, age_of};
-use penstock_api::units::{floor_index, narrow};
 
 /// The number of points at which the curve is computed, in tokens: sixths of an octave up to 2^14.
 const GRID: usize = 85;

@@ -2,9 +2,10 @@
 //! stores no values. It never recurses on nested values and never allocates; `json` decides which
 //! members to read.
 
+use penstock_api::slices::after;
+
 use super::TokenEstimate;
 use super::weight::Weight;
-use penstock_api::slices::after;
 
 /// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 128;

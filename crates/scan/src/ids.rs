@@ -1,9 +1,10 @@
 //! The ids of objects that an engine keeps between requests: a response and a conversation.
 
+use penstock_api::units::ByteSpan;
+
 use super::cursor::{Cursor, Members, Syntax};
 use super::twin::twin_among;
 use super::{BYTE_ORDER_MARK, ScanError, TokenEstimate, to_offset};
-use penstock_api::units::ByteSpan;
 
 /// The members of a conversation.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,9 @@
 //! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads
 //! the prompt. The last of repeated members counts, as it does for the backends.
 
+use penstock_api::units::{ByteSpan, TokenCount};
+use penstock_api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
+
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
@@ -15,8 +18,6 @@ use super::text::Text;
 use super::twin::twin_of;
 use super::weight::weigh_blobs;
 use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
-use penstock_api::units::{ByteSpan, TokenCount};
-use penstock_api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 
 /// The members of most bodies, in their most frequent order.
 const LIKELY_MEMBERS: [(&[u8], Member); 5] = [

@@ -2,15 +2,15 @@
 //! rejects any form in which a backend could read a different model; files may contain any bytes.
 
 use memchr::memmem::Finder;
+use penstock_api::slices::{after, before, split_at};
+use penstock_api::units::ByteSpan;
+use penstock_api::{Capabilities, Operation, percent_decode};
 
 use super::bytes::weigh;
 use super::prompt_limit::PromptLimit;
 use super::twin::deciding_in_query;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
-use penstock_api::slices::{after, before, split_at};
-use penstock_api::units::ByteSpan;
-use penstock_api::{Capabilities, Operation, percent_decode};
 
 /// The longest boundary that RFC 2046 allows.
 const LONGEST_BOUNDARY: usize = 70;

@@ -4,6 +4,9 @@
 
 use memchr::memmem;
 use memchr::{memchr, memchr2};
+use penstock_api::slices::{after, between};
+use penstock_api::units::ByteSpan;
+use penstock_api::{BILLING_LINE, BodyFormat, Layout, Place, Work};
 use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Syntax};
@@ -11,9 +14,6 @@ use super::part::{Part, PartKind, PartMember};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
-use penstock_api::slices::{after, between};
-use penstock_api::units::ByteSpan;
-use penstock_api::{BILLING_LINE, BodyFormat, Layout, Place, Work};
 
 /// Separators of the pieces of an outline: bytes that never occur in UTF-8.
 const TOOLS: &[u8] = &[0xf8];

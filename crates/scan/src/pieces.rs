@@ -1,9 +1,10 @@
 //! Decodes JSON strings into a sink.
 
+use penstock_api::slices::after;
+
 use super::decode::{Stop, decode};
 use super::sink::OutlineSink;
 use super::unescape::Unescape;
-use penstock_api::slices::after;
 
 /// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of
 /// the body if the sink is full.

@@ -1,12 +1,13 @@
 //! Reads the prompt in a JSON body: the members that the operation's row names, each in its layout.
 
+use penstock_api::Layout;
+use penstock_api::slices::after;
+
 use super::cursor::{Cursor, Members, Syntax};
 use super::ollama::count_images;
 use super::part::{Part, PartKind, PartMember, is_unread};
 use super::text::Text;
 use super::weight::{Weight, weigh_blobs};
-use penstock_api::Layout;
-use penstock_api::slices::after;
 
 /// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]

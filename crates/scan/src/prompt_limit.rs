@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-
-use super::prompt::Prompt;
 use penstock_api::Operation;
 use penstock_api::units::TokenCount;
+
+use super::prompt::Prompt;
 
 /// The most tokens that a model's template may add for each message, and once for the whole.
 const PER_MESSAGE: u64 = 64;

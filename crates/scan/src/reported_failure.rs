@@ -6,13 +6,13 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr2};
+use penstock_api::slices::split_at;
+use penstock_api::{Operation, StreamFraming};
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 use super::ollama::is_filled;
 use super::sse::EventScanner;
-use penstock_api::slices::split_at;
-use penstock_api::{Operation, StreamFraming};
 
 /// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Reads numbers and literals, strictly by the JSON grammar.
 
-use super::cursor::{Cursor, Syntax};
 use penstock_api::slices::after;
+
+use super::cursor::{Cursor, Syntax};
 
 /// The number of decimal digits that always fit 64 bits.
 const EXACT_DIGITS: usize = 19;

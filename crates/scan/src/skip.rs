@@ -1,9 +1,10 @@
 //! Skips values, and weighs them on the way.
 
+use penstock_api::slices::between;
+
 use super::cursor::{Cursor, Syntax};
 use super::text::Text;
 use super::weight::Weight;
-use penstock_api::slices::between;
 
 impl Cursor<'_> {
     /// Consumes the value at the cursor, which starts with `kind`, and returns its weight; null

@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use memchr::memchr2;
 use memchr::memmem::Finder;
+use penstock_api::slices::split_at;
+use penstock_api::{EventForm, Operation, StreamFraming};
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::json_line::JsonLine;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
-use penstock_api::slices::split_at;
-use penstock_api::{EventForm, Operation, StreamFraming};
 
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));

@@ -1,11 +1,12 @@
 //! `stream_options`: detects whether a stream will end with its usage, and edits the body so that
 //! it does.
 
+use penstock_api::units::ByteSpan;
+
 use super::UsageEdit;
 use super::cursor::{Cursor, Members, Syntax};
 use super::to_offset;
 use super::twin::twin_among;
-use penstock_api::units::ByteSpan;
 
 /// The value of `stream_options`.
 #[derive(Debug, Clone, Copy, Default)]

@@ -16,8 +16,9 @@ mod prompt_tokens;
 mod rules;
 mod twins;
 
-use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
 use penstock_api::Operation;
+
+use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
 
 fn scan_as(operation: Operation, body: &str) -> Result<RequestProfile, ScanError> {
     scan(operation, None, body.as_bytes(), ScanOptions::default())

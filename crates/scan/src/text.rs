@@ -2,6 +2,7 @@
 //! are read word by word, long ones by `memchr` in windows.
 
 use memchr::memchr2;
+use penstock_api::slices::{after, before, between};
 
 use super::TokenEstimate;
 use super::bytes::{
@@ -10,7 +11,6 @@ use super::bytes::{
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
-use penstock_api::slices::{after, before, between};
 
 /// The number of blocks read one at a time before a string counts as long.
 const SHORT_BLOCKS: usize = 12;

@@ -2,10 +2,11 @@
 //! and predictions: an engine that overflows or is not trusted must not lock a client out or
 //! corrupt the ledger. A token is at least one byte of text, so bytes bound tokens.
 
+use penstock_api::units::TokenCount;
+
 use super::prompt_limit::PromptLimit;
 use super::usage::CutCounts;
 use super::{RequestProfile, Usage};
-use penstock_api::units::TokenCount;
 
 /// The context length assumed for a model whose context is unknown.
 const ASSUMED_CONTEXT: u32 = 131_072;

@@ -1,10 +1,10 @@
-//! Scorers, and how their scores decide: pure arithmetic over a few readings. The router calls it with
-//! readings of the fleet, `penstock score` with those of its input, a simulator with made-up ones.
+//! Scorers, and the decision by their scores: pure arithmetic over a few readings. The router
+//! passes readings of the fleet, `penstock score` those of its input, a simulator generated ones.
 //!
 //! A [`Profile`] is a list of weighted scorers and a [`Picker`]. Each scorer gives each candidate a
-//! number in 0..=1; other numbers are clamped, and an unknown score is 0. The total of a candidate is
-//! the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS and
-//! llm-d.
+//! number in 0..=1; other numbers are clamped, and an unknown score is 0. The total of a candidate
+//! is the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS
+//! and llm-d.
 
 mod objectives;
 mod params;
@@ -36,7 +36,7 @@ pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};
 pub use spec::ScorerSpec;
 pub use text::parse_scorers;
 
-/// A name as it is compared: case does not count, `_` and `-` are alike.
+/// The canonical form of a name: lower case, with `_` and `-` alike.
 pub fn normalize(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('_', "-")
 }

@@ -1,8 +1,8 @@
-//! What a client wants of its request, and how far a prediction is from it.
+//! The latency objectives of a request, and the headroom of a prediction below them.
 
 use super::prediction::PredictedLatency;
 
-/// The largest objective that counts as one, in milliseconds: a day.
+/// The largest valid objective, in milliseconds: a day.
 const MOST_MS: f64 = 86_400_000.0;
 
 /// The objectives of a request.
@@ -17,34 +17,36 @@ pub struct Objectives {
 }
 
 impl Objectives {
-    /// What an objective is, for people who gave something else.
+    /// The valid values of an objective, for error messages.
     pub const EXPECTED: &str = "a number of milliseconds above 0 and at most 86400000";
 
-    /// Whether so many milliseconds are an objective.
+    /// Returns whether `ms` is a valid objective.
     pub fn is_objective(ms: f64) -> bool {
         ms > 0.0 && ms <= MOST_MS
     }
 
-    /// Whether the request may be refused so that others meet their objectives.
+    /// Returns whether the request may be refused so that others meet their objectives.
     pub fn is_sheddable(&self) -> bool {
         self.priority < 0
     }
 
-    /// Whether it has an objective for a latency.
+    /// Returns whether there is an objective for a latency.
     pub fn has_latency(&self) -> bool {
         self.ttft_ms.is_some() || self.tpot_ms.is_some()
     }
 
-    /// What is left of them after so many milliseconds of waiting.
+    /// The objectives that remain after `waited_ms` milliseconds of waiting.
     pub fn after(self, waited_ms: f64) -> Self {
         Self { ttft_ms: self.ttft_ms.map(|limit| (limit - waited_ms).max(0.0)), ..self }
     }
 
-    /// How far a prediction is below the objectives, in milliseconds and as a share of them: the least of the request's
-    /// own and those of the streams that run there. Negative where one is missed; `None` without any.
+    /// The headroom of a prediction below the objectives, in milliseconds and as a share: the least
+    /// over the request's own objectives and those of the streams there. Negative if one is missed;
+    /// `None` without any.
     ///
-    /// Source: headroom as the SLO-aware routing proposal of the Gateway API Inference Extension defines it. The 90th
-    /// percentile stands for the time to the first token, the mean for the time per token.
+    /// Source: headroom as the SLO-aware routing proposal of the Gateway API Inference Extension
+    /// defines it. The time to the first token counts by its 90th percentile, the time per token by
+    /// its mean.
     pub fn headroom(&self, prediction: &PredictedLatency) -> Option<Headroom> {
         let tightest = f64::from(prediction.tightest_tpot);
         let tpot = self.tpot_ms.unwrap_or(f64::INFINITY).min(tightest);
@@ -56,8 +58,8 @@ impl Objectives {
         }
     }
 
-    /// A prediction beside them, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms
-    /// (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
+    /// A prediction with the objectives, for people: `backlog 310 + prefill 42 + phase 6 + front
+    /// end 2 ms, mean 360 ms, p90 480 ms (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
     pub fn compare_text(&self, prediction: &PredictedLatency) -> String {
         let beside = |limit: Option<f64>, of: &str| {
             limit.map_or_else(String::new, |ms| format!(" ({of} {ms:.0} ms)"))
@@ -80,12 +82,12 @@ impl Objectives {
     }
 }
 
-/// How far a prediction is below an objective.
+/// The distance of a prediction below an objective.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Headroom {
-    /// In milliseconds.
+    /// The distance in milliseconds.
     pub ms: f64,
-    /// As a share of the objective.
+    /// The distance as a share of the objective.
     pub share: f64,
 }
 
@@ -95,7 +97,7 @@ impl Headroom {
         Self { ms, share: ms / limit.max(1e-9) }
     }
 
-    /// Whether the objective is met; at exactly 0 it is.
+    /// Returns whether the objective is met; at exactly 0 it is.
     pub fn is_met(&self) -> bool {
         self.ms >= 0.0
     }
@@ -105,7 +107,8 @@ impl Headroom {
 mod tests {
     use super::*;
 
-    /// The example of the proposal: an objective of 80 ms where a stream with 50 ms runs, and 60 ms are predicted.
+    /// The example of the proposal: an objective of 80 ms, a running stream with 50 ms, and a
+    /// prediction of 60 ms.
     #[test]
     fn tightest_objective_of_running_streams_counts() {
         let objectives = Objectives { tpot_ms: Some(80.0), ..Objectives::default() };

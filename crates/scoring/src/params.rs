@@ -1,4 +1,4 @@
-//! A scorer's own parameters, as a configuration or a command line gives them.
+//! A scorer's own parameters, from a configuration or a command line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,25 +14,25 @@ pub enum Value {
     Text(String),
 }
 
-/// Parameters by name; a name may be spelt with `-` or `_`.
+/// Parameters by name; `-` and `_` in names are alike.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Params(BTreeMap<String, Value>);
 
-/// Why parameters are refused.
+/// The reason why parameters are refused.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParamError {
     /// The scorer has no such parameter.
     Unknown {
-        /// What was given.
+        /// The given name.
         given: String,
-        /// What there is.
+        /// The names that exist.
         known: &'static [&'static str],
     },
     /// The value is of the wrong kind or out of range.
     Bad {
-        /// Of which parameter.
+        /// The parameter.
         name: &'static str,
-        /// What it must be.
+        /// The values that it accepts.
         expected: &'static str,
     },
 }
@@ -71,12 +71,11 @@ impl Params {
         self.0.insert(normalize(name), value);
     }
 
-    /// Whether none are given.
+    /// Returns whether no parameters are given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is given.
     pub(super) fn has(&self, name: &'static str) -> bool {
         self.0.contains_key(name)
     }
@@ -86,7 +85,7 @@ impl Params {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Refuses what is not in `known`.
+    /// Checks that only parameters in `known` are given.
     pub(super) fn only(&self, known: &'static [&'static str]) -> Result<(), ParamError> {
         match self.0.keys().find(|name| !known.contains(&name.as_str())) {
             Some(given) => Err(ParamError::Unknown { given: given.clone(), known }),
@@ -94,7 +93,7 @@ impl Params {
         }
     }
 
-    /// A number above `above`, or `default` where none is given.
+    /// A number above `above`; `default` if none is given.
     pub(super) fn number_above(
         &self,
         name: &'static str,
@@ -108,13 +107,13 @@ impl Params {
         }
     }
 
-    /// A number above 0 and at most 1, or `default` where none is given.
+    /// A number above 0 and at most 1; `default` if none is given.
     pub(super) fn share(&self, name: &'static str, default: f64) -> Result<f64, ParamError> {
         let share = self.number_above(name, 0.0, default).ok().filter(|share| *share <= 1.0);
         share.ok_or(ParamError::Bad { name, expected: "a number above 0 and at most 1" })
     }
 
-    /// A whole number of at least 1, or `default` where none is given.
+    /// A whole number of at least 1; `default` if none is given.
     pub(super) fn count(
         &self,
         name: &'static str,
@@ -154,7 +153,7 @@ fn expected_above(above: f64) -> &'static str {
     if above >= 1.0 { "a number above 1" } else { "a number above 0" }
 }
 
-/// Whether a byte may be in a token of RFC 9110.
+/// Returns whether a byte may be in a token of RFC 9110.
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

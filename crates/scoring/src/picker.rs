@@ -1,27 +1,27 @@
-//! How one of the scored candidates is picked.
+//! The pickers: each picks one of the scored candidates.
 
 use std::cmp::Ordering;
 use std::fmt;
 
+use penstock_api::slices::element_of;
 use rand::Rng;
 
 use super::normalize;
-use penstock_api::slices::element_of;
 
-/// How one of the scored candidates is picked.
+/// A rule that picks one of the scored candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Picker {
-    /// The highest total; of equals the one with the highest tie-break.
+    /// The highest total; between equals the highest tie-break.
     #[default]
     MaxScore,
-    /// Any, each as likely as its total says: `P(i) = total(i) / sum`; all alike when none is above 0.
+    /// A random candidate with probability `P(i) = total(i) / sum`; all alike when none is above 0.
     WeightedRandom,
-    /// The better of two that are drawn (Mitzenmacher 2001): never all of a herd to one place.
+    /// The better of two random candidates (Mitzenmacher 2001): a burst never goes to one backend.
     PowerOfTwo,
-    /// Any, by `exp((total - max) / ((max - min) x temperature))`, as NVIDIA Dynamo does; a
-    /// temperature of 0 is `MaxScore`.
+    /// A random candidate, weighted by `exp((total - max) / ((max - min) x temperature))`, as in
+    /// NVIDIA Dynamo; a temperature of 0 is `MaxScore`.
     Softmax {
-        /// 0 or more.
+        /// The temperature, at least 0.
         temperature: f64,
     },
 }
@@ -29,12 +29,12 @@ pub enum Picker {
 /// The names of all pickers.
 pub const PICKERS: [&str; 4] = ["max-score", "weighted-random", "power-of-two", "softmax"];
 
-/// Why a picker is refused.
+/// The reason why a picker is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PickerError {
     /// There is no picker of that name.
     Unknown {
-        /// What was given.
+        /// The given name.
         given: String,
     },
     /// The temperature is not a finite number of at least 0, or the picker has none.
@@ -60,7 +60,7 @@ impl Picker {
     /// The picker of a name; `-` and `_` are alike.
     ///
     /// # Errors
-    /// [`PickerError`] for other names, and for a temperature that does not fit.
+    /// [`PickerError`] for other names, and for an invalid temperature.
     pub fn from_name(name: &str, temperature: Option<f64>) -> Result<Self, PickerError> {
         let picker = match normalize(name).as_str() {
             "max-score" => Self::MaxScore,
@@ -89,7 +89,7 @@ impl Picker {
         }
     }
 
-    /// Whether chance has a part in it.
+    /// Returns whether the pick is random.
     pub fn is_random(self) -> bool {
         match self {
             Self::MaxScore => false,
@@ -98,7 +98,8 @@ impl Picker {
         }
     }
 
-    /// Picks one by its total, 0..=1; `rank` decides between equals. `None` when there are none.
+    /// Picks a candidate by its total, 0..=1; `rank` decides between equals. `None` when there are
+    /// none.
     pub(super) fn pick(
         self,
         totals: &[f64],
@@ -123,13 +124,13 @@ impl Picker {
                     left -= share;
                     left < 0.0
                 });
-                // Rounding may leave a rest behind the last one.
+                // Rounding may leave a remainder behind the last one.
                 found.or(totals.len().checked_sub(1))
             }
         }
     }
 
-    /// How likely each candidate is to be picked; together 1. `rank` as in `pick`.
+    /// The probability of each candidate; their sum is 1. `rank` as in `pick`.
     pub fn probabilities(self, totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<f64> {
         match self {
             Self::MaxScore | Self::Softmax { temperature: 0.0 } => {
@@ -138,7 +139,7 @@ impl Picker {
             }
             Self::PowerOfTwo if totals.len() < 2 => vec![1.0; totals.len()],
             Self::PowerOfTwo => {
-                // The pairs in which it is the better one, of all pairs: it beats all worse ones.
+                // The share of pairs in which it is the better one: it beats all worse ones.
                 let count = totals.len() as f64;
                 let pairs = count * (count - 1.0) / 2.0;
                 let mut odds = vec![0.0; totals.len()];
@@ -163,7 +164,7 @@ impl Picker {
         match self {
             Self::Softmax { temperature } if most > least => {
                 let scale = (most - least) * temperature;
-                // So cold that a float does not hold it: the best.
+                // The temperature is too low for a float: the best candidate takes all.
                 if scale > 0.0 { ((total - most) / scale).exp() } else { part(total >= most) }
             }
             Self::WeightedRandom if most > 0.0 => total.max(0.0),
@@ -182,7 +183,7 @@ fn range(totals: &[f64]) -> (f64, f64) {
     })
 }
 
-/// All of them, each better than those before it, as `best` compares.
+/// All candidates, each better than those before it, as `best` compares.
 fn from_worst(totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..totals.len()).collect();
     order.sort_by(|&one, &other| {
@@ -195,7 +196,7 @@ fn from_worst(totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<usize> {
     order
 }
 
-/// The one of `among` with the highest total, and of equals with the highest rank.
+/// The candidate of `among` with the highest total, and between equals with the highest rank.
 fn best(
     totals: &[f64],
     among: impl Iterator<Item = usize>,

@@ -1,15 +1,15 @@
-//! What is predicted of a request on a candidate, as scorers read it.
+//! The prediction for a request on a candidate, as scorers read it.
 
+use penstock_api::units::{narrow, widen};
+use penstock_predict::Estimate;
 use serde_json::{Value, json};
 
 use super::reading_values::ReadingValue;
-use penstock_api::units::{narrow, widen};
-use penstock_predict::Estimate;
 
 /// The predicted latencies of a request on a candidate, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PredictedLatency {
-    /// Time to the first token, on average; to the end of a whole response.
+    /// Mean time to the first token, or to the end of a response that is not streamed.
     pub ttft: f32,
     /// Its 90th percentile.
     pub ttft_p90: f32,
@@ -17,41 +17,43 @@ pub struct PredictedLatency {
     pub tpot: f32,
     /// Its 90th percentile.
     pub tpot_p90: f32,
-    /// The least time per token that a stream there can bear; infinite where none has an objective.
+    /// The tightest objective for the time per token among the streams there; infinite without any.
     pub tightest_tpot: f32,
-    /// Prompts before it.
+    /// Time for the prompts before it.
     pub backlog: f32,
-    /// Until a stream has ended and makes room.
+    /// Time until a stream ends and frees its slot.
     pub slot_wait: f32,
-    /// Its own prompt.
+    /// Time for its own prompt.
     pub prefill: f32,
-    /// Until the current step ends.
+    /// Time until the current step ends.
     pub phase: f32,
-    /// How much longer the engine is expected to emit nothing, as it does now: part of the times to the first token, and of `further`.
+    /// Time for which the engine, which now emits nothing, is expected to stay silent. Part of the
+    /// times to the first token, and of `further`.
     pub stall: f32,
-    /// Network and front end.
+    /// Time for the network and the front end.
     pub front_end: f32,
-    /// The tokens after the first, where the response comes in one piece: part of the times to the first token.
+    /// Time for the tokens after the first, if the response comes in one piece. Part of the times
+    /// to the first token.
     pub decode: f32,
-    /// Its further tokens, where they come one by one.
+    /// Time for its further tokens, if they are streamed.
     pub further: f32,
-    /// What its own prompt takes beyond the steps.
+    /// Time that its own prompt takes beyond the steps.
     pub work: f32,
     /// Tokens of its prompt that are not cached.
     pub uncached: f32,
     /// Tokens of prompts before it.
     pub before: f32,
-    /// By how much its tokens delay each stream that runs there.
+    /// The delay of each stream there by all of its tokens.
     pub slowdown: f32,
-    /// By how much it lengthens the time per token of each stream that runs there.
+    /// The increase of the time per token of each stream there.
     pub added: f32,
-    /// Its tokens, as far as is expected.
+    /// The expected number of its tokens.
     pub output: f32,
-    /// The requests there.
+    /// The number of requests there.
     pub requests: f32,
-    /// Those of them that this penstock may refuse.
+    /// The number of sheddable requests among them.
     pub sheddable: f32,
-    /// Whether enough is known of the backend for a request to be refused by it.
+    /// True if enough is known of the backend to refuse a request because of it.
     pub is_trusted: bool,
 }
 
@@ -87,8 +89,8 @@ impl From<Estimate> for PredictedLatency {
 }
 
 impl PredictedLatency {
-    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a whole response also
-    /// has the tokens after its first, as in `+ decode 3772`.
+    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a
+    /// response that is not streamed also has the tokens after its first, as in `+ decode 3772`.
     pub fn terms_text(&self) -> String {
         let wait = if self.slot_wait > self.backlog {
             format!("slot {:.0}", self.slot_wait)
@@ -109,7 +111,7 @@ impl PredictedLatency {
         )
     }
 
-    /// As JSON.
+    /// Returns the prediction as JSON.
     pub fn to_value(&self) -> Value {
         let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);
         json!({

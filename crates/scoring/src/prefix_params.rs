@@ -1,4 +1,5 @@
-//! How prompts are cut into blocks, and how many blocks a backend is predicted to keep.
+//! The parameters of prefix tracking: the blocks that prompts are cut into, and the number of
+//! blocks a backend is predicted to keep.
 
 use super::params::{BLOCK, BLOCKS, ParamError, Params};
 use super::spec::ScorerSpec;
@@ -8,18 +9,19 @@ use super::spec::ScorerSpec;
 pub struct PrefixParams {
     /// Tokens per block; 16 is the default of vLLM.
     pub block_tokens: u32,
-    /// Whether the block size that engines report replaces it: unless the size is configured.
+    /// If set, the block size that engines report replaces it: unless the size is configured.
     pub follows_engines: bool,
-    /// Blocks a backend is predicted to keep, where the capacity is configured.
+    /// Blocks a backend is predicted to keep, if the capacity is configured.
     pub capacity: u32,
-    /// Whether the capacity is configured: then it also bounds what engines report.
+    /// True if the capacity is configured: then it also bounds the capacity that engines report.
     pub is_capped: bool,
-    /// The most blocks of one prompt that are used. The default bounds what a thread keeps to decide, at 2 MiB: any
-    /// prompt that a model takes is shorter.
+    /// The most blocks of one prompt that are used. The default limits the memory that a thread
+    /// keeps for decisions to 2 MiB; prompts that models accept are shorter.
     pub max_blocks: u32,
 }
 
-/// Tokens a backend is predicted to keep unless its engine reports them: llm-d's default, 31,250 blocks of 16.
+/// Tokens a backend is predicted to keep unless its engine reports them: llm-d's default, 31,250
+/// blocks of 16.
 const USUAL_CAPACITY: u32 = 500_000;
 
 impl Default for PrefixParams {
@@ -55,12 +57,13 @@ impl PrefixParams {
         })
     }
 
-    /// How many blocks of `block_tokens` a backend is predicted to keep that does not report it.
+    /// The number of blocks of `block_tokens` that a backend is predicted to keep if it does not
+    /// report its capacity.
     pub fn capacity_in(&self, block_tokens: u32) -> u32 {
         if self.is_capped { self.capacity } else { (USUAL_CAPACITY / block_tokens.max(1)).max(1) }
     }
 
-    /// The same for a model whose engines report blocks of `reported` tokens.
+    /// The parameters for a model whose engines report blocks of `reported` tokens.
     #[must_use]
     pub fn following(self, reported: Option<u32>) -> Self {
         let followed = reported.filter(|tokens| self.follows_engines && *tokens > 0);

@@ -8,7 +8,7 @@ use super::spec::ScorerSpec;
 pub struct Preset {
     /// The name it is configured by.
     pub name: &'static str,
-    /// What it is.
+    /// Its description.
     pub about: &'static str,
     /// Its scorers with their weights.
     pub scorers: &'static [(&'static str, f64)],
@@ -90,8 +90,8 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
-    /// The one that a list of scorers comes to, whatever their parameters and the weight of a single
-    /// one.
+    /// The preset with the same scorers and weight ratios; the parameters do not matter, nor the
+    /// weight of a single scorer.
     pub fn like(specs: &[ScorerSpec]) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| preset.is_like(specs))
     }

@@ -1,8 +1,9 @@
-//! Weighted scorers and a picker, as one thing that decides.
+//! A profile: weighted scorers and a picker.
 
 use std::cell::OnceCell;
 use std::fmt;
 
+use penstock_api::slices::part_of;
 use rand::Rng;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -12,33 +13,32 @@ use super::readings::Candidate;
 use super::request::RequestFeatures;
 use super::scorers::{Needs, SCORERS, Scorer, ScorerRow};
 use super::spec::ScorerSpec;
-use penstock_api::slices::part_of;
 
-/// Why a list of scorers is refused.
+/// The reason why a list of scorers is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProfileError {
     /// There is no scorer of that name.
     UnknownScorer {
-        /// What was given.
+        /// The given name.
         given: String,
     },
     /// A scorer is listed twice.
     Duplicate {
-        /// Which.
+        /// The scorer.
         name: &'static str,
     },
     /// A weight is not a finite number above 0.
     Weight {
-        /// Of which scorer.
+        /// The scorer.
         name: &'static str,
-        /// What was given.
+        /// The given weight.
         given: f64,
     },
     /// A scorer's own parameter is wrong.
     Param {
-        /// Of which scorer.
+        /// The scorer.
         name: &'static str,
-        /// What is wrong.
+        /// The error of the parameter.
         error: ParamError,
     },
     /// There is no scorer at all.
@@ -78,11 +78,11 @@ pub struct Profile {
 struct Weighted {
     name: &'static str,
     scorer: Box<dyn Scorer>,
-    /// Of all weights together, which are 1.
+    /// Its share of the sum of all weights, which is 1.
     weight: f64,
 }
 
-/// What a profile made of the candidates; kept by its caller so that no decision allocates.
+/// The scores of a profile for all candidates; kept by its caller so that no decision allocates.
 #[derive(Debug, Clone, Default)]
 pub struct ScoreMatrix {
     /// Scorer by scorer, one score per candidate.
@@ -107,7 +107,7 @@ impl Profile {
     /// The profile of a configured list.
     ///
     /// # Errors
-    /// [`ProfileError`] for the first thing that is wrong with the list.
+    /// [`ProfileError`] for the first error in the list.
     pub fn new(specs: &[ScorerSpec], picker: Picker) -> Result<Self, ProfileError> {
         let mut scorers: Vec<(&'static str, Box<dyn Scorer>, f64)> = Vec::new();
         for spec in specs {
@@ -123,7 +123,7 @@ impl Profile {
         Self::of(scorers, picker)
     }
 
-    /// A profile of any scorers, those of the table or others.
+    /// A profile of any scorers, from the table or elsewhere.
     ///
     /// # Errors
     /// [`ProfileError`] without a scorer, or with a weight that is not a finite number above 0.
@@ -139,7 +139,7 @@ impl Profile {
         if most <= 0.0 {
             return Err(ProfileError::Empty);
         }
-        // By the largest first: the sum of very large weights is no number.
+        // Divided by the largest first: the sum of very large weights would overflow.
         let sum: f64 = scorers.iter().map(|(.., weight)| weight / most).sum();
         let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
         let weighted = scorers.into_iter().map(|(name, scorer, weight)| Weighted {
@@ -150,12 +150,12 @@ impl Profile {
         Ok(Self { picker, needs, scorers: weighted.collect() })
     }
 
-    /// Every scorer with its weight; the weights together are 1.
+    /// Every scorer with its weight; the weights sum to 1.
     pub fn weights(&self) -> impl Iterator<Item = (&'static str, f64)> {
         self.scorers.iter().map(|one| (one.name, one.weight))
     }
 
-    /// How one of the scored candidates is picked.
+    /// The rule that picks one of the scored candidates.
     pub fn picker(&self) -> Picker {
         self.picker
     }
@@ -165,17 +165,17 @@ impl Profile {
         self.needs
     }
 
-    /// Whether any scorer reads how much of a prompt is cached where.
+    /// Returns whether any scorer reads the cached part of a prompt.
     pub fn reads_prefixes(&self) -> bool {
         self.needs.contains(Needs::PREFIXES)
     }
 
-    /// Whether any scorer reads the prompt, so that it must be cut into blocks.
+    /// Returns whether any scorer reads the prompt, so that it must be cut into blocks.
     pub fn reads_prompts(&self) -> bool {
         self.needs.contains(Needs::PROMPTS)
     }
 
-    /// Fills in what every scorer makes of every candidate. Allocates only when there are more
+    /// Fills in the score of every scorer for every candidate. Allocates only when there are more
     /// candidates than ever before.
     pub fn score(
         &self,
@@ -194,7 +194,7 @@ impl Profile {
         for (one, scores) in self.scorers.iter().zip(matrix.scores.chunks_exact_mut(count)) {
             one.scorer.score(features, candidates, scores);
             for (score, total) in scores.iter_mut().zip(&mut matrix.totals) {
-                // Clamped before it is weighted; what is not known counts as nothing.
+                // Clamped before it is weighted; an unknown score counts as 0.
                 *score = if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
                 *total += *score * one.weight;
             }
@@ -215,7 +215,7 @@ impl Profile {
         self.picker.pick(&matrix.totals, self.ranks(features, candidates), rng)
     }
 
-    /// How likely each of the candidates is to be picked, by the totals in `matrix`; together 1.
+    /// The probability of each candidate to be picked, by the totals in `matrix`; their sum is 1.
     pub fn probabilities(
         &self,
         features: &RequestFeatures,
@@ -228,7 +228,7 @@ impl Profile {
     /// The rank of each candidate among equals, by its index.
     fn ranks(&self, features: &RequestFeatures, candidates: &[Candidate]) -> impl Fn(usize) -> u64 {
         let is_in_turn = !self.reads_prompts() || features.in_turn;
-        // Counted once, and only where there are equals.
+        // Counted once, and only if there are equals.
         let places = OnceCell::new();
         move |index| {
             candidates.get(index).map_or(0, |one| match is_in_turn {
@@ -239,18 +239,18 @@ impl Profile {
     }
 }
 
-/// The rank of a candidate among equals where prompts count, the highest first: a rendezvous hash
-/// (Thaler, Ravishankar 1998) of the prompt and the candidate's name. Of a prompt that the candidate
-/// does not know, by its first block: so strangers spread, and all replicas send the same beginning
-/// to the same place. Of one that it does know, by all of it: a popular beginning that is cached
-/// everywhere has no home.
+/// The rank of a candidate among equals if prompts count, the highest first: a rendezvous hash
+/// (Thaler, Ravishankar 1998) of the prompt and the candidate's name. If the candidate has no block
+/// of the prompt cached, the first block is hashed: unrelated prompts spread, and all replicas send
+/// the same beginning to the same backend. Else the whole prompt is hashed: a popular beginning
+/// that is cached everywhere has no home.
 fn rank(features: &RequestFeatures, candidate: &Candidate) -> u64 {
     let prompt =
         if candidate.matched_blocks == 0 { features.first_block } else { features.last_block };
     xxh3_64_with_seed(&candidate.key.to_le_bytes(), prompt)
 }
 
-/// The same where prompts do not count: each has its turn.
+/// The rank if prompts do not count: the candidates take turns.
 fn turn(features: &RequestFeatures, places: u64, place: u32) -> u64 {
     let since = (u64::from(place) + places - features.turn % places) % places;
     u64::MAX - since
@@ -261,7 +261,7 @@ fn count_places(candidates: &[Candidate]) -> u64 {
     u64::from(last) + 1
 }
 
-/// The scorer of that name: in lower case, `_` and `-` alike.
+/// The scorer of a lower-case name; `_` and `-` are alike.
 fn find(name: &str) -> Option<&'static ScorerRow> {
     let name = name.replace('_', "-");
     SCORERS.iter().find(|row| row.name == name)

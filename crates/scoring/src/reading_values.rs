@@ -1,11 +1,11 @@
 //! The types of readings in captures and in lines of `penstock score`: their JSON and its schema.
 
+use penstock_api::units::Micros;
 use serde_json::Value;
 
 use super::residency::{Eviction, Residency};
-use penstock_api::units::Micros;
 
-/// Where a request's adapter stands on a backend.
+/// The state of a request's adapter on a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Adapter {
     /// The request needs none, or the engine does not report its adapters.
@@ -15,9 +15,9 @@ pub enum Adapter {
     Active,
     /// There is a free slot to load it into.
     FreeSlot,
-    /// Requests for it wait to have it loaded.
+    /// Requests for it wait until it is loaded.
     Waiting,
-    /// All slots are taken by others.
+    /// All slots are taken by other adapters.
     Absent,
 }
 
@@ -28,7 +28,7 @@ pub(super) const ADAPTERS: &[(Adapter, &str)] = &[
     (Adapter::Absent, "absent"),
 ];
 
-/// How far a backend's telemetry can be relied on.
+/// The reliability of a backend's telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Standing {
     /// Never scraped; not the same as idle.
@@ -36,10 +36,10 @@ pub enum Standing {
     Unknown,
     /// The last sample is at most three intervals old.
     Fresh,
-    /// It is older: only our own counts are used.
+    /// The last sample is older: only our own counts are used.
     Stale,
-    /// Older than that and than two seconds, and the last scrape failed: not a candidate while
-    /// another backend's telemetry is fresh.
+    /// The last sample is older than that and than two seconds, and the last scrape failed: not a
+    /// candidate while another backend's telemetry is fresh.
     Failing,
 }
 
@@ -58,7 +58,7 @@ impl Standing {
     }
 }
 
-/// A finite reading, at least 0; anything else is unknown.
+/// A finite reading, with negative ones raised to 0; `None` for other numbers.
 pub fn known_reading(given: f64) -> Option<f64> {
     given.is_finite().then(|| given.max(0.0))
 }
@@ -88,7 +88,7 @@ impl ReadingValue for Option<f64> {
 impl ReadingValue for f64 {
     const SCHEMA: &'static str = <Option<Self> as ReadingValue>::SCHEMA;
 
-    // These are counts.
+    // These readings are counts: whole numbers are written without a fraction.
     fn to_json(&self) -> Option<Value> {
         if self.fract() == 0.0 && *self >= 0.0 && *self < u32::MAX.into() {
             return Some(Value::from(to_whole(*self)));

@@ -1,27 +1,28 @@
-//! The readings of one candidate, as a table. Captures, replay and `penstock score` read and write each
-//! reading by its row, so that a new one is a row here and a line in `routing/readings.rs`, which takes
-//! it from the fleet.
+//! The readings of one candidate, as a table. Captures, replay and `penstock score` read and write
+//! each reading by its row, so that a new one is a row here and a line in `routing/readings.rs`,
+//! which takes it from the fleet.
 
+use penstock_api::units::Micros;
 use serde_json::{Value, json};
 
 use super::prediction::PredictedLatency;
 use super::reading_values::{Adapter, ReadingValue, Standing};
 use super::residency::{Eviction, Residency};
-use penstock_api::units::Micros;
 
-/// The part of a prompt that must be cached for its backend to be preferred to others.
+/// The share of a prompt that must be cached for its backend to be preferred.
 pub const WARM: f64 = 0.8;
 
-/// Declares [`Candidate`] and [`READINGS`] as `field: type = "key in captures"`; `score "key": "about"`
-/// follows for a reading that lines of `penstock score` give.
+/// Declares [`Candidate`] and [`READINGS`] as `field: type = "key in captures"`; `score "key":
+/// "about"` follows for a reading that lines of `penstock score` give.
 macro_rules! readings {
     (@score $type:ty) => { None };
     (@score $type:ty, $key:literal: $about:literal) => {
         Some(ScoreReading { key: $key, about: $about, schema: <$type as ReadingValue>::SCHEMA })
     };
     ($($(#[$doc:meta])* $field:ident: $type:ty = $key:literal $(, score $score:literal: $about:literal)?;)*) => {
-        /// What scorers and strategies know of one candidate at one moment. `None` and NaN are
-        /// unknown; each [`ScorerRow`](super::ScorerRow) says how it scores that.
+        /// The readings of one candidate at one moment, for scorers and strategies. `None` and NaN
+        /// are unknown; each [`ScorerRow`](super::ScorerRow) documents the score of an unknown
+        /// reading.
         #[derive(Debug, Clone, Copy, PartialEq, Default)]
         pub struct Candidate {
             /// A hash of its name, the same in every process.
@@ -48,13 +49,13 @@ macro_rules! readings {
 }
 
 readings! {
-    /// Lower is better.
+    /// Its priority; lower is better.
     priority: u32 = "priority", score "priority": "0 where it is missing";
-    /// Its configured weight; `None` where all backends of the model have the same.
+    /// Its configured weight; `None` if all backends of the model have the same.
     weight: Option<f64> = "weight";
-    /// The largest weight among them.
+    /// The largest weight among those backends.
     most_weight: Option<f64> = "most_weight";
-    /// Requests this process has in flight there; NaN where `penstock score` is not given them.
+    /// Requests this process has in flight there; NaN if `penstock score` is not given them.
     in_flight: f64 = "in_flight", score "in_flight": "requests of ours; pending where it is missing. Not known without both: 0 from the scorers that go by it, but latency takes it for none";
     /// Tokens of those requests: prompts and expected output. NaN as above.
     tokens_in_flight: f64 = "tokens_in_flight", score "tokens_in_flight": "tokens of requests of ours; not known: 0 from token-load and prefill-cost";
@@ -68,27 +69,27 @@ readings! {
     waiting: Option<f64> = "waiting", score "waiting": "requests in the engine's queue; not known: 0 from waiting-queue, and the load is not known";
     /// Requests in the engine's batch.
     running: Option<f64> = "running", score "running": "requests in its batch; not known: 0 from running-requests, and the load is not known";
-    /// Effective load: waiting, running, and what was dispatched since they were read.
+    /// Effective load: waiting, running, and dispatched since they were read.
     load: Option<f64> = "load";
-    /// The part of its KV cache in use, 0..=1.
+    /// The share of its KV cache in use, 0..=1.
     kv_utilization: Option<f64> = "kv_utilization", score "kv_utilization": "0..1; not known: 0 from kv-utilization";
-    /// How far the engine's telemetry can be relied on.
+    /// The reliability of the engine's telemetry.
     telemetry: Standing = "telemetry";
     /// The age of its last sample; `None` before the first.
     telemetry_age: Option<Micros> = "telemetry_age_ms";
-    /// Where the request's adapter is loaded.
+    /// The state of the request's adapter there.
     adapter: Adapter = "adapter", score "adapter": "where the adapter of the request stands; not known: 0 from lora-affinity";
     /// Requests for the model that this process has in flight there.
     model_in_flight: Option<f64> = "model_in_flight", score "model_in_flight": "requests of ours for the model; 0 where it is missing";
-    /// How many requests for the model it runs at a time.
+    /// The number of requests for the model that it runs at a time.
     slots: Option<f64> = "slots", score "slots": "how many requests for the model it runs at a time; not known: 0 from free-slot";
-    /// Whether it has the model in memory.
+    /// The state of the model in its memory.
     residency: Residency = "residency", score "residency": "where the model stands; not known: 0 from resident";
-    /// What loading the model would push out.
+    /// The models that loading this one would evict.
     eviction: Eviction = "evicts", score "evicts": "what loading the model pushes out of its memory; nothing where it is missing";
     /// Leading blocks of the prompt that it is believed to have cached.
     matched_blocks: u32 = "matched_blocks";
-    /// The latencies that are predicted of the request there.
+    /// The predicted latencies of the request there.
     prediction: Option<PredictedLatency> = "prediction", score "prediction": "predicted latencies in milliseconds: ttft_ms, ttft_p90_ms, tpot_ms, tightest_tpot_ms; not known: 0 from slo-headroom";
 }
 
@@ -97,11 +98,11 @@ readings! {
 pub struct ReadingRow {
     /// Its key in captures.
     pub key: &'static str,
-    /// How a line of `penstock score` gives it; `None` where it does not.
+    /// The reading in a line of `penstock score`; `None` if it has none.
     pub score: Option<ScoreReading>,
     /// Its value; `None` when unknown.
     pub get: fn(&Candidate) -> Option<Value>,
-    /// Takes a value in; `false` when it is of the wrong type.
+    /// Sets the value; `false` when it is of the wrong type.
     pub set: fn(&mut Candidate, &Value) -> bool,
 }
 
@@ -110,7 +111,7 @@ pub struct ReadingRow {
 pub struct ScoreReading {
     /// Its key.
     pub key: &'static str,
-    /// What it is, and how it counts when it is unknown.
+    /// Its meaning, and its effect when it is unknown.
     pub about: &'static str,
     /// The keywords of its JSON Schema.
     pub schema: &'static str,
@@ -129,12 +130,12 @@ impl Candidate {
         Self { key: Self::key_of(name), ..Self::default() }
     }
 
-    /// The hash that stands for a backend's name, the same in every process.
+    /// The hash of a backend's name, the same in every process.
     pub fn key_of(name: &str) -> u64 {
         xxhash_rust::xxh3::xxh3_64(name.as_bytes())
     }
 
-    /// The part of the prompt it has cached, 0..=1; 0 without a full block.
+    /// The share of the prompt it has cached, 0..=1; 0 without a full block.
     pub fn match_ratio(&self) -> f64 {
         if self.prompt_blocks == 0 {
             return 0.0;
@@ -142,7 +143,7 @@ impl Candidate {
         f64::from(self.matched_blocks.min(self.prompt_blocks)) / f64::from(self.prompt_blocks)
     }
 
-    /// The effective load, or our own requests in flight where it is unknown; by weight.
+    /// The effective load, or our own requests in flight if it is unknown; by weight.
     pub fn load_or_in_flight(&self) -> f64 {
         self.load.unwrap_or(self.in_flight) * self.load_factor()
     }
@@ -157,12 +158,13 @@ impl Candidate {
         self.in_flight * self.load_factor()
     }
 
-    /// Whether it can start another request for the model at once; `None` where its slots are not known.
+    /// Returns whether it can start another request for the model at once; `None` if its slots are
+    /// not known.
     pub fn has_free_slot(&self) -> Option<bool> {
         self.slots.map(|slots| self.model_in_flight.unwrap_or(0.0) < slots)
     }
 
-    /// By how much its load counts: double with half the largest weight.
+    /// The factor of its load by its weight: double with half the largest weight.
     fn load_factor(&self) -> f64 {
         match (self.weight, self.most_weight) {
             (Some(weight), Some(most)) if weight > 0.0 && most > 0.0 => most / weight,

@@ -1,16 +1,17 @@
-//! Where a model stands on a backend: whether it is in memory, and what loading it would push out.
+//! The state of a model on a backend: whether it is in memory, and the models that loading it would
+//! evict.
 
-/// Whether a backend holds a model in memory.
+/// The state of a model in a backend's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Residency {
-    /// Not reported yet, or not for long.
+    /// Not reported yet, or not recently.
     #[default]
     Unknown,
-    /// On disk: a request has it loaded first.
+    /// On disk: a request loads it first.
     Loadable,
     /// Put to sleep: a request wakes it, which is faster than loading.
     Sleeping,
-    /// In memory.
+    /// Loaded in memory.
     Resident,
 }
 
@@ -34,7 +35,7 @@ impl Residency {
     }
 }
 
-/// What loading a model on a backend would push out of its memory.
+/// The models that loading a model on a backend would evict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Eviction {
     /// No other model: it is in memory already, it only sleeps, or there is room for it.

@@ -1,5 +1,5 @@
-//! The scorers, one file per kind: `queue_depth.rs` holds `QueueDepth`, configured as `queue-depth`. A
-//! new one is a file and a row in [`SCORERS`].
+//! The scorers, one file per kind: `queue_depth.rs` holds `QueueDepth`, configured as
+//! `queue-depth`. A new one is a file and a row in [`SCORERS`].
 
 mod active_requests;
 mod bounded_hash;
@@ -29,8 +29,8 @@ use super::request::RequestFeatures;
 
 /// Scores how well each candidate suits a request.
 pub trait Scorer: std::fmt::Debug + Send + Sync {
-    /// Fills in one score per candidate, in their order: 0..=1, 1 is best, NaN is unknown. `scores` is
-    /// as long as `candidates`.
+    /// Fills in one score per candidate, in their order: 0..=1, 1 is best, NaN is unknown. `scores`
+    /// is as long as `candidates`.
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]);
 
     /// The readings it needs besides those that every decision takes.
@@ -44,28 +44,28 @@ pub trait Scorer: std::fmt::Debug + Send + Sync {
 pub struct Needs(u16);
 
 impl Needs {
-    /// None.
+    /// No readings.
     pub const NONE: Self = Self(0);
-    /// Which prompt it is: the hashes of its blocks.
+    /// The hashes of the prompt's blocks.
     pub const PROMPTS: Self = Self(1);
-    /// How much of the prompt is cached where; implies [`Needs::PROMPTS`].
+    /// The cached part of the prompt on each candidate; implies [`Needs::PROMPTS`].
     pub const PREFIXES: Self = Self(1 << 1 | 1);
     /// Tokens in flight.
     pub const TOKENS: Self = Self(1 << 2);
     /// Times to first token.
     pub const LATENCIES: Self = Self(1 << 3);
-    /// Where the request's adapter is loaded.
+    /// The state of the request's adapter.
     pub const ADAPTERS: Self = Self(1 << 4);
     /// The latency that the strategy `smart` scores by.
     pub const RESPONSE_TIMES: Self = Self(1 << 5);
-    /// Whether the model is in memory, and its free slots.
+    /// The state of the model in memory, and its free slots.
     pub const RESIDENCY: Self = Self(1 << 6);
-    /// What is predicted of the request.
+    /// The predictions for the request.
     pub const PREDICTIONS: Self = Self(1 << 7);
-    /// Where the session is at home: the scorer decides what that counts.
+    /// The home of the session; the scorer decides how it counts.
     pub const HOMES: Self = Self(1 << 8);
-    /// All that a recorded decision keeps besides. Not the prefixes: ties between equals are broken by
-    /// them, so reading them would change the decision.
+    /// The further readings that a recorded decision keeps. Not the prefixes: ties between equals
+    /// are broken by them, so reading them would change the decision.
     pub const RECORDED: Self = Self(
         Self::TOKENS.0
             | Self::LATENCIES.0
@@ -74,20 +74,20 @@ impl Needs {
             | Self::RESIDENCY.0,
     );
 
-    /// Both.
+    /// The union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among them.
+    /// Returns whether all of `other` are among them.
     #[inline(always)]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A scorer as a row: how it is configured, documented and built.
+/// A scorer as a row: its configuration, documentation and constructor.
 #[derive(Debug)]
 pub struct ScorerRow {
     /// The name it is configured by.
@@ -96,19 +96,19 @@ pub struct ScorerRow {
     pub formula: &'static str,
     /// The source of the formula.
     pub source: &'static str,
-    /// How it scores unknown readings.
+    /// Its score of unknown readings.
     pub unknown: &'static str,
     /// Its own parameters.
     pub params: &'static [&'static str],
-    /// Makes one.
+    /// Builds the scorer.
     pub build: fn(&Params) -> Result<Box<dyn Scorer>, ParamError>,
 }
 
 impl ScorerRow {
-    /// Makes one with these parameters.
+    /// Builds the scorer with these parameters.
     ///
     /// # Errors
-    /// [`ParamError`] when it does not have one of them, or a value does not fit.
+    /// [`ParamError`] for an unknown parameter or an invalid value.
     pub fn make(&self, params: &Params) -> Result<Box<dyn Scorer>, ParamError> {
         params.only(self.params)?;
         (self.build)(params)
@@ -140,15 +140,15 @@ pub const SCORERS: &[ScorerRow] = &[
     busiest::ROW,
 ];
 
-/// Scores each candidate on its own.
+/// Scores each candidate independently of the others.
 fn each(candidates: &[Candidate], scores: &mut [f64], score: impl Fn(&Candidate) -> Option<f64>) {
     for (slot, candidate) in scores.iter_mut().zip(candidates) {
         *slot = score(candidate).unwrap_or(f64::NAN);
     }
 }
 
-/// Scores by `(max - x) / (max - min)`: 1 for the least, 0 for the most, 1 for all when they are equal.
-/// Unknown readings are ignored for both bounds.
+/// Scores by `(max - x) / (max - min)`: 1 for the least, 0 for the most, 1 for all when they are
+/// equal. Unknown readings are ignored for both bounds.
 fn least_is_best(
     candidates: &[Candidate],
     scores: &mut [f64],

@@ -6,9 +6,9 @@ use super::params::Params;
 /// A scorer as it is configured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScorerSpec {
-    /// Which one, in lower case; `-` and `_` are alike.
+    /// The name in lower case; `-` and `_` are alike.
     pub name: String,
-    /// How much it counts, relative to the others.
+    /// Its weight, relative to the others.
     pub weight: f64,
     /// Its own parameters.
     pub params: Params,
@@ -20,13 +20,13 @@ impl ScorerSpec {
         Self { name: name.to_owned(), weight, params: Params::default() }
     }
 
-    /// The same with its name spelled as everywhere else.
+    /// The same spec with the canonical spelling of its name.
     #[must_use]
     pub fn in_one_spelling(self) -> Self {
         Self { name: normalize(&self.name), ..self }
     }
 
-    /// Whether it is the scorer of that name, in whatever spelling.
+    /// Returns whether it is the scorer of that name, in any spelling.
     pub fn is(&self, name: &str) -> bool {
         normalize(&self.name) == name
     }

@@ -12,7 +12,7 @@ fn profile(text: &str) -> Profile {
     Profile::new(&specs(text), Picker::MaxScore).unwrap()
 }
 
-/// A backend with so many waiting, running and dispatched since.
+/// A backend with `waiting` and `running` requests, and `pending` dispatched since.
 fn loaded(name: &str, waiting: f64, running: f64, pending: f64) -> Candidate {
     Candidate {
         waiting: Some(waiting),

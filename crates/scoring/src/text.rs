@@ -2,10 +2,11 @@
 
 use super::spec::ScorerSpec;
 
-/// Reads `name:weight,name:weight`. A weight is never assumed: a forgotten one would change every score.
+/// Reads `name:weight,name:weight`. A weight is never assumed: a forgotten one would change every
+/// score.
 ///
 /// # Errors
-/// What is wrong, in words, with the part it is wrong in.
+/// The error in words, with the part of the text it is in.
 pub fn parse_scorers(text: &str) -> Result<Vec<ScorerSpec>, String> {
     text.split(',').map(parse_one).collect()
 }

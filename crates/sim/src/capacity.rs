@@ -6,11 +6,12 @@
 //! of a full fleet is a poor estimate of it, in both directions, because of long prompts, caches
 //! and preemptions. So it is searched for.
 
+use penstock_config::{Config, Strategy};
+
 use super::experiment::{Setting, Variant};
 use super::stationarity::is_stationary;
 use super::workload::Workload;
 use super::world::WorldError;
-use penstock_config::{Config, Strategy};
 
 /// The preset that routes during the search.
 const PRESET: &str = "balanced";

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
+use penstock_config::{Config, Strategy};
+use penstock_core::fleet::dump;
+use penstock_scoring::Objectives;
+
 use super::engine::EngineSpec;
 use super::random::{Purpose, Stream};
 use super::summary::{Objective, Summary};
 use super::workload::{Workload, rounded_u32};
 use super::world::{Delays, Examined, Fault, Oracle, RunResult, WorldError, WorldSpec, simulate};
-use penstock_config::{Config, Strategy};
-use penstock_core::fleet::dump;
-use penstock_scoring::Objectives;
 
 /// A configuration with a name.
 #[derive(Debug, Clone)]

@@ -3,9 +3,8 @@
 //! workload (common random numbers). The logarithms come from `libm`, so every machine draws the
 //! same numbers.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use penstock_api::mix::{GOLDEN_GAMMA, mix};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The purpose of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_config::{BackendConfig, Config};
+use penstock_core::prefix::{most_replayed, unfold};
+use penstock_core::routing::ReplayFields;
 use serde::Serialize;
 
 use super::compare::{Aim, Difference, Verdict, compare, difference};
@@ -15,10 +19,6 @@ use super::statistics::mean;
 use super::summary::{Objective, Summary};
 use super::workload::{Request, Workload, counted_block};
 use super::world::{Delays, WorldError};
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_config::{BackendConfig, Config};
-use penstock_core::prefix::{most_replayed, unfold};
-use penstock_core::routing::ReplayFields;
 
 /// The number of runs of each configuration, each with its own random numbers.
 const SEEDS: usize = 3;

@@ -13,8 +13,9 @@ mod sessions;
 mod spec;
 mod traces;
 
-use crate::engine::BLOCK_TOKENS;
 use penstock_core::prefix::FOLDED_TOKENS;
+
+use crate::engine::BLOCK_TOKENS;
 
 pub use arrivals::{ArrivalProcess, ProcessError};
 pub use generate::generate;

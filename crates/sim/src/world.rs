@@ -37,15 +37,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ahash::HashMap;
-
-use crate::engine::{EngineSpec, SpecError};
-use crate::workload::Workload;
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_config::Config;
 use penstock_core::admission::queue::EntryId;
 use penstock_core::fleet::LoadReport;
 use penstock_scoring::Objectives;
 
+use crate::engine::{EngineSpec, SpecError};
+use crate::workload::Workload;
 use attempts::Live;
 use balancer::Balancer;
 use engines::Engines;

@@ -6,12 +6,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use penstock_mock::MockEngine;
 use tokio::runtime::Handle;
 
 use super::super::client::Client;
 use super::super::error::CliError;
 use super::trials::Verdict;
-use penstock_mock::MockEngine;
 
 /// The model of the two engines, one of which is killed.
 const MODEL: &str = "llama3:8b";

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use penstock_api::mix::mix;
+use penstock_mock::{Cut, Fault, MockEngine};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Handle;
@@ -18,8 +20,6 @@ use super::super::client::Client;
 use super::SEED;
 use super::requests::{DemoRequest, KEYS, draw};
 use crate::lifecycle::ShutdownHook;
-use penstock_api::mix::mix;
-use penstock_mock::{Cut, Fault, MockEngine};
 
 /// The number of clients that send at a time. Together with the pauses they bound the rate.
 const CLIENTS: u64 = 8;

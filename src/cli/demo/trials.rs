@@ -1,10 +1,10 @@
 //! The requests of the demo, and the backend that each one must reach.
 
+use penstock_mock::EXAMPLES;
 use serde_json::Value;
 
 use super::super::client::{Client, Response};
 use super::super::error::CliError;
-use penstock_mock::EXAMPLES;
 
 const TOOLS: &str = r#"{"model": "qwen2.5:14b", "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]}"#;
 const UNSERVED: &str =

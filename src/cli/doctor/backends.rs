@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::finding::Finding;
-use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
 use penstock_api::Engine;
 use penstock_api::show_names;
 use penstock_api::units::{show_duration, to_millis};
 use penstock_clock::unix_seconds;
 use penstock_config::BackendConfig;
 use penstock_core::fleet::{Backend, Group};
+
+use super::finding::Finding;
+use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
 
 /// Tolerated clock skew in seconds: the Date header has whole seconds.
 const SKEW: u64 = 5;

@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::finding::Finding;
 use penstock_config::{BackendConfig, Config, ListenAddress, Listener, LogTarget};
+
+use super::finding::Finding;
 
 /// The default keep-alive of uvicorn, which most engines use.
 const UVICORN_KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -2,10 +2,11 @@
 
 use std::io::ErrorKind;
 
-use super::finding::Finding;
-use crate::server::try_listen;
 use penstock_clock::unix_seconds;
 use penstock_config::{Config, ListenAddress};
+
+use super::finding::Finding;
+use crate::server::try_listen;
 
 /// The number of open files in addition to connections.
 const OTHER_FILES: usize = 200;

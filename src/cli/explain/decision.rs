@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
+use penstock_core::routing::audit::{render_replay, replay};
+use penstock_core::routing::{Capture, Router};
 use serde_json::{Map, Value, json};
 
 use super::{ConfigArgs, open, unreadable};
 use crate::cli::error::CliError;
 use crate::cli::lines::without_mark;
 use crate::cli::output::Output;
-use penstock_core::routing::audit::{render_replay, replay};
-use penstock_core::routing::{Capture, Router};
 
 /// Replays every decision in a file. Counts those with an identical result.
 pub(super) fn run(

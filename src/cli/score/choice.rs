@@ -1,10 +1,9 @@
 //! Reads the choice of backends in a line: scorers or a preset, and a picker. Parsed by hand, so
 //! that an error message names the path of the invalid value.
 
-use serde_json::{Map, Value as Json};
-
 use penstock_config::nearest;
 use penstock_scoring::{PRESETS, Picker, Preset, ScorerSpec, Value, parse_scorers};
+use serde_json::{Map, Value as Json};
 
 /// The scorers of a list or of one text.
 pub(super) fn read_scorers(given: &Json) -> Result<Vec<ScorerSpec>, String> {

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
+use penstock_scoring::{
+    Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading,
+};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::choice::{read_picker, read_preset, read_scorers};
 use super::object::Object;
-use penstock_scoring::{
-    Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading,
-};
 
 /// One line.
 #[derive(Debug, Deserialize)]

@@ -1,11 +1,11 @@
 //! The result of a line.
 
+use penstock_scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
 use super::line::Line;
-use penstock_scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
 
 /// The result of a line.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
+use penstock_scoring::{PICKERS, PRESETS};
 use serde_json::{Value, json};
 
 use super::book::Book;
-use penstock_scoring::{PICKERS, PRESETS};
 
 fn score(book: &mut Book, line: &Value) -> Value {
     serde_json::from_str(&book.score(line.to_string().as_bytes())).unwrap()

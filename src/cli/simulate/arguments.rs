@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::cli::engines::EngineFlags;
 use penstock_api::units::parse_duration;
 use penstock_sim::workload::ArrivalProcess;
 use penstock_sim::world::Fault;
+
+use crate::cli::engines::EngineFlags;
 
 const AFTER_HELP: &str = "\
 WORKLOAD is a workload file (YAML), a trace (Mooncake, Bailian, Azure, BurstGPT, ServeGen or an access log of

@@ -1,9 +1,10 @@
 //! `--assert 'ttft_p99 < 1.1 * baseline'`: assertions for continuous integration.
 
-use super::Arm;
-use super::error::SimulateError;
 use penstock_sim::statistics::mean;
 use penstock_sim::summary::FIGURES;
+
+use super::Arm;
+use super::error::SimulateError;
 
 /// An assertion about a figure of the first configuration.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use penstock_sim::engine::StepTime;
+use penstock_sim::fit::{Fit, fit};
+use penstock_sim::run::{Run, Timing};
+use penstock_sim::statistics::Percentiles;
+use penstock_sim::workload::read_timings;
 use serde_json::{Value, json};
 
 use super::arguments::SimulateArgs;
@@ -12,11 +17,6 @@ use super::parallel::run_all;
 use super::setup::{Plan, read_text};
 use super::table::seconds;
 use crate::cli::output::Output;
-use penstock_sim::engine::StepTime;
-use penstock_sim::fit::{Fit, fit};
-use penstock_sim::run::{Run, Timing};
-use penstock_sim::statistics::Percentiles;
-use penstock_sim::workload::read_timings;
 
 /// The maximum error up to which advice is given.
 const MOST_ERROR: f64 = 0.25;

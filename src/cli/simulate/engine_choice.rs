@@ -1,10 +1,11 @@
 //! The engine of each backend, chosen by the flags.
 
+use penstock_sim::engine::{EngineSpec, StepTime};
+use penstock_sim::experiment::Variant;
+
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use crate::cli::engines::{ChosenEngine, engine_of};
-use penstock_sim::engine::{EngineSpec, StepTime};
-use penstock_sim::experiment::Variant;
 
 /// The engines of a plan.
 pub(super) struct Engines {

@@ -3,14 +3,15 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::cli::engines::EngineError;
-use crate::cli::error::{CliError, FAILED, USAGE};
 use penstock_config::ConfigError;
 use penstock_sim::engine::SpecError;
 use penstock_sim::experiment::UnservedModel;
 use penstock_sim::run::RunError;
 use penstock_sim::workload::{TraceError, WorkloadError};
 use penstock_sim::world::WorldError;
+
+use crate::cli::engines::EngineError;
+use crate::cli::error::{CliError, FAILED, USAGE};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SimulateError {

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
-
-use super::error::SimulateError;
-use super::setup::Plan;
 use penstock_sim::compare::Difference;
 use penstock_sim::statistics::Percentiles;
 use penstock_sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
 use penstock_sim::world::{FailReason, ShedReason, Status};
+use serde_json::{Map, Value, json};
+
+use super::error::SimulateError;
+use super::setup::Plan;
 
 pub(super) fn percentiles(of: &Percentiles) -> Value {
     json!({"mean": of.mean, "p50": of.p50, "p90": of.p90, "p95": of.p95, "p99": of.p99})

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use penstock_sim::world::RunResult;
+
 use super::error::SimulateError;
 use super::setup::Plan;
 use super::table::{seconds, short};
-use penstock_sim::world::RunResult;
 
 /// The loads to run, in relation to the capacity of the first configuration.
 const LOADS: [f64; 8] = [0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1];

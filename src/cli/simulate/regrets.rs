@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use penstock_sim::regret::{Decision, examine, sampled};
+use penstock_sim::statistics::Percentiles;
 use serde_json::{Value, json};
 
 use super::arguments::SimulateArgs;
@@ -10,8 +12,6 @@ use super::parallel::run_all;
 use super::setup::Plan;
 use super::table::seconds;
 use crate::cli::output::Output;
-use penstock_sim::regret::{Decision, examine, sampled};
-use penstock_sim::statistics::Percentiles;
 
 /// The cost in seconds below which a pick counts as good as the best.
 const AS_GOOD: f64 = 0.001;

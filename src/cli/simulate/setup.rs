@@ -5,17 +5,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use xxhash_rust::xxh3::xxh3_64;
-
-use super::arguments::SimulateArgs;
-use super::engine_choice::{EngineChoice, Engines};
-use super::error::SimulateError;
 use penstock_config::{Config, Environment, Resolve};
 use penstock_sim::capacity::capacity;
 use penstock_sim::experiment::{Setting, Variant};
 use penstock_sim::summary::Objective;
 use penstock_sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
 use penstock_sim::world::{Delays, Oracle};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::arguments::SimulateArgs;
+use super::engine_choice::{EngineChoice, Engines};
+use super::error::SimulateError;
 
 /// The number of backends of a fleet without a configuration.
 const USUAL_BACKENDS: usize = 4;

@@ -1,11 +1,12 @@
 //! `--sweep KEY=VALUES`: the settings that are tried, and the resulting configurations.
 
-use super::arguments::SimulateArgs;
-use super::error::SimulateError;
-use super::setup::Source;
 use penstock_config::{Config, Strategy};
 use penstock_scoring::{Profile, ScorerSpec};
 use penstock_sim::experiment::Variant;
+
+use super::arguments::SimulateArgs;
+use super::error::SimulateError;
+use super::setup::Source;
 
 /// The key of a scorer's weight, before its name.
 const SCORERS: &str = "routing.scorers.";

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use super::Arm;
-use super::formats::{fail_name, shed_name};
-use super::setup::{Plan, hash_of};
 use penstock_sim::compare::{Difference, compare};
 use penstock_sim::statistics::mean;
 use penstock_sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
 use penstock_sim::workload::Workload;
+
+use super::Arm;
+use super::formats::{fail_name, shed_name};
+use super::setup::{Plan, hash_of};
 
 /// The assumed error of the capacity of a simulated fleet.
 const MODEL_ERROR: f64 = 0.1;

@@ -3,6 +3,11 @@
 
 use std::fmt::Write;
 
+use penstock_sim::compare::{Aim, Difference, Doubt, Verdict, difference};
+use penstock_sim::experiment::{Setting, Variant};
+use penstock_sim::random::{Purpose, Stream};
+use penstock_sim::statistics::mean;
+use penstock_sim::summary::Summary;
 use serde_json::{Value, json};
 
 use super::arguments::SimulateArgs;
@@ -14,11 +19,6 @@ use super::sweep::{Point, Sweep, grid};
 use super::table::seconds;
 use crate::cli::error::CliError;
 use crate::cli::output::Output;
-use penstock_sim::compare::{Aim, Difference, Doubt, Verdict, difference};
-use penstock_sim::experiment::{Setting, Variant};
-use penstock_sim::random::{Purpose, Stream};
-use penstock_sim::statistics::mean;
-use penstock_sim::summary::Summary;
 
 /// The number of perturbed worlds in which advice is tried.
 const WORLDS: u64 = 10;

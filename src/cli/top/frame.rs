@@ -4,10 +4,10 @@ mod predictions;
 mod shadow;
 mod table;
 
+use penstock_api::units::ByteSize;
 use serde_json::Value;
 
 use super::figures::Figures;
-use penstock_api::units::ByteSize;
 use table::{Cell, Columns};
 
 /// The style of a frame.

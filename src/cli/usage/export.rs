@@ -1,9 +1,9 @@
 //! The formats of `penstock usage`: a table for people, CSV for spreadsheets, JSON for programs.
 
+use penstock_api::escape;
 use serde_json::Value;
 
 use crate::observe::ledger::{Dimension, ReportRow};
-use penstock_api::escape;
 
 /// The longest name in a table.
 const MAX_NAME: usize = 60;

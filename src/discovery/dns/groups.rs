@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use penstock_clock::now;
+use penstock_config::{BackendConfig, Config};
+use penstock_core::fleet::{Group, GroupAddress, Groups};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::resolver::{LookupError, Resolver, Service, preferred};
-use penstock_clock::now;
-use penstock_config::{BackendConfig, Config};
-use penstock_core::fleet::{Group, GroupAddress, Groups};
 
-/// How many groups are looked up at a time.
+/// The number of groups that are looked up at a time.
 const AT_A_TIME: usize = 16;
 
-/// Looks up every group of `config`. One whose name is not found keeps the addresses it has in `groups`.
+/// Looks up every group of `config`. A group whose name is not found keeps its addresses in
+/// `groups`.
 pub async fn look_up_groups(config: &Config, groups: &Groups) -> Groups {
     let groups = Groups::of(config, groups);
     let resolver = Resolver::new(&config.discovery);
@@ -93,8 +94,8 @@ fn log_change(before: Option<&Group>, after: &Group) {
     }
 }
 
-/// The addresses of services, with their preferences in relation to each other: priorities from 0 up, and
-/// weights without their greatest common divisor.
+/// Returns the addresses of services with relative preferences: priorities from 0 up, and weights
+/// divided by their greatest common divisor.
 fn rank(services: &[Service]) -> Vec<GroupAddress> {
     let lowest = services.iter().map(|one| one.priority).min().unwrap_or(0);
     // A weight of 0 is a small chance, not none (RFC 2782).

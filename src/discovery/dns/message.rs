@@ -1,13 +1,13 @@
-//! DNS messages (RFC 1035, RFC 2782, RFC 6891): a query for one record type, and what is read of a response.
-//! Responses come from the network: nothing in them is trusted to be well-formed.
+//! DNS messages (RFC 1035, RFC 2782, RFC 6891): queries for one record type, and a reader of
+//! responses. Responses come from the network: nothing in them is trusted to be well-formed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The size of UDP responses that is offered: what fits every path without fragments.
+/// The size of UDP responses that is offered: it fits every path without fragments.
 pub(super) const UDP_SIZE: u16 = 1232;
 /// Names longer than this are malformed.
 const MAX_NAME: usize = 255;
-/// The most records that are read of one response.
+/// The largest number of records that are read of one response.
 const MAX_RECORDS: u16 = 4096;
 const CLASS_INTERNET: u16 = 1;
 const TYPE_ALIAS: u16 = 5;
@@ -17,7 +17,6 @@ const RESPONSE: u16 = 0x8000;
 const TRUNCATED: u16 = 0x0200;
 const STATUS: u16 = 0x000f;
 
-/// What is queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecordType {
     /// IPv4 addresses.
@@ -38,11 +37,11 @@ impl RecordType {
     }
 }
 
-/// A question; the response has it, too.
+/// A question, which its response contains, too.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
     pub(super) id: u16,
-    /// In lower case, without a dot at its end.
+    /// The name in lower case, without a dot at its end.
     pub(super) name: &'a str,
     pub(super) record_type: RecordType,
 }
@@ -50,12 +49,11 @@ pub(super) struct Question<'a> {
 /// A record of interest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
-    /// In lower case, without a dot at its end.
+    /// The name in lower case, without a dot at its end.
     pub(super) name: String,
     pub(super) data: RecordData,
 }
 
-/// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RecordData {
     Address(IpAddr),
@@ -69,19 +67,18 @@ pub(super) enum RecordData {
     },
 }
 
-/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Response {
     /// The response code; 0 is success, 3 an unknown name.
     pub(super) status: u16,
-    /// Whether it lacks records that did not fit.
+    /// True if it lacks records that did not fit.
     pub(super) is_truncated: bool,
-    /// All but those that point to other servers.
+    /// All records but those that point to other servers.
     pub(super) records: Vec<Record>,
 }
 
 impl Question<'_> {
-    /// The query; `None` for a name that DNS cannot express.
+    /// Returns the query; `None` for a name that DNS cannot express.
     pub(super) fn to_query(self) -> Option<Vec<u8>> {
         let mut query = Vec::with_capacity(64);
         // One question, and one additional record for the options.
@@ -106,7 +103,7 @@ impl Question<'_> {
         (self.name.len() < MAX_NAME).then_some(query)
     }
 
-    /// Reads the response; `None` where `message` is none to this question, or malformed.
+    /// Reads the response; `None` if `message` is malformed or responds to another question.
     pub(super) fn read(self, message: &[u8]) -> Option<Response> {
         let mut reader = Reader { message, at: 0 };
         let (id, flags) = (reader.number()?, reader.number()?);
@@ -143,7 +140,7 @@ impl Question<'_> {
 }
 
 impl Response {
-    /// The records of `name`, or of the name it is an alias of.
+    /// Returns the records of `name`, or of the name that it is an alias of.
     pub(super) fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a RecordData> {
         let mut name = name;
         // Each alias is a record, so that a cycle ends.
@@ -182,7 +179,7 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// A name, whose end may be elsewhere in the message.
+    /// Reads a name, whose end may be elsewhere in the message.
     fn name(&mut self) -> Option<String> {
         let mut name = String::new();
         let mut after = None;
@@ -206,7 +203,7 @@ impl<'a> Reader<'a> {
                     let [low] = self.array()?;
                     let to = usize::from(u16::from_be_bytes([length & 0x3f, low]));
                     after.get_or_insert(self.at);
-                    // Only backwards, so that a cycle ends.
+                    // Pointers lead only backwards, so that a cycle ends.
                     if to >= start {
                         return None;
                     }
@@ -219,7 +216,7 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
-    /// A record; `Some(None)` for one of no interest.
+    /// Reads a record; `Some(None)` for one of no interest.
     fn record(&mut self) -> Option<Option<Record>> {
         let name = self.name()?;
         let (record_type, class) = (self.number()?, self.number()?);
@@ -254,7 +251,7 @@ mod tests {
     const QUESTION: Question<'_> =
         Question { id: 7, name: "engines.example", record_type: RecordType::A };
 
-    /// The header of a response with so many records, and the question.
+    /// The header of a response with `found` and `additional` records, and the question.
     fn start(flags: u16, found: u16, additional: u16) -> Vec<u8> {
         let mut message = Vec::new();
         for field in [7, RESPONSE | flags, 1, found, 0, additional] {

@@ -1,9 +1,9 @@
-//! `/etc/resolv.conf`: where DNS queries go, and how short names are completed. Read for SRV records, which
-//! the system's resolver has no call for.
+//! `/etc/resolv.conf`: the DNS servers, and the suffixes that complete short names. It is read for
+//! SRV records, which the system's resolver has no call for.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The most name servers and suffixes that are used, as in the C library.
+/// The largest numbers of name servers and suffixes that are used, as in the C library.
 const MAX_SERVERS: usize = 3;
 const MAX_SUFFIXES: usize = 6;
 const PORT: u16 = 53;
@@ -13,12 +13,12 @@ const PORT: u16 = 53;
 pub(super) struct ResolvConf {
     pub(super) servers: Vec<SocketAddr>,
     suffixes: Vec<String>,
-    /// A name with so many dots is tried as it is first.
+    /// The number of dots from which a name is tried unchanged first.
     min_dots: usize,
 }
 
 impl ResolvConf {
-    /// Reads the text of the file; what it does not know does not count.
+    /// Reads the text of the file; unknown settings are ignored.
     pub(super) fn parse(text: &str) -> Self {
         let mut conf = Self { servers: Vec::new(), suffixes: Vec::new(), min_dots: 1 };
         for line in text.lines() {
@@ -48,7 +48,7 @@ impl ResolvConf {
         conf
     }
 
-    /// The names that `name` may stand for, in the order to try them.
+    /// Returns the names that `name` may stand for, in the order to try them.
     pub(super) fn candidates(&self, name: &str) -> Vec<String> {
         let mut names: Vec<String> =
             self.suffixes.iter().map(|suffix| format!("{name}.{suffix}")).collect();

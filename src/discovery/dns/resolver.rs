@@ -1,10 +1,11 @@
-//! Looks names up: with the system's resolver, or at the DNS servers of `discovery.dns_servers`. SRV records
-//! are always looked up at a DNS server: those, or the ones in `/etc/resolv.conf`.
+//! Looks up names: with the system's resolver, or at the DNS servers of `discovery.dns_servers`.
+//! SRV records are always looked up at a DNS server: one of those, or of `/etc/resolv.conf`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use penstock_config::DiscoveryConfig;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,14 +13,13 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use super::message::{Question, RecordData, RecordType, Response, UDP_SIZE};
 use super::resolv_conf::ResolvConf;
-use penstock_config::DiscoveryConfig;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// How often each server is queried: a UDP packet may be lost.
+/// The number of queries to each server: a UDP packet may be lost.
 const ROUNDS: u32 = 2;
 const UNKNOWN_NAME: u16 = 3;
 
-/// Why a name was not found.
+/// The reason why a name was not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
     #[error("{0}")]
@@ -44,7 +44,6 @@ pub(super) struct Service {
     pub(super) weight: u16,
 }
 
-/// Looks names up.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Resolver {
     /// `discovery.dns_servers`; empty for the system's resolver.
@@ -57,7 +56,7 @@ impl Resolver {
         Self { servers: config.dns_servers.clone(), timeout: config.timeout }
     }
 
-    /// All addresses of a host, at least one.
+    /// Returns all addresses of a host, at least one.
     pub(super) async fn host(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
         let found = if self.servers.is_empty() || host.eq_ignore_ascii_case("localhost") {
             let looking = tokio::net::lookup_host((host, 0));
@@ -70,7 +69,8 @@ impl Resolver {
         if found.is_empty() { Err(LookupError::NoAddresses) } else { Ok(found) }
     }
 
-    /// The services that the SRV records of `name` list, at least one. Each target counts with one address.
+    /// Returns the services that the SRV records of `name` list, at least one, each with one
+    /// address.
     pub(super) async fn services(&self, name: &str) -> Result<Vec<Service>, LookupError> {
         if !self.servers.is_empty() {
             return self.services_of(&self.servers, name).await;
@@ -95,7 +95,7 @@ impl Resolver {
         let response = self.query(servers, name, RecordType::Srv).await?;
         let mut found = Vec::new();
         for record in response.of(name) {
-            // The root as target says that there is no such service.
+            // The root as target means that there is no such service.
             let RecordData::Service { priority, weight, port, target } = record else { continue };
             if target.is_empty() {
                 continue;
@@ -114,7 +114,7 @@ impl Resolver {
         if found.is_empty() { Err(LookupError::NoAddresses) } else { Ok(found) }
     }
 
-    /// The addresses of a host; empty where there are none.
+    /// Returns the addresses of a host; empty if it has none.
     async fn query_host(
         &self,
         servers: &[SocketAddr],
@@ -126,7 +126,7 @@ impl Resolver {
             self.query(servers, host, RecordType::Aaaa),
         );
         let mut found: Vec<IpAddr> = addresses(&v4?, host).collect();
-        // Servers exist that know nothing of IPv6 addresses.
+        // Some servers know nothing of IPv6 addresses.
         match v6 {
             Ok(response) => found.extend(addresses(&response, host)),
             Err(error) if found.is_empty() => return Err(error),
@@ -135,7 +135,7 @@ impl Resolver {
         Ok(found)
     }
 
-    /// A response with success, or that the name is unknown, from the first server that gives one.
+    /// Returns the first response that is a success or says that the name is unknown.
     async fn query(
         &self,
         servers: &[SocketAddr],
@@ -171,7 +171,8 @@ fn addresses<'a>(response: &'a Response, name: &'a str) -> impl Iterator<Item = 
     })
 }
 
-/// The addresses of one family, IPv4 where there are any: with both, an engine would count twice.
+/// Keeps the addresses of one family, IPv4 if there are any: with both, an engine would count
+/// twice.
 pub(super) fn preferred(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     if addresses.iter().any(IpAddr::is_ipv4) {
         addresses.retain(IpAddr::is_ipv4);
@@ -179,7 +180,7 @@ pub(super) fn preferred(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses
 }
 
-/// Queries one server: over UDP, and again over TCP where the response does not fit a packet.
+/// Queries one server: over UDP, and again over TCP if the response does not fit a packet.
 async fn exchange(server: SocketAddr, question: Question<'_>) -> Result<Response, LookupError> {
     let not_a_name = || LookupError::NotAName { name: question.name.to_owned() };
     let query = question.to_query().ok_or_else(not_a_name)?;

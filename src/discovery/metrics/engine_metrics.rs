@@ -1,27 +1,27 @@
-//! Reads an engine's metrics page: adds up the samples of its families, over all ranks and engines on
-//! the page.
+//! Reads an engine's metrics page: adds up the samples of its families, over all ranks and engines
+//! on the page.
 
+use penstock_api::Engine;
+use penstock_api::{MAX_NAME, is_unprintable};
+use penstock_core::fleet::{Adapters, EngineDetails};
 use serde_json::Value;
 
 use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
 use crate::discovery::engines::{Fact, Family, families};
-use penstock_api::Engine;
-use penstock_api::{MAX_NAME, is_unprintable};
-use penstock_core::fleet::{Adapters, EngineDetails};
 
-/// Labels of series that repeat or split the series with 0 or nothing there: the ranks of one engine,
-/// and SGLang's priorities.
+/// Labels of which only the series with 0 or no value counts, because the others copy or split it:
+/// the ranks of one engine, and SGLang's priorities.
 const COPIES: [&str; 2] = ["pp_rank", "priority"];
 /// The same per engine of SGLang's data-parallel attention: only its first rank counts.
 const TENSOR_RANK: &str = "tp_rank";
 const DATA_RANK: &str = "dp_rank";
-/// The most engines on a page whose first ranks are distinguished.
+/// The largest number of engines on a page whose first ranks are distinguished.
 const MAX_DATA_RANKS: usize = 64;
 
-/// The most running, and the most waiting, adapters of one engine: vLLM holds a few dozen.
+/// The largest number of running, and of waiting, adapters of one engine: vLLM holds a few dozen.
 const MAX_ADAPTERS: usize = 256;
 
-/// What a page reports; `None` is not reported.
+/// The facts on a page; `None` for those not reported.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EnginePage {
     /// The engine, by the names of its metrics.
@@ -32,7 +32,7 @@ pub struct EnginePage {
     pub running: Option<f32>,
     /// The share of the KV cache in use.
     pub kv_utilization: Option<f32>,
-    /// What changes rarely.
+    /// Facts that change rarely.
     pub details: EngineDetails,
     /// Tokens found in the prefix cache, and tokens looked up.
     pub prefix_cache: Option<(u64, u64)>,
@@ -44,7 +44,7 @@ pub struct EnginePage {
 #[derive(Debug)]
 pub struct PageReader {
     wanted: Wanted,
-    /// In the order of `wanted`.
+    /// The families, in the order of `wanted`.
     families: Box<[(Option<Engine>, Family)]>,
 }
 
@@ -56,7 +56,7 @@ impl Default for PageReader {
 }
 
 impl PageReader {
-    /// What a page in Prometheus' text format reports; `None` without anything about an engine's load.
+    /// Reads a page in Prometheus' text format; `None` if it has nothing about an engine's load.
     /// Allocates only for the names of LoRA adapters.
     pub fn read(&self, page: &[u8]) -> Option<EnginePage> {
         let mut firsts = FirstRanks::default();
@@ -83,10 +83,11 @@ impl PageReader {
     }
 }
 
-/// The first tensor rank of each data rank, as far as the page was read. Without data ranks it is 0.
+/// The first tensor rank of each data rank, as far as the page was read. Without data ranks it is
+/// 0.
 struct FirstRanks {
     known: [u32; MAX_DATA_RANKS],
-    /// Whether a series of another rank was taken before the first one came.
+    /// True if a series of another rank was taken before the first one came.
     were_others: bool,
 }
 
@@ -112,8 +113,8 @@ impl FirstRanks {
     }
 }
 
-/// Reads llama.cpp's `/slots`, for servers without `--metrics`. The queue is known, and empty, only while
-/// a slot is free.
+/// Reads llama.cpp's `/slots`, for servers without `--metrics`. The queue is known, and empty, only
+/// while a slot is free.
 pub fn read_slots(page: &[u8]) -> Option<EnginePage> {
     let slots: Value = serde_json::from_slice(page).ok()?;
     let slots = slots.as_array()?;
@@ -128,7 +129,7 @@ pub fn read_slots(page: &[u8]) -> Option<EnginePage> {
     })
 }
 
-/// How many tokens llama.cpp's slots hold in total, from its `/props`.
+/// Returns the number of tokens that llama.cpp's slots hold in total, from its `/props`.
 pub fn read_props(page: &[u8]) -> Option<u64> {
     let props: Value = serde_json::from_slice(page).ok()?;
     let slots = props.get("total_slots")?.as_u64()?;
@@ -143,7 +144,7 @@ fn is_copy(labels: Labels<'_>) -> bool {
     })
 }
 
-/// The samples of one fact: all series of its first name on the page.
+/// The samples of one fact: all series of the first of its names that is on the page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     rank: usize,
@@ -267,7 +268,8 @@ fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
     Some(Adapters { running, waiting, max, dropped })
 }
 
-/// The names in a label, each once; counts those that are too long, unprintable or too many.
+/// Returns the names in a label, each once; counts those that are too long, unprintable or too
+/// many.
 fn adapter_names(labels: Labels<'_>, label: &str, dropped: &mut u32) -> Option<Vec<Box<str>>> {
     let listed: Vec<u8> = labels.get(label)?.bytes().collect();
     let listed = String::from_utf8(listed).ok()?;
@@ -288,7 +290,7 @@ fn to_f32(value: f64) -> f32 {
     value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
 }
 
-/// A count of at least one.
+/// Returns a count of at least one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
 fn to_count(value: f64) -> Option<u32> {
     (1.0..=f64::from(u32::MAX)).contains(&value).then_some(value as u32)

@@ -1,5 +1,5 @@
-//! A parser of Prometheus' text format over bytes that allocates nothing and parses only the lines of
-//! wanted families. Malformed lines are skipped: a page may hold anything.
+//! A parser of Prometheus' text format over bytes that allocates nothing and parses only the lines
+//! of wanted families. Malformed lines are skipped: a page may hold anything.
 
 use std::str::FromStr;
 
@@ -12,13 +12,14 @@ const LONGEST_NAME: usize = 128;
 /// The families to read, by name. A family is identified by its index in the list.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// By length: most lines are rejected as soon as their name ends.
+    /// The families by the length of their name: most lines are rejected as soon as their name
+    /// ends.
     by_length: Vec<(&'static [u8], usize)>,
     lengths: u128,
 }
 
 impl Wanted {
-    /// Families by name; names of 128 bytes and more are never found.
+    /// Lists families by name; names of 128 bytes and more are never found.
     pub(super) fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
         let mut by_length: Vec<_> =
             names.into_iter().enumerate().map(|(index, name)| (name.as_bytes(), index)).collect();
@@ -28,7 +29,7 @@ impl Wanted {
         Self { by_length, lengths }
     }
 
-    /// The samples of these families on a page, in its order.
+    /// Returns the samples of these families on a page, in its order.
     pub(super) fn samples<'a>(&'a self, page: &'a [u8]) -> impl Iterator<Item = Sample<'a>> {
         Lines(page).filter_map(|line| self.sample(line))
     }
@@ -43,7 +44,7 @@ impl Wanted {
         alike.find(|(other, _)| *other == name).map(|(_, index)| *index)
     }
 
-    /// Comments start with a name that is never wanted, so they need no rule.
+    /// Reads a line. Comments start with a name that is never wanted, so they need no rule.
     fn sample<'a>(&self, line: &'a [u8]) -> Option<Sample<'a>> {
         let (name, rest) = split_name(line)?;
         let family = self.find(name)?;
@@ -52,7 +53,7 @@ impl Wanted {
     }
 }
 
-/// Every sample on a page: its name, labels and value.
+/// Returns every sample on a page: its name, labels and value.
 pub(crate) fn samples(page: &[u8]) -> impl Iterator<Item = (&[u8], Labels<'_>, f64)> {
     Lines(page).filter_map(|line| {
         let (name, rest) = split_name(line).filter(|(name, _)| !name.starts_with(b"#"))?;
@@ -91,7 +92,7 @@ pub(super) struct Sample<'a> {
 pub(crate) struct Labels<'a>(&'a [u8]);
 
 impl<'a> Labels<'a> {
-    /// Every name with its value, in the order of the page.
+    /// Returns every name with its value, in the order of the page.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'a [u8], LabelValue<'a>)> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -101,7 +102,7 @@ impl<'a> Labels<'a> {
         })
     }
 
-    /// The value of the label called `name`.
+    /// Returns the value of the label called `name`.
     pub(super) fn get(&self, name: &str) -> Option<LabelValue<'a>> {
         self.iter().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
@@ -131,7 +132,7 @@ impl<'a> Labels<'a> {
 pub(crate) struct LabelValue<'a>(&'a [u8]);
 
 impl<'a> LabelValue<'a> {
-    /// The bytes it stands for, one by one.
+    /// Returns the bytes it stands for, one by one.
     pub(crate) fn bytes(self) -> impl Iterator<Item = u8> + use<'a> {
         let mut rest = self.0.iter();
         std::iter::from_fn(move || match rest.next()? {
@@ -143,12 +144,12 @@ impl<'a> LabelValue<'a> {
         })
     }
 
-    /// Whether it stands for `text`.
+    /// Returns whether it stands for `text`.
     pub(super) fn is(self, text: &str) -> bool {
         self.bytes().eq(text.bytes())
     }
 
-    /// The number it stands for, where it is one.
+    /// Returns the number it stands for, if it is one.
     pub(super) fn to_number<N: FromStr>(self) -> Option<N> {
         std::str::from_utf8(self.0).ok()?.parse().ok()
     }
@@ -218,12 +219,12 @@ fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     }
 }
 
-/// Whether nothing but an exemplar follows.
+/// Returns whether nothing but an exemplar follows.
 fn is_end(rest: &[u8]) -> bool {
     rest.first().is_none_or(|first| *first == b'#')
 }
 
-/// The value of a line; a timestamp and an exemplar may follow it.
+/// Reads the value of a line; a timestamp and an exemplar may follow it.
 fn read_value(text: &[u8]) -> Option<f64> {
     let (word, rest) = split_word(skip_blanks(text));
     let value = to_number(word)?;

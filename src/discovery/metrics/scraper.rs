@@ -1,5 +1,6 @@
-//! Scrapes engine metrics in the background and publishes them. One task per backend on a runtime with
-//! one thread, so that the cost of all scrapes can be measured and bounded ([`ScrapeBudget`]).
+//! Scrapes engine metrics in the background and publishes them. There is one task per backend, on a
+//! runtime with one thread, so that the cost of all scrapes can be measured and bounded
+//! ([`ScrapeBudget`]).
 //!
 //! A failed scrape doubles the pause up to 10 s (exponential backoff); jitter keeps backends apart.
 
@@ -15,6 +16,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use penstock_api::Engine;
+use penstock_clock::now;
+use penstock_config::{Config, TelemetryConfig};
+use penstock_core::fleet::{Backend, EngineSample, Fleet, Health};
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use rand::rngs::SmallRng;
@@ -27,15 +32,11 @@ use crate::discovery::engines::{ScrapePace, facts};
 use crate::upstream::connect::Connector;
 use error::ScrapeError;
 use fetch::{Fetched, Fetcher};
-use penstock_api::Engine;
-use penstock_clock::now;
-use penstock_config::{Config, TelemetryConfig};
-use penstock_core::fleet::{Backend, EngineSample, Fleet, Health};
 use source::{Source, sources};
 
-/// Connections over HTTP/2 are reused while idle for less; engines close theirs after 5 s.
+/// Idle connections over HTTP/2 are reused for less than this; engines close theirs after 5 s.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often the budget is balanced.
+/// The interval at which the budget is balanced.
 const BALANCE_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -59,13 +60,13 @@ struct Shared {
 struct Batch {
     fleet: Arc<Fleet>,
     config: TelemetryConfig,
-    /// Whether a llama.cpp is left alone: any request keeps it from noticing that a client has left, and its load is
-    /// what penstock has sent it unless others send it some, too.
+    /// True if llama.cpp is not scraped. Any request keeps it from noticing that a client has left,
+    /// and its load is what penstock has sent, unless other clients use it, too.
     spares_llamacpp: bool,
 }
 
 impl Scraper {
-    /// A scraper without backends. `seed` starts its jitter.
+    /// Creates a scraper without backends. `seed` starts its jitter.
     pub(in crate::discovery) fn new(seed: u64) -> Self {
         Self(Arc::new(Shared {
             connector: Connector::new(IDLE_TIMEOUT),
@@ -76,13 +77,13 @@ impl Scraper {
         }))
     }
 
-    /// What all scrapes together cost.
+    /// Returns the cost of all scrapes together.
     pub fn budget(&self) -> Arc<ScrapeBudget> {
         Arc::clone(&self.0.budget)
     }
 
-    /// Scrapes the backends of this fleet from now on, and no others; none when the configuration needs
-    /// no telemetry.
+    /// Scrapes the backends of this fleet from now on, and no others; none if the configuration
+    /// needs no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
         let batch = config.wants_telemetry().then(|| Batch {
             fleet: Arc::clone(fleet),
@@ -152,7 +153,6 @@ impl BackgroundService for Scraper {
     }
 }
 
-/// Scrapes one backend.
 struct Task {
     backend: Backend,
     batch: Batch,
@@ -161,14 +161,14 @@ struct Task {
     rng: SmallRng,
     /// Pages that may have metrics, the likeliest first.
     sources: Vec<Source>,
-    /// The index of the one that has, and its engine.
+    /// The index of the page that has them, and its engine.
     known: Option<(usize, Option<Engine>)>,
     /// Failed scrapes in a row.
     failures: u32,
-    /// Whether requests of ours were in flight at the last scrape.
+    /// True if requests of ours were in flight at the last scrape.
     was_busy: bool,
     work: Option<f64>,
-    /// Tokens that llama.cpp's slots hold; queried once per start of it.
+    /// The number of tokens that llama.cpp's slots hold; queried once per start of the engine.
     cache_tokens: Option<Option<u64>>,
 }
 
@@ -312,7 +312,7 @@ impl Task {
         known.filter(|engine| *engine != Engine::Auto).unwrap_or_else(shown)
     }
 
-    /// The pause between two scrapes that succeed.
+    /// Returns the pause between two scrapes that succeed.
     fn interval(&self) -> Duration {
         let config = &self.batch.config;
         // An engine that became idle is scraped once more soon, or its last sample would be stale.

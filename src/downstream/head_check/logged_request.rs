@@ -1,26 +1,25 @@
-//! What the access log shows of a refused head: no byte that could be a secret.
+//! The method and path of a refused head, for the access log: no byte that could be a secret.
 
 use memchr::{memchr, memmem};
-
 use penstock_api::slices::split_at;
 
-/// How much of a request line is read.
+/// The most bytes of a request line that are read.
 const MAX_SHOWN: usize = 1024;
 /// The longest method.
 const MAX_METHOD: usize = 16;
 
-/// Method and path of a refused head, as far as untrusted bytes show them.
+/// The method and path of a refused head, as far as untrusted bytes show them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggedRequest {
-    /// The method; empty where the head does not start with one.
+    /// The method; empty if the head does not start with one.
     pub method: String,
-    /// The path without query and host, of bounded length; empty where there is none.
+    /// The path without query and host, of bounded length; empty if there is none.
     pub path: String,
 }
 
 impl LoggedRequest {
-    /// Reads the first line of `head`, complete or not. What does not look like an HTTP request gives
-    /// nothing: it could be anything, even a key.
+    /// Reads the first line of `head`, complete or not. A line that does not look like an HTTP
+    /// request yields nothing: it could be anything, even a key.
     pub fn of(head: &[u8]) -> Self {
         let (start, _rest) = split_at(head, head.len().min(MAX_SHOWN));
         let end = start.iter().position(|byte| matches!(byte, b'\r' | b'\n'));

@@ -174,7 +174,7 @@ fn target_of_a_refused_head_is_found() {
     assert_eq!(requested_target(b"\x16\x03"), b"");
 }
 
-/// Reads a head by the letter of RFC 9112, sharing nothing with `check`; gives its fields.
+/// Reads a head by the letter of RFC 9112, sharing nothing with `check`; returns its fields.
 fn read_by_the_letter(head: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let lines: Vec<Vec<u8>> = {
         let mut lines = vec![Vec::new()];
@@ -246,7 +246,7 @@ proptest! {
 
     #[test]
     fn checked_heads_read_alike_everywhere(bytes in pieces()) {
-        // Cut where the guard would cut it.
+        // Cut at the same position as in the guard.
         let end = memchr::memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
         let head = &bytes[..end];
         if check(head, 100).is_ok() {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use memchr::memmem;
+use penstock_api::slices::split_at;
 use pingora::protocols::Stream;
 use tokio::time::Sleep;
 
@@ -13,22 +14,21 @@ use super::super::head_check;
 use super::super::head_check::HeadError;
 use super::super::limits::HeadLimits;
 use crate::wire::poll_read_into;
-use penstock_api::slices::split_at;
 
-/// Size of a read: most heads and the start of the body fit.
+/// The size of a read: most heads and the start of the body fit.
 pub(super) const HEAD_READ: usize = 4096;
-/// How a head ends.
+/// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Where the search for the end of the next head stands.
+/// Reads the next head and keeps the state of the search for its end.
 pub(super) struct HeadReader {
     limits: HeadLimits,
     /// The size of the next read.
     pub(super) next_read: usize,
-    /// Bytes that were searched and checked before: a head that arrives byte by byte must not cost
-    /// its length squared.
+    /// The bytes that were searched and checked before: a head that arrives byte by byte must not
+    /// cost its length squared.
     searched: usize,
-    /// One empty line may stand before a head (RFC 9112 §2.2).
+    /// True while an empty line may precede the head (RFC 9112 §2.2).
     may_skip_line: bool,
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -39,13 +39,13 @@ impl HeadReader {
         Self { limits, next_read, searched: 0, may_skip_line: true, deadline: None }
     }
 
-    /// Forgets the last head.
+    /// Resets the state for the next head.
     pub(super) fn start_next(&mut self) {
         (self.searched, self.may_skip_line, self.deadline) = (0, true, None);
     }
 
-    /// The next head, taken off `ahead`, or what is wrong with it, in which case its bytes stay. `None`
-    /// when the client closed: half a head gets no response.
+    /// Takes the next head off `ahead`, or returns its error and keeps its bytes. `None` when the
+    /// client closed: half a head gets no response.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl HeadReader {
         }
     }
 
-    /// Where the head ends that `ahead` starts with, once it is whole and passes the check.
+    /// The end of the head at the start of `ahead`, once it is whole and passes the check.
     fn find_end(&self, ahead: &BytesMut) -> Result<Option<usize>, HeadError> {
         let end = head_end(ahead, self.searched);
         if end.unwrap_or(ahead.len()) > self.limits.max_size {
@@ -91,12 +91,12 @@ impl HeadReader {
         }
     }
 
-    /// A head that has started must end in time. A connection without one is idle, which `HeadWait`
-    /// judges.
+    /// Ready when a head that has started is late. A connection without a head is idle, which is
+    /// for `HeadWait` to limit.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, ahead: &mut BytesMut) -> Poll<()> {
         if ahead.is_empty() {
             if self.next_read > HEAD_READ {
-                // Many connections may be idle, and for long: none of them keeps a large buffer.
+                // Many connections may be idle for long, and must not keep large buffers.
                 *ahead = BytesMut::new();
             }
             return Poll::Pending;
@@ -116,7 +116,7 @@ fn take_head(ahead: &mut BytesMut, end: usize) -> BytesMut {
     head
 }
 
-/// The end of the first head. It may lie partly in the `searched` bytes, by all but its last.
+/// The end of the first head. All of it but the last byte may lie in the `searched` bytes.
 fn head_end(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(END.len() - 1);
     memmem::find(bytes.get(from..)?, END).map(|at| from + at + END.len())

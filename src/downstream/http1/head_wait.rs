@@ -11,12 +11,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Http1Connection;
 
-/// How long a connection stays open after a response once the process ends: its client may be about to send the next
-/// request, and its last response said that it may.
+/// The time for which a connection stays open after a response when the process ends: its last
+/// response allowed another request, and the client may be about to send it.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_millis(500);
 
-/// Waits for heads until the idle timeout, until the client's CA is revoked, or until a shutdown closes
-/// idle connections.
+/// Waits for heads until the idle timeout, until the client's CA is revoked, or until a shutdown
+/// closes idle connections.
 pub(crate) struct HeadWait<'a, C> {
     /// Resolves when idle connections are to be closed.
     closing: Pin<&'a mut C>,
@@ -30,7 +30,7 @@ pub(crate) struct HeadWait<'a, C> {
 }
 
 impl<'a, C: Future> HeadWait<'a, C> {
-    /// `idle` must have been created with `idle_timeout`.
+    /// Waits with `idle`, which must have been created with `idle_timeout`.
     pub(crate) fn new(
         closing: Pin<&'a mut C>,
         idle: Pin<&'a mut Sleep>,
@@ -45,11 +45,11 @@ impl<'a, C: Future> HeadWait<'a, C> {
         self.ca_revoked = token.map(|token| Box::pin(token.cancelled_owned()));
     }
 
-    /// The next head; `None` when there will be none.
+    /// Waits for the next head; `None` when no more heads follow.
     pub(crate) async fn next_head(&mut self, client: &Http1Connection) -> Option<BytesMut> {
         let since = Instant::now();
         poll_fn(|cx| {
-            // Before the next request: its client is no longer authenticated.
+            // Checked before the next request: its client is no longer authenticated.
             if let Some(ca_revoked) = &mut self.ca_revoked
                 && ca_revoked.as_mut().poll(cx).is_ready()
             {
@@ -70,12 +70,12 @@ impl<'a, C: Future> HeadWait<'a, C> {
         .await
     }
 
-    /// Whether the wait ended because the client's CA was revoked.
+    /// Returns whether the wait ended because the client's CA was revoked.
     pub(crate) fn is_ca_revoked(&self) -> bool {
         self.is_ca_revoked
     }
 
-    /// Sets how long the next waits may last.
+    /// Sets the limit of the next waits.
     pub(crate) fn set_idle_timeout(&mut self, idle_timeout: Duration) {
         self.idle_timeout = idle_timeout;
     }

@@ -1,24 +1,24 @@
-//! A deadline for unfinished HTTP/2 frames: the defence against a client that starts a frame, or a head
-//! over several frames, and then sends a byte at a time (slow loris).
+//! A deadline for unfinished HTTP/2 frames: the defence against a client that starts a frame, or a
+//! head over several frames, and then sends a byte at a time (slow loris).
 //!
-//! **Why here.** `h2` waits for the rest of a frame without a timeout, and reports a request only when
-//! its head is complete. Nothing above it can see that a head has started, and a connection with one
-//! unfinished head is not idle either, so no other timeout ends it. (A body has `BodyReader`'s
-//! timeout as well; a head has only this one.)
+//! **Why here.** `h2` waits for the rest of a frame without a timeout, and reports a request only
+//! when its head is complete. Nothing above it can see that a head has started, and a connection
+//! with one unfinished head is not idle either, so no other timeout ends it. (A body has
+//! `BodyReader`'s timeout as well; a head has only this one.)
 //!
-//! **How.** [`WatchedStream`] follows the framing of the bytes that `h2` reads: nine bytes of frame head
-//! hold the length and the type (RFC 9113 §4.1). It parses nothing else and changes nothing.
-//! When a read leaves something unfinished that was not unfinished before, a deadline is stored in
+//! **How.** [`WatchedStream`] follows the framing of the bytes that `h2` reads: the nine bytes of a
+//! frame head hold the length and the type (RFC 9113 §4.1). It parses nothing else and changes
+//! nothing. When a read newly leaves a frame or head unfinished, a deadline is stored in
 //! [`FrameDeadline`]; when everything is finished, it is cleared. The connection's task waits for
 //! [`FrameDeadline::passed`].
 //!
 //! **Invariants**, and what breaks without them:
-//! * More bytes of the same unfinished frame never move its deadline (but once, when its type arrives
-//!   and shows a body): otherwise one byte per timeout keeps a connection forever.
-//! * A head lasts from HEADERS to the frame with END_HEADERS. CONTINUATION frames that are complete
-//!   each do not end it, however many there are.
-//! * The watcher sees every byte exactly once and in order, from the first of the connection: after one
-//!   missed byte, payload is taken for frame heads. So it sits below `h2` and above TLS.
+//! * More bytes of the same unfinished frame never move its deadline (except once, when its type
+//!   arrives and shows a body): otherwise one byte per timeout keeps a connection forever.
+//! * A head lasts from HEADERS to the frame with END_HEADERS. Complete CONTINUATION frames without
+//!   it do not end the head, however many there are.
+//! * The watcher sees every byte exactly once and in order, from the first of the connection: after
+//!   one missed byte, payload is taken for frame heads. So it sits below `h2` and above TLS.
 //! * The deadline may be read late, but never early: `passed` sleeps at most the shorter timeout,
 //!   and no deadline that is set meanwhile can pass sooner.
 
@@ -29,12 +29,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use crate::wire::HTTP2_PREFACE;
 use penstock_api::slices::split_at;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::wire::HTTP2_PREFACE;
 
 /// The head of a frame (RFC 9113 §4.1): 24 bits of length, a type, flags, 32 bits of stream.
 const FRAME_HEAD: usize = 9;
@@ -43,7 +43,7 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// How long a client may take to finish what it has started.
+/// The time limits for a client to finish a frame or head that it has started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameTimeouts {
     /// For a head, and for every frame that is not part of a body.
@@ -52,7 +52,8 @@ pub(crate) struct FrameTimeouts {
     pub(crate) body: Duration,
 }
 
-/// When the unfinished frame or head must be finished; shared by a connection and its stream.
+/// The time by which the unfinished frame or head must be finished; shared by a connection and its
+/// stream.
 #[derive(Debug)]
 pub(crate) struct FrameDeadline {
     /// In microseconds; 0 while nothing is unfinished.
@@ -151,31 +152,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 }
 
-/// What some more bytes did.
+/// The effect of the bytes just watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing is unfinished.
     Finished,
-    /// Something new has started and is unfinished.
+    /// A frame or head has started and is unfinished.
     Started {
-        /// Whether it is a frame of a body, which may take longer.
+        /// True for a frame of a body, which may take longer.
         is_body: bool,
     },
-    /// What was unfinished before still is.
+    /// The same frame or head is still unfinished.
     Continued,
 }
 
-/// Where a connection is in its sequence of frames.
+/// The position of a connection in its sequence of frames.
 #[derive(Debug)]
 pub struct FrameWatcher {
-    /// Bytes left of the preface or of a frame's payload.
+    /// The remaining bytes of the preface or of a frame's payload.
     payload_left: usize,
     head: [u8; FRAME_HEAD],
-    /// How many bytes of `head` have arrived.
+    /// The number of bytes of `head` that have arrived.
     head_len: usize,
-    /// Between a HEADERS frame and the frame with END_HEADERS.
+    /// True between a HEADERS frame and the frame with END_HEADERS.
     is_in_header_block: bool,
-    /// Whether something was unfinished before the current bytes.
+    /// True if a frame or head was unfinished before the current bytes.
     is_unfinished: bool,
 }
 
@@ -228,8 +229,8 @@ impl FrameWatcher {
         (self.payload_left > 0 || self.head_len > 3).then_some(self.head[3])
     }
 
-    /// Whether the current frame is one of a body. DATA within a header block is not: the block keeps
-    /// its deadline until it ends.
+    /// Returns whether the current frame is one of a body. DATA within a header block is not: the
+    /// block keeps its deadline until it ends.
     fn is_body(&self) -> bool {
         self.kind() == Some(DATA) && !self.is_in_header_block
     }

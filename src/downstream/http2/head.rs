@@ -1,11 +1,11 @@
-//! Refuses HTTP/2 heads that HTTP/1.1 would read differently: engines are sent HTTP/1.1, and a head
+//! Refuses HTTP/2 heads that HTTP/1.1 would read differently: engines receive HTTP/1.1, and a head
 //! that changes its meaning on the way is request smuggling. The `h2` crate has already refused
 //! connection-specific fields, upper-case names, and misplaced pseudo-header fields.
 
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 
-/// Why a head is refused.
+/// The reason why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedHead {
     #[error("the path cannot be sent over HTTP/1.1")]

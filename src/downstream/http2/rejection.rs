@@ -5,7 +5,7 @@ use h2::server::SendResponse;
 use http::Response;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Bounds on what a client may send before it has received the refusal.
+/// The most streams that a client may open before it has received the refusal.
 const MAX_STREAMS: u32 = 16;
 const MAX_HEADER_LIST: u32 = 16 * 1024;
 

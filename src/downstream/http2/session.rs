@@ -1,6 +1,6 @@
-//! One HTTP/2 stream as a Pingora session: Pingora reads the head and writes the response through it.
-//! Bodies are read from the stream itself, and Pingora proxies nothing, so the methods for that do
-//! nothing.
+//! One HTTP/2 stream as a Pingora session: Pingora reads the head and writes the response through
+//! it. Bodies are read from the stream itself, and Pingora proxies nothing, so the methods for that
+//! do nothing.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Http2Session {
             match sent {
                 None => continue,
                 Some(Err(_)) if timer.is_some() => {
-                    // Without the reset, h2 would keep what the client did not read.
+                    // Without the reset, h2 would keep the bytes that the client did not read.
                     self.stream.reset(Reason::CANCEL);
                     return Err(gone(Gone));
                 }

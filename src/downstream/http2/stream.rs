@@ -11,13 +11,13 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use parking_lot::Mutex;
-
-use super::super::origin::Origin;
 use penstock_api::slices::split_at;
 
-/// One stream of a client connection. Dropped before its response is complete, it resets the stream
-/// after what was sent, so that a truncated response never looks complete. One task at a time uses it, so
-/// the lock is never contended; it is never held across an await.
+use super::super::origin::Origin;
+
+/// One stream of a client connection. If dropped before its response is complete, it resets the
+/// stream after the bytes sent so far, so that a truncated response never looks complete. One task
+/// at a time uses it, so the lock is never contended; it is never held across an await.
 pub(crate) struct Http2Stream {
     wire: Mutex<Wire>,
     origin: Origin,
@@ -26,12 +26,12 @@ pub(crate) struct Http2Stream {
 
 struct Wire {
     body: RecvStream,
-    /// The rest of a frame that was longer than the last read.
+    /// The unread bytes of a frame that was longer than the last read.
     rest: Bytes,
     response: ResponseState,
 }
 
-/// How much of the response has been given to `h2`.
+/// The part of the response that `h2` has.
 enum ResponseState {
     Nothing(SendResponse<Bytes>),
     Head(SendStream<Bytes>),
@@ -48,18 +48,17 @@ impl Http2Stream {
         Self { wire: Mutex::new(wire), origin, was_reset: AtomicBool::new(false) }
     }
 
-    /// Where the connection comes from.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// Whether no body follows the head.
+    /// Returns whether no body follows the head.
     pub(crate) fn is_body_done(&self) -> bool {
         let wire = self.wire.lock();
         wire.rest.is_empty() && wire.body.is_end_stream()
     }
 
-    /// Whether the client was seen to reset the stream.
+    /// Returns whether the client was seen to reset the stream.
     pub(crate) fn was_reset(&self) -> bool {
         self.was_reset.load(Ordering::Relaxed)
     }
@@ -90,7 +89,7 @@ impl Http2Stream {
         let count = rest.len().min(limit);
         into.extend_from_slice(split_at(rest, count).0);
         rest.advance(count);
-        // The body's budget bounds what has been read; the window bounds what has not.
+        // The budget of bodies bounds the bytes that have been read; the window bounds the others.
         let released = body.flow_control().release_capacity(count);
         Poll::Ready(released.map(|()| count).map_err(io::Error::other))
     }
@@ -113,7 +112,7 @@ impl Http2Stream {
         }
     }
 
-    /// Sends the response's head; `is_last` when no body follows.
+    /// Sends the response's head; `is_last` if no body follows.
     pub(crate) fn send_head(&self, head: Response<()>, is_last: bool) -> Result<(), h2::Error> {
         let mut wire = self.wire.lock();
         let ResponseState::Nothing(response) = &mut wire.response else { return Ok(()) };
@@ -122,8 +121,8 @@ impl Http2Stream {
         Ok(())
     }
 
-    /// Sends as much of `data` as the client's window has room for; ready once all of it is sent, and
-    /// the end of the stream with it.
+    /// Sends as much of `data` as the client's window has room for; ready when all of it is sent.
+    /// With `is_last`, ends the stream after it.
     pub(crate) fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -168,7 +167,7 @@ impl Http2Stream {
         }
     }
 
-    /// Whether the whole response has been given to `h2`.
+    /// Returns whether `h2` has the whole response.
     pub(crate) fn is_complete(&self) -> bool {
         matches!(self.wire.lock().response, ResponseState::Complete)
     }

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use super::time::to_rfc3339;
 use penstock_api::units::to_millis;
 use penstock_api::{Operation, is_unprintable};
 use penstock_core::fleet::Outcome;
 use penstock_core::prefix::MOST_FOLDED;
 use penstock_core::routing::{ReplayFields, RequestOutcome};
 use penstock_predict::Prediction;
+
+use super::time::to_rfc3339;
 
 /// The longest line, including its line break.
 pub(super) const MAX_LINE: usize = 6272;

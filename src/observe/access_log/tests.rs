@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::*;
 use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, ErrorCode, Operation, TraceContext};
 use penstock_core::fleet::BackendId;
 use penstock_core::routing::ReplayFields;
 use penstock_predict::Prediction;
 use penstock_scan::Usage;
+use serde_json::{Value, json};
+
+use super::*;
 
 fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
     RequestOutcome {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-
 use penstock_core::routing::Capture;
 
 /// The number of captured decisions kept.

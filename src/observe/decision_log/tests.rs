@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::*;
 use http::HeaderMap;
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendSet, Health, Requester, Topology};
@@ -12,6 +11,8 @@ use penstock_core::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratc
 use penstock_scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+
+use super::*;
 
 const BODY: &str = r#"{"model":"gpt","stream":true,"messages":[{"role":"user","content":
     [{"type":"image_url","image_url":{"url":"data:,"}}]}]}"#;

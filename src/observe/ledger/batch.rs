@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::counts::Counts;
 use penstock_config::Price;
+
+use super::counts::Counts;
 
 /// The URL of a backend, and a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

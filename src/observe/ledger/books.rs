@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::batch::{Account, Batch, DayRow, Pair, Tokens, Totals};
-use super::cells::{CellKey, Cells, TwoMinutes};
-use super::counts::Counts;
 use penstock_config::Price;
 use penstock_core::fleet::Backend;
 use penstock_core::routing::Generation;
+
+use super::batch::{Account, Batch, DayRow, Pair, Tokens, Totals};
+use super::cells::{CellKey, Cells, TwoMinutes};
+use super::counts::Counts;
 
 const MINUTES_PER_DAY: u64 = 24 * 60;
 

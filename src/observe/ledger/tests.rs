@@ -1,14 +1,14 @@
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
-
-use super::*;
 use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::About;
 use penstock_scan::Usage;
+use rusqlite::Connection;
+
+use super::*;
 
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_clock::{now, unix_seconds};
 use tokio::sync::oneshot;
 
 use super::Shared;
 use super::database::{Database, DatabaseError, quarantine};
 use super::queries::{self, DailyGroups, TimeSeries};
 use super::report::{ReportQuery, ReportRow};
-use penstock_api::units::Timestamp;
-use penstock_clock::{now, unix_seconds};
 
 /// The interval at which old rows are deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(3600);

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use penstock_api::{ERROR_CODES, ErrorCode};
+use penstock_core::fleet::{Backend, BackendId, Topology};
+use penstock_scan::CutCounts;
 use prometheus::Histogram;
 
 use super::distribution::Distribution;
 use super::outcome::{OUTCOMES, OutcomeId};
 use crate::observe::names::{NameId, Names, OTHER};
-use penstock_api::{ERROR_CODES, ErrorCode};
-use penstock_core::fleet::{Backend, BackendId, Topology};
-use penstock_scan::CutCounts;
 
 /// The number of columns: one per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;

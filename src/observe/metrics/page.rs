@@ -1,10 +1,9 @@
 //! The metrics page: the rows of the table with their samples, in Prometheus' text format.
 
+use penstock_api::{MAX_NAME, escape};
 use prometheus::TextEncoder;
 use prometheus::core::Metric as _;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-
-use penstock_api::{MAX_NAME, escape};
 
 use super::row::{MetricKind, MetricRow};
 use super::samples::{Sample, Samples, Value};

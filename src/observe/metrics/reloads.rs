@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use penstock_clock::unix_seconds;
+
 use super::row::{MetricRow, counter, gauge};
 use super::samples::{number, one, to_sample};
-use penstock_clock::unix_seconds;
 
 /// Counters of configuration reloads; the load at the start counts as a successful one.
 #[derive(Debug)]

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_api::Operation;
+use penstock_core::routing::RequestOutcome;
 use prometheus::Histogram;
 
 use super::distribution::{Distributions, observe};
 use super::outcome::OutcomeId;
 use crate::observe::names::{NameId, Names};
 use crate::observe::series::SeriesMap;
-use penstock_api::Operation;
-use penstock_core::routing::RequestOutcome;
 
 /// The labels of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_core::fleet::Backend;
 use prometheus::Histogram;
 
 use super::Scrape;
-use penstock_core::fleet::Backend;
 
 /// The values of the metric's labels, in their order, and the sample's own value.
 pub(super) struct Sample {

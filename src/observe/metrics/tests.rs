@@ -5,8 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::*;
-use crate::discovery::ScrapeBudget;
 use penstock_api::units::{ByteSize, Timestamp};
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment, Strategy};
@@ -17,6 +15,9 @@ use penstock_core::routing::audit::ShadowHost;
 use penstock_core::routing::{About, RoutingDecision};
 use penstock_predict::{Reported, Sent};
 use penstock_scan::Usage;
+
+use super::*;
+use crate::discovery::ScrapeBudget;
 
 fn generation(yaml: &str) -> Arc<Generation> {
     let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());

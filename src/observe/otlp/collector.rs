@@ -4,12 +4,12 @@
 use std::io;
 use std::time::Duration;
 
+use penstock_config::BackendUrl;
 use serde_json::json;
 use ureq::Agent;
 
 use crate::http_client::{ClientTimeouts, new_client};
 use crate::observe::queue::Sink;
-use penstock_config::BackendUrl;
 
 const TIMEOUTS: ClientTimeouts =
     ClientTimeouts { connect: Duration::from_secs(5), io: Duration::from_secs(5) };

@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use penstock_api::{Operation, TraceContext};
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{AttemptEnded, RequestOutcome};
+use serde_json::{Value, json};
 
 /// The OTLP span kinds SERVER and CLIENT.
 const SERVER: u8 = 2;

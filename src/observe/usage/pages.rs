@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-
-use super::UsageError;
-use crate::observe::ledger::{DailyGroups, Point, Tokens, Totals};
 use penstock_api::Engine;
 use penstock_api::{canonical_name, query_value};
 use penstock_config::Config;
 use penstock_core::fleet::{Backend, Health, Serving};
 use penstock_core::routing::Generation;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::UsageError;
+use crate::observe::ledger::{DailyGroups, Point, Tokens, Totals};
 
 /// The statistics of a cache: empty, since penstock stores no responses.
 pub(super) const CACHE_STATS: &[u8] =

@@ -1,9 +1,9 @@
 use std::path::Path;
 
+use penstock_config::{Config, Environment};
 use serde_json::Value;
 
 use super::*;
-use penstock_config::{Config, Environment};
 
 fn live(yaml: &str) -> Arc<LiveUsage> {
     let environment = Environment::default();

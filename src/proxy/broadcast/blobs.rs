@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, header};
+use penstock_api::{ErrorCode, OllamaRoute, hex};
+use penstock_core::fleet::Backend;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use ring::digest::{Context, SHA256};
@@ -27,8 +29,6 @@ use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
-use penstock_api::{ErrorCode, OllamaRoute, hex};
-use penstock_core::fleet::Backend;
 
 /// The maximum number of parts of an upload that wait for one backend.
 const WAITING_PARTS: usize = 4;

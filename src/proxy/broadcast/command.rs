@@ -1,14 +1,14 @@
 //! A command as the client sent it, and as each backend gets it.
 
 use bytes::Bytes;
+use penstock_api::{ErrorCode, ModelCommand};
+use penstock_core::fleet::{Backend, Topology};
 use serde_json::Value;
 
 use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::twins;
-use penstock_api::{ErrorCode, ModelCommand};
-use penstock_core::fleet::{Backend, Topology};
 
 pub(super) struct Command {
     pub(super) kind: ModelCommand,

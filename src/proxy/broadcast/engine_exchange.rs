@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method};
+use penstock_config::AuthorizationPolicy;
+use penstock_core::fleet::Backend;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
@@ -14,8 +16,6 @@ use crate::downstream::body::BodyClaim;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::REQUEST_ID;
-use penstock_config::AuthorizationPolicy;
-use penstock_core::fleet::Backend;
 
 /// The maximum number of bytes in a line of progress, or in an error.
 const LINE_LIMIT: usize = 256 * 1024;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
+use penstock_api::ErrorCode;
 
 use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::target_task::read_refusal;
@@ -10,7 +11,6 @@ use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
-use penstock_api::ErrorCode;
 
 /// The reason why a backend did not carry out a request.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_core::fleet::Backend;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -11,7 +12,6 @@ use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::targets::is_up;
 use super::verdict::TargetEnd;
 use crate::upstream::connect::Connector;
-use penstock_core::fleet::Backend;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;

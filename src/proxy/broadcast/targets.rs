@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use http::Uri;
+use penstock_api::{ErrorCode, query_value};
+use penstock_core::fleet::{Backend, Health, Topology};
 use pingora::http::RequestHeader;
 
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
-use penstock_api::{ErrorCode, query_value};
-use penstock_core::fleet::{Backend, Health, Topology};
 
 /// The field that names one backend; so does `backend` in the query.
 const BACKEND_FIELD: &str = "x-penstock-backend";

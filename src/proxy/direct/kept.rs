@@ -3,6 +3,8 @@
 //! penstock's own paths.
 
 use http::Method;
+use penstock_api::percent_decode;
+use penstock_scan::StoredIds;
 use pingora::http::RequestHeader;
 
 use crate::proxy::Proxy;
@@ -10,8 +12,6 @@ use crate::proxy::auth::KeyOwner;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::request_body::scan_error;
-use penstock_api::percent_decode;
-use penstock_scan::StoredIds;
 
 /// The kept items that a request names or makes.
 #[derive(Debug, Default, PartialEq, Eq)]

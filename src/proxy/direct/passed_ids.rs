@@ -2,13 +2,13 @@
 //! process must know their backends and owners. It gets the known ids when it takes over, and
 //! afterwards those that the old process learns from the requests that it still serves.
 
+use penstock_core::fleet::{Backend, BackendId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::response_ids::Learned;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
-use penstock_core::fleet::{Backend, BackendId};
 
 /// The maximum number of ids that are passed on at once, the newest ones.
 const MOST_PASSED: usize = 131_072;

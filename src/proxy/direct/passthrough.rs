@@ -2,6 +2,10 @@
 //! model that the body or the query names. The body is forwarded as it came.
 
 use http::Method;
+use penstock_api::{ErrorCode, Operation, percent_decode};
+use penstock_core::fleet::{Health, Topology};
+use penstock_core::routing::{RoutingDecision, Way};
+use penstock_scan::ModelForm;
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
@@ -18,10 +22,6 @@ use crate::proxy::request_body::{Named, admit, scan_error};
 use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
 use crate::proxy::twins::{ambiguous, read_unknown};
-use penstock_api::{ErrorCode, Operation, percent_decode};
-use penstock_core::fleet::{Health, Topology};
-use penstock_core::routing::{RoutingDecision, Way};
-use penstock_scan::ModelForm;
 
 /// Forwards a request along `way`.
 pub(crate) async fn serve_passthrough(

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::HashMap;
 use parking_lot::Mutex;
+use penstock_api::ErrorCode;
+use penstock_core::fleet::BackendId;
 use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
-use penstock_api::ErrorCode;
-use penstock_core::fleet::BackendId;
 
 /// The backends of stored responses.
 // The lock is taken at the end of a stored response and for requests that name one, never for

@@ -4,6 +4,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
+use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::Value;
@@ -19,10 +23,6 @@ use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::twins;
 use crate::upstream::failure::Failure;
-use penstock_api::{ErrorCode, Operation};
-use penstock_clock::now;
-use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
-use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
 
 /// Shows a model.
 pub(crate) async fn serve_show(

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use penstock_api::{ErrorCode, Operation};
+use penstock_core::fleet::{BackendId, Health, Topology};
 use pingora_proxy::Session;
 
 use crate::downstream::body::HeldBody;
@@ -15,8 +17,6 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
-use penstock_api::{ErrorCode, Operation};
-use penstock_core::fleet::{BackendId, Health, Topology};
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.

@@ -2,6 +2,10 @@
 
 use http::Method;
 use http::header::{self, HeaderValue};
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{InflightGuard, PermitRequest};
+use penstock_core::routing::Way;
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
@@ -16,10 +20,6 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::reserved::Decided;
-use penstock_api::{ErrorCode, Operation};
-use penstock_clock::now;
-use penstock_core::fleet::{InflightGuard, PermitRequest};
-use penstock_core::routing::Way;
 
 /// The only protocol that clients may switch to: with another one, a client would speak to the
 /// engine with penstock's own key.

@@ -4,6 +4,12 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::fleet::{BackendSet, Outcome};
+use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
+use penstock_scan::Usage;
 use pingora_proxy::Session;
 
 use crate::downstream::body::{BodyLength, HeldBody};
@@ -20,12 +26,6 @@ use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
 use crate::proxy::retry::{may_retry, route_error};
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
-use penstock_api::ErrorCode;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_core::fleet::{BackendSet, Outcome};
-use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
-use penstock_scan::Usage;
 
 /// The reason why a call has no text, as the client would get it.
 pub(super) enum CallFailure {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use penstock_api::ErrorCode;
+use penstock_core::routing::EnsembleStage;
 
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
-use penstock_api::ErrorCode;
-use penstock_core::routing::EnsembleStage;
 
 /// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -4,14 +4,14 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::RouteError;
 use pingora_proxy::Session;
 
 use super::call::{Call, CallEnd, CallReport};
 use crate::proxy::Proxy;
 use crate::proxy::decision::Undecided;
 use crate::proxy::queue::has_queue;
-use penstock_core::fleet::BackendSet;
-use penstock_core::routing::RouteError;
 
 /// The end of a stage.
 pub(super) enum StageEnd {

@@ -4,17 +4,17 @@
 use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 
+use penstock_api::units::TokenCount;
+use penstock_api::{Capabilities, Dialect, ErrorCode, percent_decode};
+use penstock_clock::now;
+use penstock_core::fleet::{Model, Topology};
+use penstock_core::routing::{Names, RouteError, SplitPoint};
 use serde_json::{Value, json};
 
 use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 use crate::proxy::similar_model::with_similar_model;
-use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Dialect, ErrorCode, percent_decode};
-use penstock_clock::now;
-use penstock_core::fleet::{Model, Topology};
-use penstock_core::routing::{Names, RouteError, SplitPoint};
 
 /// The default and the maximum number of models on a page of Anthropic's list.
 const PAGE: usize = 20;

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ring::digest::{SHA256, digest};
-use serde_json::{Map, Value, json};
-
 use penstock_api::Engine;
 use penstock_api::{Capabilities, hex};
 use penstock_core::fleet::{Backend, Model, ModelPages, Serving, Topology};
+use ring::digest::{SHA256, digest};
+use serde_json::{Map, Value, json};
 
 /// The lists of models that the backends of a topology report, in their order.
 pub(crate) struct Lists(Vec<Arc<ModelPages>>);

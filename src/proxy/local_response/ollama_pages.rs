@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use penstock_clock::now;
+use penstock_config::Compat;
+use penstock_core::fleet::{Backend, Health, Model, Serving, Topology};
+use penstock_scoring::Residency;
 use serde_json::{Value, json};
 
 use super::model_list::visible_models;
 use super::ollama_model::{Described, Lists, named};
 use crate::proxy::allowed_models;
 use crate::proxy::context::RequestContext;
-use penstock_clock::now;
-use penstock_config::Compat;
-use penstock_core::fleet::{Backend, Health, Model, Serving, Topology};
-use penstock_scoring::Residency;
 
 /// `/api/tags`: the models and aliases that the client may use.
 pub(crate) fn list_tags(ctx: &RequestContext, created: u64) -> Value {

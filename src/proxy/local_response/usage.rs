@@ -7,6 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
 use http::header::{self, HeaderValue};
+use penstock_api::{ErrorCode, UsageCall, UsageRequest};
+use penstock_config::Compat;
+use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
@@ -14,9 +17,6 @@ use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
-use penstock_api::{ErrorCode, UsageCall, UsageRequest};
-use penstock_config::Compat;
-use penstock_core::fleet::Outcome;
 
 /// Live usage, as the data port serves it.
 #[async_trait]

@@ -1,9 +1,10 @@
 //! The charges to the owners of requests that have waited: first by the expected cost, then by the
 //! actual one.
 
+use penstock_core::admission::queue::{Charge, Cost};
+
 use crate::proxy::Proxy;
 use crate::proxy::context::{ModelCharge, RequestRecord};
-use penstock_core::admission::queue::{Charge, Cost};
 
 /// Records that the owner of a request was charged for it in the queue of `model`.
 pub(super) fn charge_owner(

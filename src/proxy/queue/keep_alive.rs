@@ -6,15 +6,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderMap;
+use penstock_api::Operation;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_config::QueueConfig;
 use pingora_proxy::Session;
 
 use super::place::Place;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
-use penstock_api::Operation;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_config::QueueConfig;
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
 /// others wait behind it.

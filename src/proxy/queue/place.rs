@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::shared::SharedQueue;
 use penstock_clock::now;
 use penstock_core::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
 use penstock_core::fleet::Topology;
+
+use super::shared::SharedQueue;
 
 pub(super) struct Place {
     queue: Arc<SharedQueue>,

@@ -6,14 +6,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-
-use super::QueueFigures;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::admission::queue::{
     Charge, Cost, EntryId, ModelQueue, Newcomer, Passed, QueueEnd, QueueFull, QueueRules, Turn,
 };
 use penstock_core::fleet::{BackendSet, SharedBackend, Topology};
+
+use super::QueueFigures;
 
 /// The queue of a model.
 pub(super) struct SharedQueue {

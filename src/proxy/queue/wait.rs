@@ -6,6 +6,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderMap;
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
+use penstock_core::fleet::cooldown_time;
+use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
 
 use super::charges::charge_owner;
 use super::keep_alive::{KeepAlive, Unsent, Waiter};
@@ -16,12 +22,6 @@ use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service,
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
 use crate::upstream::failure::Failure;
-use penstock_api::ErrorCode;
-use penstock_api::units::Timestamp;
-use penstock_clock::now;
-use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
-use penstock_core::fleet::cooldown_time;
-use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.
 const MAX_REFUSALS: u32 = 32;

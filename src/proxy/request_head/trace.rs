@@ -2,10 +2,10 @@
 //! here.
 
 use http::HeaderMap;
-
-use crate::proxy::seeds::Seeds;
 use penstock_api::{TRACEPARENT, TraceContext};
 use penstock_config::TracingConfig;
+
+use crate::proxy::seeds::Seeds;
 
 /// The trace of a request; `None` when traces are not propagated.
 pub(crate) fn trace_of(

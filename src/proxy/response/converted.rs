@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
+use penstock_api::ErrorCode;
+use penstock_clock::{now, unix_seconds};
+use penstock_dialect::{ReplyContext, ResponseLimits};
 use pingora_proxy::Session;
 
 use super::{Progress, Reply, finish_head};
@@ -16,9 +19,6 @@ use crate::proxy::own_response::send_error;
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
-use penstock_api::ErrorCode;
-use penstock_clock::{now, unix_seconds};
-use penstock_dialect::{ReplyContext, ResponseLimits};
 
 /// Makes the head describe a converted body, of a length that is not known.
 pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {

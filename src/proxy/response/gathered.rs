@@ -1,6 +1,10 @@
 //! Responses that become text, for an ensemble: read whole, and converted if the backend serves
 //! another API.
 
+use penstock_api::ErrorCode;
+use penstock_clock::now;
+use penstock_dialect::response_text;
+
 use super::Reply;
 use super::converted::{claim_conversion, converter, reason_of};
 use crate::proxy::Proxy;
@@ -10,9 +14,6 @@ use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
-use penstock_api::ErrorCode;
-use penstock_clock::now;
-use penstock_dialect::response_text;
 
 /// Reads a whole response as text. `way_back`: its conversion.
 pub(in crate::proxy) async fn gather(

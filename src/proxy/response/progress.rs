@@ -1,5 +1,8 @@
 //! The lessons of a relay for its backend, during the relay and at its end.
 
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_core::fleet::{InflightGuard, Outcome, SlotId};
+
 use crate::proxy::Proxy;
 use crate::proxy::attempt::Attempt;
 use crate::proxy::auth::KeyOwner;
@@ -9,8 +12,6 @@ use crate::proxy::rate_limits::settle_rate_of;
 use crate::upstream::relay::RelayObserver;
 use crate::upstream::response_head::ResponseHead;
 use crate::upstream::response_monitor::ResponseMonitor;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_core::fleet::{InflightGuard, Outcome, SlotId};
 
 /// Reports the progress of one relay to the backend's state and the observers.
 pub(super) struct Progress<'a> {

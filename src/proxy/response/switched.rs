@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_clock::now;
+use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -17,9 +20,6 @@ use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_clock::now;
-use penstock_core::fleet::Outcome;
 
 /// The longest single read.
 const READ: usize = 16 * 1024;

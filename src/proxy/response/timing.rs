@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
+use penstock_api::TIMING;
 use pingora_proxy::Session;
 
 use crate::proxy::context::RequestContext;
 use crate::upstream::relay::Timing;
-use penstock_api::TIMING;
 
 /// The timing known before the first token, if the client requests it: the wait in the queue, and
 /// the prediction.

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-
-use crate::upstream::relay::Transform;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation, StreamFraming, error_event};
 use penstock_scan::find_usage;
+
+use crate::upstream::relay::Transform;
 
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\""));
 

@@ -2,14 +2,15 @@
 //!
 //! Why the translation: three readers share a backend's connections, the forwarder
 //! (`upstream/http1.rs`), health checks and metrics scrapes (both on Pingora's HTTP/1.1 session).
-//! Behind a byte stream all of them speak HTTP/2 without a second code path each, and responses pass
-//! the same framing and header checks either way. The price is one formatted head and one chunk
-//! header per DATA frame; it is paid only by backends configured with `http2: true`.
+//! Behind a byte stream all of them speak HTTP/2 without a second code path each, and responses
+//! pass the same framing and header checks either way. The price is one formatted head, and one
+//! chunk header per DATA frame; only backends with `http2: true` pay it.
 //!
-//! Invariants: the request is sent once and never repeated here (a retry is the proxy's decision, by
-//! [`Http2Stream::was_refused`]); a response without `content-length` is chunked, so that a reset
-//! stream cannot pass for a whole body; a DATA frame is acknowledged to flow control when it is moved
-//! to `read`, which happens only once `read` is empty, so a slow client holds back the backend.
+//! Invariants: the request is sent once and never again here (a retry is the proxy's decision, by
+//! [`Http2Stream::was_refused`]). A response without `content-length` is chunked, so that a reset
+//! stream cannot pass for a whole body. A DATA frame is acknowledged to flow control when it is
+//! moved to `read`, which happens only once `read` is empty, so a slow client holds back the
+//! backend.
 
 use std::fmt;
 use std::io;
@@ -31,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::usage::StreamPermit;
 
-/// More than any head written by `request_writer` has.
+/// The most header fields of a request; more than `request_writer` ever writes.
 const MAX_FIELDS: usize = 256;
 
 /// One request and its response on a shared connection.
@@ -46,7 +47,7 @@ pub(crate) struct Http2Stream {
 }
 
 enum Sending {
-    /// Gathering the head.
+    /// The head of the request is incomplete.
     Head {
         requests: SendRequest<Bytes>,
         head: BytesMut,
@@ -59,7 +60,7 @@ enum Sending {
 }
 
 enum Receiving {
-    /// The request's head has not been sent.
+    /// The head of the request has not been sent.
     Nothing,
     Head(ResponseFuture),
     Body {
@@ -81,12 +82,13 @@ impl Http2Stream {
         }
     }
 
-    /// Whether the backend refused the request without processing it (RFC 9113 §8.7).
+    /// Returns whether the backend refused the request without processing it (RFC 9113 §8.7).
     pub(crate) fn was_refused(&self) -> bool {
         self.was_refused
     }
 
-    /// Buffers a part of the head; sends the request once it is whole. Returns how much was taken.
+    /// Buffers a part of the head, and sends the request when the head is complete. Returns the
+    /// number of bytes taken.
     fn take_head(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Sending::Head { requests, head } = &mut self.request else { return Ok(0) };
         let before = head.len();
@@ -112,7 +114,7 @@ impl Http2Stream {
                 let wanted = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 stream.reserve_capacity(wanted);
                 let room = loop {
-                    // Zero is no error: capacity was assigned and has been reclaimed.
+                    // Zero is no error: the capacity was assigned and has been reclaimed since.
                     match ready!(stream.poll_capacity(cx)) {
                         Some(Ok(0)) => {}
                         room => break room,
@@ -143,7 +145,7 @@ impl Http2Stream {
         })
     }
 
-    /// Receives more of the response; ready with nothing new at its end.
+    /// Receives more of the response; ready without new bytes at its end.
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let next = match &mut self.response {
             Receiving::Nothing => return Poll::Pending,
@@ -189,7 +191,8 @@ impl Http2Stream {
         })
     }
 
-    /// The same as an `io::Error`; keeps whether the backend refused the request, which that cannot say.
+    /// Converts to an `io::Error`. Stores whether the backend refused the request, which an
+    /// `io::Error` cannot express.
     fn wrap_error(&mut self, error: &h2::Error) -> io::Error {
         self.was_refused |= error.is_remote()
             && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
@@ -201,7 +204,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// An HTTP/1.1 request head as HTTP/2, and the length of the body that follows it.
+/// Converts an HTTP/1.1 request head to HTTP/2; also returns the length of the body after it.
 fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
     let mut slots = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut slots);

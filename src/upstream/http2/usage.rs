@@ -1,11 +1,11 @@
-//! How a shared HTTP/2 connection is used: open streams, when the last one ended, whether it closed.
+//! The use of a shared HTTP/2 connection: open streams, the end of the last one, and whether it is
+//! closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 
@@ -18,7 +18,6 @@ pub(crate) struct ConnectionUsage {
 }
 
 impl ConnectionUsage {
-    /// A connection opened now.
     pub(super) fn new() -> Self {
         Self {
             streams: AtomicUsize::new(0),
@@ -27,7 +26,7 @@ impl ConnectionUsage {
         }
     }
 
-    /// A permit for one more stream, unless `limit` are open.
+    /// Returns a permit for one more stream, unless `limit` are open.
     pub(super) fn try_open(self: &Arc<Self>, limit: usize) -> Option<StreamPermit> {
         let opened = self.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |open| {
             (open < limit).then_some(open + 1)
@@ -35,12 +34,12 @@ impl ConnectionUsage {
         opened.is_ok().then(|| StreamPermit(Arc::clone(self)))
     }
 
-    /// No stream can be opened on it any more.
+    /// Records that no stream can be opened on the connection any more.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Whether it is closed, or has been idle for `idle_timeout`.
+    /// Returns whether the connection is closed, or has been idle for `idle_timeout`.
     pub(super) fn is_over(&self, idle_timeout: Duration) -> bool {
         self.is_closed.load(Ordering::Acquire)
             || (self.streams.load(Ordering::Acquire) == 0
@@ -48,7 +47,7 @@ impl ConnectionUsage {
     }
 }
 
-/// One open stream, counted for as long as it lives.
+/// One open stream, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit(Arc<ConnectionUsage>);
 

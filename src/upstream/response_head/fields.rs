@@ -1,20 +1,20 @@
-//! What the fields of a response's head say about its body and its connection.
+//! The fields of a response's head that describe its body and its connection.
 
-use memchr::memmem;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
+use memchr::memmem;
+use penstock_api::StreamFraming;
 use smallvec::SmallVec;
 
 use crate::upstream::headers::is_hop_by_hop;
-use penstock_api::StreamFraming;
 
-/// How the body of a response ends.
+/// The end of the body of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// After so many bytes.
+    /// After this number of bytes.
     Length(u64),
     /// With the last chunk.
     Chunked,
@@ -22,7 +22,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// Why a response cannot be relayed.
+/// The reason why a response cannot be relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadResponse {
     /// Not an HTTP/1 head.
@@ -31,7 +31,7 @@ pub enum BadResponse {
     /// More than 64 KiB or 128 fields.
     #[error("The head of the backend's response is too large")]
     HeadTooLarge,
-    /// 101.
+    /// A 101 that the client did not request.
     #[error("The backend switched protocols without a request to do so")]
     Switching,
     /// Two lengths, or a length and chunks.
@@ -43,14 +43,14 @@ pub enum BadResponse {
     /// Malformed chunks.
     #[error("The chunks of the backend's response are malformed")]
     Chunks,
-    /// Encoded, where it has to be read.
+    /// An encoded body that must be read.
     #[error(
         "The backend's response is encoded (content-encoding: {0}), which the request did not accept"
     )]
     Encoded(&'static str),
 }
 
-/// What the fields of a head say about its body and its connection.
+/// The properties of the body and the connection, from the fields of a head.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) keeps_alive: bool,

@@ -50,7 +50,7 @@ fn zstd_streamed(text: &[u8], flush: usize) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The same text in every coding and form.
+/// `text` in every coding and form.
 fn forms(text: &[u8]) -> Vec<(ContentCoding, Vec<u8>)> {
     vec![
         (ContentCoding::Gzip, gzip(text)),
@@ -62,7 +62,7 @@ fn forms(text: &[u8]) -> Vec<(ContentCoding, Vec<u8>)> {
     ]
 }
 
-/// Decodes in steps of `most` bytes into `room` bytes.
+/// Decodes in steps of `most` input bytes into `room` bytes.
 fn decode_by(
     coding: ContentCoding,
     body: &[u8],

@@ -17,8 +17,8 @@ impl Page {
         self.text.split("\n```").step_by(2).collect()
     }
 
-    /// The prose about penstock: on the pages about migration, the first column of a table is about the other
-    /// program.
+    /// The prose about penstock: on the pages about migration, the first column of a table is about
+    /// the other program.
     pub(super) fn own_prose(&self) -> String {
         let prose = self.prose();
         if !self.name.starts_with("docs/migration/") {

@@ -1,5 +1,5 @@
-//! The tables of `docs/performance.md`, rendered from the rows that `benches/rig/record.py` keeps: no
-//! figure in them is entered by hand.
+//! The tables of `docs/performance.md`, rendered from the rows that `benches/rig/record.py` keeps:
+//! no figure in them is entered by hand.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn average(row: &Value) -> String {
     format!("{} ({})", duration(&row["median_ns"]), duration(&row["fastest_ns"]))
 }
 
-/// When and on what the rows were measured.
+/// Returns the time and the machine of the measurements.
 pub(super) fn machine() -> String {
     let all = rows("averages").into_iter().chain(rows("percentiles"));
     let runs: BTreeSet<String> = all

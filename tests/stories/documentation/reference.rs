@@ -1,5 +1,5 @@
-//! The reference tables. Each is rendered from a table of the code, into every page that has a place
-//! for it: `<!-- generated: NAME -->` up to `<!-- end -->`.
+//! The reference tables. Each is rendered from a table of the code, into every page that has a
+//! place for it: `<!-- generated: NAME -->` up to `<!-- end -->`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -46,7 +46,8 @@ pub(super) const TABLES: &[(&str, Render)] = &[
 const START: &str = "<!-- generated: ";
 const END: &str = "<!-- end -->";
 
-/// The page with every table as the code and the kept rows have it now, and the names of the code's.
+/// Returns the page with every table as the code and the kept rows have it now, and the names of
+/// the code's tables.
 pub(super) fn fill(text: &str) -> (String, Vec<String>) {
     let mut filled = String::new();
     let mut names = Vec::new();
@@ -223,7 +224,7 @@ fn default(schema: &Value) -> String {
     }
 }
 
-/// What may be written, in words.
+/// Adds the allowed values, in words.
 fn add_values(schema: &Value, found: &mut Vec<String>) {
     let mut add = |text: String| {
         if !found.contains(&text) {

@@ -1,12 +1,13 @@
-//! The tables of `docs/simulated-engines.md`: the engines' rows, and what they predict of recorded runs.
+//! The tables of `docs/simulated-engines.md`: the engines' rows, and their predictions of recorded
+//! runs.
 
 use penstock_sim::engine::{EngineRow, EngineSpec, engine_rows};
 use penstock_sim::fit::{Errors, RunErrors};
 use penstock_sim::run::Run;
+use serde_json::Value;
 
 use super::pages::root;
 use crate::support::markdown::table;
-use serde_json::Value;
 
 /// The recorded runs: their rows, files and limits of a batch.
 const RUNS: &[(&str, &str, u32)] = &[
@@ -66,7 +67,7 @@ const POLICIES: &[&str] = &[
     "balanced",
 ];
 
-/// How much longer the mean time to the end is than with the best policy.
+/// The table of the mean time to the end, relative to the best policy.
 pub(super) fn policies() -> String {
     let cells = cells_of("policies.json");
     let rows = cells.iter().map(|cell| {
@@ -88,7 +89,8 @@ pub(super) fn policies() -> String {
     table(&header, rows)
 }
 
-/// Columns of the table of goodput: strategies in `docs/performance/goodput.json`, and their titles.
+/// Columns of the table of goodput: strategies in `docs/performance/goodput.json`, and their
+/// titles.
 const GOODPUT: &[(&str, &str)] = &[
     ("oracle, refusing", "oracle, refusing"),
     ("oracle", "oracle"),
@@ -125,7 +127,7 @@ pub(super) fn goodput() -> String {
     table(&header, rows)
 }
 
-/// What is refused in an overload, and whether that was right.
+/// The table of requests refused in an overload, and whether that was right.
 pub(super) fn sheds() -> String {
     let percent = |value: &Value| format!("{:.1} %", value.as_f64().unwrap() * 100.0);
     let share = |part: &Value, all: &Value| match all.as_f64().unwrap() {

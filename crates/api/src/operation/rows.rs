@@ -60,7 +60,7 @@ const fn text(row: OperationRow) -> OperationRow {
     OperationRow { work: Work::Text, ..row }
 }
 
-/// An operation on images. OpenAI picks a model for requests that name none.
+/// An operation on images. OpenAI picks a model for requests without one.
 const fn image(
     operation: Operation,
     name: &'static str,

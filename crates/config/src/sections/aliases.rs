@@ -1,5 +1,7 @@
 //! `routing.aliases`: another name for a model, or for several that share its requests.
 
+use penstock_api::choice;
+
 use crate::syntax::collections::List;
 use crate::syntax::document::{Content, Node};
 use crate::syntax::dump::Dump;
@@ -7,7 +9,6 @@ use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, choice_setting, section};
 use crate::syntax::shape::Shape;
-use penstock_api::choice;
 
 section! {
     /// One of the models that share the requests for an alias.

@@ -1,9 +1,14 @@
 //! `backends:` the servers that requests are sent to.
 
-use penstock_api::Engine;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use penstock_api::Engine;
+use penstock_api::Operations;
+use penstock_api::choice;
+use penstock_api::units::ByteSize;
+use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
 use super::model::{ModelEntry, ModelItem, OperationNames};
@@ -19,10 +24,6 @@ use crate::syntax::shape::Shape;
 use crate::syntax::url::BackendUrl;
 use crate::syntax::values::{AtLeastOne, DnsName, FilePath, Name};
 use crate::tls::{ClientTls, ClientTlsFiles, TlsError};
-use penstock_api::Operations;
-use penstock_api::choice;
-use penstock_api::units::ByteSize;
-use penstock_predict::{EngineRow, engine_rows};
 
 choice_setting!(Engine);
 

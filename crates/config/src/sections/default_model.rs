@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use penstock_api::{Operation, Operations};
+
 use super::model::operation_names;
 use crate::syntax::document::{Content, Node};
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
-use penstock_api::{Operation, Operations};
 
 const AUTO: &str = "auto";
 const NONE: &str = "none";

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use penstock_api::choice;
+
 use crate::syntax::collections::{Never, Off, Or};
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{AtLeastOne, FilePath, Positive};
-use penstock_api::choice;
 
 choice! {
     /// The streamed requests to which `stream_options.include_usage` is added.

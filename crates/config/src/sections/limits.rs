@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use penstock_api::units::ByteSize;
+
 use super::rate_limits::RateLimits;
 use crate::syntax::collections::{Or, Word};
 use crate::syntax::document::Node;
@@ -10,7 +12,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::{AtLeastOne, PerSecond, Positive};
-use penstock_api::units::ByteSize;
 
 section! {
     /// Limits on what clients may send and on the memory of this process.

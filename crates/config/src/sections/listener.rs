@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use penstock_api::choice;
+
 use crate::syntax::collections::Maybe;
 use crate::syntax::document::{Content, Node};
 use crate::syntax::dump::Dump;
@@ -12,7 +14,6 @@ use crate::syntax::setting::{Setting, choice_setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::FilePath;
 use crate::tls::{ClientAuth, ServerTlsFiles};
-use penstock_api::choice;
 
 /// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! `log:` log messages on standard error.
 
-use crate::syntax::setting::{choice_setting, section};
 use penstock_api::choice;
+
+use crate::syntax::setting::{choice_setting, section};
 
 choice! {
     /// The lowest severity to log.

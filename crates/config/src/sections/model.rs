@@ -1,5 +1,7 @@
 //! Settings of models: `models:` for all backends, and the list of each backend.
 
+use penstock_api::{Capabilities, OPERATIONS, Operations};
+
 use super::price::Price;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
@@ -9,7 +11,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::AtLeastOne;
-use penstock_api::{Capabilities, OPERATIONS, Operations};
 
 section! {
     /// Settings of a model.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_scoring::Objectives;
 use serde_json::json;
 
 use crate::syntax::collections::Maybe;
@@ -11,7 +12,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::Positive;
-use penstock_scoring::Objectives;
 
 section! {
     /// The objectives of a request. Clients name them in `x-gateway-inference-objective`; keys and

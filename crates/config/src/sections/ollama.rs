@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use penstock_api::units::ByteSize;
+
 use crate::syntax::setting::section;
 use crate::syntax::values::{AtLeastOne, Positive};
-use penstock_api::units::ByteSize;
 
 section! {
     /// Ollama clients that manage models: pull, create, copy, delete and push.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_api::choice;
+
 use crate::syntax::collections::Maybe;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{Positive, Share};
-use penstock_api::choice;
 
 section! {
     /// Requests that wait in penstock while every backend that could take them is at its limit of

@@ -1,12 +1,13 @@
 //! `routing.retry_unanswered`: the reaction to a lost connection. The values `true` and `false` of
 //! earlier versions stay valid.
 
+use penstock_api::choice;
+
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
-use penstock_api::choice;
 
 choice! {
     /// Whether to retry a request whose connection was lost before a response.

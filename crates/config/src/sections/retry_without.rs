@@ -1,12 +1,13 @@
 //! The parts that a request may lose when an engine refuses it for them (`routing.retry_without`).
 
+use penstock_api::Capabilities;
+
 use crate::syntax::collections::List;
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
-use penstock_api::Capabilities;
 
 /// The capabilities that can be taken out of a request. The response format is not one of them.
 const DROPPABLE: [(Capabilities, &str); 2] =

@@ -1,8 +1,12 @@
 //! `routing:` the choice of a backend, and the reaction to its failures.
 
-use penstock_api::TokenEstimate;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use penstock_api::Capabilities;
+use penstock_api::TokenEstimate;
+use penstock_api::choice;
+use penstock_scoring::{Picker, Preset, ScorerSpec, Value};
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
@@ -16,9 +20,6 @@ use crate::syntax::collections::{List, Maybe, Table};
 use crate::syntax::errors::Warning;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{Positive, Share};
-use penstock_api::Capabilities;
-use penstock_api::choice;
-use penstock_scoring::{Picker, Preset, ScorerSpec, Value};
 
 choice_setting!(TokenEstimate);
 

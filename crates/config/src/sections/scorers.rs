@@ -1,5 +1,8 @@
 //! `routing.scorers`, `routing.preset` and `routing.picker`: the parts of the weighted strategy.
 
+use penstock_scoring::{
+    PICKERS, PRESETS, Params, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
+};
 use serde_json::json;
 
 use crate::syntax::document::{Content, Entry, Node};
@@ -9,9 +12,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
 use crate::syntax::suggest::nearest;
-use penstock_scoring::{
-    PICKERS, PRESETS, Params, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
-};
 
 /// A list of `{name, weight, …}`, or one string: `name:weight,name:weight`. Validated as a whole.
 pub(crate) struct Scorers;

@@ -1,8 +1,10 @@
 //! `server:` the data port.
 
-use penstock_api::ReasoningField;
 use std::num::NonZeroUsize;
 use std::time::Duration;
+
+use penstock_api::ReasoningField;
+use penstock_api::choice;
 
 use super::listener::{Listener, ListenerItem};
 use super::proxies::TrustedProxy;
@@ -13,7 +15,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, choice_setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::{AtLeastOne, Positive};
-use penstock_api::choice;
 
 section! {
     /// The data port, where clients connect.

@@ -1,11 +1,12 @@
 //! `routing.shadow:` shadow routing, a second strategy on live traffic.
 
+use penstock_api::units::ByteSize;
+use penstock_scoring::{Picker, ScorerSpec};
+
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
 use crate::syntax::setting::section;
 use crate::syntax::values::Share;
-use penstock_api::units::ByteSize;
-use penstock_scoring::{Picker, ScorerSpec};
 
 section! {
     /// Shadow routing: a second strategy decides on live traffic; its decisions are only counted.

@@ -1,5 +1,7 @@
 //! `routing.strategy` and `routing.weights`, which `routing.shadow` shares.
 
+use penstock_api::choice;
+
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
 use crate::syntax::errors::Warning;
@@ -7,7 +9,6 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::suggest::nearest;
-use penstock_api::choice;
 
 choice! {
     /// The method that chooses one of the candidates.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use penstock_api::choice;
+
 use super::health::PagePath;
 use crate::syntax::collections::Maybe;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{AtLeastOne, Positive, Share};
-use penstock_api::choice;
 
 choice! {
     /// The condition under which engines are scraped.

@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_saphyr::{MessageFormatter, UserMessageFormatter};
-
 use penstock_api::units::{ByteSize, UnitError};
 use penstock_api::{MAX_NAME, escape};
+use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
 /// The longest message, in bytes: messages quote the file.
 const MAX_MESSAGE: usize = 1024;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
+use penstock_api::{OLLAMA_ROUTES, OPERATIONS};
 
 use super::document::Node;
 use super::dump::Dump;
@@ -11,7 +12,6 @@ use super::errors::{Problem, UrlError, Warning};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
-use penstock_api::{OLLAMA_ROUTES, OPERATIONS};
 
 /// The URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use penstock_api::units::{ByteSize, UnitError, parse_duration, show_duration};
 use serde_json::json;
 
 use super::document::Node;
@@ -13,7 +14,6 @@ use super::errors::Problem;
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
-use penstock_api::units::{ByteSize, UnitError, parse_duration, show_duration};
 
 const DURATION_PATTERN: &str = r"^\s*[0-9]*\.?[0-9]+\s*(us|ms|s|m|h)\s*$";
 /// The longest duration: a year, far below any overflow when durations are added to a point in

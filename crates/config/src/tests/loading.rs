@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use penstock_api::units::ByteSize;
+use penstock_api::{Capabilities, Operation, Operations};
+use penstock_api::{Engine, TokenEstimate};
 use proptest::prelude::*;
 
 use super::{load, load_more, load_with, refusal};
@@ -10,9 +13,6 @@ use crate::{
     AliasTargets, AuthorizationPolicy, Config, Cors, Environment, HealthConfig, ServerConfig,
     Strategy,
 };
-use penstock_api::units::ByteSize;
-use penstock_api::{Capabilities, Operation, Operations};
-use penstock_api::{Engine, TokenEstimate};
 
 #[test]
 fn bare_list_of_urls_is_enough() {

@@ -1,8 +1,9 @@
 //! Tests the settings of the weighted strategy.
 
+use penstock_scoring::{Picker, ScorerSpec, Value};
+
 use super::*;
 use crate::{Strategy, parse_document};
-use penstock_scoring::{Picker, ScorerSpec, Value};
 
 fn routing(text: &str) -> Config {
     load(&format!("backends: [http://a]\nrouting: {text}"))

@@ -1,8 +1,9 @@
 //! Tests the settings of the shadow strategy.
 
+use penstock_scoring::ScorerSpec;
+
 use super::*;
 use crate::{Changes, Strategy, Weights};
-use penstock_scoring::ScorerSpec;
 
 fn refused(shadow: &str) -> String {
     load_more(&format!("routing: {{ shadow: {shadow} }}")).unwrap_err()

@@ -20,14 +20,14 @@ pub struct ClientTlsFiles<'a> {
     pub identity: Option<(&'a PathBuf, &'a PathBuf)>,
     /// The name the backend's certificate must have; sent as SNI.
     pub server_name: &'a str,
-    /// Whether to verify the backend's certificate.
+    /// True to verify the backend's certificate.
     pub verify: bool,
-    /// Whether HTTP/2 is offered.
+    /// True to offer HTTP/2.
     pub http2: bool,
 }
 
-/// TLS settings of connections to one backend. Holds the session cache, so resumption lasts as long
-/// as this value.
+/// The TLS settings of connections to one backend. Holds the session cache, so resumption lasts as
+/// long as this value.
 #[derive(Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -54,7 +54,7 @@ impl ClientTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`] when a file cannot be read, or they do not fit together.
+    /// [`TlsError`] when a file cannot be read, or when the files do not fit together.
     pub fn load(files: ClientTlsFiles<'_>) -> Result<Self, TlsError> {
         let name = files.server_name;
         ServerName::try_from(name)
@@ -84,7 +84,8 @@ impl ClientTls {
         };
         config.alpn_protocols = protocols(files.http2);
         if files.http2 {
-            // `http2: true` without HTTP/2 on the other side is a misconfiguration, so there is no fallback.
+            // `http2: true` without HTTP/2 on the other side is a misconfiguration, so there is no
+            // fallback.
             config.alpn_protocols.truncate(1);
         }
         Ok(Self { config: Arc::new(config), server_name: name.to_owned() })

@@ -1,5 +1,5 @@
-//! TLS settings of a listener. Changed files are reloaded while it runs: the next handshake uses a new
-//! certificate; invalid files change nothing.
+//! TLS settings of a listener. Changed files are reloaded while it runs: the next handshake uses a
+//! new certificate; invalid files change nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};
 
-/// Whether clients must present a certificate.
+/// The requirement of a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
     /// A handshake without one fails.
@@ -57,7 +57,7 @@ struct Seen {
     is_read: bool,
 }
 
-/// Why the files are checked.
+/// The reason why the files are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Periodic: files may be half written, so a change is loaded by the next check that finds them
@@ -84,12 +84,12 @@ struct Loaded {
 /// The trusted CAs of client certificates.
 struct Trust {
     roots: Arc<RootCertStore>,
-    /// Cancelled when one of them is revoked.
+    /// Cancelled when one of the CAs is revoked.
     ended: CancellationToken,
 }
 
 impl Trust {
-    /// Whether every CA of `before` is still trusted.
+    /// Returns whether every CA of `before` is still trusted.
     fn includes(&self, before: &Self) -> bool {
         before.roots.roots.iter().all(|root| self.roots.roots.contains(root))
     }
@@ -98,7 +98,7 @@ impl Trust {
 /// The result of checking the files.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// The files are unchanged, or changed only just now.
+    /// The files are unchanged, or have only just changed.
     Unchanged,
     /// The next handshake uses the new files.
     Replaced {
@@ -113,7 +113,7 @@ impl ServerTls {
     /// Reads the files; `http2` offers HTTP/2 to clients.
     ///
     /// # Errors
-    /// [`TlsError`] when a file cannot be read, or they do not fit together.
+    /// [`TlsError`] when a file cannot be read, or when the files do not fit together.
     pub fn load(files: ServerTlsFiles, http2: bool) -> Result<Self, TlsError> {
         let seen = Mutex::new(Seen { stamp: files.stamp(), is_read: true });
         let now = ArcSwap::from_pointee(Loaded::read(&files, http2)?);
@@ -145,8 +145,8 @@ impl ServerTls {
         if is_settled && seen.is_read {
             return Refreshed::Unchanged;
         }
-        // A CA file that is half written must not close the connections of the CAs still missing in it.
-        // A failed load is retried at the next change.
+        // A half-written CA file must not close the connections of the CAs that it still lacks. A
+        // failed load is retried at the next change.
         *seen = Seen { stamp, is_read: is_settled || look == Look::Requested };
         if !seen.is_read {
             return Refreshed::Unchanged;
@@ -157,7 +157,7 @@ impl ServerTls {
         }
     }
 
-    /// Returns whether a CA was revoked.
+    /// Publishes the new files; returns whether a CA was revoked.
     fn replace(&self, mut loaded: Loaded) -> bool {
         let before = self.now.load_full();
         let (Some(trust), Some(old)) = (&mut loaded.trust, &before.trust) else {
@@ -168,7 +168,8 @@ impl ServerTls {
         if !ca_revoked {
             trust.ended = old.ended.clone();
         }
-        // Stored before cancelling: a client that reconnects at once must get the new settings.
+        // Stored before the cancellation: a client that reconnects at once must get the new
+        // settings.
         self.now.store(Arc::new(loaded));
         if ca_revoked {
             old.ended.cancel();

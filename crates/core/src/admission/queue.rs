@@ -1,16 +1,17 @@
-//! Requests that wait for a backend with room: what their order is and which of them decides next. Pure: time is
-//! an argument, and a request that waits is woken through the waker that it left.
+//! Requests that wait for a backend with room: their order, and which of them decides next. Pure:
+//! time is an argument, and a waiting request is woken through the waker that it left.
 //!
-//! A model has one [`ModelQueue`]. In it, the requests that the same backends can take are a `line`. In a line the
-//! more important priorities come first (`class`); inside a priority keys take turns by the tokens they have been
-//! served, by their weights; and the requests of a key come earliest deadline first.
+//! A model has one [`ModelQueue`]. In it, the requests that the same backends can take form a
+//! `line`. Within a line higher priorities come first (`class`); within a priority keys take turns
+//! by the tokens they have been served over their weights; the requests of a key are in order of
+//! their deadlines, earliest first.
 //!
-//! One request of a model at a time has the **turn**: it decides by the ordinary router. Where it finds a backend
-//! it leaves the queue and the next one has the turn; where it does not, it keeps its place, and the first request
-//! of another line tries. Once every line has tried, all wait for the next signal: a permit given back, a
-//! backend that recovers, another configuration. So one free permit wakes one request, and none is overtaken by
-//! one behind it in its line, unless the room is kept for owners below their share: then the first of those
-//! takes it.
+//! One request of a model at a time has the **turn**: it decides by the ordinary router. If it
+//! finds a backend, it leaves the queue and the next request has the turn; if not, it keeps its
+//! place, and the first request of another line tries. Once every line has tried, all wait for the
+//! next signal: a permit given back, a backend that recovers, another configuration. So one free
+//! permit wakes one request, and no request is overtaken by one behind it in its line. The
+//! exception is room kept for owners below their share: the first of those takes it.
 
 mod class;
 mod dispatch_rate;
@@ -23,10 +24,11 @@ pub use model_queue::{ModelQueue, QueueRules, Turn};
 
 use std::time::Duration;
 
-use crate::fleet::BackendSet;
 use penstock_api::units::Timestamp;
 
-/// The number of a request that waits; a later one has a larger number.
+use crate::fleet::BackendSet;
+
+/// The number of a waiting request; later requests have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId(u64);
 
@@ -35,15 +37,15 @@ pub struct EntryId(u64);
 pub struct Newcomer {
     /// The backends that could take it if they had room.
     pub backends: BackendSet,
-    /// More important ones come first.
+    /// Higher is more important.
     pub priority: i32,
-    /// Whose request it is: a hash of its key, or of its client.
+    /// The owner of the request: a hash of its key, or of its client.
     pub owner: u64,
     /// The owner's share; at least 1.
     pub weight: u32,
-    /// When its first token is due by its objective.
+    /// The time by which its objective requires the first token.
     pub due: Option<Timestamp>,
-    /// Until when it waits.
+    /// The end of its wait.
     pub until: Timestamp,
 }
 
@@ -52,7 +54,7 @@ pub struct Newcomer {
 pub struct Passed {
     /// The backends that can take it once they have room.
     pub backends: BackendSet,
-    /// Whether one of them has room that is kept for owners below their share.
+    /// True if one of them has room that is kept for owners below their share.
     pub is_held_back: bool,
 }
 
@@ -61,30 +63,32 @@ pub struct Passed {
 pub struct Joined {
     /// Its number.
     pub id: EntryId,
-    /// The one whose place it took: that one is to leave.
+    /// The request evicted for it, which must leave.
     pub displaced: Option<EntryId>,
 }
 
-/// What a request costs its owner.
+/// The cost of a request, charged to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
     /// Tokens of its prompt that are not cached.
     pub prompt: u32,
-    /// Tokens of its output: expected ones first, later those that came.
+    /// Tokens of its output: first the expected number, later the actual one.
     pub output: u32,
 }
 
 impl Cost {
-    /// In tokens of a prompt. One of an output counts as two, as the virtual token counter has it.
+    /// Returns the cost in prompt tokens. An output token counts as two, as in the virtual token
+    /// counter.
     fn tokens(self) -> u64 {
         u64::from(self.prompt) + 2 * u64::from(self.output)
     }
 }
 
-/// What an owner was charged for a request that was served, to be [settled](ModelQueue::settle) when that has ended.
+/// The charge for a request that was served, to be [settled](ModelQueue::settle) when the request
+/// has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
-    /// What it was expected to cost.
+    /// The expected cost.
     pub cost: Cost,
     owner: u64,
     weight: u32,
@@ -92,27 +96,28 @@ pub struct Charge {
     line: usize,
 }
 
-/// Why a request no longer waits.
+/// The reason why a request no longer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueEnd {
     /// It went to a backend.
     Served,
-    /// The time that requests may wait passed.
+    /// The maximum wait has passed.
     TimedOut,
-    /// Its objective can no longer be met, and it may be refused.
+    /// Its objective can no longer be met, and it is sheddable.
     Late,
-    /// Another one took its place in a full queue: a more important one, or one of an owner with fewer there.
+    /// It was evicted from a full queue by a request of higher priority, or of an owner with fewer
+    /// requests there.
     Displaced,
     /// It found the queue full.
     Full,
     /// Its client left.
     ClientLeft,
-    /// What it waited for cannot come any more: its model is gone, for example.
+    /// It can no longer be served: its model is gone, for example.
     Refused,
 }
 
 impl QueueEnd {
-    /// All of them, in the order of their counters.
+    /// All variants, in the order of their counters.
     pub const ALL: [Self; 7] = [
         Self::Served,
         Self::TimedOut,
@@ -137,9 +142,9 @@ impl QueueEnd {
     }
 }
 
-/// A queue has no place for a request.
+/// The queue has no place for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueFull {
-    /// When it may have one; `None` before anything was served.
+    /// The time until a place may be free; `None` before anything was served.
     pub wait: Option<Duration>,
 }

@@ -1,8 +1,8 @@
-//! Limits per client: requests and tokens per minute, tokens per day, requests in flight. A client is a
-//! key, by its name, or an address; a request may have to pass both. All limits of a request are checked
-//! and taken under the locks of its clients, so that never more is admitted than they allow. The tokens
-//! of a request are reserved by an estimate and settled when they are known. Without limits nothing here
-//! is reached.
+//! Limits per client: requests and tokens per minute, tokens per day, requests in flight. A client
+//! is a key, by its name, or an address; a request may have to pass both. All limits of a request
+//! are checked and taken under the locks of its clients, so that never more is admitted than they
+//! allow. The tokens of a request are reserved by an estimate and settled when they are known.
+//! Without limits none of this code runs.
 
 mod account;
 mod addresses;
@@ -27,16 +27,16 @@ use addresses::Addresses;
 use penstock_api::units::Timestamp;
 use penstock_config::{Config, RateLimits};
 
-/// A point in time: on the process's clock, and in seconds since 1970, which days are counted by.
+/// A point in time on two clocks: that of the process, and seconds since 1970, which define days.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moment {
-    /// On the process's clock.
+    /// The time on the process's clock.
     pub at: Timestamp,
     /// Seconds since 1970.
     pub unix: u64,
 }
 
-/// Who sends a request, with the limits that apply; a client without limits is left out.
+/// The sender of a request, with the limits that apply; a client without limits is left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caller<'a> {
     /// The name of its key.
@@ -45,44 +45,46 @@ pub struct Caller<'a> {
     pub address: Option<(AddressKey, &'a RateLimits)>,
 }
 
-/// What is left of a limit per minute.
+/// The remaining part of a limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// The limit.
     pub limit: u64,
-    /// How many may still come now.
+    /// The number that may still be used now.
     pub remaining: u64,
-    /// When all of it is there again.
+    /// The time until all of it is available again.
     pub reset: Duration,
 }
 
-/// What is left of a client's limits per minute: of the key's or the address's, where fewer are left.
+/// The remaining part of a client's limits per minute: of the key or of the address, whichever has
+/// less.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateStatus {
-    /// Requests.
+    /// The limit on requests.
     pub requests: Option<Quota>,
-    /// Tokens.
+    /// The limit on tokens.
     pub tokens: Option<Quota>,
 }
 
-/// Why a request may not go on.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// The limit.
     pub kind: LimitKind,
     /// Its value.
     pub limit: u64,
-    /// Whether it is the limit of an address, not of a key.
+    /// True if it is the limit of an address, not of a key.
     pub is_address: bool,
-    /// When the request can pass if nothing else comes; `None`: it needs more than the limit.
+    /// The time until the request can pass if no others come; `None` if it needs more than the
+    /// limit.
     pub wait: Option<Duration>,
     /// The tokens it would need.
     pub tokens: u64,
-    /// What is left.
+    /// The remaining parts of the limits.
     pub status: RateStatus,
 }
 
-/// What a metric shows of the limits of a key.
+/// The metrics of a key's limits.
 #[derive(Debug, Clone)]
 pub struct KeyFigures {
     /// The key's name.
@@ -95,21 +97,21 @@ pub struct KeyFigures {
     pub day_tokens: u64,
 }
 
-/// What a key has used of its limits, as an upgrade passes it to the new process.
+/// The usage of a key, as a graceful upgrade passes it to the new process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeyUse {
     /// The key's name.
     pub name: String,
-    /// What has been used of the limits per minute and has not sunk yet, in parts of a request and of a token.
+    /// Usage of the limits per minute that has not drained, in parts of a request and of a token.
     requests: u64,
     tokens: u64,
-    /// Tokens of that day, in days since 1970.
+    /// The day that its tokens belong to, in days since 1970.
     day: u64,
     day_tokens: u64,
 }
 
-/// What clients have used of their limits. A reload changes limits, and not this.
+/// The usage of all clients. A reload changes limits and keeps the usage.
 #[derive(Debug)]
 pub struct RateLimiter {
     keys: RwLock<HashMap<Arc<str>, Arc<Account>>>,
@@ -118,7 +120,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Nothing used, for a configuration.
+    /// An empty limiter for a configuration.
     pub fn new(config: &Config) -> Self {
         let limiter = Self {
             keys: RwLock::default(),
@@ -129,7 +131,7 @@ impl RateLimiter {
         limiter
     }
 
-    /// Applies another configuration: keys that are gone are forgotten.
+    /// Applies another configuration: removed keys are forgotten.
     pub fn adopt(&self, config: &Config) {
         let names = || config.auth.keys.iter().map(|key| key.name.as_str());
         let mut keys = self.keys.write();
@@ -143,10 +145,11 @@ impl RateLimiter {
         self.addresses.set_capacity(config.limits.client_addresses);
     }
 
-    /// Takes what a request needs from every limit of its client, or nothing. `tokens`: the estimate.
+    /// Takes the needs of a request from every limit of its client, or nothing. `tokens` is the
+    /// estimate.
     ///
     /// # Errors
-    /// The first limit that the request does not fit in.
+    /// The first limit that the request exceeds.
     pub fn admit(
         &self,
         caller: &Caller<'_>,
@@ -167,7 +170,7 @@ impl RateLimiter {
         }
     }
 
-    /// Takes back what a request took, because a limit elsewhere has no room, and counts that.
+    /// Gives back what a request took, because a limit elsewhere refuses it; counts that refusal.
     pub fn refuse(&self, permit: RatePermit, refusal: &Refusal, now: Moment) {
         self.count(refusal, permit.key());
         permit.undo(now);
@@ -191,12 +194,12 @@ impl RateLimiter {
         Arc::clone(self.keys.write().entry(name.into()).or_default())
     }
 
-    /// Counts tokens that a key has used this day, before this process started.
+    /// Counts tokens that a key used this day before this process started.
     pub fn restore_day(&self, name: &str, tokens: u64, now: Moment) {
         self.account(name).state.lock().restore_day(tokens, now);
     }
 
-    /// What keys have used of the limits that they have in a configuration, for the next process.
+    /// The usage of the keys that have limits in a configuration, for the next process.
     pub fn used(&self, config: &Config, now: Moment) -> Vec<KeyUse> {
         let auth = &config.auth;
         let limited = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
@@ -204,13 +207,14 @@ impl RateLimiter {
         let mut all: Vec<KeyUse> = limited
             .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
             .collect();
-        // Keys may share a name, and what is used with it.
+        // Keys with the same name share their usage.
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all.dedup_by(|one, other| one.name == other.name);
         all
     }
 
-    /// Continues with what another process has counted, for the keys that this one has. Returns of how many.
+    /// Continues with the usage counted by another process, for the keys that this one has. Returns
+    /// the number of those keys.
     pub fn restore_used(&self, all: &[KeyUse], now: Moment) -> usize {
         let keys = self.keys.read();
         let known = all.iter().filter_map(|used| Some((keys.get(&*used.name)?, used)));
@@ -231,18 +235,18 @@ impl RateLimiter {
         self.refused_addresses.each_ref().map(|counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Addresses that are remembered.
+    /// The number of remembered addresses.
     pub fn addresses(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Addresses that made room for others.
+    /// The number of evicted addresses.
     pub fn evicted_addresses(&self) -> u64 {
         self.addresses.evicted()
     }
 }
 
-/// Takes what a request needs from all accounts, or nothing. Returns what is left.
+/// Takes the needs of a request from all accounts, or nothing. Returns the remaining limits.
 fn take(holds: &[Option<Hold>; 2], tokens: u64, now: Moment) -> Result<RateStatus, Refusal> {
     // Always the key before the address: two requests never wait for each other.
     let mut states = holds.each_ref().map(|hold| {
@@ -265,7 +269,7 @@ fn take(holds: &[Option<Hold>; 2], tokens: u64, now: Moment) -> Result<RateStatu
 }
 
 impl RateStatus {
-    /// Keeps of each limit the one with less left.
+    /// Keeps the lower remainder of each limit.
     pub fn narrow(&mut self, other: &Self) {
         let narrower = |own: Option<Quota>, other: Option<Quota>| match (own, other) {
             (Some(own), Some(other)) if other.remaining < own.remaining => Some(other),

@@ -1,30 +1,30 @@
-//! When refused requests are to come back: spread over the seconds in which they can be served. A burst that was refused
-//! would come back as a burst otherwise, and be refused again.
+//! Return times of refused requests: spread over the seconds in which they can be served. Otherwise
+//! a refused burst would return as a burst and be refused again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use ahash::HashMap;
 use parking_lot::Mutex;
-
 use penstock_api::units::{Timestamp, whole_seconds};
 
 /// The latest return, in seconds: SDKs do not wait for longer.
 const LATEST: u64 = 120;
-/// Models whose returns are remembered; beyond, all are forgotten.
+/// The most models whose returns are remembered; beyond that all are forgotten.
 const MAX_MODELS: usize = 1024;
 
 /// The returns of one model's requests.
 #[derive(Debug, Default)]
 struct Returns {
-    /// The second since the start that the first share is of.
+    /// The second since the start that the first entry of `taken` belongs to.
     first: u64,
-    /// The share of what can be served in each second that is taken.
+    /// The taken share of each second's capacity.
     taken: VecDeque<f64>,
 }
 
 impl Returns {
-    /// Takes a place in the first second with room, `least` seconds from now or later. Returns how many seconds from now.
+    /// Takes a place in the first second with room, at least `least` seconds from now. Returns the
+    /// seconds until then.
     fn take(&mut self, now: u64, least: u64, together: u32) -> u64 {
         while self.first < now && self.taken.pop_front().is_some() {
             self.first += 1;
@@ -56,8 +56,8 @@ pub struct ReturnTimes {
 }
 
 impl ReturnTimes {
-    /// When a refused request is to come back: in whole seconds, at least `wait`. `together`: how many like it could be
-    /// served together then.
+    /// The `Retry-After` of a refused request: whole seconds, at least `wait`. `together` is the
+    /// number of such requests that could be served together then.
     pub fn after(&self, model: &str, wait: Duration, together: u32, now: Timestamp) -> Duration {
         let least = whole_seconds(wait).as_secs();
         let mut models = self.models.lock();

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
+
 use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition};
 use super::fault_shares::Sign;
 use super::load::Probe;
@@ -10,8 +13,6 @@ use super::outcome::{Outcome, OutcomeSource};
 use super::progress::ExpectedWait;
 use super::requester::Requester;
 use super::serving::Serving;
-use penstock_api::units::Timestamp;
-use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
 
 /// The number of further requests in flight that add one more expected duration to a whole
 /// response.

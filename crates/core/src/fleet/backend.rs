@@ -9,6 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use penstock_api::Engine;
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_config::BackendConfig;
+
 use super::addresses::Addresses;
 use super::backend_id::BackendId;
 use super::backend_memory::BackendMemory;
@@ -28,9 +32,6 @@ use super::progress::Progress;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::prefix::EngineCache;
-use penstock_api::Engine;
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_config::BackendConfig;
 
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 

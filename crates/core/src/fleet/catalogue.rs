@@ -1,15 +1,15 @@
 //! Records the models in the memory of backends, from probes and responses.
 
 use ahash::HashMap;
+use penstock_api::canonical_name;
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_scoring::Residency;
 
 use super::model_state::LoadedModel;
 use super::serving::Serving;
 use super::slots::initial_residency;
 use super::topology::Topology;
 use super::{BackendId, Fleet};
-use penstock_api::canonical_name;
-use penstock_api::units::{ByteSize, Timestamp};
-use penstock_scoring::Residency;
 
 impl Fleet {
     /// Records the models in a backend's memory by a probe that started at `asked_at`; all others

@@ -36,12 +36,13 @@ mod transition;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_config::BreakerConfig;
+
 use self::streak::Streak;
 use super::health::{CheckOutcome, CheckResult};
 use super::load::Probe;
 use super::outcome::{Outcome, OutcomeSource};
-use penstock_api::units::Timestamp;
-use penstock_config::BreakerConfig;
 pub use transition::{BreakerTransition, ModelTransition, OpenReason};
 
 /// The number of doublings of the open time after which it stops growing; `max_open` is reached

@@ -34,7 +34,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-
 use penstock_api::units::Timestamp;
 
 /// The most cooldowns of one backend. Beyond it, the client with the most cooldowns loses the one

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
-
 use penstock_api::units::{Timestamp, TokenCount, to_micros};
 
 /// The number of tracked requests per backend; further ones do not enter the estimate.

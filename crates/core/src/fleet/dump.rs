@@ -7,6 +7,9 @@ mod telemetry;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use penstock_api::units::{ByteSize, Timestamp, TokenCount};
+use penstock_api::{Capabilities, Operations};
+use penstock_config::{Config, ModelEntry, nearest};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,9 +18,6 @@ use crate::fleet::{
     Backend, BreakerState, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups, Health,
     LoadedModel, ModelState, Topology,
 };
-use penstock_api::units::{ByteSize, Timestamp, TokenCount};
-use penstock_api::{Capabilities, Operations};
-use penstock_config::{Config, ModelEntry, nearest};
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, GroupRow, HealthName, ModelRow};
 

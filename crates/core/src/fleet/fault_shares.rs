@@ -20,9 +20,10 @@
 
 use std::time::Duration;
 
-use super::circuit_breaker::pause;
 use penstock_api::units::Timestamp;
 use penstock_config::BreakerConfig;
+
+use super::circuit_breaker::pause;
 
 /// The number of faults in a row below which a run is no evidence.
 const MIN_RUN: u32 = 3;

@@ -7,6 +7,9 @@
 
 use std::sync::Arc;
 
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_predict::PredictionTicket;
+
 use super::backend::BackendState;
 use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
@@ -17,8 +20,6 @@ use super::owner_shares::OwnerHold;
 use super::paused_backend::PausedBackend;
 use super::progress::ExpectedWait;
 use super::requester::Owner;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_predict::PredictionTicket;
 
 /// The conditions of a permit.
 #[derive(Debug, Clone, Copy, Default)]

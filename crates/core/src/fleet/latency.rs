@@ -8,9 +8,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, TokenCount, to_micros};
+
 use super::drain_estimate::ExpectedResponse;
 use super::learned_context::LearnedContext;
-use penstock_api::units::{Timestamp, TokenCount, to_micros};
 
 /// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
 const DECAY_MICROS: f64 = 10e6;

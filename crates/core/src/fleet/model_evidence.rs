@@ -25,6 +25,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use penstock_api::units::Timestamp;
+use penstock_config::BreakerConfig;
 
 use super::backend::SharedBackend;
 use super::circuit_breaker::BreakerState;
@@ -32,8 +34,6 @@ use super::fault_shares::{Changes, FaultShares, Sign, Terms};
 use super::health::Health;
 use super::longest_response::LongestResponse;
 use super::paused_backend::PausedBackend;
-use penstock_api::units::Timestamp;
-use penstock_config::BreakerConfig;
 
 /// The most clients of one model that are kept. Beyond it, the client with the oldest last fault is
 /// evicted, clients that avoid no backend first.

@@ -2,7 +2,6 @@
 //! one model. If a single backend lists two such ids, they are two models everywhere.
 
 use ahash::{HashMap, HashSet};
-
 use penstock_api::canonical_name;
 use penstock_config::ModelEntry;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::sync::OnceCell;
-
-use super::load::OthersInFlight;
 use penstock_api::units::{ByteSize, Timestamp, TokenCount};
 use penstock_predict::{Coefficients, EngineLimits, Predictor};
 use penstock_scoring::Residency;
+
+use super::load::OthersInFlight;
 
 /// A model that a backend has in memory, or that sleeps there, as a probe reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

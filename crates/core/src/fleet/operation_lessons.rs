@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
-
 use penstock_api::units::Timestamp;
 use penstock_api::{Operation, Operations};
+use smallvec::SmallVec;
 
 /// The time for which an operation is assumed to be missing.
 const LASTS: Duration = Duration::from_secs(24 * 60 * 60);

@@ -5,15 +5,15 @@
 //! another. A report comes from a server that may hold anything, so its content is bounded before
 //! it counts.
 
-use ahash::HashMap;
 use std::time::Duration;
 
+use ahash::HashMap;
+use penstock_predict::{EngineShare, Work};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::serving::Serving;
 use super::{Backend, Fleet, Topology};
-use penstock_predict::{EngineShare, Work};
 
 /// The interval at which replicas report to each other.
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);

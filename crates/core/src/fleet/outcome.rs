@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+
 use super::cooldown::CooldownScope;
 use super::load::Probe;
 use super::requester::Requester;
-use penstock_api::units::Timestamp;
 
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

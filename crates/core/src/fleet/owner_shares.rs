@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::requester::Owner;
 use penstock_api::units::Timestamp;
+
+use super::requester::Owner;
 
 const BUCKETS: usize = 128;
 /// The time for which capacity is kept for an owner after its last request.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use penstock_api::units::Timestamp;
 
 use super::circuit_breaker::BreakerState;
-use penstock_api::units::Timestamp;
 
 /// A backend that is paused for the requests of one client, or of all.
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 //! The limits of a candidate, the permits within them, and the effect of a request on other models
 //! in memory.
 
+use penstock_api::units::Timestamp;
+use penstock_scoring::{Eviction, Residency};
+
 use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
 use super::owner_shares::kept;
 use super::requester::Owner;
 use super::serving::Serving;
-use penstock_api::units::Timestamp;
-use penstock_scoring::{Eviction, Residency};
 
 /// A reached limit of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

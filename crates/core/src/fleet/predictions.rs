@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use penstock_api::units::Timestamp;
+use penstock_predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
+use penstock_scoring::{Objectives, PredictedLatency};
 use serde::{Deserialize, Serialize};
 
 use super::serving::Serving;
 use super::{Fleet, Identity};
-use penstock_api::units::Timestamp;
-use penstock_predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
-use penstock_scoring::{Objectives, PredictedLatency};
 
 /// The most predictions, one per model and backend, that pass to another process: those with the
 /// most first tokens.

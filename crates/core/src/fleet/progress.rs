@@ -21,9 +21,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::circuit_breaker::BreakerState;
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_config::HealthConfig;
+
+use super::circuit_breaker::BreakerState;
 
 /// The precision of the time of the last progress.
 const RESOLUTION: Duration = Duration::from_millis(50);

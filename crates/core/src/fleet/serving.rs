@@ -2,6 +2,12 @@
 
 use std::sync::Arc;
 
+use penstock_api::Engine;
+use penstock_api::units::TokenCount;
+use penstock_api::{Capabilities, Offer, Operation, Operations};
+use penstock_config::TimeoutsConfig;
+use penstock_scoring::PrefixParams;
+
 use super::backend::SharedBackend;
 use super::backend_id::BackendId;
 use super::cooldown::CooldownScope;
@@ -12,11 +18,6 @@ use super::owner_shares::OwnerShares;
 use super::requester::Requester;
 use super::telemetry::EngineDetails;
 use crate::prefix::{CacheState, Slot};
-use penstock_api::Engine;
-use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Offer, Operation, Operations};
-use penstock_config::TimeoutsConfig;
-use penstock_scoring::PrefixParams;
 
 /// One model on one backend: a candidate of routing.
 // Fields that each decision reads of each row come first and share one cache line. With 100

@@ -1,10 +1,11 @@
 //! The concurrency of a model on a backend, and its residency before any probe, from configuration
 //! and engine.
 
-use super::backend::BackendState;
 use penstock_api::Engine;
 use penstock_config::{BackendConfig, ModelEntry};
 use penstock_scoring::Residency;
+
+use super::backend::BackendState;
 
 /// The number of requests of a model that Ollama runs at a time, unless `num_parallel` is set.
 const OLLAMA_PARALLEL: u32 = 1;

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use penstock_api::units::{Micros, Timestamp};
 
 use super::load::Load;
 use cell::SampleCell;
-use penstock_api::units::{Micros, Timestamp};
 
 /// The age, in intervals of a sample, above which the sample is stale.
 const FRESH_INTERVALS: u64 = 3;

@@ -7,6 +7,17 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ahash::HashMap;
+use penstock_api::Engine;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{
+    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
+};
+use penstock_config::tls::ClientTls;
+use penstock_config::{
+    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Strategy, TimeoutsConfig,
+    UnknownCapability,
+};
+use penstock_scoring::Candidate;
 
 use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
@@ -21,17 +32,6 @@ use super::owner_shares::{OwnerShares, kept};
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
 use crate::prefix::{MemoryBudget, ModelIndex, Slot};
-use penstock_api::Engine;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{
-    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
-};
-use penstock_config::tls::ClientTls;
-use penstock_config::{
-    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Strategy, TimeoutsConfig,
-    UnknownCapability,
-};
-use penstock_scoring::Candidate;
 
 /// The number of a model in one topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

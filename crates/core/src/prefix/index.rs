@@ -39,12 +39,12 @@ mod eviction;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use penstock_api::slices::part_of;
 
 use super::engine_cache::{CacheShare, EngineCache};
 use super::memory::MemoryBudget;
 use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
-use penstock_api::slices::part_of;
 
 /// One backend's list of runs in the order of their last use.
 #[derive(Debug)]

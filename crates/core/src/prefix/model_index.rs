@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
+use penstock_scoring::PrefixParams;
 
 use super::chain::Chain;
 use super::engine_cache::{EngineCache, Membership};
@@ -21,7 +22,6 @@ use super::events::{CacheEvent, CacheState, Predicted};
 use super::index::PrefixIndex;
 use super::memory::MemoryBudget;
 use super::run::SLOTS;
-use penstock_scoring::PrefixParams;
 
 /// The most evictions of one background pass over an index.
 const MAX_EVICTIONS: u32 = 4096;

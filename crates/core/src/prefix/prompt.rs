@@ -1,8 +1,9 @@
 //! Hashes the prompt of a request into a [`Chain`].
 
-use super::{Chain, ChainBuilder};
 use penstock_scan::{Outline, OutlineSink, RequestProfile};
 use penstock_scoring::PrefixParams;
+
+use super::{Chain, ChainBuilder};
 
 /// Bytes of text per token.
 const BYTES_PER_TOKEN: usize = 4;

@@ -1,6 +1,6 @@
-//! Inspection of decisions: a [`Trace`] records one, `explain` prints it, a capture serialises it,
-//! replay decides again from it, and the shadow lets another strategy decide from it. All of them use
-//! the router's rules; none implements a second version.
+//! Inspection of decisions: a [`Trace`] records a decision, `explain` prints it, a capture
+//! serialises it, replay decides again from it, and the shadow lets another strategy decide from
+//! it. All use the router's rules; none implements a second version.
 
 mod capture;
 mod dry_run;

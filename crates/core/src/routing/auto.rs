@@ -1,13 +1,14 @@
-//! The strategy `auto`: each model gets one of the others, by what its backends have in common.
+//! The strategy `auto`: selects another strategy for each model, by what its backends share.
 
-use super::router::Router;
-use crate::fleet::{Model, Serving};
 use penstock_api::Engine;
 use penstock_api::units::Timestamp;
 use penstock_config::Strategy;
 use penstock_scoring::Standing;
 
-/// The strategy of a model, and why it is that one.
+use super::router::Router;
+use crate::fleet::{Model, Serving};
+
+/// The strategy of a model, with the reason for the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChosenStrategy {
     /// The strategy, which is never [`Strategy::Auto`].
@@ -17,8 +18,7 @@ pub struct ChosenStrategy {
 }
 
 impl Router {
-    /// Returns the strategy that decides about a model at `now`. It may change at any time: engines are detected and
-    /// scraped.
+    /// Returns the strategy for a model at `now`. It may change: engines are detected and scraped.
     #[inline]
     pub fn strategy_of(&self, model: &Model, now: Timestamp) -> Strategy {
         match self.strategy() {
@@ -27,7 +27,7 @@ impl Router {
         }
     }
 
-    /// Returns the same with its reason; `None` where the configuration names a strategy.
+    /// Returns the strategy with the reason for it; `None` if the configuration names a strategy.
     pub fn chosen_strategy(&self, model: &Model, now: Timestamp) -> Option<ChosenStrategy> {
         (self.strategy() == Strategy::Auto).then(|| choose(model, now))
     }
@@ -53,13 +53,13 @@ fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
     of(Strategy::Smart, "not all of its engines keep prefixes of prompts or report their load")
 }
 
-/// Whether the engine runs many models in turn and loads each when it is needed.
+/// Returns whether the engine serves many models and loads each on demand.
 fn loads_on_demand(engine: Engine) -> bool {
     matches!(engine, Engine::Ollama | Engine::LmStudio)
 }
 
-/// Whether the engine keeps the prefixes of prompts unless it is configured not to. Anthropic's API does so only where
-/// a client marks them, and then for all of its addresses.
+/// Returns whether the engine caches prefixes of prompts by default. Anthropic's API does so only
+/// where a client marks them, and then for all of its addresses.
 fn caches_prefixes(engine: Engine) -> bool {
     matches!(
         engine,
@@ -72,7 +72,7 @@ fn caches_prefixes(engine: Engine) -> bool {
     )
 }
 
-/// Whether the telemetry of a backend is fresh.
+/// Returns whether the telemetry of a backend is fresh.
 fn is_scraped(row: &Serving, now: Timestamp) -> bool {
     row.state.telemetry.read(&row.state.load, now).standing == Standing::Fresh
 }

@@ -1,21 +1,23 @@
-//! The plan of an ensemble: which model makes which of its calls. The proxy makes them, `explain` shows them.
+//! The plan of an ensemble: the model of each call. The proxy makes the calls, `explain` shows
+//! them.
 
 use std::fmt;
+
+use penstock_config::Config;
 
 use super::resolve::Names;
 use super::split::SplitPoint;
 use crate::fleet::{BackendSet, Health, Serving, Topology};
-use penstock_config::Config;
 
-/// How many drafts an ensemble has, and how many critiques at most: one of each draft.
+/// The number of drafts of an ensemble, and the most critiques: one per draft.
 pub const DRAFTS: usize = 3;
 
 /// The stage of an ensemble that a call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnsembleStage {
-    /// A response to the client's request, which the client does not get.
+    /// A response to the client's request that the client does not get.
     Draft,
-    /// What is good and bad about a draft.
+    /// The strengths and weaknesses of a draft.
     Critique,
     /// The response that the client gets.
     Final,
@@ -45,7 +47,7 @@ pub struct EnsembleCall {
 }
 
 impl EnsembleCall {
-    /// The call that the client gets the response of.
+    /// The call whose response the client gets.
     pub const FINAL: Self = Self { stage: EnsembleStage::Final, number: 1 };
 }
 
@@ -60,7 +62,7 @@ impl fmt::Display for EnsembleCall {
     }
 }
 
-/// Which models an ensemble consists of.
+/// The models of an ensemble.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnsemblePlan {
     /// The model that makes the final call.
@@ -70,8 +72,8 @@ pub struct EnsemblePlan {
 }
 
 impl EnsemblePlan {
-    /// The plan of a request for `name`; `None` where that is the name of no ensemble. A model or an alias
-    /// that has the whole name comes first.
+    /// Returns the plan of a request for `name`; `None` if `name` is not an ensemble. A model or an
+    /// alias with the whole name comes first.
     pub fn of(config: &Config, names: &Names, fleet: &Topology, name: &str) -> Option<Self> {
         if !config.ensembles.enabled {
             return None;
@@ -91,7 +93,8 @@ impl EnsemblePlan {
         Some(Self { model: model.to_owned(), members })
     }
 
-    /// The model of a call. A member does not criticize its own draft where there is another one.
+    /// Returns the model of a call. A member criticizes its own draft only if it is the only
+    /// member.
     pub fn member(&self, call: EnsembleCall) -> &str {
         let turn = match call.stage {
             EnsembleStage::Draft => usize::from(call.number).saturating_sub(1),
@@ -102,8 +105,8 @@ impl EnsemblePlan {
         self.members.get(position).unwrap_or(&self.model)
     }
 
-    /// Whether a backend of a model that is not one of `used` seems able to take a call. Where none is, a
-    /// fallback of the model would count as another backend.
+    /// Returns whether a backend of the model outside of `used` seems able to take a call. If none
+    /// is, a fallback of the model would count as another backend.
     pub fn has_other_backend(
         names: &Names,
         fleet: &Topology,
@@ -120,7 +123,7 @@ impl EnsemblePlan {
         !used.is_empty() && model.is_some_and(|model| model.serving.iter().any(is_usable))
     }
 
-    /// All calls, in order.
+    /// Returns all calls, in order.
     pub fn calls() -> impl Iterator<Item = EnsembleCall> {
         let of = |stage| (1_u8..).take(DRAFTS).map(move |number| EnsembleCall { stage, number });
         of(EnsembleStage::Draft)

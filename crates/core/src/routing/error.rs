@@ -1,25 +1,26 @@
-//! Why a request cannot be routed: every class with the facts that an honest error response needs.
+//! The reasons why a request cannot be routed, with the facts for an honest error response.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::RouteInput;
-use super::filters::{self, RejectReason};
-use crate::fleet::{Health, Serving, Topology};
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, ContextOverflow, ErrorCode, Operation};
 
-/// The most backends that a message names: enough to see what to change, and the message stays bounded.
+use super::RouteInput;
+use super::filters::{self, RejectReason};
+use crate::fleet::{Health, Serving, Topology};
+
+/// The most backends that a message names: enough to show the cause, and the message stays bounded.
 const MAX_NAMED: usize = 5;
 
-/// What a candidate lacks of what a request needs, or what some candidates lack.
+/// The needs of a request that one candidate, or several together, cannot meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
-    /// Capabilities.
+    /// The capabilities that are missing.
     pub capabilities: Capabilities,
-    /// The prompt is longer than the context.
+    /// True if the prompt is longer than the context.
     pub context: bool,
-    /// The operation.
+    /// The operation that is not served.
     pub operation: Option<Operation>,
 }
 
@@ -28,7 +29,7 @@ impl Missing {
         self.context && self.capabilities.is_empty() && self.operation.is_none()
     }
 
-    /// What either lacks.
+    /// Returns all that one or the other lacks.
     fn union(self, other: Self) -> Self {
         Self {
             capabilities: self.capabilities.union(other.capabilities),
@@ -37,7 +38,7 @@ impl Missing {
         }
     }
 
-    /// All of it, separated by commas.
+    /// Returns the names, separated by commas.
     fn names(self) -> String {
         let context = self.context.then_some("context_length");
         let operation = self.operation.map(Operation::name);
@@ -52,7 +53,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Why no backend can take a request.
+/// An error for a request that no backend can take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteError {
     /// No backend serves the model. `target` is what the name resolves to.
@@ -61,34 +62,33 @@ pub enum RouteError {
         alias: String,
         /// The model behind it.
         target: String,
-        /// Backends that have never reported their models: one of them may serve it.
+        /// The backends and groups that have not reported their models: one of them may serve it.
         unreported: Vec<String>,
     },
-    /// Served, but nowhere healthy.
+    /// Backends serve the model, but no healthy one.
     NoHealthyBackend {
         /// The model.
         model: String,
-        /// What healthy backends lack, when only unhealthy ones could serve the request.
+        /// The needs that healthy backends lack, if only unhealthy ones could serve the request.
         missing: Option<Missing>,
     },
-    /// Healthy backends, none of which can do it.
+    /// Healthy backends serve the model, but none can serve the request.
     CapabilityMismatch {
         /// The model.
         model: String,
-        /// All that the request needs and some of them lack: what a client must leave out to be served
-        /// by any of them.
+        /// All needs that some of them lack: without these, any of them could serve the request.
         missing: Missing,
-        /// What each lacks, by name; of the first few.
+        /// The needs that each lacks, by its name; only the first few.
         lacking: Vec<(String, Missing)>,
-        /// By how much the prompt is too long for the longest context, where nothing else is missing there:
-        /// a shorter one is served.
+        /// The excess over the longest context, if nothing else is missing there: a shorter prompt
+        /// is served.
         overflow: Option<ContextOverflow>,
     },
-    /// The model and all its fallbacks are out.
+    /// No backend can take it now, neither for the model nor for its fallbacks.
     FallbackChainExhausted {
         /// The models tried, the first one included.
         chain: Vec<String>,
-        /// Whether the first of them is only full or in cooldown.
+        /// True if the requested model is only full or in cooldown.
         is_busy: bool,
     },
     /// Every backend that could take it is at its limit.
@@ -100,24 +100,25 @@ pub enum RouteError {
     CoolingDown {
         /// The model.
         model: String,
-        /// When the first cooldown ends.
+        /// The end of the first cooldown.
         until: Timestamp,
         /// 503 when one of them came from a 503, else 429.
         status: u16,
     },
-    /// Its objectives would be missed on every backend, and it may be refused.
+    /// Every backend would miss its objectives, and it may be refused.
     ObjectiveMissed {
         /// The model.
         model: String,
-        /// The 90th percentile of its time to the first token on the best backend, in milliseconds.
+        /// The 90th percentile of its time to first token on the best backend, in milliseconds.
         predicted_ms: u64,
-        /// Its time per token there.
+        /// Its time per token there, in milliseconds.
         per_token_ms: u64,
-        /// When it would be sent, if nothing else arrives: once a backend would meet them, or is idle.
+        /// The time until it would be sent if nothing else arrives: a backend meets them or is
+        /// idle.
         wait: Duration,
-        /// How many like it could be served together then.
+        /// The number of such requests that could be served together then.
         together: u32,
-        /// Whether an idle backend would meet them.
+        /// True if an idle backend would meet them.
         can_be_met: bool,
     },
     /// No backend is known to serve the model, but discovery is not complete.
@@ -133,7 +134,7 @@ pub enum RouteError {
 }
 
 impl RouteError {
-    /// The code clients see.
+    /// Returns the code that clients see.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::ModelNotFound { .. } => ErrorCode::ModelNotFound,
@@ -151,7 +152,7 @@ impl RouteError {
         }
     }
 
-    /// Whether it passes without a change of the fleet: backends get room, and cooldowns end.
+    /// Returns whether it may pass without a change of the fleet: backends get room, cooldowns end.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Saturated { .. } | Self::CoolingDown { .. } => true,
@@ -185,7 +186,7 @@ impl RouteError {
         seen.conclude(model, input)
     }
 
-    /// Why a model that no backend lists cannot be served: it is unknown, or discovery has not ended.
+    /// Returns the error for a model that no backend lists: unknown, or discovery is not complete.
     pub fn unknown_model(alias: &str, target: &str, fleet: &Topology, now: Timestamp) -> Self {
         match fleet.awaits_models(now) {
             true => Self::DiscoveryPending { model: target.to_owned() },
@@ -203,8 +204,8 @@ impl RouteError {
         }
     }
 
-    /// The same failure after every entry of a chain failed too, with `errors`. A prompt that is too long for
-    /// each of them stays one: no retry is served before it is shortened.
+    /// Returns the error after every entry of the chain failed too, with `errors`. An overflow of
+    /// every context stays one: no retry succeeds before the prompt is shortened.
     pub(super) fn with_chain_exhausted(
         self,
         target: &str,
@@ -224,8 +225,8 @@ impl RouteError {
         }
     }
 
-    /// The error of the longest context, where this and all `errors` are about the length of the prompt alone.
-    /// A model that no backend serves has no part in it.
+    /// Returns the error with the longest context, if this and all `errors` are only about the
+    /// length of the prompt. Models that no backend serves do not count.
     fn longest_overflow(&self, errors: impl Iterator<Item = Self>) -> Option<Self> {
         let context = |error: &Self| match error {
             Self::CapabilityMismatch { missing, overflow, .. } if missing.is_only_context() => {
@@ -244,7 +245,7 @@ impl RouteError {
     }
 }
 
-/// What the candidates have in common.
+/// The findings on all candidates.
 #[derive(Default)]
 struct Seen {
     healthy: bool,
@@ -252,9 +253,9 @@ struct Seen {
     full: bool,
     tried: bool,
     cooldown: Option<(Timestamp, u16)>,
-    /// What some healthy backend lacks.
+    /// The needs that some healthy backend lacks.
     missing: Missing,
-    /// What each healthy backend lacks, of the first [`MAX_NAMED`].
+    /// The needs that each healthy backend lacks, for the first [`MAX_NAMED`].
     lacking: Vec<(String, Missing)>,
     /// The longest context of a healthy backend that lacks nothing else.
     longest: Option<TokenCount>,
@@ -270,7 +271,7 @@ impl Seen {
         let is_healthy = candidate.state.status() == Health::Healthy;
         self.healthy |= is_healthy;
         match verdict {
-            // It has found room only just now: the request had better ask again.
+            // It has just got room: the client should retry.
             Ok(()) => (self.capable, self.full) = (true, true),
             Err(reason) if reason.is_lasting() => {
                 if is_healthy {
@@ -319,7 +320,7 @@ impl Seen {
     }
 }
 
-/// How a request exceeds a context, by the figures that the filter compares.
+/// Returns the overflow of a context, by the figures that the filter compares.
 fn overflow(input: &RouteInput<'_>, context: TokenCount) -> ContextOverflow {
     let prompt = input.request.prefill_tokens();
     let output = TokenCount(input.tokens.0.saturating_sub(prompt.0));
@@ -391,7 +392,7 @@ impl fmt::Display for RouteError {
     }
 }
 
-/// The backends that may serve a model that was not found, as far as a message has room for them.
+/// Writes the backends that may serve an unknown model, up to the bound of a message.
 fn write_unreported(out: &mut fmt::Formatter<'_>, names: &[String]) -> fmt::Result {
     let shown = names.get(..MAX_NAMED).unwrap_or(names);
     if shown.is_empty() {

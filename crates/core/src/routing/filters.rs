@@ -1,23 +1,23 @@
-//! Which backends may take a request: one function decides for live decisions, explanations, captures
-//! and errors.
+//! The filters: one function decides which backends may take a request, for live decisions,
+//! explanations, captures and errors.
 
 mod reason;
 mod work;
 
 pub use reason::RejectReason;
 
-use super::RouteInput;
-use crate::fleet::{BreakerState, Health, Model, ReachedLimit, Serving};
 use penstock_api::Offer;
 use penstock_api::mix::mix;
 use penstock_api::units::Timestamp;
 
-/// The result of [`Filters::check`]. `bool` serves callers that ignore the reason: no reason is built
-/// for them.
+use super::RouteInput;
+use crate::fleet::{BreakerState, Health, Model, ReachedLimit, Serving};
+
+/// The result of [`Filters::check`]. `bool` is for callers that ignore the reason: none is built.
 pub trait Verdict {
     /// The backend may take the request.
     fn admit() -> Self;
-    /// It may not.
+    /// The backend may not take it.
     fn reject(reason: impl FnOnce() -> RejectReason) -> Self;
 }
 
@@ -43,32 +43,32 @@ impl Verdict for Result<(), RejectReason> {
     }
 }
 
-/// Whose capabilities count.
+/// The backends whose capabilities suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Candidacy {
-    /// Only backends known to have what the request needs.
+    /// Only backends known to meet the request's needs.
     Known,
-    /// Also those assumed to.
+    /// Also backends assumed to meet them.
     Usable,
 }
 
 /// The conditions of one pass over a model's backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Conditions {
-    /// Whose capabilities count.
+    /// The backends whose capabilities suffice.
     pub(super) candidacy: Candidacy,
-    /// Whether backends count whose checks fail, because too few others are left.
+    /// True if backends with failing checks count, because too few others are left.
     pub(super) in_panic: bool,
-    /// Whether backends in slow start get their whole share, because there are no others.
+    /// True if backends in slow start get their whole share, because there are no others.
     pub(super) ignores_slow_start: bool,
-    /// Whether backends count that fail more than others or are frozen, because there are no others.
+    /// True if backends with recent faults or without progress count, because there are no others.
     pub(super) ignores_faults: bool,
-    /// Whether the limits of models count for nothing, because all of them are reached.
+    /// True if the limits of models are ignored, because all of them are reached.
     pub(super) spills: bool,
 }
 
 impl Conditions {
-    /// The ones that are tried first.
+    /// The conditions of the first pass.
     pub(super) const STRICT: Self = Self {
         candidacy: Candidacy::Known,
         in_panic: false,
@@ -77,7 +77,7 @@ impl Conditions {
         spills: false,
     };
 
-    /// The least strict ones of a fleet that is not in panic.
+    /// The most lenient conditions of a fleet that is not in panic.
     pub(super) const LENIENT: Self = Self {
         candidacy: Candidacy::Usable,
         in_panic: false,
@@ -87,13 +87,12 @@ impl Conditions {
     };
 }
 
-/// The filters of one pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filters<'a> {
     input: &'a RouteInput<'a>,
     model: &'a Model,
     conditions: Conditions,
-    /// The operation and what the request needs, as one word.
+    /// The operation and the needs of the request, as one word.
     asked: Offer,
     is_first_attempt: bool,
 }
@@ -109,10 +108,10 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// Whether `candidate` may take the request now; else the first reason why not, lasting ones
-    /// before passing ones.
-    // Runs for every backend of every decision. What is rarely true is checked out of line, so that it
-    // takes no registers from the rest, and costs one test where it is not.
+    /// Returns whether `candidate` may take the request now, else the first reason against it:
+    /// lasting reasons come before passing ones.
+    // Runs for every backend of every decision. Rare conditions are checked out of line: there they
+    // take no registers from the rest and cost one test.
     #[inline(always)]
     pub(super) fn check<V: Verdict>(&self, candidate: &Serving) -> V {
         let Self { input, conditions, .. } = self;
@@ -138,7 +137,7 @@ impl<'a> Filters<'a> {
         V::admit()
     }
 
-    /// The rest of [`Filters::check`] for a backend that something may keep the request from.
+    /// Checks the rest of [`Filters::check`] for a backend that is possibly impaired.
     #[cold]
     #[inline(never)]
     fn check_impaired<V: Verdict>(&self, candidate: &Serving) -> V {
@@ -166,7 +165,7 @@ impl<'a> Filters<'a> {
         {
             return V::reject(|| RejectReason::Frozen);
         }
-        // Before the limits: one that is avoided is no backend that merely has no room.
+        // Before the limits: a backend that is avoided must not count as merely full.
         if state.has_recent_faults(input.now) && self.avoids(candidate) {
             return V::reject(|| RejectReason::RecentFaults);
         }
@@ -183,12 +182,12 @@ impl<'a> Filters<'a> {
         V::admit()
     }
 
-    /// Whether a backend that is not healthy is excluded.
+    /// Returns whether a backend that is not healthy is excluded.
     fn is_excluded(&self, health: Health) -> bool {
         !self.conditions.in_panic || health != Health::Unhealthy
     }
 
-    /// The cooldown that covers the request on a backend.
+    /// Returns the cooldown on a backend that covers the request.
     fn cooldown(&self, candidate: &Serving) -> Option<RejectReason> {
         let input = self.input;
         let scope = candidate.cooldown_scope(input.requester);
@@ -200,7 +199,7 @@ impl<'a> Filters<'a> {
         })
     }
 
-    /// The limit of requests in flight that a backend, or the model on it, has reached.
+    /// Returns the reached limit of requests in flight, of a backend or of the model on it.
     #[cold]
     #[inline(never)]
     fn limit(&self, candidate: &Serving) -> Option<RejectReason> {
@@ -216,22 +215,22 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// Whether the request may not take the room that is kept. One that is more important than usual may.
+    /// Returns whether reserved room is refused to the request. Positive priorities may take it.
     fn is_held_back(&self, candidate: &Serving) -> bool {
         let input = self.input;
         input.objectives.priority <= 0
             && candidate.keeps_room_from(input.requester.owner, input.now)
     }
 
-    /// Whether other backends are preferred because of recent faults.
+    /// Returns whether other backends are preferred because of recent faults.
     fn avoids(&self, candidate: &Serving) -> bool {
         let Self { input, conditions, .. } = self;
         !conditions.ignores_faults
             && candidate.evidence_against(input.requester, input.now) == BreakerState::Open
     }
 
-    /// Why a backend whose breaker is not closed does not get the request. Prompts that fail everywhere
-    /// do not probe while other backends are left: they would show nothing.
+    /// Returns the reason against a backend whose breaker is not closed. Prompts that fail
+    /// everywhere do not probe while other backends are left: they would show nothing.
     #[cold]
     fn breaker(&self, candidate: &Serving) -> Option<RejectReason> {
         let Self { input, conditions, .. } = self;
@@ -246,19 +245,19 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
-    /// second pass and an explanation come to the same.
+    /// Returns whether a backend in slow start skips this decision. Drawn from the time of the
+    /// decision, so that a second pass and an explanation get the same result.
     fn skips(&self, candidate: &Serving) -> bool {
         let now = self.input.now;
         let share = candidate.state.share(now);
-        // The upper bits make a number in 0..1.
+        // The upper 16 bits make a number in 0..1.
         let mixed = mix(now.0 ^ (u64::from(candidate.id.0) << 48));
         let draw = u16::try_from(mixed >> 48).map_or(0.0, f32::from) / 65536.0;
         !self.conditions.ignores_slow_start && share < 1.0 && draw >= share
     }
 
-    /// Why a candidate lacks what the request needs; where it is only assumed to have it, the passing
-    /// reason that it would be rejected for in any case.
+    /// Returns the reason why a candidate does not meet the needs of the request. If it is only
+    /// assumed to meet them, returns the passing reason that would reject it in any case.
     #[cold]
     #[inline(never)]
     fn lasting_reason(&self, candidate: &Serving) -> RejectReason {
@@ -280,7 +279,7 @@ impl<'a> Filters<'a> {
     }
 }
 
-/// Whether everything the request needs is known to be there, nothing assumed.
+/// Returns whether the candidate is known, not only assumed, to meet all needs.
 pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     candidate.known.contains(input.request.needs)
 }
@@ -289,13 +288,13 @@ pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextProbe {
     pub(super) row: u32,
-    /// Whether it is known to have what the request needs.
+    /// True if it is known to meet the needs of the request.
     pub(super) is_known: bool,
 }
 
-/// The backend whose cooldown ends first, of equals the first; one that is only assumed to have what the
-/// request needs after all that are known to. None where one is merely full: it may have room again
-/// before a cooldown ends.
+/// Returns the backend whose cooldown ends first; ties go to the first. Backends only assumed to
+/// meet the needs come after all known to. Returns none if a backend is merely full: it may have
+/// room before a cooldown ends.
 pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) -> Option<NextProbe> {
     let mut first: Option<((bool, Timestamp), u32)> = None;
     for (row, reason) in rejected {
@@ -313,8 +312,8 @@ pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) ->
     first.map(|((is_assumed, _), row)| NextProbe { row, is_known: !is_assumed })
 }
 
-/// Why each backend of a model is rejected under the most lenient conditions; for decisions and
-/// errors when none is left.
+/// Returns the reason against each backend of a model under the most lenient conditions, for
+/// decisions and errors when none is left.
 pub(super) fn rejections<'a>(
     input: &'a RouteInput<'a>,
     model: &'a Model,

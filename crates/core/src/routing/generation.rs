@@ -4,17 +4,18 @@
 use std::io;
 use std::sync::Arc;
 
+use penstock_config::Config;
+
 use crate::fleet::{Fleet, Groups};
 use crate::routing::Router;
 use crate::routing::audit::{Shadow, ShadowHost};
-use penstock_config::Config;
 
 /// A configuration in force.
 #[derive(Debug)]
 pub struct Generation {
-    /// What was configured, groups as they were written.
+    /// The configuration, with its groups as written.
     pub config: Config,
-    /// Decides by that configuration.
+    /// The router that decides by it.
     pub router: Router,
     /// The fleet it decides over.
     pub fleet: Arc<Fleet>,
@@ -23,26 +24,26 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Builds everything a configuration asks for. Its groups have no members yet.
+    /// Builds everything that a configuration needs. Its groups have no members yet.
     pub fn new(config: Config) -> Self {
         Self::with_groups(config, Groups::default())
     }
 
-    /// The same with what the groups of the configuration resolve to.
+    /// Builds it with the addresses that the groups of the configuration resolve to.
     pub fn with_groups(config: Config, groups: Groups) -> Self {
         let fleet = Arc::new(Fleet::with_groups(&config, groups));
         Self::of(config, fleet)
     }
 
-    /// Builds the generation after this one, which keeps what was learned about backends.
+    /// Builds the next generation, which keeps all that was learned about backends.
     #[must_use]
     pub fn succeeded_by(&self, config: Config, groups: Groups) -> Self {
         let fleet = Arc::new(self.fleet.succeeded_by(&config, groups));
         Self::of(config, fleet)
     }
 
-    /// The same with the shadow it asks for running: that of the previous generation where `routing` is
-    /// the same, else a new one.
+    /// Starts the configured shadow, or keeps the one of the previous generation if `routing` is
+    /// unchanged.
     ///
     /// # Errors
     /// When the host cannot start its thread.

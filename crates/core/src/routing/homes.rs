@@ -1,24 +1,24 @@
-//! The homes of sessions: the backends that served them last. A table of fixed size without locks;
-//! a decision reads one cache line of it for each name. Two sessions whose hashes agree in the bits
-//! that are kept share a home, which costs nothing but a preference.
+//! The homes of sessions: the backends that served them last. A lock-free table of fixed size: a
+//! decision reads one cache line per name. Two sessions that agree in the stored bits of their
+//! hashes share a home, which only costs a preference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use penstock_api::units::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::session::SessionIds;
 use crate::fleet::BackendId;
-use penstock_api::units::Timestamp;
 
 /// The sessions that share a bucket: one cache line.
 const WAYS: usize = 8;
-/// How long a session that is served elsewhere keeps its home: a backend that is full or in
-/// cooldown for a while still has its prompt.
+/// The time that a session keeps its home while it is served elsewhere: a backend that is full or
+/// in cooldown for a while still has its prompt.
 const KEPT: Duration = Duration::from_secs(60);
-/// How long an idle session keeps its home. Engines have evicted its prompt by then.
+/// The time that an idle session keeps its home. By then engines have evicted its prompt.
 const EXPIRES: Duration = Duration::from_secs(3600);
 
 const TAG_BITS: u32 = 24;
@@ -32,12 +32,12 @@ pub struct SessionHomes {
     evicted: AtomicU64,
 }
 
-/// A session at its home, as another process continues with it.
+/// A session with its home, as passed to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptHome(
     /// Its slot.
     u32,
-    /// The bits that are kept of its hash.
+    /// The stored bits of its hash.
     u32,
     /// The position of its backend.
     u16,
@@ -50,12 +50,12 @@ struct Table {
     slots: Box<[AtomicU64]>,
 }
 
-/// A session in its slot, as one word: 0 is an empty slot.
+/// A session in its slot, as one word; 0 is an empty slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     tag: u64,
     backend: BackendId,
-    /// When it was served at its home last, in seconds; wraps around after 194 days.
+    /// The second in which its home served it last; wraps around after 194 days.
     seconds: u64,
 }
 
@@ -72,7 +72,7 @@ impl Entry {
         (self.tag << (u64::BITS - TAG_BITS)) | (backend << SECOND_BITS) | self.seconds
     }
 
-    /// How long ago it was served at its home.
+    /// Returns the time since its home served it.
     fn age(self, now: Timestamp) -> Duration {
         Duration::from_secs(seconds_of(now).wrapping_sub(self.seconds) & ((1 << SECOND_BITS) - 1))
     }
@@ -92,7 +92,7 @@ impl Table {
         Self { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// The slots in which a session may be.
+    /// Returns the slots that may hold a session.
     fn bucket(&self, session: u64) -> &[AtomicU64] {
         let buckets = self.slots.len() / WAYS;
         let Some(bucket) = usize::try_from(session & u64::from(u32::MAX))
@@ -115,16 +115,16 @@ impl Table {
 }
 
 impl SessionHomes {
-    /// The home of an agent, or of the one that started it, or of its session.
+    /// Returns the home of an agent, else of its parent agent, else of its session.
     pub fn find(&self, session: SessionIds, now: Timestamp) -> Option<BackendId> {
         let table = self.table.load();
         let mut names = [session.own, session.parent, session.root].into_iter();
         names.find_map(|name| table.find(name, now)).map(|(_, entry)| entry.backend)
     }
 
-    /// Records that a session is served by a backend. Its home moves there, unless the session was
-    /// served at home within the last minute, or `is_other` finds that its home serves other
-    /// models. At most `limit` sessions are kept.
+    /// Records that a backend serves a session. Its home moves there, unless its home served it
+    /// within the last minute or `is_other` finds that its home serves other models. At most
+    /// `limit` sessions are kept.
     pub fn visit(
         &self,
         session: SessionIds,
@@ -151,7 +151,7 @@ impl SessionHomes {
         oldest.store(entry.to_word(), Ordering::Relaxed);
     }
 
-    /// The table; an empty one where the limit has changed.
+    /// Returns the table; an empty one if the limit has changed.
     fn table_of(&self, limit: usize) -> Arc<Table> {
         let table = self.table.load_full();
         if table.slots.len() == limit.div_ceil(WAYS) * WAYS {
@@ -162,8 +162,8 @@ impl SessionHomes {
         table
     }
 
-    /// Returns the homes that have not expired, and the number of sessions that there is room for. `position`: that
-    /// of a backend among those that both processes know.
+    /// Returns the homes that have not expired, and the number of sessions that the table has room
+    /// for. `position` is the position of a backend among those that both processes know.
     pub fn kept(
         &self,
         position: impl Fn(BackendId) -> Option<u16>,
@@ -180,13 +180,13 @@ impl SessionHomes {
         (table.slots.len(), homes.collect())
     }
 
-    /// Returns the number of sessions that there is room for, where at most `limit` are to be kept.
+    /// Returns the number of sessions that the table has room for at a limit of `limit`.
     pub fn room(&self, limit: usize) -> usize {
         self.table_of(limit).slots.len()
     }
 
-    /// Continues with homes from another process that had room for as many. `backend`: the one at a position. Returns
-    /// the number of sessions that have a home again.
+    /// Restores homes from another process with a table of the same size. `backend` returns the
+    /// backend at a position. Returns the number of restored sessions.
     pub fn restore(
         &self,
         homes: &[KeptHome],
@@ -210,12 +210,12 @@ impl SessionHomes {
         table.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != 0).count()
     }
 
-    /// Whether no session is in the table.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of sessions that made room for others.
+    /// The number of evicted sessions.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }

@@ -1,25 +1,27 @@
-//! Whether a request that waits for its first token is better sent elsewhere. A function of two predictions and the time
-//! that has passed: what the proxy does by it is in `proxy::moves`.
+//! The decision to move a request that still waits for its first token. A function of two
+//! predictions and the elapsed time; `proxy::moves` carries it out.
+
+use penstock_predict::{Estimate, Prediction};
 
 use super::RoutingDecision;
 use crate::fleet::Probe;
-use penstock_predict::{Estimate, Prediction};
 
-/// The share of the wait that is left where a request is, below which it has to be elsewhere.
+/// A request moves only to a backend whose wait is below this fraction of its remaining wait.
 const LESS: f64 = 0.5;
 
-/// What is left of a wait for the first token, in microseconds, after `elapsed` of them.
+/// Returns the remaining wait for the first token, in microseconds, after `elapsed` of them.
 ///
-/// Before its time it is what the prediction says. A wait that outlasts even the 90th percentile is taken to last for as long
-/// again as it is late: of an engine that stalls it is not known when it goes on, and what is late by a second is seldom
-/// late by a second and a millisecond.
+/// Up to the predicted time it is what the prediction leaves. Past the predicted 90th percentile it
+/// is the time already overdue: stalls are heavy-tailed, and a token that is late by a second is
+/// seldom late by just a millisecond more.
 pub fn rest_of_wait(predicted: &Prediction, elapsed: f64) -> f64 {
     (predicted.ttft - elapsed).max(elapsed - predicted.ttft_p90).max(0.0)
 }
 
 impl RoutingDecision {
-    /// Whether a request that has to wait for another `rest` microseconds at `from` is better sent where this decision
-    /// sends it: the same model, known to be there in less than half the time, and no stream there made too slow.
+    /// Returns whether a request with `rest` microseconds left to wait at `from` should move to
+    /// this decision's backend: the same model, a trusted prediction below half of the wait, and no
+    /// stream there slowed beyond its objective.
     pub fn is_better_than(&self, from: &Self, rest: f64, estimate: &Estimate) -> bool {
         let Estimate { prediction, tightest, is_trusted, .. } = estimate;
         let is_ordinary = self.probe == Probe::None && !self.spills;

@@ -1,13 +1,12 @@
-//! What a client wants of its request: from header fields, or by a name that the configuration, its key or its model has
-//! for it.
+//! The client's objectives for its request: from header fields, or from an objective named by the
+//! request, its key or its model.
 
 use http::header::HeaderName;
-
 use penstock_api::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_unprintable};
 use penstock_config::{ClientKey, Config, MOST_PRIORITY, ObjectiveConfig};
 use penstock_scoring::Objectives;
 
-/// Why a request's objectives are none. A 400.
+/// An error in the objectives of a request, a 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum ObjectivesError {
@@ -19,11 +18,12 @@ pub enum ObjectivesError {
     Unknown { name: String, known: String },
 }
 
-/// The objectives of a request: the numbers in its fields before those of the objective that it names, that of its key,
-/// that of its model. No priority is above that of its key. `field` gives the values of a header field.
+/// Reads the objectives of a request. Precedence: numbers in header fields, the named objective,
+/// the objective of the key, that of the model. The key's `max_priority` caps the priority. `field`
+/// returns the values of a header field.
 ///
 /// # Errors
-/// When a field has a value that is none, or more than one, or names an objective that does not exist.
+/// When a field has an invalid value, or more than one, or names an unknown objective.
 pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
     config: &Config,
     field: impl Fn(&HeaderName) -> V,
@@ -50,9 +50,9 @@ pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
     })
 }
 
-/// The priority of a request: the one that its client chose, where its key allows it, else the `given` one of the
-/// configuration. Without an allowance a client may only lower it: a place before others is taken from them. Where
-/// there are no keys, all clients are trusted alike.
+/// Returns the priority of a request: the one its client chose, if its key allows that, else the
+/// `given` one of the configuration. Without an allowance a client may only lower it: a higher one
+/// takes its place from other clients. Without keys, all clients are trusted alike.
 fn bounded(key: Option<&ClientKey>, given: i32, chosen: Option<i32>) -> i32 {
     let Some(key) = key else { return chosen.unwrap_or(given) };
     match (chosen, key.max_priority) {
@@ -62,7 +62,7 @@ fn bounded(key: Option<&ClientKey>, given: i32, chosen: Option<i32>) -> i32 {
     }
 }
 
-/// That of the key, or else of the model.
+/// Returns the objective of the key, else of the model.
 fn configured<'a>(
     config: &'a Config,
     key: Option<&'a ClientKey>,
@@ -76,7 +76,7 @@ fn configured<'a>(
     config.objectives.get(of_key.or_else(of_model)?)
 }
 
-/// The value of a field; `None` where there is none.
+/// Returns the value of a field; `None` if absent.
 fn text<'a>(
     name: &HeaderName,
     mut values: impl Iterator<Item = &'a [u8]>,

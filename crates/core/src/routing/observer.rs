@@ -1,6 +1,6 @@
-//! The events of a request, for observers: the prefix index, the shadow, metrics, decision log, access
-//! log, traces. The proxy reports them and imports none of the observers. Events borrow everything, so
-//! that an observer that is not interested costs nothing.
+//! The events of a request, for observers: the prefix index, the shadow, metrics, decision log,
+//! access log, traces. The proxy reports them and imports none of the observers. Events borrow
+//! everything, so that an observer that ignores them costs nothing.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -9,63 +9,62 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-
-use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
-use crate::fleet::{BackendId, Outcome, Topology};
-use crate::prefix::Chain;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, ErrorCode, Operation, TraceContext};
 use penstock_predict::Prediction;
 use penstock_scan::{RequestProfile, Usage};
 
+use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
+use crate::fleet::{BackendId, Outcome, Topology};
+use crate::prefix::Chain;
+
 /// A decision that is acted on.
 #[derive(Debug, Clone, Copy)]
 pub struct Routed<'a> {
-    /// When.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// Which request.
+    /// The id of the request.
     pub request_id: &'a str,
-    /// What the request needs.
+    /// The needs of the request.
     pub request: &'a RequestProfile,
     /// Its header fields.
     pub headers: &'a HeaderMap,
     /// The name of its client key.
     pub key: Option<&'a str>,
-    /// Its body; `None` once it has been released.
+    /// Its body; `None` once released.
     pub body: Option<&'a Bytes>,
     /// The requested model.
     pub requested_model: &'a str,
-    /// Where it goes.
+    /// The decision.
     pub decision: &'a RoutingDecision,
-    /// The configuration it was decided by.
+    /// The configuration of the decision.
     pub generation: &'a Generation,
-    /// The fleet the decision was made on.
+    /// The fleet of the decision.
     pub fleet: &'a Arc<Topology>,
-    /// The prompt in blocks, where the strategy reads it.
+    /// The prompt in blocks, if the strategy reads it.
     pub prompt: Option<&'a Chain>,
-    /// What the decision read, where that was recorded. One observer may keep it, and takes it out
-    /// instead of copying it.
+    /// The readings of the decision, if recorded. One observer may take them instead of a copy.
     pub trace: Option<&'a RefCell<Trace>>,
     /// 1 for the first attempt.
     pub attempt: u32,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
-    /// The call that it is of an ensemble.
+    /// The call of an ensemble that it is.
     pub ensemble: Option<EnsembleCall>,
     /// The names and weights of the decision's scores.
     pub scorer_names: ScorerNames,
-    /// What the decision read, where that is captured.
+    /// Everything that the decision read, if it is captured.
     pub captured: Option<&'a Capture>,
 }
 
 /// The end of one attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptEnded<'a> {
-    /// Where it went.
+    /// The backend of the attempt.
     pub backend: BackendId,
-    /// What that is called.
+    /// The name of the backend.
     pub name: &'a str,
-    /// What its engine is called in metrics and traces.
+    /// The name of its engine in metrics and traces.
     pub provider: &'a str,
     /// Its host and port.
     pub server: (&'a str, u16),
@@ -79,19 +78,19 @@ pub struct AttemptEnded<'a> {
     pub router: &'a Router,
     /// The fleet it was made on.
     pub fleet: &'a Topology,
-    /// Whether its response goes to the client, complete or not. Otherwise not a byte of it does.
+    /// True if its response goes to the client, complete or not; otherwise not a byte of it does.
     pub is_relayed: bool,
-    /// Whether the request was moved elsewhere before its first token.
+    /// True if the request was moved elsewhere before its first token.
     pub is_moved: bool,
     /// Tokens the engine counted.
     pub usage: Option<Usage>,
-    /// What health and breaker learn from it.
+    /// The outcome, for health and circuit breaker.
     pub outcome: Outcome,
-    /// The request's operation and what it became, where the backend does not serve it.
+    /// The request's operation and the one it was converted to, if the backend does not serve it.
     pub conversion: Option<(Operation, Operation)>,
-    /// Why it failed, when it did.
+    /// The code of its error, if it failed.
     pub code: Option<ErrorCode>,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
@@ -100,19 +99,19 @@ pub struct AttemptEnded<'a> {
 pub struct RequestOutcome<'a> {
     /// The operation; `None` for paths that are not operations.
     pub operation: Option<Operation>,
-    /// The model it was served as; `None` when the model is not one the fleet knows.
+    /// The model it was served as; `None` if the fleet does not know it.
     pub model: Option<&'a str>,
-    /// The backend that answered.
+    /// The backend that responded.
     pub backend: Option<(BackendId, &'a str)>,
-    /// The status the client got; 499 when it left before one.
+    /// The status that the client got; 499 if it left before one.
     pub status: u16,
     /// The error code, if penstock made the response.
     pub code: Option<ErrorCode>,
     /// The class of the outcome.
     pub outcome: Outcome,
-    /// Whether the client requested a stream.
+    /// True if the client requested a stream.
     pub is_streaming: bool,
-    /// Whether a fallback answered.
+    /// True if a fallback responded.
     pub is_fallback: bool,
     /// Attempts made.
     pub attempts: u32,
@@ -122,26 +121,26 @@ pub struct RequestOutcome<'a> {
     pub took: Duration,
     /// Tokens the engine counted.
     pub usage: Option<Usage>,
-    /// Tokens of the prompt the engine was believed to have cached; only beside its own count.
+    /// Tokens of the prompt that the engine was believed to have cached; only beside its own count.
     pub expected_cached: Option<u32>,
-    /// How long it waited in a queue, if it did.
+    /// The time that it waited in a queue, if it did.
     pub queue_wait: Option<Duration>,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
-    /// What was taken out of it because a model cannot do it.
+    /// The parts that were removed because a model does not support them.
     pub retried_without: Capabilities,
-    /// Events that carried tokens, counted in the stream.
+    /// The number of events with tokens in the stream.
     pub token_events: u32,
-    /// What nothing is counted by.
+    /// Details for logs and traces; no metric reads them.
     pub about: About<'a>,
 }
 
-/// Who asked, and for what exactly: for logs and traces. Most of it is the client's own words.
+/// The client and its request, for logs and traces. Most of it is the client's own words.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
     /// The request's id.
     pub request_id: &'a str,
-    /// What the backend that responded calls it, if it has a name for it.
+    /// The id that the backend gave it, if any.
     pub upstream_request_id: Option<&'a str>,
     /// The name of the client's key.
     pub key: Option<&'a str>,
@@ -149,29 +148,29 @@ pub struct About<'a> {
     pub client: Option<IpAddr>,
     /// The method.
     pub method: &'a str,
-    /// The path without its query, in which some clients send keys.
+    /// The path without its query: some clients send keys in it.
     pub path: &'a str,
     /// The requested model.
     pub requested_model: Option<&'a str>,
-    /// What the engine that answered is called in metrics and traces.
+    /// The name of the engine that responded, in metrics and traces.
     pub provider: Option<&'static str>,
-    /// The estimated length of all that the engine reads.
+    /// The estimated number of tokens that the engine reads.
     pub prompt_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub bytes_in: u64,
     /// Bytes of the response body.
     pub bytes_out: u64,
-    /// Where the request stands in a trace.
+    /// The position of the request in a trace.
     pub trace: Option<TraceContext>,
-    /// The call that it is of an ensemble.
+    /// The call of an ensemble that it is.
     pub ensemble: Option<EnsembleCall>,
-    /// What a replay needs, where it is logged.
+    /// The fields for a replay, if they are logged.
     pub replay: Option<&'a ReplayFields>,
-    /// What was predicted of the last attempt when it started.
+    /// The prediction for the last attempt at its start.
     pub prediction: Option<Prediction>,
 }
 
-/// What a replay of a request needs besides its times and tokens. Hashes are salted.
+/// The fields that a replay of a request needs besides its times and tokens. Hashes are salted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplayFields {
     /// The client's limit on the tokens of the response.
@@ -190,7 +189,7 @@ pub trait RequestObserver: Send + Sync {
     fn routed(&self, _event: &Routed<'_>) {}
     /// The first token of a stream went to the client.
     fn first_token(&self, _backend: BackendId, _took: Duration) {}
-    /// So many more tokens went to the client.
+    /// `tokens` more tokens went to the client.
     fn progress(&self, _backend: BackendId, _tokens: u32) {}
     /// An attempt ended.
     fn attempt_ended(&self, _event: &AttemptEnded<'_>) {}

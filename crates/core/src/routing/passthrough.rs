@@ -1,11 +1,11 @@
-//! `routing.passthrough`: where requests for paths go that penstock does not know.
+//! `routing.passthrough`: forwards requests for paths that penstock does not know.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use penstock_config::{BY_MODEL, ModelGlob};
 
-/// Where a forwarded path leads.
+/// The destination of a forwarded path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
     /// To a backend of the model that the request names.
@@ -17,12 +17,12 @@ pub enum Way {
 /// The forwarded paths of one configuration.
 #[derive(Debug, Default)]
 pub struct Passthrough {
-    /// The most specific pattern first.
+    /// The rules, the most specific pattern first.
     rules: Vec<(ModelGlob, Way)>,
 }
 
 impl Passthrough {
-    /// The rules of `routing.passthrough`.
+    /// Reads the rules of `routing.passthrough`.
     pub fn new(config: &BTreeMap<String, String>) -> Self {
         let mut rules: Vec<_> = config
             .iter()
@@ -36,8 +36,8 @@ impl Passthrough {
         Self { rules }
     }
 
-    /// Where requests for `path` go; `None` where they are not forwarded. A path with `.` or `..` in it
-    /// is not: an engine may read it as another one than the pattern.
+    /// Returns the destination of requests for `path`; `None` if they are not forwarded. A path
+    /// with `.` or `..` is not: an engine may resolve it to a path outside of the pattern.
     pub fn find(&self, path: &str) -> Option<&Way> {
         let is_plain = !path.contains("//") && path.split('/').all(|part| !is_relative(part));
         let mut rules = self.rules.iter().filter(|_| is_plain);
@@ -45,7 +45,7 @@ impl Passthrough {
     }
 }
 
-/// Whether a segment of a path is `.` or `..`, in whatever spelling, or hides a slash.
+/// Returns whether a segment of a path is `.` or `..`, in any spelling, or hides a slash.
 fn is_relative(segment: &str) -> bool {
     let plain = segment.to_ascii_lowercase().replace("%2e", ".");
     matches!(plain.as_str(), "." | "..")

@@ -1,15 +1,16 @@
-//! What is predicted of the request that a decision is about.
+//! Predictions for the request of a decision.
 
-use super::{RouteInput, RoutingDecision};
-use crate::fleet::{InflightGuard, Model, Serving};
-use crate::prefix::Chain;
 use penstock_api::Work;
 use penstock_api::units::Timestamp;
 use penstock_predict::{Estimate, Sent};
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
 
-/// The request as an engine gets it that has so many tokens of its prompt cached.
+use super::{RouteInput, RoutingDecision};
+use crate::fleet::{InflightGuard, Model, Serving};
+use crate::prefix::Chain;
+
+/// Describes the request to an engine that has `cached` tokens of its prompt cached.
 pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
     let generates = request.operation.row().work == Work::Generation;
     let limit = request.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.0));
@@ -21,13 +22,13 @@ pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
     }
 }
 
-/// The blocks of the prompt that a backend is believed to have cached.
+/// Returns the number of blocks of the prompt that a backend is believed to have cached.
 pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
     let chain = input.prompt.filter(|chain| chain.blocks() > 0);
     chain.map_or(0, |chain| model.prefixes.matched(serving.slot, chain.hashes()))
 }
 
-/// The request as a backend gets it that has so much of its prompt cached as is believed.
+/// Describes the request to a backend, with the tokens that it is believed to have cached.
 pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> Sent {
     let tokens = input.prompt.map_or(0, Chain::block_tokens);
     let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
@@ -35,20 +36,19 @@ pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) 
 }
 
 impl RoutingDecision {
-    /// The tokens of the prompt that the backend computes which was picked: those that it is not
-    /// believed to have cached.
+    /// Returns the tokens of the prompt that the picked backend is not believed to have cached.
     pub fn uncached_tokens(&self, request: &RequestProfile) -> u32 {
         let prompt = request.prefill_tokens().0;
         let scores = self.scores.filter(|_| prompt > 0);
         scores.map_or(prompt, |scores| scores.uncached_tokens(prompt))
     }
 
-    /// The request as the backend gets it that was picked.
+    /// Describes the request to the picked backend.
     pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
         sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
     }
 
-    /// What is predicted of the request on the backend that was picked.
+    /// Returns the estimate for the request on the picked backend.
     pub fn estimate(
         &self,
         request: &RequestProfile,
@@ -58,7 +58,7 @@ impl RoutingDecision {
         serving.estimate(&self.sent(request), now)
     }
 
-    /// Predicts the request on the backend that was picked, and counts it there for as long as the permit is held.
+    /// Predicts the request on the picked backend, and counts it there while the permit is held.
     pub fn predict(
         &self,
         request: &RequestProfile,

@@ -1,5 +1,5 @@
-//! Keeps the prefix index up to date: a prompt is expected in the cache of the backend it is routed to,
-//! until the attempt fails or the engine reports otherwise.
+//! Keeps the prefix index up to date: a prompt is expected in the cache of the backend it is routed
+//! to, until the attempt fails or the engine reports otherwise.
 
 use super::observer::{AttemptEnded, RequestObserver, Routed};
 use crate::fleet::Outcome;
@@ -9,8 +9,8 @@ use crate::fleet::Outcome;
 pub struct PrefixObserver;
 
 impl RequestObserver for PrefixObserver {
-    // The next request is decided after this: of two requests with the same prompt, the second one
-    // finds the first one's blocks.
+    // Before the next decision: of two requests with the same prompt, the second finds the blocks
+    // of the first.
     fn routed(&self, event: &Routed<'_>) {
         let weighted = event.generation.router.weighted();
         if let Some((weighted, prompt)) = weighted.zip(event.prompt) {
@@ -25,7 +25,7 @@ impl RequestObserver for PrefixObserver {
                 weighted.learn(event.fleet, event.decision, cached);
             }
         } else if event.outcome != Outcome::Cancel {
-            // A client that leaves says nothing about the backend, which may have read the prompt.
+            // A client that leaves proves nothing about the backend: it may have read the prompt.
             weighted.take_back(event.fleet, event.decision);
         }
     }

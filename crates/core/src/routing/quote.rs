@@ -1,31 +1,32 @@
-//! Where a request would meet its objectives now, and if nowhere, when: the same predictions as decisions read, for
-//! clients that want to know before they send.
+//! Quotes: the backends that would meet a request's objectives now, or the time until they would.
+//! For clients that ask before they send; the predictions are those of decisions.
 
 use std::time::Duration;
+
+use penstock_api::units::Timestamp;
+use penstock_predict::Sent;
+use penstock_scoring::{Headroom, Objectives, PredictedLatency};
 
 use super::SplitPoint;
 use super::generation::Generation;
 use crate::fleet::{Health, Serving};
-use penstock_api::units::Timestamp;
-use penstock_predict::Sent;
-use penstock_scoring::{Headroom, Objectives, PredictedLatency};
 
 /// A backend that serves the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuotedBackend {
     /// Its name.
     pub name: Box<str>,
-    /// What is predicted of the request there.
+    /// The predicted latency of the request there.
     pub prediction: PredictedLatency,
-    /// How far that is below the objectives; `None` without any.
+    /// Its margin below the objectives; `None` without any.
     pub headroom: Option<Headroom>,
-    /// In how long the objectives are met there, if nothing else arrives; `None` where they would not be on an idle
-    /// engine either.
+    /// The time until they are met if nothing else arrives; `None` if even an idle engine misses
+    /// them.
     pub wait: Option<Duration>,
 }
 
 impl QuotedBackend {
-    /// Whether the objectives are met there.
+    /// Returns whether the objectives are met there.
     pub fn is_feasible(&self) -> bool {
         self.headroom.is_none_or(|headroom| headroom.is_met())
     }
@@ -38,8 +39,8 @@ impl QuotedBackend {
     }
 }
 
-/// Predicts a request for `model` on every backend that serves it and is not known to be unhealthy, the one with the most
-/// headroom first, else the fastest. `None` for a model that no backend serves.
+/// Predicts a request for `model` on every backend that serves it and is not known to be unhealthy:
+/// the largest headroom first, without objectives the fastest. `None` if no backend serves it.
 pub fn quote(
     generation: &Generation,
     model: &str,

@@ -1,5 +1,5 @@
-//! Rotation and randomness of decisions: the only state a decision changes, so that a dry run and a
-//! replay are the same decision with another source.
+//! Rotation and randomness of decisions: the only state that a decision changes, so that dry runs
+//! and replays make the same decision with another source.
 
 use std::sync::atomic::Ordering;
 
@@ -9,18 +9,18 @@ use crate::fleet::{ModelId, Topology};
 
 /// Rotation and randomness of one decision.
 pub trait RandomSource {
-    /// The model's turn; a live source moves it on.
+    /// Returns the model's turn; a live source advances it.
     fn turn(&mut self, model: ModelId) -> u64;
-    /// The generator that random picks draw from.
+    /// Returns the generator for random picks.
     fn rng(&mut self) -> &mut SmallRng;
 }
 
-/// The source of decisions that are acted on: the turn moves on.
+/// The source of decisions that are acted on: it advances the turn.
 #[derive(Debug)]
 pub struct Live<'a> {
-    /// Whose turns.
+    /// The fleet with the turns of its models.
     pub topology: &'a Topology,
-    /// Seeded by the caller.
+    /// A generator that the caller seeded.
     pub rng: &'a mut SmallRng,
 }
 
@@ -34,12 +34,12 @@ impl RandomSource for Live<'_> {
     }
 }
 
-/// The source of dry runs: the turn is read and stays.
+/// The source of dry runs: it reads the turn and does not advance it.
 #[derive(Debug)]
 pub struct Peek<'a> {
-    /// Whose turns.
+    /// The fleet with the turns of its models.
     pub topology: &'a Topology,
-    /// Seeded by the caller.
+    /// A generator that the caller seeded.
     pub rng: SmallRng,
 }
 
@@ -58,7 +58,7 @@ impl RandomSource for Peek<'_> {
 pub struct Replay<'a> {
     /// The turn.
     pub turn: u64,
-    /// Seeded as the recorded decision's.
+    /// A generator with the seed of the recorded decision.
     pub rng: &'a mut SmallRng,
 }
 

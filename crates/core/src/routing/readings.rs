@@ -1,5 +1,8 @@
-//! Takes the readings of backends that scorers and strategies decide by: from engine telemetry, our own
-//! counts, and the prefix index.
+//! The readings of backends for scorers and strategies: from telemetry, our own counts, and the
+//! prefix index.
+
+use penstock_api::units::Micros;
+use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
 
 use super::RouteInput;
 use super::prediction::sent;
@@ -7,16 +10,13 @@ use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
 use crate::prefix::{Chain, ModelIndex, SLOTS, Slot};
-use penstock_api::units::Micros;
-use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
 
-/// Reads the candidates in `readings.rows`, as far as `needs` says. Allocates only when there are more
-/// candidates than ever before.
+/// Reads the candidates in `readings.rows`, as far as `needs` requires. Allocates only if there are
+/// more candidates than ever before.
 pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readings: &mut Readings) {
     let Readings { rows, candidates, .. } = readings;
     let prompt_blocks = input.prompt.map_or(0, Chain::blocks);
-    // Filled in where they lie, over those of the decision before: a candidate is large, and moving
-    // it costs more than reading it.
+    // Filled in place: moving a candidate costs more than reading it.
     candidates.resize(rows.len(), Candidate::default());
     for (row, one) in rows.iter().zip(&mut *candidates) {
         *one = Candidate { row: *row, prompt_blocks, ..Candidate::default() };
@@ -35,7 +35,7 @@ pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readin
     }
 }
 
-/// Predicts the request on each candidate, with what is believed to be cached there.
+/// Predicts the request on each candidate, with its believed cached blocks.
 fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) {
     for one in candidates {
         if let Some(serving) = model.serving.get(one.row as usize) {
@@ -44,7 +44,7 @@ fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) 
     }
 }
 
-/// What is predicted of the request on a backend, with what is believed to be cached there.
+/// Predicts the request on a backend, with its believed cached blocks.
 pub(super) fn prediction(
     serving: &Serving,
     input: &RouteInput<'_>,
@@ -59,14 +59,14 @@ pub(super) fn prediction(
     }
 }
 
-/// The row of the backend at which the request's session is at home.
+/// Returns the row of the home of the request's session.
 fn home(input: &RouteInput<'_>, model: Option<&Model>) -> Option<u32> {
     let home = input.session?.home?;
     let mut rows = (0_u32..).zip(&model?.serving);
     rows.find(|(_, serving)| serving.id == home).map(|(row, _)| row)
 }
 
-/// What scorers know of the request for a model; without a prompt, blocks have `block_tokens`.
+/// Returns the request as scorers read it; without a prompt, blocks have `block_tokens`.
 pub(super) fn features(
     input: &RouteInput<'_>,
     model: Option<&Model>,
@@ -81,7 +81,7 @@ pub(super) fn features(
     }
 }
 
-/// What scorers know of a prompt; without one, blocks have `block_tokens`.
+/// Returns a prompt as scorers read it; without one, blocks have `block_tokens`.
 pub(super) fn prompt_features(prompt: Option<&Chain>, block_tokens: u32) -> RequestFeatures {
     RequestFeatures {
         first_block: prompt.map_or(0, Chain::first),
@@ -93,8 +93,8 @@ pub(super) fn prompt_features(prompt: Option<&Chain>, block_tokens: u32) -> Requ
     }
 }
 
-/// Reads one backend. What few scorers need lies in memory that few decisions touch, and is read only
-/// for them.
+/// Reads one backend. Rarely needed readings lie in memory that few decisions touch, and are read
+/// only on demand.
 fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candidate) {
     let state = &*serving.state;
     let telemetry = state.telemetry.read(&state.load, input.now);
@@ -134,14 +134,14 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     }
 }
 
-/// Reads all of one backend, for people.
+/// Reads everything of one backend, for people.
 pub(super) fn read_all(serving: &Serving, input: &RouteInput<'_>, row: u32) -> Candidate {
     let mut one = Candidate { row, ..Candidate::default() };
     read(serving, input, Needs::RECORDED, &mut one);
     one
 }
 
-/// Where the model's adapter is loaded, by fresh telemetry.
+/// Returns the state of the model's adapter, by fresh telemetry.
 fn adapter(serving: &Serving, standing: Standing) -> Adapter {
     if standing != Standing::Fresh {
         return Adapter::Unknown;
@@ -161,8 +161,7 @@ fn adapter(serving: &Serving, standing: Standing) -> Adapter {
     }
 }
 
-/// Reads how much of the prompt each candidate is believed to have cached, in one walk of the index per 64
-/// backends.
+/// Reads the matched blocks of each candidate, in one walk of the index per 64 backends.
 pub(super) fn find_prefixes(
     prefixes: &ModelIndex,
     chain: &Chain,

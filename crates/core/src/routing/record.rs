@@ -9,7 +9,7 @@ use penstock_scoring::{
 /// Room for every scorer: a profile lists none twice.
 const MAX_SCORERS: usize = SCORERS.len();
 
-/// The names and weights of a profile's scorers, in its order; small enough to be kept with every decision.
+/// The names and weights of a profile's scorers, in its order; small enough for every decision.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ScorerNames {
     rows: [u8; MAX_SCORERS],
@@ -30,7 +30,7 @@ impl ScorerNames {
         names
     }
 
-    /// Each scorer's name and its part of all weights together, in the order of the profile.
+    /// Returns the name of each scorer and its share of the total weight, in the profile's order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> + '_ {
         let rows = self.rows.iter().map(|row| SCORERS.get(usize::from(*row)));
         let names = rows.map(|row| row.map_or("", |row| row.name));
@@ -43,19 +43,19 @@ impl ScorerNames {
 pub struct ScoreRecord {
     /// The weighted sum, 0..=1.
     pub total: f32,
-    /// Leading blocks of the prompt it is believed to have cached.
+    /// Leading blocks of the prompt that it is believed to have cached.
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
     /// Tokens of a block.
     pub block_tokens: u32,
-    /// How far its engine's telemetry could be relied on.
+    /// The reliability of its engine's telemetry.
     pub telemetry: Standing,
     /// The age of the engine's last sample; `None` before the first.
     pub telemetry_age: Option<Micros>,
-    /// Whether no candidate had fresh telemetry, so that only our own counts said how busy they were.
+    /// True if no candidate had fresh telemetry, so that only our own counts showed their load.
     pub has_no_telemetry: bool,
-    /// What is predicted, where the scorers read it.
+    /// The predicted latency, if the scorers read it.
     pub prediction: Option<PredictedLatency>,
     pub(super) first_block: u64,
     scores: [f32; MAX_SCORERS],
@@ -63,29 +63,29 @@ pub struct ScoreRecord {
 }
 
 impl ScoreRecord {
-    /// The score of each scorer of the profile, in its order, 0..=1.
+    /// Returns the score of each scorer, 0..=1, in the order of the profile.
     pub fn scores(&self) -> &[f32] {
         part_of(&self.scores, ..usize::from(self.count))
     }
 
-    /// The age of the engine's last sample in milliseconds.
+    /// Returns the age of the engine's last sample in milliseconds.
     pub fn telemetry_age_ms(&self) -> Option<f64> {
         self.telemetry_age.map(|age| to_millis(age.to_duration()))
     }
 
-    /// The tokens it is believed to have cached.
+    /// Returns the tokens that it is believed to have cached.
     pub fn expected_tokens(&self) -> u32 {
         self.matched_blocks.saturating_mul(self.block_tokens)
     }
 
-    /// The tokens that it has to compute of a prompt of `prompt` tokens. A prompt is at least as long
-    /// as its blocks, see [`RequestFeatures::new_tokens`].
+    /// Returns the tokens that it computes of a prompt of `prompt` tokens. A prompt is at least as
+    /// long as its blocks, see [`RequestFeatures::new_tokens`].
     pub fn uncached_tokens(&self, prompt: u32) -> u32 {
         let in_blocks = self.prompt_blocks.saturating_mul(self.block_tokens);
         prompt.max(in_blocks).saturating_sub(self.expected_tokens())
     }
 
-    /// What `profile` made of the candidate it chose.
+    /// Records the scores of the candidate that `profile` chose.
     pub(super) fn of(
         profile: &Profile,
         features: &RequestFeatures,

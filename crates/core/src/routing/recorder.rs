@@ -1,29 +1,30 @@
-//! What a decision reports while it is made. The router is generic over [`Recorder`], so that
-//! explanations, captures and the shadow observe the decision itself and no second implementation of its
-//! rules exists. [`NoRecord`] has no size and its methods are empty: an unobserved decision
+//! The observer of a decision while it is made. The router is generic over [`Recorder`], so that
+//! explanations, captures and the shadow observe the decision itself, and its rules have no second
+//! implementation. [`NoRecord`] has no size and its methods are empty: an unobserved decision
 //! compiles to the same code as one without a recorder.
 //!
-//! A recorder that records ([`Recorder::RECORDS`]) makes the router take every reading of a candidate
-//! once, before it decides, and decide by those readings alone. Load changes while a decision is made;
-//! a reading taken twice could explain or replay to another backend.
+//! A recorder that records ([`Recorder::RECORDS`]) makes the router take every reading of a
+//! candidate once, before it decides, and decide by those readings alone. Load changes during a
+//! decision; a reading taken twice could explain or replay to another backend.
+
+use penstock_scoring::{Candidate, RequestFeatures, ScoreMatrix};
 
 use super::filters::{RejectReason, Verdict};
 use crate::fleet::ModelId;
-use penstock_scoring::{Candidate, RequestFeatures, ScoreMatrix};
 
 /// Observes one decision.
 pub trait Recorder {
-    /// What the filters return: a reason for each rejection, or only `bool` when no reason is kept.
+    /// The verdict of the filters: with a reason for a rejection, or only `bool` if none is kept.
     type Verdict: Verdict;
 
-    /// Whether readings are kept, so that all of them are taken before the strategy decides.
+    /// If set, readings are kept, so all of them are taken before the strategy decides.
     const RECORDS: bool;
 
-    /// The backends of a model are looked at, maybe again under other conditions: what an earlier pass
-    /// over the same model reported no longer counts.
+    /// A pass over the backends of a model starts. It replaces the reports of an earlier pass over
+    /// the same model, under other conditions.
     fn start_pass(&mut self, model: ModelId);
 
-    /// The filters' verdict on the backend in `row`. Whether it is admitted.
+    /// Records the filters' verdict on the backend in `row`. Returns whether it is admitted.
     fn filtered(&mut self, row: u32, verdict: Self::Verdict) -> bool;
 
     /// The strategy does not consider a backend that the filters admitted.
@@ -35,7 +36,7 @@ pub trait Recorder {
     /// The turn that was taken.
     fn took_turn(&mut self, turn: u64);
 
-    /// The scores of the candidates that were left.
+    /// The scores of the remaining candidates.
     fn scored(&mut self, candidates: &[Candidate], matrix: &ScoreMatrix);
 }
 

@@ -1,25 +1,26 @@
-//! The model of a request: the one it names, else the default of its operation, else the only model of
-//! the fleet, else the first one known to serve an operation whose own API needs no name.
+//! The model of a request: the one it names, else the default of its operation, else the only model
+//! of the fleet, else, for an operation that needs no name, the first model known to serve it.
 
 use std::borrow::Cow;
 
-use super::Router;
-use crate::fleet::{Model, Topology};
 use penstock_api::Operation;
 use penstock_config::DefaultModel;
 use penstock_scan::{RequestProfile, ScanError};
 
-/// The model a request is for.
+use super::Router;
+use crate::fleet::{Model, Topology};
+
+/// The model of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedModel<'a> {
-    /// Its name; for a request that names none, the default's.
+    /// Its name; for a request that names none, the name of the default.
     pub name: Cow<'a, str>,
-    /// Whether the body needs the name: it has none, and the backend may serve other models, too.
+    /// True if the body needs the name: it has none, and the backend may serve other models.
     pub must_be_inserted: bool,
 }
 
 impl Router {
-    /// The model that the request in `body` is for.
+    /// Returns the model of the request in `body`.
     ///
     /// # Errors
     /// When it names none, and none can be assumed.
@@ -56,7 +57,7 @@ impl Router {
         if let Some(known) = fleet.models().iter().find(knows) {
             return Some(inserted(&known.name));
         }
-        // A backend that may serve it chooses the model itself.
+        // A backend that may serve it chooses the model itself, so no name is inserted.
         let may_serve = |model: &&Model| {
             model.serving.iter().any(|row| row.usable_operations.contains(operation))
         };

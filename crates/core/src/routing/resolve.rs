@@ -1,34 +1,34 @@
-//! Names before candidates: aliases (at most three hops), patterns for whole families of names, and
-//! fallback chains.
+//! Resolves names before candidates are considered: aliases (at most three hops), patterns for
+//! families of names, and fallback chains.
 
 use std::collections::BTreeMap;
 
 use ahash::HashMap;
+use penstock_config::{ALIAS_HOPS, AliasTargets, ModelGlob};
 
 use super::split::{SplitPoint, branch_of};
 use crate::fleet::Topology;
-use penstock_config::{ALIAS_HOPS, AliasTargets, ModelGlob};
 
 /// Aliases and fallbacks of one configuration, resolved when it loads.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Those that lead to one model, with every name passed on the way: few bytes each.
+    /// The aliases of one model, with every name on the way: few bytes each.
     aliases: HashMap<Box<str>, Box<[Box<str>]>>,
     splits: HashMap<Box<str>, Alias>,
-    /// The most specific first.
+    /// The patterns, the most specific first.
     patterns: Vec<(ModelGlob, Alias)>,
     chains: HashMap<Box<str>, Box<[Box<str>]>>,
 }
 
-/// Where an alias leads: one way for each model that shares its requests.
+/// The targets of an alias: one branch for each model that shares its requests.
 #[derive(Debug)]
 struct Alias {
-    /// The alias whose list of models it is: its own, or of one further on.
+    /// The alias that defines the list of models: this one, or one further on.
     split: Box<str>,
     branches: Box<[Branch]>,
 }
 
-/// Every name passed on the way, the last one is the model.
+/// Every name on the way; the last one is the model.
 #[derive(Debug)]
 struct Branch {
     weight: u32,
@@ -36,7 +36,7 @@ struct Branch {
 }
 
 impl Alias {
-    /// The ways from `name` along exact aliases, of which `targets` are the first.
+    /// Follows exact aliases from `name`, whose own targets are `targets`.
     fn follow(
         name: &str,
         targets: &AliasTargets,
@@ -44,7 +44,7 @@ impl Alias {
     ) -> Self {
         let (mut split, mut targets) = (name, targets);
         let mut before: Vec<&str> = Vec::new();
-        // To the first list of several; those behind it are refused when the configuration loads.
+        // Stops at the first list of several; configurations with a second one are refused.
         while let [one] = targets.0.as_slice()
             && let Some(next) = aliases.get(&one.to)
             && before.len() + 1 < ALIAS_HOPS
@@ -70,7 +70,6 @@ impl Alias {
         Split { alias: &self.split, branches: &self.branches }
     }
 
-    /// The way of a request.
     fn branch(&self, point: SplitPoint) -> Option<&Branch> {
         match &*self.branches {
             [one] => Some(one),
@@ -82,7 +81,7 @@ impl Alias {
     }
 }
 
-/// The list of models that an alias splits requests by.
+/// The list of models that share the requests of an alias.
 #[derive(Debug, Clone, Copy)]
 pub struct Split<'a> {
     /// The alias with the list.
@@ -91,21 +90,21 @@ pub struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Each model, at the end of its aliases, with its weight.
+    /// Returns each model, at the end of its aliases, with its weight.
     pub fn branches(&self) -> impl Iterator<Item = (&'a str, u32)> + use<'a> {
         self.branches.iter().filter_map(|one| Some((&**one.hops.last()?, one.weight)))
     }
 }
 
 impl Names {
-    /// Whether an alias shares its requests among several models.
+    /// Returns whether an alias shares its requests among several models.
     pub fn has_splits(&self) -> bool {
         let is_split = |alias: &Alias| alias.branches.len() > 1;
         !self.splits.is_empty() || self.patterns.iter().any(|(_, alias)| is_split(alias))
     }
 
-    /// Resolves every alias once. A cycle (which configurations with one never get here with)
-    /// ends at the third hop like any long chain.
+    /// Resolves every alias once. A cycle would end at the third hop like any long chain;
+    /// configurations with a cycle are refused before.
     pub fn new(
         aliases: &BTreeMap<String, AliasTargets>,
         fallbacks: &BTreeMap<String, Vec<String>>,
@@ -134,9 +133,9 @@ impl Names {
         }
     }
 
-    /// The model behind `name`: `name` itself unless it is an alias. An exact alias counts first, then
-    /// the model of that name, then the most specific pattern. `point` decides where an alias leads to
-    /// several models.
+    /// Returns the model behind `name`: `name` itself unless it is an alias. An exact alias comes
+    /// first, then the model of that name, then the most specific pattern. `point` selects the
+    /// model if an alias leads to several.
     #[inline]
     pub fn resolve<'a>(&'a self, name: &'a str, fleet: &Topology, point: SplitPoint) -> &'a str {
         if self.aliases.is_empty() && self.splits.is_empty() && self.patterns.is_empty() {
@@ -145,12 +144,12 @@ impl Names {
         self.hops(name, fleet, point).last().map_or(name, |target| target)
     }
 
-    /// Whether `name` is an exact alias.
+    /// Returns whether `name` is an exact alias.
     pub fn has(&self, name: &str) -> bool {
         self.aliases.contains_key(name) || self.splits.contains_key(name)
     }
 
-    /// How requests for `name` are split; `None` if all go to one model.
+    /// Returns the split of requests for `name`; `None` if all go to one model.
     pub fn split(&self, name: &str, fleet: &Topology) -> Option<Split<'_>> {
         let alias = match self.aliases.get(name) {
             Some(_) => None,
@@ -159,7 +158,7 @@ impl Names {
         alias.filter(|alias| alias.branches.len() > 1).map(Alias::to_split)
     }
 
-    /// The names on the way from `name`, without it; empty for a model.
+    /// Returns the names on the way from `name`, without it; empty for a model.
     fn hops(&self, name: &str, fleet: &Topology, point: SplitPoint) -> &[Box<str>] {
         if let Some(hops) = self.aliases.get(name) {
             return hops;
@@ -181,31 +180,31 @@ impl Names {
         Some(alias)
     }
 
-    /// The fallbacks of a request for `name`: those of the model it resolves to, else those of the
-    /// nearest name on the way back to `name` itself. Empty where none are configured.
+    /// Returns the fallbacks of a request for `name`: those of the model it resolves to, else of
+    /// the nearest name on the way back to `name` itself. Empty if none are configured.
     pub fn chain(&self, name: &str, fleet: &Topology, point: SplitPoint) -> &[Box<str>] {
         if self.chains.is_empty() {
             return &[];
         }
         let hops = self.hops(name, fleet, point);
         let mut back = hops.iter().rev().map(|hop| &**hop).chain(std::iter::once(name));
-        // A name in another case is the model's.
+        // The name may differ in case from the model's, which has the fallbacks.
         let own = || fleet.model(fleet.model_id(name)?).map(|model| &*model.name);
         let chain = back.find_map(|hop| self.chains.get(hop));
         chain.or_else(|| self.chains.get(own()?)).map_or(&[], |chain| &**chain)
     }
 
-    /// Every exact alias with a model it leads to, for lists of models.
+    /// Returns every exact alias of one model with that model, for lists of models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.aliases.iter().filter_map(|(name, hops)| Some((&**name, &**hops.last()?)))
     }
 
-    /// Every pattern, with the models that it leads to.
+    /// Returns every pattern with its models.
     pub fn patterns(&self) -> impl Iterator<Item = (&str, Split<'_>)> {
         self.patterns.iter().map(|(glob, alias)| (glob.as_str(), alias.to_split()))
     }
 
-    /// Every exact alias that splits requests.
+    /// Returns every exact alias that splits requests.
     pub fn splits(&self) -> impl Iterator<Item = (&str, Split<'_>)> {
         self.splits.iter().map(|(name, alias)| (&**name, alias.to_split()))
     }

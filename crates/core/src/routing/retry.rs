@@ -1,5 +1,5 @@
-//! Whether a failed attempt is followed by another one: only where that is safe, within
-//! `routing.max_retries`, and within the retry budget: retries may add a share of the traffic and a few per
+//! Decides whether a failed attempt is retried: only if that is safe, within `routing.max_retries`,
+//! and within the retry budget. The budget adds a share of the traffic and a few retries per
 //! second, so that a failing fleet is not buried under retries (the shape of linkerd's budget).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use penstock_api::units::Timestamp;
 use penstock_config::{RetryBudget, RetryUnanswered, RoutingConfig};
 
-/// Whether the same request may be sent to another backend.
+/// The safety of sending the same request to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetrySafety {
     /// No engine can have started on it.
     Safe,
-    /// An engine may have started on it, and its connection is lost: only where the operator allows it.
+    /// An engine may have started on it; its connection is lost. Only if the operator allows it.
     IfLostAllowed,
-    /// Never, or in vain.
+    /// It must not be retried, or in vain.
     Unsafe,
 }
 
 /// The cost of a retry; the ratio and the rate are counted in thousandths of one.
 const RETRY: i64 = 1000;
-/// How many seconds of the configured rate may be saved up.
+/// The seconds of the configured rate that may accumulate.
 const SAVED_SECONDS: i64 = 10;
 
 /// Credit for retries, earned by requests and by time.
@@ -31,18 +31,18 @@ pub struct RetryCredit {
 }
 
 impl RetryCredit {
-    /// A budget that is full.
+    /// Creates a full budget.
     pub fn new(config: &RetryBudget) -> Self {
         Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
     }
 
-    /// A request came in: it earns its share of a retry.
+    /// Earns the share of a retry for a request that arrived.
     pub fn earn(&self, config: &RetryBudget) {
         self.add(share(config), config);
     }
 
-    /// Whether another attempt may follow the one with this number (from 1). The budget is charged last, so
-    /// that only retries that happen are paid for.
+    /// Returns whether another attempt may follow attempt number `attempts` (from 1). The budget is
+    /// charged last, so that only retries that happen are paid for.
     pub fn may_retry(
         &self,
         safety: RetrySafety,
@@ -58,7 +58,7 @@ impl RetryCredit {
         is_safe && attempts <= routing.max_retries && self.spend(&routing.retry_budget, now)
     }
 
-    /// Takes one retry out of the budget; `false` when it is used up.
+    /// Takes one retry out of the budget; `false` if it is used up.
     pub fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
         self.refill(config, now);
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
@@ -90,12 +90,12 @@ impl RetryCredit {
     }
 }
 
-/// What may be saved up by the rate.
+/// Returns the most credit that the rate may accumulate.
 fn saved(config: &RetryBudget) -> i64 {
     i64::from(config.per_second) * RETRY * SAVED_SECONDS
 }
 
-/// The most credit there can be: a share of the traffic alone may save up ten retries, too.
+/// Returns the maximum credit: the share of traffic alone may accumulate ten retries, too.
 fn ceiling(config: &RetryBudget) -> i64 {
     let by_traffic = if share(config) > 0 { RETRY * SAVED_SECONDS } else { 0 };
     saved(config).max(by_traffic)

@@ -5,7 +5,9 @@ mod passes;
 
 pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
 
-use awaited::Awaited;
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
+use penstock_scan::RequestProfile;
 
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
@@ -19,9 +21,7 @@ use super::split::SplitPoint;
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
 use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving, Topology};
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
-use penstock_scan::RequestProfile;
+use awaited::Awaited;
 
 /// Decides by one configuration.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Router {
     pub names: Names,
     strategy: Strategy,
     weights: Weights,
-    /// Where unknown paths lead.
+    /// The forwarded paths.
     pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
     split_by: SplitBy,
@@ -49,12 +49,11 @@ struct Considered<'a> {
     input: &'a RouteInput<'a>,
     model: &'a Model,
     id: ModelId,
-    /// The strategy that decides about the model.
     strategy: Strategy,
 }
 
 impl Router {
-    /// The router of a configuration's `routing` section.
+    /// Builds the router of a configuration's `routing` section.
     pub fn new(config: &RoutingConfig) -> Self {
         Self {
             names: Names::new(&config.aliases, &config.fallbacks),
@@ -73,18 +72,18 @@ impl Router {
         }
     }
 
-    /// The weighted strategy, where it is in use for some models.
+    /// Returns the weighted strategy, if some models may use it.
     pub fn weighted(&self) -> Option<&Weighted> {
         self.weighted.as_ref()
     }
 
-    /// The weighted strategy, where `strategy` decides by it.
+    /// Returns the weighted strategy, if `strategy` decides by it.
     #[inline(always)]
     pub(super) fn weighted_in(&self, strategy: Strategy) -> Option<&Weighted> {
         self.weighted.as_ref().filter(|_| strategy.has_scorers())
     }
 
-    /// The weighted strategy, where it decides about the model of that name.
+    /// Returns the weighted strategy, if it decides about this model.
     pub fn weighted_for(&self, fleet: &Topology, model: &str, now: Timestamp) -> Option<&Weighted> {
         if self.strategy != Strategy::Auto {
             return self.weighted.as_ref();
@@ -99,7 +98,7 @@ impl Router {
         Some(Considered { input, model, id, strategy: self.strategy_of(model, input.now) })
     }
 
-    /// The session that a request names, where decisions read it.
+    /// Returns the session that a request names, if decisions read it.
     pub fn session<'a, V, F>(&self, names: &SessionNames<'a, F>) -> Option<SessionIds>
     where
         V: Iterator<Item = &'a [u8]>,
@@ -109,7 +108,8 @@ impl Router {
         if is_read { self.sessions.read(names) } else { None }
     }
 
-    /// What splits of an alias go by: the request's session, its key, or `id`, which is its own.
+    /// Returns the point that selects the branch of a split: from the request's session, its key,
+    /// or `id`, which is unique to it.
     pub fn split_point(
         &self,
         session: Option<SessionIds>,
@@ -126,32 +126,32 @@ impl Router {
         sticky.unwrap_or_else(|| SplitPoint::of(id))
     }
 
-    /// The strategy in use.
     pub fn strategy(&self) -> Strategy {
         self.strategy
     }
 
-    /// Whether latencies of the requests that it decides about are predicted.
+    /// Returns whether latencies are predicted for the requests that it decides about.
     pub fn predicts(&self) -> bool {
         self.predicts
     }
 
-    /// What counts how much in the strategy `smart`.
+    /// Returns the weights of the strategy `smart`.
     pub(super) fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// The tokens of `request` that must fit a context; none where the model does not run.
+    /// Returns the tokens of `request` that must fit a context; none if the model does not run.
     pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
         let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
         TokenCount(request.prefill_tokens().0.saturating_add(reserved.0))
     }
 
-    /// Picks the backend for a request: from the model its name resolves to, then from the fallbacks
-    /// in order. Allocates nothing unless it fails or the recorder does.
+    /// Picks the backend for a request: from the model that its name resolves to, then from the
+    /// fallbacks in order. Allocates nothing unless it fails or the recorder allocates.
     ///
     /// # Errors
-    /// Why no backend can take it, for an honest response to the client.
+    /// [`RouteError`] if no backend can take it, with the facts for an honest response to the
+    /// client.
     pub fn route(
         &self,
         input: &RouteInput<'_>,
@@ -186,8 +186,8 @@ impl Router {
         Err(error.with_chain_exhausted(target, chain, errors))
     }
 
-    /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be
-    /// missed on every backend. The best one is looked at, so that the others miss them by more.
+    /// Refuses a sheddable request if every backend would miss its objectives, or those of the
+    /// streams there. Only the best backend is examined: the others miss them by more.
     fn may_shed(
         &self,
         model: &str,
@@ -207,7 +207,7 @@ impl Router {
             return Ok(());
         }
         let serving = input.fleet.serving(decision.model, decision.row);
-        // Nothing else would show that an idle one is no longer as slow as it was.
+        // Only a request can show that an idle backend has recovered.
         if serving.is_some_and(|serving| serving.model_state.of_all() == 0) {
             return Ok(());
         }
@@ -249,7 +249,7 @@ impl Router {
         let Considered { model, id, strategy, .. } = considered;
         let in_panic = self.is_in_panic(model);
         let strict = Conditions { in_panic, ..Conditions::STRICT };
-        // Backends that are assumed to have a capability only count when none is known to.
+        // Backends that are assumed to have a capability count only if none is known to have it.
         let known = self.pick_of(considered, strict, random, scratch, recorder);
         let (picked, conditions) = match known {
             Some(picked) => (picked, strict),
@@ -274,9 +274,9 @@ impl Router {
         })
     }
 
-    /// Whether so few of the model's backends are healthy that the checks are not believed (Envoy's
-    /// panic threshold): better some errors from all backends than all requests on the last healthy
-    /// ones. Off unless configured.
+    /// Returns whether so few of the model's backends are healthy that the checks are not believed
+    /// (Envoy's panic threshold): some errors from all backends are better than all requests on the
+    /// last healthy ones. Off unless configured.
     fn is_in_panic(&self, model: &Model) -> bool {
         if self.panic_threshold <= 0.0 {
             return false;
@@ -292,8 +292,8 @@ impl Router {
         f64::from(healthy) < self.panic_threshold * f64::from(all)
     }
 
-    /// While every candidate is in cooldown after its own 429 or 503, one request at a time probes the
-    /// one whose cooldown ends first. The strategy has no part in it.
+    /// Lets one request at a time probe the backend whose cooldown ends first, while every
+    /// candidate is in cooldown after its own 429 or 503. The strategy does not decide.
     fn pick_next_probe<R: Recorder>(
         &self,
         name: &str,
@@ -333,7 +333,7 @@ impl Router {
     }
 }
 
-/// The probe slot that a request to a backend needs.
+/// Returns the probe slot that a request to a backend needs.
 fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
     match backend.evidence_against(input.requester, input.now) {
         _ if !backend.state.breaker.is_closed() => Probe::Breaker,
@@ -343,7 +343,7 @@ fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
     }
 }
 
-/// Whole milliseconds, upwards.
+/// Rounds up to whole milliseconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
 fn whole_ms(ms: f64) -> u64 {
     ms.max(0.0).ceil() as u64

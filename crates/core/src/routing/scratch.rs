@@ -1,10 +1,9 @@
-//! Space a decision works in, kept by its caller so that no decision allocates.
-
-use rand::Rng;
+//! The buffers of a decision, kept by its caller so that no decision allocates.
 
 use penstock_scoring::{Candidate, ScoreMatrix};
+use rand::Rng;
 
-/// Space a decision works in, kept by its caller so that no decision allocates.
+/// The reusable buffers of a decision.
 #[derive(Debug, Default)]
 pub struct Scratch {
     rows: Vec<u32>,
@@ -12,7 +11,7 @@ pub struct Scratch {
     pub(super) readings: Readings,
 }
 
-/// The candidates as they were read, and their scores.
+/// The candidates with their readings and scores.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     pub(super) rows: Vec<u32>,
@@ -21,7 +20,7 @@ pub(super) struct Readings {
 }
 
 impl Scratch {
-    /// Space for up to `most` rows, and the readings.
+    /// Returns space for up to `most` rows, and the readings.
     pub(super) fn split(&mut self, most: usize) -> (Rows<'_>, &mut Readings) {
         if self.rows.len() < most {
             self.rows.resize(most, 0);
@@ -31,20 +30,20 @@ impl Scratch {
         (rows, &mut self.readings)
     }
 
-    /// The same for as many rows as there are candidates.
+    /// Returns space for a row per candidate, and the readings.
     pub(super) fn split_for_readings(&mut self) -> (Rows<'_>, &mut Readings) {
         self.split(self.readings.candidates.len())
     }
 }
 
-/// The rows a decision picks from. Their space is allocated beforehand: a vector that may grow at every
-/// push costs a third of a decision.
+/// The rows that a decision picks from. Their space is allocated beforehand: a vector that may grow
+/// at every push costs a third of a decision.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     room: &'a mut [u32],
     keys: &'a mut [u64],
     count: usize,
-    /// The sum of the weights; the keys hold the sums up to each row. 0 without weights.
+    /// The sum of the weights, 0 without weights; the keys hold the running sums.
     total: u64,
 }
 
@@ -57,7 +56,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Adds a row with what it is to be kept by.
+    /// Adds a row with the key for [`Rows::keep`].
     #[inline(always)]
     pub(super) fn add_keyed(&mut self, row: u32, key: u64) {
         if let Some(slot) = self.keys.get_mut(self.count) {
@@ -66,25 +65,24 @@ impl Rows<'_> {
         self.add(row);
     }
 
-    /// Adds a row with its weight.
     #[inline(always)]
     pub(super) fn add_weighted(&mut self, row: u32, weight: u32) {
         self.total += u64::from(weight);
         self.add_keyed(row, self.total);
     }
 
-    /// Whether the rows have weights that differ from 1.
+    /// Returns whether the rows have weights that differ from 1.
     fn is_weighted(&self) -> bool {
         self.total > u64::from(self.count())
     }
 
-    /// The row at a position below the sum of the weights.
+    /// Returns the row at a position below the sum of the weights.
     fn at_weight(&self, position: u64) -> Option<u32> {
         let sums = self.keys.get(..self.count)?;
         self.room.get(sums.partition_point(|sum| *sum <= position)).copied()
     }
 
-    /// Keeps the rows that were added with this key.
+    /// Keeps the rows that were added with `key`.
     #[inline(always)]
     pub(super) fn keep(&mut self, key: u64) {
         let mut kept = 0;
@@ -104,8 +102,8 @@ impl Rows<'_> {
         u32::try_from(self.count).unwrap_or(u32::MAX)
     }
 
-    /// The row whose turn it is. With weights, as many turns as their sum give each row as many as its
-    /// weight, spread evenly.
+    /// Returns the row whose turn it is. With weights, a round of as many turns as the sum of the
+    /// weights gives each row as many turns as its weight, spread evenly.
     #[inline(always)]
     pub(super) fn at_turn(&self, turn: u64) -> Option<u32> {
         if self.is_weighted() {
@@ -115,7 +113,7 @@ impl Rows<'_> {
         self.room.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// One of the rows, each as likely as its weight says. A single one is not drawn.
+    /// Returns a random row, with probability by weight. A single row needs no draw.
     pub(super) fn at_random(&self, rng: &mut impl Rng) -> Option<u32> {
         if self.is_weighted() && self.count > 1 {
             return self.at_weight(rng.random_range(0..self.total));
@@ -125,7 +123,7 @@ impl Rows<'_> {
     }
 }
 
-/// A permutation of `0..total`, one number per turn, in which neighbours are far apart: steps of the golden
+/// Permutes `0..total`, one number per turn, so that neighbours are far apart: steps of the golden
 /// ratio, so that no stretch of turns favours a row for long.
 fn spread(turn: u64, total: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
@@ -158,7 +156,7 @@ mod tests {
                 }
                 assert_eq!(counts, weights, "a round from turn {first}");
             }
-            // In each tenth of many rounds the shares are those of the weights, within two turns.
+            // After every turn, each row's count is within three turns of its share.
             let many = u64::from(total) * 100;
             let mut counts = vec![0_u32; weights.len()];
             for turn in 0..many {

@@ -1,23 +1,22 @@
-//! Which session a request belongs to. The configured header or cookie names it, else a header that
-//! agents send by themselves, else a member of the body. A session belongs to its client key: the
-//! same name under two keys is two sessions.
+//! The session of a request. The configured header or cookie names it, else a header that agents
+//! send by themselves, else a member of the body. A session belongs to its client key: the same
+//! name under two keys is two sessions.
 
+use penstock_config::RoutingConfig;
+use penstock_scoring::{ScorerSpec, Value};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fleet::BackendId;
-use penstock_config::RoutingConfig;
-use penstock_scoring::{ScorerSpec, Value};
 
 /// The header that names a session, unless another field is configured.
 const SESSION_HEADER: &str = "x-session-id";
-/// The headers in which Claude Code names a session, an agent in it, and the one that started it.
+/// The headers in which Claude Code names a session, an agent in it, and the parent of that agent.
 const CLAUDE_SESSION: &str = "x-claude-code-session-id";
 const CLAUDE_AGENT: &str = "x-claude-code-agent-id";
 const CLAUDE_PARENT: &str = "x-claude-code-parent-agent-id";
-/// The header in which other agents name the session that started theirs.
+/// The header in which other agents name their parent session.
 const PARENT_HEADER: &str = "x-parent-session-id";
-/// The headers in which agents and gateways name a session by themselves; the first one present
-/// counts.
+/// The headers in which agents and gateways name a session; the first one present counts.
 const HEADERS: [&str; 6] = [
     SESSION_HEADER,
     CLAUDE_SESSION,
@@ -26,22 +25,22 @@ const HEADERS: [&str; 6] = [
     "x-session-affinity",
     "x-litellm-session-id",
 ];
-/// The longest name of a session, in bytes; longer values name none.
+/// The longest name of a session, in bytes; longer values are ignored.
 const MAX_NAME: usize = 1024;
 
-/// Hashes of what names a session, of the agent in it that sends the request, and of the one that
-/// started this agent. They are equal where there are no agents.
+/// Hashes of the names of a session, of the agent in it that sends the request, and of the parent
+/// of this agent. They are equal without agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionIds {
     /// The session with all its agents.
     pub root: u64,
-    /// The agent that started the one that sends the request.
+    /// The parent of the agent that sends the request.
     pub parent: u64,
     /// The agent that sends the request.
     pub own: u64,
 }
 
-/// A session as a decision knows it.
+/// A session as decisions read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoutedSession {
     /// A hash of the session with all its agents.
@@ -50,19 +49,18 @@ pub struct RoutedSession {
     pub home: Option<BackendId>,
 }
 
-/// What a request says about its session.
+/// The parts of a request that may name its session.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionNames<'a, F> {
     /// The values of any of its headers.
     pub headers: F,
-    /// What its body names: `prompt_cache_key` or `conversation`.
+    /// The name in its body: `prompt_cache_key` or `conversation`.
     pub body: &'a [u8],
-    /// The client key it comes with.
+    /// The client key of the request.
     pub key: Option<&'a str>,
 }
 
-/// Where a request says which session it belongs to, before the headers that agents send by
-/// themselves.
+/// The configured field that names the session; it comes before the headers of agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionField {
     /// A header.
@@ -72,7 +70,7 @@ pub enum SessionField {
 }
 
 impl SessionField {
-    /// The one that the parameters of session-affinity name.
+    /// Returns the field that the parameters of session-affinity name.
     pub(super) fn of(spec: &ScorerSpec) -> Self {
         match (text_of(spec, "header"), text_of(spec, "cookie")) {
             (None, Some(cookie)) => Self::Cookie(cookie),
@@ -80,14 +78,14 @@ impl SessionField {
         }
     }
 
-    /// The one that a configuration names: by the scorer session-affinity.
+    /// Returns the field that a configuration names, in the scorer session-affinity.
     pub(super) fn configured(config: &RoutingConfig) -> Self {
         let specs = config.scorer_specs();
         let spec = specs.iter().find(|spec| spec.is("session-affinity"));
         spec.map_or_else(|| Self::Header(SESSION_HEADER.to_owned()), Self::of)
     }
 
-    /// The session that a request names.
+    /// Returns the session that a request names.
     pub fn read<'a, V, F>(&self, names: &SessionNames<'a, F>) -> Option<SessionIds>
     where
         V: Iterator<Item = &'a [u8]>,
@@ -100,7 +98,7 @@ impl SessionField {
             Some(name) => (self.header_name(), name),
             None => by_agents().or_else(by_body)?,
         };
-        // Another seed for each key; without one the hash is that of the name alone.
+        // Each key has its own seed; without a key the hash is that of the name alone.
         let scope = names.key.map_or(0, |key| xxh3_64(key.as_bytes()));
         let id = xxh3_64_with_seed(name, scope);
         let agent = |name: &[u8]| xxh3_64_with_seed(name, id);
@@ -120,7 +118,7 @@ impl SessionField {
         }
     }
 
-    /// The value of the configured field.
+    /// Returns the value of the configured field.
     fn value<'a, V: Iterator<Item = &'a [u8]>>(
         &self,
         headers: &impl Fn(&str) -> V,
@@ -138,7 +136,7 @@ impl SessionField {
 }
 
 impl SessionIds {
-    /// A session without agents.
+    /// Creates the ids of a session without agents.
     pub fn plain(id: u64) -> Self {
         Self { root: id, parent: id, own: id }
     }

@@ -10,8 +10,8 @@ use super::observer::{RequestObserver, Routed};
 use super::session::SessionNames;
 use crate::fleet::Probe;
 
-/// Passes each first attempt to the shadow of its generation, where there is one. A retry is left out,
-/// because the failure decides where it may go.
+/// Passes each first attempt to the shadow of its generation, if any. A retry is left out, because
+/// the failure limits its candidates.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ShadowObserver;
 
@@ -23,7 +23,7 @@ impl RequestObserver for ShadowObserver {
         shadow.observe(ObservedDecision {
             at: event.at,
             request: *event.request,
-            // Shares the bytes.
+            // Shares the bytes instead of copying them.
             body: body.clone(),
             session: session_of(event, shadow, body),
             topology: Arc::clone(event.fleet),
@@ -35,7 +35,7 @@ impl RequestObserver for ShadowObserver {
     }
 }
 
-/// The session that the request names, where the shadow's strategy reads it.
+/// Returns the session that the request names, if the shadow's strategy reads it.
 fn session_of(event: &Routed<'_>, shadow: &Shadow, body: &[u8]) -> Option<u64> {
     let headers = |name: &str| event.headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let body = event.request.session.of(body);

@@ -1,22 +1,23 @@
-//! Aliases that share their requests among several models by weight, as for a canary. The model of a
-//! request follows from a number of the request alone, so that all its attempts, and all requests with
-//! the same number, go to the same model; a larger weight moves no request away from its model.
+//! Aliases that share their requests among several models by weight, as for a canary. A number of
+//! the request alone selects its model, so that all its attempts, and all requests with the same
+//! number, go to the same model. With a constant sum of weights, a growing canary at the end of the
+//! list keeps its requests.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The number of a request that splits go by: a hash of its session, its key, or its id.
+/// The number that selects the branch of a request: a hash of its session, its key, or its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SplitPoint(pub u64);
 
 impl SplitPoint {
-    /// The number of whatever names the session, the key or the request.
+    /// Hashes the name of the session, of the key or of the request.
     pub fn of(name: &[u8]) -> Self {
         Self(xxhash_rust::xxh3::xxh3_64(name))
     }
 }
 
-/// The index of the model that gets the request, by the weights of all; 0 where they have no sum.
-/// Each alias deals out the same requests in another way: a canary of two aliases is not one group.
+/// Returns the index of the model that gets the request, by the weights of all; 0 if their sum is
+/// 0. Each alias splits differently: the canaries of two aliases are not one group of requests.
 pub(super) fn branch_of(
     alias: &str,
     weights: impl Iterator<Item = u32> + Clone,

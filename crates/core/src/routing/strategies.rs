@@ -1,5 +1,5 @@
-//! The strategies: each picks one of the candidates that passed the filters. A new one is a file here,
-//! an arm in [`Rules::pick`] and a row of the config enum.
+//! The strategies: each picks one of the candidates that passed the filters. A new one is a file
+//! here, an arm in [`Rules::pick`] and a row of the config enum.
 
 mod deployment;
 mod exploration;
@@ -12,38 +12,37 @@ pub(super) mod weighted;
 
 pub(super) use deployment::Placement;
 
-use super::random::RandomSource;
-use super::record::ScoreRecord;
-use super::scratch::Rows;
-use crate::fleet::{ModelId, Serving};
 use penstock_api::units::Timestamp;
 use penstock_config::{Strategy, Weights};
 use penstock_scoring::Candidate;
 
-/// What the strategies without scorers read of a candidate: from the backend itself, or from recorded
-/// readings.
+use super::random::RandomSource;
+use super::record::ScoreRecord;
+use super::scratch::Rows;
+use crate::fleet::{ModelId, Serving};
+
+/// The readings of a candidate for strategies without scorers: live from the backend, or recorded.
 pub(super) trait Reading {
-    /// Whether the weights may differ: where they cannot, they are not even read.
+    /// True if weights may differ; if not, they are not even read.
     const HAS_WEIGHTS: bool;
 
-    /// Its row of the model.
     fn row(&self) -> u32;
-    /// Lower is better.
+    /// Its priority; lower is better.
     fn priority(&self) -> u32;
-    /// Requests in flight, by weight.
+    /// Requests in flight, scaled by its weight.
     fn in_flight(&self) -> u32;
-    /// Its weight; the same for all where the model has no weights.
+    /// Its weight; equal for all if the model has no weights.
     fn weight(&self) -> u32;
-    /// The latency `smart` scores it by, in microseconds.
+    /// The latency that `smart` scores, in microseconds.
     fn latency_micros(&self) -> u32;
-    /// How the model stands there.
+    /// The state of the model there.
     fn placement(&self) -> Placement;
-    /// A count in relation to its weight.
+    /// A count, scaled by its weight.
     fn by_weight(&self, count: u32) -> u32;
 }
 
-/// A backend that is read while the strategy passes over it, of a model whose backends differ in weight
-/// or do not. That is known before the pass, and would otherwise be tested for every candidate.
+/// A backend that is read during the pass. `HAS_WEIGHTS`: true if the backends of its model differ
+/// in weight. Known before the pass; otherwise every candidate would be tested for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LiveReading<'a, const HAS_WEIGHTS: bool> {
     pub(super) row: u32,
@@ -132,7 +131,7 @@ impl Reading for &Candidate {
     }
 }
 
-/// Puts all candidates into `rows`, with their weights where they have any.
+/// Adds all candidates to `rows`, with their weights if any.
 #[inline(always)]
 fn collect<R: Reading>(candidates: impl Iterator<Item = R>, rows: &mut Rows<'_>) {
     candidates.for_each(|one| {
@@ -144,16 +143,13 @@ fn collect<R: Reading>(candidates: impl Iterator<Item = R>, rows: &mut Rows<'_>)
     });
 }
 
-/// What was picked.
 #[derive(Debug)]
 pub(super) struct Picked {
-    /// The row of the model.
     pub(super) row: u32,
-    /// Among how many.
     pub(super) candidates: u32,
     /// The turn that was taken, if one was.
     pub(super) turn: Option<u64>,
-    /// Its scores, where scorers decided.
+    /// Its scores, if scorers decided.
     pub(super) scores: Option<ScoreRecord>,
 }
 
@@ -183,8 +179,8 @@ impl Rules<'_> {
     ) -> Option<Picked> {
         match self.strategy {
             Strategy::Smart => smart::pick(candidates, self.weights),
-            // Weighted routers decide in `weighted`; without scorers all candidates are equal. `auto` has become one of
-            // the others.
+            // Routers with scorers decide in `weighted`; without scorers all candidates are equal.
+            // `auto` was replaced by one of the others before.
             Strategy::Auto | Strategy::RoundRobin | Strategy::Weighted | Strategy::Slo => {
                 round_robin::pick(candidates, rows, random, model)
             }

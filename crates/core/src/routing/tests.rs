@@ -1,5 +1,5 @@
-//! Decisions as a whole, over fleets built from configurations as users write them. Each concern has
-//! its file; the names-only part is tested in `resolve`, the formula in `strategy`.
+//! Decisions as a whole, over fleets built from configurations as users write them. Each concern
+//! has its file; names alone are tested in `resolve`, the formula in `smart`.
 
 mod allocations;
 mod auto;
@@ -20,6 +20,11 @@ mod work_limit;
 
 use std::path::Path;
 
+use penstock_api::units::{ByteSpan, Timestamp, TokenCount};
+use penstock_api::{Capabilities, Operation};
+use penstock_config::{Config, Environment};
+use penstock_scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile};
+use penstock_scoring::Objectives;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -27,16 +32,11 @@ use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scr
 use crate::fleet::{
     BackendSet, Fleet as LiveFleet, Health, Owner, Requester, SharedBackend, Topology,
 };
-use penstock_api::units::{ByteSpan, Timestamp, TokenCount};
-use penstock_api::{Capabilities, Operation};
-use penstock_config::{Config, Environment};
-use penstock_scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile};
-use penstock_scoring::Objectives;
 
 /// A moment with room before and after it.
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
-/// What a test asks for; `TestRequest::of` is a plain chat request.
+/// The request of a test; `TestRequest::of` is a plain chat request.
 #[derive(Debug, Clone, Copy)]
 struct TestRequest<'a> {
     model: &'a str,
@@ -162,7 +162,7 @@ impl Fleet {
     }
 }
 
-/// What a decision about a request reads.
+/// Returns the input of a decision about a request.
 fn input_of<'a>(
     profile: &'a RequestProfile,
     ask: TestRequest<'a>,

@@ -1,12 +1,13 @@
-//! The weighted strategy as it is configured: scorers, picker, and how prompts are read.
+//! The weighted strategy as configured: scorers, picker, and how prompts are cut into blocks.
+
+use penstock_config::RoutingConfig;
+use penstock_scoring::{PrefixParams, Profile, ScorerSpec};
 
 use super::RoutingDecision;
 use super::record::{ScoreRecord, ScorerNames};
 use super::session::SessionField;
 use crate::fleet::Topology;
 use crate::prefix::{Chain, Predicted};
-use penstock_config::RoutingConfig;
-use penstock_scoring::{PrefixParams, Profile, ScorerSpec};
 
 /// Decides by weighted scores.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ fn predicted(scores: &ScoreRecord) -> Predicted {
 }
 
 impl Weighted {
-    /// The configured one; `None` for scorers that the configuration's checks refuse.
+    /// Builds the configured one; `None` for scorers that the checks of the configuration refuse.
     pub(super) fn new(config: &RoutingConfig) -> Option<Self> {
         let specs = config.scorer_specs();
         let profile = Profile::new(&specs, config.picker).ok()?;
@@ -42,12 +43,12 @@ impl Weighted {
         })
     }
 
-    /// The names and weights that belong to the scores of a [`ScoreRecord`].
+    /// Returns the names and weights of the scores in a [`ScoreRecord`].
     pub fn scorer_names(&self) -> ScorerNames {
         self.scorer_names
     }
 
-    /// The scores as the response header `x-penstock-decision` carries them:
+    /// Formats the scores for the response header `x-penstock-decision`:
     /// `;total=0.830;blocks=12/20;telemetry-age-ms=31`, then each scorer's score and weight, as in
     /// `;prefix-affinity=0.600;prefix-affinity-weight=0.429`. Without a sample there is no age.
     pub fn to_text(&self, scores: &ScoreRecord) -> String {
@@ -62,33 +63,33 @@ impl Weighted {
         text
     }
 
-    /// Its scorers as they were configured.
+    /// Returns its scorers as configured.
     pub(super) fn specs(&self) -> &[ScorerSpec] {
         &self.specs
     }
 
-    /// Its scorers and picker.
+    /// Returns its scorers and picker.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Tokens per block, unless the engines report their own.
+    /// Returns the tokens per block, unless the engines report their own.
     pub(super) fn block_tokens(&self) -> u32 {
         self.terms.block_tokens
     }
 
-    /// How prompts for a model are cut into blocks.
+    /// Returns how prompts for a model are cut into blocks.
     pub fn prefix_params(&self, topology: &Topology, model: &str) -> PrefixParams {
         let model = topology.model_id(model).and_then(|id| topology.model(id));
         self.terms.following(model.and_then(|model| model.prefixes.block_tokens()))
     }
 
-    /// Whether it asks what is cached where, so that decisions must be recorded.
+    /// Returns whether it reads the prefix index, so that decisions must be recorded.
     pub fn reads_prefixes(&self) -> bool {
         self.profile.reads_prefixes()
     }
 
-    /// Where requests name their session, if that counts.
+    /// Returns the field that names sessions, if they count.
     pub fn session_field(&self) -> Option<&SessionField> {
         self.session.as_ref()
     }
@@ -104,7 +105,7 @@ impl Weighted {
         }
     }
 
-    /// The backend did not serve the prompt, so it has not cached it.
+    /// Removes the prompt from the index: the backend did not serve it, so it has not cached it.
     pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
         let model = topology.model(decision.model);
         if let Some((model, serving)) = model.zip(decision.serving(topology))
@@ -114,7 +115,7 @@ impl Weighted {
         }
     }
 
-    /// The engine reports how many tokens of the prompt it had cached.
+    /// Learns the number of cached tokens of the prompt that the engine reports.
     pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) {
         let model = topology.model(decision.model);
         if let Some((model, serving)) = model.zip(decision.serving(topology))

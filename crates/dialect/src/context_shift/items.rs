@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use penstock_api::Operation;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::json::Text;
-use penstock_api::Operation;
 
 /// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
+use penstock_api::Operation;
 use serde_json::value::RawValue;
 
 use super::items::{Author, Item, units_of};
 use super::{Shift, cut_items};
 use crate::json::Fields;
-use penstock_api::Operation;
 
 /// The estimated tokens of an image or a file in a message: about what vision models count. Its
 /// base64 text is thousands of times longer than its tokens.

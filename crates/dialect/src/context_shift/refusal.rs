@@ -1,10 +1,10 @@
 //! The refusal of a prompt that is too long for an engine's context: as fields, or in prose.
 
+use penstock_api::ContextOverflow;
+use penstock_api::units::TokenCount;
 use serde::Deserialize;
 
 use crate::error_body::text_of;
-use penstock_api::ContextOverflow;
-use penstock_api::units::TokenCount;
 
 /// An engine's refusal of a prompt that is longer than its context. Numbers are in the engine's own
 /// tokens.

@@ -1,9 +1,9 @@
+use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 
 fn refusal(prompt: u32, limit: u32, output: u32) -> ContextRefusal {
     ContextRefusal { prompt: Some(prompt), limit: Some(limit), output }

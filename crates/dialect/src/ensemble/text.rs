@@ -1,9 +1,8 @@
 //! The text of a complete response, in the form of each API: the text as a reader sees it, with
 //! tool calls as lines and without the model's thinking.
 
-use serde_json::Value;
-
 use penstock_api::Operation;
+use serde_json::Value;
 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 

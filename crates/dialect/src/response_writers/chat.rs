@@ -1,12 +1,13 @@
 //! Writes the responses of `/v1/chat/completions`: whole, and as chunks.
 
+use penstock_api::ReasoningField;
+
 use super::openai::{self, Head};
 use super::{Moment, ResponseWriter};
 use crate::error::BadResponse;
 use crate::event::{Event, Totals};
 use crate::gathered::{Gathered, call_id};
 use crate::json::Object;
-use penstock_api::ReasoningField;
 
 const ID: &str = "chatcmpl-";
 

@@ -1,10 +1,11 @@
 //! The common parts of the responses of OpenAI's chat and completions.
 
+use penstock_api::Dialect;
+
 use super::Moment;
 use crate::event::{FinishReason, Totals};
 use crate::json::Object;
 use crate::reply::Reply;
-use penstock_api::Dialect;
 
 /// The start of every chunk of a stream.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! Responses of `/v1/chat/completions` for clients of `/api/chat`.
 
+use penstock_api::Operation::{Chat, OllamaChat};
 use serde_json::{Value, json};
 
 use super::{lines, respond, respond_whole, sse, stream_terms, try_respond};
 use crate::{BadResponse, ReplyTerms};
-use penstock_api::Operation::{Chat, OllamaChat};
 
 const PAIR: (penstock_api::Operation, penstock_api::Operation) = (OllamaChat, Chat);
 

@@ -1,11 +1,11 @@
 //! `/v1/chat/completions` on backends that have only Ollama's own API.
 
+use penstock_api::Engine;
+use penstock_api::Operation::{Chat, OllamaChat};
 use serde_json::{Value, json};
 
 use super::{convert, convert_for, events, ndjson, refused, respond, respond_whole, stream_terms};
 use crate::ReplyTerms;
-use penstock_api::Engine;
-use penstock_api::Operation::{Chat, OllamaChat};
 
 const PAIR: (penstock_api::Operation, penstock_api::Operation) = (Chat, OllamaChat);
 

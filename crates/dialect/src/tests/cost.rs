@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use penstock_api::Engine;
+use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 
 use super::context;
 use crate::{Conversation, ReplyTerms, RequestTerms, ResponseConverter, convert_request};
-use penstock_api::Engine;
-use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 
 /// The size of the smaller body.
 const SIZE: usize = 96 * 1024;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::{context, convert, convert_for, refused};
-use crate::{BadResponse, ConvertError, ResponseConverter, empty_reply};
 use penstock_api::Engine;
 use penstock_api::Operation::{
     self, Chat, Embeddings, OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate,
 };
+use serde_json::{Value, json};
+
+use super::{context, convert, convert_for, refused};
+use crate::{BadResponse, ConvertError, ResponseConverter, empty_reply};
 
 /// Returns the response to `request` of a backend that sends `response`.
 fn exchange(

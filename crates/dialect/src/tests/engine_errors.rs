@@ -1,9 +1,9 @@
 //! Errors of engines keep their text in every dialect.
 
+use penstock_api::Operation::{Chat, Messages, OllamaChat};
 use serde_json::{Value, json};
 
 use crate::convert_error;
-use penstock_api::Operation::{Chat, Messages, OllamaChat};
 
 fn converted(client: penstock_api::Operation, status: u16, body: &str) -> Value {
     serde_json::from_slice(&convert_error(client, status, body.as_bytes())).unwrap()

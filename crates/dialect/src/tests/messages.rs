@@ -1,13 +1,13 @@
 //! Clients of Anthropic's `/v1/messages` on other backends.
 
+use penstock_api::Engine;
+use penstock_api::Operation::{Chat, Messages, OllamaChat};
 use serde_json::{Value, json};
 
 use super::{
     convert, convert_for, events, refused, respond, respond_whole, sse, stream_terms, try_respond,
 };
 use crate::BadResponse;
-use penstock_api::Engine;
-use penstock_api::Operation::{Chat, Messages, OllamaChat};
 
 fn messages(fields: Value) -> Value {
     let mut body = json!({

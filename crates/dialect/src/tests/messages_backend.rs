@@ -1,12 +1,12 @@
 //! Other clients on backends of Anthropic's `/v1/messages`.
 
+use penstock_api::Operation::{Chat, Messages, OllamaChat};
 use serde_json::{Value, json};
 
 use super::{
     convert, events, lines, refused, respond, respond_whole, sse, stream_terms, try_respond,
 };
 use crate::{BadResponse, ReplyTerms};
-use penstock_api::Operation::{Chat, Messages, OllamaChat};
 
 #[test]
 fn chat_becomes_a_request_of_anthropics() {

@@ -1,13 +1,13 @@
 //! `/api/generate` on backends with `/v1`, and `/v1/completions` on Ollama's own API.
 
+use penstock_api::Engine;
+use penstock_api::Operation::{Chat, Completions, Messages, OllamaGenerate};
 use serde_json::{Value, json};
 
 use super::{
     convert, convert_for, events, lines, ndjson, refused, respond, respond_whole, sse, stream_terms,
 };
 use crate::ConvertError;
-use penstock_api::Engine;
-use penstock_api::Operation::{Chat, Completions, Messages, OllamaGenerate};
 
 fn generate(fields: Value) -> Value {
     let mut body = json!({"model": "m", "prompt": "hi"});

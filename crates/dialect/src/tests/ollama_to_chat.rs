@@ -1,11 +1,11 @@
 //! Requests of `/api/chat` for backends with `/v1/chat/completions`.
 
+use penstock_api::Engine;
+use penstock_api::Operation::{Chat, OllamaChat};
 use serde_json::{Value, json};
 
 use super::{convert, convert_for, refused};
 use crate::ConvertError;
-use penstock_api::Engine;
-use penstock_api::Operation::{Chat, OllamaChat};
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAE=";
 const JPEG: &str = "/9j/4AAQSkZJRgABAQ==";

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use penstock_api::Operation::{
+    self, Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{context, convert, ndjson, sse};
 use crate::{ReplyTerms, ResponseConverter};
-use penstock_api::Operation::{
-    self, Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses,
-};
 
 /// The pairs of client and backend that generate text.
 const PAIRS: &[(Operation, Operation)] = &[

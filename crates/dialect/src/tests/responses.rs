@@ -1,11 +1,11 @@
 //! OpenAI's `/v1/responses` on backends without it.
 
+use penstock_api::Engine;
+use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
 use super::{context, convert, convert_for, events, refused, respond, sse, try_respond};
 use crate::{BadResponse, ConvertError, Converted, ResponseConverter};
-use penstock_api::Engine;
-use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 
 fn request(fields: Value) -> Value {
     let mut body = json!({"model": "m", "input": "hi"});

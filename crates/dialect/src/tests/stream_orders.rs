@@ -7,17 +7,17 @@ mod engine;
 
 use std::time::Duration;
 
-use client::{Received, received};
-use engine::Manner;
+use penstock_api::Operation::{
+    self, Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::context;
 use crate::{ReplyTerms, ResponseConverter};
-use penstock_api::Operation::{
-    self, Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses,
-};
+use client::{Received, received};
+use engine::Manner;
 
 /// The pairs of client and backend that generate text.
 const PAIRS: &[(Operation, Operation)] = &[

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use penstock_api::Operation;
 use serde_json::{Value, json};
 
 use super::chat::usage;
 use super::reply::Reply;
 use super::{CREATED, Event, Events, unnamed_event};
-use penstock_api::Operation;
 
 pub(super) fn whole(reply: &Reply) -> Value {
     let choice = choice(&reply.text(), Some(finish_reason(reply)));

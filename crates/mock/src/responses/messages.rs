@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use penstock_api::Operation;
 use serde_json::{Value, json};
 
 use super::reply::Reply;
 use super::{Event, Events, named_event};
-use penstock_api::Operation;
 
 pub(super) fn whole(reply: &Reply) -> Value {
     let content = match &reply.tool {

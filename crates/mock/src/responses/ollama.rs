@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use penstock_api::Operation;
 use serde_json::{Map, Value, json};
 
 use super::others::{inputs, vector};
 use super::reply::Reply;
 use super::request::Request;
 use super::{Event, Events, Whole};
-use penstock_api::Operation;
 
 /// [`super::CREATED`] as this API writes it.
 const CREATED_AT: &str = "2026-01-01T00:00:00.000000001Z";

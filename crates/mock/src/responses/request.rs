@@ -1,10 +1,10 @@
 //! The dialect-independent content of a request, and the reasons for which an engine refuses it.
 
+use penstock_api::{BodyFormat, Capabilities, Operation};
 use serde_json::{Map, Value};
 
 use super::{Whole, hash, refusal};
 use crate::spec::{EngineModel, EngineSpec};
-use penstock_api::{BodyFormat, Capabilities, Operation};
 
 /// A request that an engine can serve.
 #[derive(Debug)]

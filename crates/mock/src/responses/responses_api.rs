@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use penstock_api::Operation;
 use serde_json::{Value, json};
 
 use super::reply::Reply;
 use super::{CREATED, Event, Events, named_event};
-use penstock_api::Operation;
 
 pub(super) fn whole(reply: &Reply) -> Value {
     response(reply, status(reply), &json!([item(reply, status(reply))]))

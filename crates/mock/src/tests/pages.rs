@@ -1,11 +1,11 @@
 //! Information pages.
 
+use penstock_api::Capabilities;
 use serde_json::{Value, json};
 
 use super::client::{Client, Response};
 use super::{chat, post};
 use crate::{EngineModel, EngineSpec, Flavour, MockEngine};
-use penstock_api::Capabilities;
 
 async fn engine_of(flavour: Flavour) -> MockEngine {
     let capabilities = Capabilities::VISION.union(Capabilities::TOOLS);

@@ -1,11 +1,11 @@
 //! Responses in one piece.
 
+use penstock_api::{Capabilities, Dialect, OPERATIONS};
 use serde_json::json;
 
 use super::client::Client;
 use super::{chat, engine, post, post_chat, with};
 use crate::{EngineModel, EngineSpec, MockEngine};
-use penstock_api::{Capabilities, Dialect, OPERATIONS};
 
 fn weather_tool() -> serde_json::Value {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});

@@ -6,9 +6,10 @@
 //! the packages gpt-tokenizer 4.0.0, @lenml/tokenizers 3.7.2 and @anthropic-ai/tokenizer 0.0.4. The
 //! counts are kept as numbers, so that no test needs a vocabulary.
 
+use penstock_api::Operation;
+
 use super::super::{RequestProfile, TokenEstimate};
 use super::{scan_as, tokens};
-use penstock_api::Operation;
 
 const PUBLISHED: &str = include_str!("../../../../docs/routing/how-it-works.md");
 

@@ -1,7 +1,8 @@
 //! A scan allocates nothing, whatever the body.
 
-use super::super::{ScanOptions, scan};
 use penstock_api::Operation;
+
+use super::super::{ScanOptions, scan};
 
 fn body_with(text: &str, length: usize) -> String {
     let text: String = text.chars().cycle().take(length).collect();

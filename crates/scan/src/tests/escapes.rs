@@ -1,10 +1,10 @@
 //! Strings full of escapes, which take a separate path: the same verdict, offset and length as
 //! `serde_json`, at any offset of an escape in a stretch.
 
+use penstock_api::Operation;
 use proptest::prelude::*;
 
 use super::super::{ScanError, ScanOptions, TokenEstimate, scan};
-use penstock_api::Operation;
 
 /// A piece of a string as written: mostly valid escapes.
 fn piece() -> impl Strategy<Value = String> {

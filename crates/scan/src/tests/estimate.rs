@@ -3,10 +3,11 @@
 //! Korean; bytes are right for those and far too high for Cyrillic. Also checks the published
 //! table.
 
+use penstock_api::Operation;
+
 use super::super::TokenEstimate;
 use super::counted_texts::{Counted, KINDS};
 use super::tokens;
-use penstock_api::Operation;
 
 const PUBLISHED: &str = include_str!("../../../../docs/routing/how-it-works.md");
 

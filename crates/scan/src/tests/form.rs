@@ -1,13 +1,13 @@
 //! Forms: the fields that count, and every form in which a backend could read another model than
 //! penstock.
 
+use penstock_api::units::TokenCount;
+use penstock_api::{Capabilities, Dialect, ErrorCode, Operation};
 use proptest::prelude::*;
 
 use super::super::{
     ModelForm, MultipartSyntax, RequestProfile, ScanError, ScanOptions, TokenEstimate, scan,
 };
-use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Dialect, ErrorCode, Operation};
 
 const KIND: &str = "multipart/form-data; boundary=XyZ";
 const AUDIO: &str = "--XyZ\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a \\\"b\\\".wav\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\u{0}\r\n--Xy\r\n";

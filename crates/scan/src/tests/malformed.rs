@@ -1,9 +1,10 @@
 //! Bodies that no backend could parse: each is refused as invalid JSON, and `serde_json` refuses
 //! them too.
 
+use penstock_api::{ErrorCode, Operation};
+
 use super::super::{ScanOptions, scan};
 use super::oracle::{serde_takes, we_take};
-use penstock_api::{ErrorCode, Operation};
 
 /// Broken bodies, and valid ones broken by the text after `@`: `@` stands for a value in an object.
 const MALFORMED: [&[u8]; 121] = [

@@ -1,9 +1,10 @@
 //! Tests the scan of requests of Ollama's own API.
 
-use super::super::{RequestProfile, ResidencyChange};
-use super::{ScanError, scan_as};
 use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, Dialect, Operation};
+
+use super::super::{RequestProfile, ResidencyChange};
+use super::{ScanError, scan_as};
 
 fn chat(members: &str) -> RequestProfile {
     let messages = r#""messages":[{"role":"user","content":"12345678"}]"#;

@@ -4,13 +4,13 @@
 pub(super) mod bodies;
 mod facts;
 
+use penstock_api::{Capabilities, Operation};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::super::{ScanError, ScanOptions, Syntax, TokenEstimate, scan};
 use bodies::{Printer, a_body};
 use facts::{Facts, is_json};
-use penstock_api::{Capabilities, Operation};
 
 const OPERATIONS: [Operation; 18] = [
     Operation::Chat,

@@ -1,8 +1,8 @@
+use penstock_api::Operation;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use penstock_api::Operation;
 
 #[derive(Default)]
 struct Kept(Vec<u8>, [u8; 7]);

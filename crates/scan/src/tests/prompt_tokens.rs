@@ -1,11 +1,11 @@
 //! Tests the parts of a prompt that count in its length in addition to the text of its messages.
 
+use penstock_api::{Capabilities, Operation};
 use proptest::prelude::*;
 
 use super::super::TokenEstimate;
 use super::oracle::bodies::{Json, Printer, a_value};
 use super::{length, scan_as};
-use penstock_api::{Capabilities, Operation};
 
 /// A word of 40,000 characters, about 10,000 tokens.
 fn long() -> String {

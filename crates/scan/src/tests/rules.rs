@@ -1,9 +1,10 @@
 //! One test per rule of the scan.
 
-use super::super::{ModelForm, ScanError, TokenEstimate};
-use super::{scan_as, scan_chat, tokens};
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, Dialect, ErrorCode, Operation};
+
+use super::super::{ModelForm, ScanError, TokenEstimate};
+use super::{scan_as, scan_chat, tokens};
 
 fn needs(body: &str) -> Capabilities {
     scan_chat(body).unwrap().needs

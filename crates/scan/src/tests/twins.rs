@@ -1,8 +1,9 @@
 //! Names that an engine may read as a field that penstock decides by: refused in every operation.
 
+use penstock_api::{BodyFormat, OPERATIONS};
+
 use super::super::{ScanError, ScanOptions, scan};
 use super::scan_chat;
-use penstock_api::{BodyFormat, OPERATIONS};
 
 #[test]
 fn twins_of_what_decides_are_refused_in_every_operation() {

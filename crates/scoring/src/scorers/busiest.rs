@@ -1,4 +1,4 @@
-//! `busiest`: the worst choice on purpose, to measure what routing is worth.
+//! `busiest`: the worst choice on purpose, to measure the value of routing.
 
 use super::{Scorer, ScorerRow, each};
 use crate::readings::Candidate;

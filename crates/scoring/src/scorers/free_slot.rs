@@ -1,5 +1,6 @@
-//! `free-slot`: prefers backends that can start the request at once. With a weight above the sum of all others
-//! it acts as a filter: a backend without a free slot is picked only where no other has one.
+//! `free-slot`: prefers backends that can start the request at once. With a weight above the sum of
+//! all others it acts as a filter: a backend without a free slot is picked only if no other has
+//! one.
 
 use super::{Needs, Scorer, ScorerRow, each};
 use crate::readings::Candidate;

@@ -33,8 +33,7 @@ fn is_stale(one: &Candidate) -> bool {
     matches!(one.telemetry, Standing::Stale | Standing::Failing)
 }
 
-/// The median of the KV utilizations that are known; of an even number the mean of both in the
-/// middle.
+/// The median of the known KV utilizations; for an even number the mean of both in the middle.
 fn median(candidates: &[Candidate]) -> Option<f64> {
     let known = candidates.iter().filter(|one| !is_stale(one)).filter_map(|one| one.kv_utilization);
     let count = known.clone().count();
@@ -43,7 +42,7 @@ fn median(candidates: &[Candidate]) -> Option<f64> {
     Some(f64::midpoint(low, high))
 }
 
-/// The value that `rank` others precede in order of size.
+/// The value with exactly `rank` smaller ones, in order of size.
 // Candidates are few: counting how many are below each one needs no sorting and no allocation.
 fn at_rank(values: impl Iterator<Item = f64> + Clone, rank: usize) -> Option<f64> {
     let others = values.clone();

@@ -1,4 +1,4 @@
-//! `load-balance`: prefers the least effective load, whatever the others have.
+//! `load-balance`: prefers the least effective load, on an absolute scale.
 
 use super::{Scorer, ScorerRow, each};
 use crate::readings::Candidate;

@@ -1,4 +1,4 @@
-//! `lora-affinity`: sends a request to where its adapter is loaded.
+//! `lora-affinity`: sends a request to a backend that has its adapter loaded.
 
 use super::{Needs, Scorer, ScorerRow, each};
 use crate::reading_values::Adapter;

@@ -19,7 +19,7 @@ struct NewPrefillBatch;
 impl Scorer for NewPrefillBatch {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         least_is_best(candidates, scores, |one| {
-            // Plus one: a prompt that is cached whole still costs its batch.
+            // Plus one: a fully cached prompt still costs its batch.
             let tokens = one.prefill_tokens + features.new_tokens(one) + 1.0;
             Some(tokens * (one.load_or_in_flight() + 1.0))
         });

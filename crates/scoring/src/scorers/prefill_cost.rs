@@ -1,4 +1,4 @@
-//! `prefill-cost`: prefers the backend where prefill and decode work is least.
+//! `prefill-cost`: prefers the backend with the least prefill and decode work.
 
 use super::{Needs, Scorer, ScorerRow, least_is_best};
 use crate::readings::Candidate;

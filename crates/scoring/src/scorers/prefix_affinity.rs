@@ -1,4 +1,4 @@
-//! `prefix-affinity`: sends a prompt to where its beginning is cached.
+//! `prefix-affinity`: sends a prompt to a backend that has its beginning cached.
 
 use super::{Needs, Scorer, ScorerRow, each};
 use crate::prefix_params::PrefixParams;

@@ -1,5 +1,5 @@
-//! `resident`: prefers backends that have the model in memory, and else those that can load it at the least
-//! cost to others.
+//! `resident`: prefers backends that have the model in memory, then those that can load it at the
+//! least cost to others.
 
 use super::{Needs, Scorer, ScorerRow, each};
 use crate::readings::Candidate;

@@ -34,7 +34,7 @@ impl Scorer for SessionAffinity {
         each(candidates, scores, |one| Some(f64::from(u8::from(Some(rank(one, session)) == home))));
     }
 
-    /// A session has one home here, whatever served it last.
+    /// A session has one home here, whichever backend served it last.
     fn needs(&self) -> Needs {
         Needs::HOMES
     }

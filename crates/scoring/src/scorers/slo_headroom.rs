@@ -1,9 +1,10 @@
-//! `slo-headroom`: prefers backends on which a request costs little: its time, that of the requests there, and objectives
-//! that are missed because of it.
+//! `slo-headroom`: prefers backends on which a request costs little: its own time, the time of the
+//! requests there, and the objectives that are missed because of it.
 //!
-//! No objective keeps a request away from a backend. Where all requests went to the backends that still meet a time per
-//! token, those came to miss it as well, and then all of them were late; a miss that is a cost is weighed instead, and the
-//! backends that miss it anyway take what is too much for the others.
+//! No objective excludes a backend. If all requests go to the backends that still meet a time per
+//! token, those come to miss it as well, and then all of them are late. So a miss is a cost that is
+//! weighed, and the backends that miss the objective anyway take the load that is too much for the
+//! others.
 
 use super::{Needs, Scorer, ScorerRow};
 use crate::objectives::Objectives;
@@ -12,39 +13,44 @@ use crate::prediction::PredictedLatency;
 use crate::readings::{Candidate, WARM};
 use crate::request::RequestFeatures;
 
-/// The share of an objective that `knee` keeps free: the 90th percentiles of predictions are off by 10 to 20 %.
+/// The share of an objective that `knee` keeps free: the 90th percentiles of predictions are off by
+/// 10 to 20 %.
 const RESERVE: f64 = 0.2;
-/// How much a millisecond of the time to the first token counts beside one of what follows: the further tokens, and the
-/// delay of the requests there, of which there are many. Found in simulation: from 1 to 3 goodput is the same within its
-/// noise; with 10 up to 3 % fewer requests meet their objectives where the fleet is nearly full.
+/// The weight of a millisecond of the time to the first token relative to later ones: the further
+/// tokens, and the delay of the requests there, which are many. Found in simulation: from 1 to 3
+/// goodput is the same within its noise; with 10 up to 3 % fewer requests meet their objectives if
+/// the fleet is nearly full.
 const TTFT: f64 = 2.0;
-/// How much the time that its prompt takes counts for each request there: those that arrive meanwhile wait as well. Found in
-/// simulation: with 1, up to 15 points fewer requests are in time on fleets that are nearly full.
+/// The weight of the time for its prompt per request there: requests that arrive meanwhile wait as
+/// well. Found in simulation: with 1, up to 15 points fewer requests are in time on fleets that are
+/// nearly full.
 const DELAY: f64 = 4.0;
-/// How much a missed objective counts, for the first token and per token, in times that a response takes which just meets
-/// the objective for its time per token. Found in simulation: with half as much, up to 2 points fewer requests are in time
-/// on unequal engines.
+/// The cost of missing the objective for the first token. The unit is the duration of a response
+/// that just meets its time per token. Found in simulation: with half the cost for both objectives,
+/// up to 2 points fewer requests are in time on unequal engines.
 const MISS_TTFT: f64 = 6.0;
-/// See [`MISS_TTFT`].
+/// The cost of missing the objective per token; see [`MISS_TTFT`].
 const MISS_TPOT: f64 = 5.0;
-/// The least chance of missing the time per token on any backend, from which on misses count for nothing: who avoids them
-/// then only moves them to others.
+/// If every backend has at least this chance of missing the time per token, misses count for
+/// nothing: avoiding them would only move them to other requests.
 const LOST: f64 = 0.5;
-/// How much the wait for a slot counts, beside being part of the time to the first token: in a full batch, those that come
-/// later wait for longer as well.
+/// The weight of the wait for a slot, in addition to its part in the time to the first token: in a
+/// full batch, later requests wait longer as well.
 const SLOT: f64 = 5.0;
-/// The scale of a logistic distribution as a share of the distance from its mean to its 90th percentile.
+/// The scale of a logistic distribution as a share of the distance from its mean to its 90th
+/// percentile.
 const SCALE: f64 = 1.0 / 2.197_224_577_336_219_5; // 1 / ln 9
-/// The least scale as a share of an objective: no prediction is surer.
+/// The minimum scale as a share of an objective: the certainty of predictions is limited.
 const LEAST_SCALE: f64 = 0.05;
-/// By how many scales a prediction has to be below an objective for no chance of a miss.
+/// The distance below an objective, in scales, from which the chance of a miss is 0.
 const SURE: f64 = 20.0;
-/// The least score of a backend of which something is predicted.
+/// The least score of a backend with a prediction.
 const LEAST: f64 = 1e-3;
-/// By how many milliseconds a backend with the prompt may be slower than the others, which it is preferred to: llm-d's
-/// prefix-affinity filter. What a request gains elsewhere, the next ones of its session lose there.
+/// The delay, in milliseconds, up to which a backend with the prompt is preferred to faster ones:
+/// llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by the next ones
+/// of its session.
 const RELEASE_MS: f64 = 5000.0;
-/// The least score of a backend that has the prompt, while those are preferred.
+/// The least score of a backend that has the prompt, while such backends are preferred.
 const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
@@ -65,14 +71,14 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     },
 };
 
-/// Which of the backends that meet the objectives is preferred.
+/// The preference among the backends that meet the objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prefer {
-    /// The one with the least headroom: it packs, so that others stay free.
+    /// The backend where the request costs most: packs, so that others stay free.
     Least,
-    /// The cheapest one, which mostly is the one with the most.
+    /// The cheapest backend, which is mostly the one with the most headroom.
     Most,
-    /// The one with the least headroom above a reserve.
+    /// The backend with the least headroom above a reserve.
     Knee,
 }
 
@@ -87,8 +93,8 @@ impl Scorer for SloHeadroom {
         let predicted = || candidates.iter().filter_map(|one| one.prediction);
         let usual = Usual::of(predicted(), objectives);
         let headroom = |one: &PredictedLatency| {
-            // By the 90th percentile, backends that are alike would take turns in meeting a tight objective. One that may be
-            // refused is refused by it.
+            // By the 90th percentile, similar backends would take turns in meeting a tight
+            // objective. Sheddable requests are refused by it, so for them it counts.
             let ttft_p90 = if objectives.is_sheddable() { one.ttft_p90 } else { one.ttft };
             objectives.headroom(&PredictedLatency { ttft_p90, ..*one })
         };
@@ -125,9 +131,9 @@ impl Scorer for SloHeadroom {
     }
 }
 
-/// What the backends have in common, as means. What a token of a prompt costs, and by how much one more stream slows down the
-/// others, is learned of each with noise that lasts; multiplied by all streams there it would send most requests to the
-/// backend that is believed to be the cheapest.
+/// The means over all backends. The cost of a prompt token, and the slowdown by another stream, are
+/// learned per backend with persistent noise. Multiplied by all streams there, it would send most
+/// requests to the backend that is believed to be the cheapest.
 struct Usual {
     /// Milliseconds per prompt token.
     token: f64,
@@ -135,7 +141,8 @@ struct Usual {
     slowdown: f64,
     /// Milliseconds per output token.
     tpot: f64,
-    /// How much misses count: 1 while some backend surely meets the time per token, 0 where all are likely to miss it.
+    /// The factor of misses: 1 while some backend surely meets the time per token, 0 if all are
+    /// likely to miss it.
     hope: f64,
 }
 
@@ -157,11 +164,12 @@ impl Usual {
         }
     }
 
-    /// What a request costs itself and the others there, in milliseconds.
+    /// The cost of a request to itself and to the others there, in milliseconds.
     fn cost(&self, one: &PredictedLatency, objectives: &Objectives) -> f64 {
         let requests = f64::from(one.requests);
-        // LMetric (arXiv 2603.15202): prompt tokens x requests. Prompts that wait become streams beside this one. Not times
-        // how slow the backend is: fast ones got too many requests by that.
+        // LMetric (arXiv 2603.15202): prompt tokens x requests. Waiting prompts become streams
+        // beside this one. Not multiplied by the slowness of the backend: fast ones got too many
+        // requests by that.
         let prompts = f64::from(one.before) + DELAY * f64::from(one.uncached);
         let each = prompts * self.token + self.slowdown;
         let own = TTFT * f64::from(one.ttft) + SLOT * f64::from(one.slot_wait);
@@ -181,7 +189,7 @@ impl Usual {
     }
 }
 
-/// The chance of missing an objective, and by how much it grows with a millisecond.
+/// The chance of missing an objective, and its growth per millisecond.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chance {
     missed: f64,
@@ -189,7 +197,7 @@ struct Chance {
 }
 
 impl Chance {
-    /// Of an objective that may be infinite, by a predicted mean and 90th percentile.
+    /// The chance for a limit, which may be infinite, by a predicted mean and 90th percentile.
     fn of(limit: f64, mean: f32, p90: f32) -> Self {
         let scale = (SCALE * f64::from(p90 - mean)).max(LEAST_SCALE * limit.max(1e-3));
         let below = (limit - f64::from(mean)) / scale;
@@ -201,13 +209,14 @@ impl Chance {
     }
 }
 
-/// The chance that its own tokens come too slowly.
+/// The chance that the request misses its own objective per token.
 fn own_chance(one: &PredictedLatency, objectives: &Objectives) -> Chance {
     Chance::of(objectives.tpot_ms.unwrap_or(f64::INFINITY), one.tpot, one.tpot_p90)
 }
 
-/// Whether backends with the prompt come first: while they are not much slower, and unless a request would be in time on
-/// another one surely, but on none of them. What it gains elsewhere, the next ones of its session lose there.
+/// Returns whether backends with the prompt come first. They do while they are not much slower,
+/// unless the request would surely be in time on another backend, but on none of them. The time
+/// that it gains elsewhere is lost by the next ones of its session.
 fn keeps(features: &RequestFeatures, candidates: &[Candidate]) -> bool {
     let objectives = &features.objectives;
     let best = |warm: bool, time: fn(&PredictedLatency) -> f32| {
@@ -225,16 +234,16 @@ fn keeps(features: &RequestFeatures, candidates: &[Candidate]) -> bool {
     objectives.ttft_ms.is_none_or(|limit| best(true, own) <= limit || best(false, p90) > limit)
 }
 
-/// Whether a backend has most of the prompt cached, or the session is at home there; and emits
-/// something.
+/// Returns whether a backend has most of the prompt cached, or is the home of the session, and
+/// emits tokens.
 fn is_warm(features: &RequestFeatures, one: &Candidate) -> bool {
     let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
     features.is_warm(one, WARM) && !is_silent
 }
 
 impl SloHeadroom {
-    /// The score of a backend that meets the objectives, by how little the request costs there among those that do, and by
-    /// its headroom as a share of the objective. Without an objective the cheapest is best.
+    /// The score of a backend that meets the objectives, by its cheapness among those that do, and
+    /// by its headroom as a share of the objective. Without an objective the cheapest is best.
     fn prefer(&self, cheapness: f64, share: Option<f64>) -> f64 {
         match (self.prefer, share) {
             (Prefer::Most, _) | (_, None) => cheapness,
@@ -247,7 +256,6 @@ impl SloHeadroom {
     }
 }
 
-/// The least and the greatest of some costs.
 struct Range {
     least: f64,
     most: f64,
@@ -262,7 +270,7 @@ impl Range {
         })
     }
 
-    /// 1 for the least, 0 for the most; 1 where all are equal.
+    /// 1 for the least, 0 for the most; 1 if all are equal.
     fn place(&self, value: f64) -> f64 {
         let width = self.most - self.least;
         if width > 0.0 { (self.most - value) / width } else { 1.0 }

@@ -1,4 +1,5 @@
-//! `sticky`: backends that have most of the prompt cached, until they are too far behind the others.
+//! `sticky`: prefers backends that have most of the prompt cached, until they are too far behind
+//! the others.
 
 use super::{Needs, Scorer, ScorerRow, least_is_best};
 use crate::readings::Candidate;

@@ -1,10 +1,10 @@
-//! What holds of any profile over any candidates.
+//! Invariants of any profile over any candidates.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Gives whatever it was made with.
+/// Returns the scores it was made with.
 #[derive(Debug)]
 struct Given(Vec<f64>);
 
@@ -36,7 +36,7 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
 }
 
 proptest! {
-    /// INV-1 and INV-2: whatever a scorer gives, every candidate's score is in 0..=1.
+    /// INV-1 and INV-2: whatever a scorer returns, every candidate's score is in 0..=1.
     #[test]
     fn every_score_of_every_scorer_is_in_range(candidates in candidates()) {
         let features = RequestFeatures { block_tokens: 16, prompt_tokens: 500, ..RequestFeatures::default() };
@@ -94,7 +94,7 @@ proptest! {
         prop_assert_eq!(pick(&powers, &features, &candidates, 0), pick(&plain, &features, &candidates, 0));
     }
 
-    /// The same for any factor: the totals differ by rounding, so only candidates that are tied may change.
+    /// The same for any factor: the totals differ by rounding, so only tied candidates may change.
     #[test]
     fn any_multiple_of_all_weights_changes_no_total(candidates in candidates(), by in 1e-6_f64..1e6) {
         let features = RequestFeatures::default();

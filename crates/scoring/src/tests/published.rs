@@ -1,9 +1,8 @@
-//! Our 3 : 2 : 2 against the formulas llm-d publishes for its scorers, written down here a second
-//! time: each of our choices is among their best, and both, left to themselves, spread the same requests
-//! alike and find as much cached.
-//! Source: llm-d-inference-scheduler, docs/architecture.md: prefix score = matched / all blocks, queue
-//! score = (most - waiting) / (most - least), KV score = 1 - usage; the highest weighted sum, by chance
-//! where there are several.
+//! Our 3 : 2 : 2 against the formulas llm-d publishes for its scorers, implemented here
+//! independently: each of our choices is among their best, and both, run separately, spread the
+//! same requests alike and find as much cached. Source: llm-d-inference-scheduler,
+//! docs/architecture.md: prefix score = matched / all blocks, queue score = (most - waiting) /
+//! (most - least), KV score = 1 - usage; the highest weighted sum, by chance if there are several.
 
 use rand::Rng;
 
@@ -11,10 +10,10 @@ use super::*;
 
 const BACKENDS: usize = 8;
 const DECISIONS: usize = 10_000;
-/// How long a request takes, in decisions.
+/// The duration of a request, in decisions.
 const BUSY: usize = 40;
 
-/// The best of them, by the published formulas.
+/// The best candidates by the published formulas.
 fn published(candidates: &[Candidate]) -> Vec<usize> {
     let waiting: Vec<f64> = candidates.iter().map(|one| one.waiting.unwrap()).collect();
     let least = waiting.iter().copied().fold(f64::INFINITY, f64::min);
@@ -34,8 +33,8 @@ fn published(candidates: &[Candidate]) -> Vec<usize> {
 const BLOCKS: u32 = 64;
 const SHARED: u32 = 32;
 
-/// A fleet under 16 prompts of four families: each choice lengthens a queue, fills a cache and leaves a
-/// prefix.
+/// A fleet under 16 prompts of four families: each choice lengthens a queue, fills a cache and
+/// leaves a prefix.
 struct Fleet {
     busy: Vec<usize>,
     started: Vec<usize>,
@@ -103,7 +102,7 @@ impl Fleet {
     }
 }
 
-/// A fleet after the requests of a seed, each sent where `choose` says.
+/// A fleet after the requests of a seed, each sent to the backend that `choose` returns.
 fn run(seed: u64, mut choose: impl FnMut(usize, usize, &[Candidate]) -> usize) -> Fleet {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut fleet = Fleet::idle();
@@ -115,7 +114,8 @@ fn run(seed: u64, mut choose: impl FnMut(usize, usize, &[Candidate]) -> usize) -
     fleet
 }
 
-/// The default profile and the published rule each decide about the same requests, each on its own fleet.
+/// The default profile and the published rule decide about the same requests, each on its own
+/// fleet.
 #[test]
 fn default_profile_decides_as_the_published_formulas() {
     let profile = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");

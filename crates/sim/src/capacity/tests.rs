@@ -1,11 +1,12 @@
 use std::path::Path;
 
+use penstock_config::Environment;
+
 use super::*;
 use crate::engine::{EngineSpec, engine_rows};
 use crate::summary::{Load, Objective};
 use crate::workload::{WorkloadSpec, generate};
 use crate::world::Delays;
-use penstock_config::Environment;
 
 /// A setting with one engine that computes a prompt of 1,000 tokens in about 60 ms.
 fn setting(workload: Workload) -> Setting {

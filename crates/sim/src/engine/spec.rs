@@ -1,7 +1,8 @@
 //! The specification of a simulated engine.
 
-use super::{BLOCK_TOKENS, StepModel, StepWork};
 use penstock_api::Engine;
+
+use super::{BLOCK_TOKENS, StepModel, StepWork};
 
 /// The condition for admitting a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

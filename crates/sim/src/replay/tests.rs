@@ -1,9 +1,10 @@
 use std::path::Path;
 
+use penstock_config::Environment;
+
 use super::*;
 use crate::engine::StepTime;
 use crate::workload::rounded;
-use penstock_config::Environment;
 
 const ROW: &str = "rtxpro6000/llama-3.1-8b/tp1";
 

@@ -1,13 +1,14 @@
 //! The predictor on the recorded runs: each request is predicted at its arrival, from what a
 //! balancer knows then.
 
+use penstock_predict::{
+    BackendPredictor, Coefficients, EngineLimits, Reported, Sent, Ticket, WaitCurve,
+};
+
 use super::{RUNS, row, spec};
 use crate::engine::StepTime;
 use crate::fit::fit_first;
 use crate::run::Run;
-use penstock_predict::{
-    BackendPredictor, Coefficients, EngineLimits, Reported, Sent, Ticket, WaitCurve,
-};
 
 const MICROS: f64 = 1e6;
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
-
 use penstock_api::units::{parse_duration, to_micros};
+use serde::{Deserialize, Deserializer};
 
 /// A duration such as `250ms` or `10m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,11 +1,12 @@
 //! Sessions: related requests with a common prompt prefix.
 
+use penstock_api::mix::mix;
+
 use super::lengths::Lengths;
 use super::spec::{AgentSpec, StreamSpec};
 use super::{Request, Workload, rounded_u32};
 use crate::engine::BLOCK_TOKENS;
 use crate::random::{Purpose, Stream, Zipf};
-use penstock_api::mix::mix;
 
 /// Draws the sessions of one stream of a workload.
 pub(super) struct Sessions<'a> {

@@ -1,11 +1,5 @@
 //! Requests from their arrival to their end.
 
-use super::balancer::{Arrived, Decided, requester_of};
-use super::engines::PICOS;
-use super::events::{Event, Sent};
-use super::result::{FailReason, ShedReason, Status};
-use super::{World, timestamp};
-use crate::random::{Purpose, Stream};
 use penstock_api::units::{Timestamp, TokenCount, narrow};
 use penstock_core::admission::queue::{Charge, Cost, QueueEnd};
 use penstock_core::fleet::{
@@ -14,6 +8,13 @@ use penstock_core::fleet::{
 };
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 use penstock_predict::PredictionTicket;
+
+use super::balancer::{Arrived, Decided, requester_of};
+use super::engines::PICOS;
+use super::events::{Event, Sent};
+use super::result::{FailReason, ShedReason, Status};
+use super::{World, timestamp};
+use crate::random::{Purpose, Stream};
 
 /// A request that has not ended, with its current attempt.
 #[derive(Debug)]

@@ -2,15 +2,6 @@
 
 use std::sync::Arc;
 
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-
-use super::engines::SimEngine;
-use super::scrapes::Scrapes;
-use super::{START, WorldSpec};
-use crate::engine::{BLOCK_TOKENS, EngineSpec};
-use crate::random::{Purpose, Stream};
-use crate::workload::{Request, Workload};
 use penstock_api::Operation;
 use penstock_api::mix::mix;
 use penstock_api::units::{Timestamp, TokenCount};
@@ -27,6 +18,15 @@ use penstock_core::routing::{
 };
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::engines::SimEngine;
+use super::scrapes::Scrapes;
+use super::{START, WorldSpec};
+use crate::engine::{BLOCK_TOKENS, EngineSpec};
+use crate::random::{Purpose, Stream};
+use crate::workload::{Request, Workload};
 
 #[derive(Debug)]
 pub(super) struct Balancer {

@@ -2,11 +2,12 @@
 
 use std::task::{Context, Waker};
 
+use penstock_api::units::to_micros;
+use penstock_core::fleet::{CheckOutcome, CheckResult, Health};
+
 use super::events::Event;
 use super::{START, World, timestamp};
 use crate::random::{Purpose, Stream};
-use penstock_api::units::to_micros;
-use penstock_core::fleet::{CheckOutcome, CheckResult, Health};
 
 impl World<'_> {
     pub(super) fn start_checks(&mut self) {

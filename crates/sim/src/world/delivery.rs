@@ -1,12 +1,13 @@
 //! Requests on their way to an engine.
 
+use penstock_api::units::to_micros;
+
 use super::World;
 use super::attempts::Failure;
 use super::engines::PICOS;
 use super::events::{Event, Sent};
 use crate::engine::EngineRequest;
 use crate::workload::Request;
-use penstock_api::units::to_micros;
 
 impl<'a> World<'a> {
     /// Returns the delay between a decision and the engine's queue, in microseconds.

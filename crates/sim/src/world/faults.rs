@@ -3,9 +3,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::WorldError;
 use penstock_api::units::{parse_duration, to_micros};
 use penstock_config::Config;
+
+use super::WorldError;
 
 /// A fault of one backend.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,11 +1,12 @@
 //! Invariants that hold for every configuration and workload. They are checked at the end of every
 //! run, and periodically within it in builds with debug assertions.
 
-use super::result::{RequestResult, Status};
-use super::{World, WorldError};
 use penstock_core::admission::queue::ModelQueue;
 use penstock_core::fleet::Serving;
 use penstock_predict::{EngineShare, Work};
+
+use super::result::{RequestResult, Status};
+use super::{World, WorldError};
 
 /// The number of events between two checks within a run.
 #[cfg(debug_assertions)]

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use super::events::Event;
-use super::{START, World, timestamp};
-use crate::random::{Purpose, Stream};
 use penstock_api::units::to_micros;
 use penstock_core::fleet::LoadedModel;
 use penstock_scoring::Residency;
+
+use super::events::Event;
+use super::{START, World, timestamp};
+use crate::random::{Purpose, Stream};
 
 /// The delay of a probe after a response that contradicts the known models.
 const SOON: Duration = Duration::from_millis(500);

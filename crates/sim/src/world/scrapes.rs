@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_core::fleet::{BackendState, EngineSample};
+
 use super::World;
 use super::engines::{PICOS, SimEngine};
 use crate::random::{Purpose, Stream};
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_core::fleet::{BackendState, EngineSample};
 
 /// The divisor of the interval that gives the maximum delay of a scrape.
 const JITTER: u64 = 10;

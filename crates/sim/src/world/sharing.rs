@@ -1,10 +1,11 @@
 //! Several balancers that share their requests in flight, as several penstocks do through a server.
 //! Each reports in turn, and at the same time reads the last reports of its peers.
 
-use super::events::Event;
-use super::{START, World};
 use penstock_api::units::to_micros;
 use penstock_core::fleet::{LoadReport, SHARE_INTERVAL};
+
+use super::events::Event;
+use super::{START, World};
 
 impl World<'_> {
     /// Starts the sharing of load between balancers, if it is configured.

@@ -6,13 +6,14 @@ mod waiting;
 
 use std::path::Path;
 
+use penstock_config::Environment;
+use penstock_scoring::Objectives;
+
 use super::lookahead::Future;
 use super::*;
 use crate::engine::{OnDemand, Slots, engine_rows};
 use crate::summary::{Objective, Summary};
 use crate::workload::{WorkloadSpec, generate, read_trace};
-use penstock_config::Environment;
-use penstock_scoring::Objectives;
 
 fn config(routing: &str, backends: usize) -> Config {
     let lines: String = (0..backends)

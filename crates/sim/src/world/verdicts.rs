@@ -1,9 +1,10 @@
 //! Verdicts on refusals: what the engines could have done for a request if no other one had
 //! arrived, by their true state and the true output lengths.
 
+use penstock_core::fleet::BackendSet;
+
 use super::World;
 use super::result::{ShedReason, Status, Verdict};
-use penstock_core::fleet::BackendSet;
 
 impl World<'_> {
     /// Refuses a request.

@@ -1,16 +1,17 @@
 //! Requests that wait at a balancer while every backend is full, in the proxy's queues. Whatever
 //! would wake a request there is an event here, after which the requests whose turn it is decide.
 
+use penstock_api::units::to_micros;
+use penstock_core::admission::queue::{Cost, EntryId, Newcomer, Passed, QueueEnd, QueueRules};
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::ServiceTime;
+
 use super::attempts::Earlier;
 use super::balancer::{Arrived, requester_of};
 use super::events::Event;
 use super::result::ShedReason;
 use super::{World, timestamp};
 use crate::workload::rounded;
-use penstock_api::units::to_micros;
-use penstock_core::admission::queue::{Cost, EntryId, Newcomer, Passed, QueueEnd, QueueRules};
-use penstock_core::fleet::BackendSet;
-use penstock_core::routing::ServiceTime;
 
 /// The place of a request in a queue.
 #[derive(Debug, Clone, Copy)]

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::super::finding::Level;
-use super::*;
 use penstock_config::{Config, Environment, ModelEntry};
 use penstock_core::routing::Generation;
+
+use super::super::finding::Level;
+use super::*;
 
 fn backend(rest: &str) -> Backend {
     let yaml = format!("backends: [{{ name: gpu, url: 'http://127.0.0.1:1', {rest} }}]");

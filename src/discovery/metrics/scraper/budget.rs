@@ -10,9 +10,9 @@ use penstock_config::TelemetryConfig;
 
 /// The largest interval factor.
 const MAX_FACTOR: f64 = 100.0;
-/// Bytes per second that all scrapes together may read before intervals grow.
+/// The bytes per second that all scrapes together may read before intervals grow.
 const MAX_BYTES_PER_SECOND: ByteSize = ByteSize::mib(20);
-/// The factor is kept in steps of this.
+/// The resolution of the stored factor.
 const STEP: f64 = 1e-3;
 
 /// The cost of all scrapes.
@@ -20,7 +20,7 @@ const STEP: f64 = 1e-3;
 pub struct ScrapeBudget {
     bytes: AtomicU64,
     cpu_micros: AtomicU64,
-    /// Beyond 1, in steps.
+    /// The part of the factor beyond 1, in units of [`STEP`].
     factor: AtomicU32,
     balanced_at: AtomicU64,
     balanced_cpu: AtomicU64,
@@ -28,17 +28,17 @@ pub struct ScrapeBudget {
 }
 
 impl ScrapeBudget {
-    /// The factor on scrape intervals: 1 while the cost is within its bounds.
+    /// Returns the factor on scrape intervals: 1 while the cost is within its bounds.
     pub fn interval_factor(&self) -> f64 {
         1.0 + f64::from(self.factor.load(Ordering::Relaxed)) * STEP
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Processor time spent so far, as of the last second.
+    /// Returns the processor time spent, as of the last second.
     pub fn cpu_time(&self) -> Duration {
         Duration::from_micros(self.cpu_micros.load(Ordering::Relaxed))
     }
@@ -47,8 +47,8 @@ impl ScrapeBudget {
         self.bytes.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Compares the cost since the last call with the budget. To be called on the thread that runs all
-    /// scrapes: it reads that thread's CPU time.
+    /// Compares the cost since the last call with the budget. Must be called on the thread that
+    /// runs all scrapes: it reads that thread's CPU time.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
     pub(super) fn balance(&self, now: Timestamp, config: &TelemetryConfig) {
         let since =
@@ -58,7 +58,7 @@ impl ScrapeBudget {
         let spent_since = since(&self.balanced_cpu, spent);
         let bytes = since(&self.balanced_bytes, self.bytes());
         self.cpu_micros.store(spent, Ordering::Relaxed);
-        // Nothing to compare with the first time.
+        // There is nothing to compare with the first time.
         if passed == now.0 || passed == 0 {
             return;
         }
@@ -74,8 +74,8 @@ impl ScrapeBudget {
     }
 }
 
-/// The factor after a second in which `used` times the budget was spent: the cost falls as intervals
-/// grow.
+/// Returns the factor after a second in which `used` times the budget was spent: the cost falls as
+/// intervals grow.
 fn next_factor(factor: f64, used: f64) -> f64 {
     // NaN if the budget is 0 and nothing was spent.
     let used = if used.is_nan() { 1.0 } else { used.clamp(0.5, 4.0) };

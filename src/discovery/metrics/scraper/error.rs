@@ -1,10 +1,10 @@
-//! Why a scrape failed.
+//! The errors of scrapes.
 
 use std::time::Duration;
 
 use penstock_api::units::ByteSize;
 
-/// Why a scrape failed.
+/// The reason why a scrape failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScrapeError {
     /// No connection.
@@ -16,7 +16,7 @@ pub(super) enum ScrapeError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The response is larger than what is read.
+    /// The response is larger than the limit.
     #[error("the response is larger than {0}")]
     TooLarge(ByteSize),
     /// A response that is no success.

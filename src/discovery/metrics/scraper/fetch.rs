@@ -4,28 +4,27 @@ use std::time::Duration;
 
 use http::Method;
 use http::header::{self, HeaderValue};
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_clock::now;
+use penstock_config::{BackendUrl, TelemetryConfig};
+use penstock_core::fleet::Backend;
 use pingora::http::RequestHeader;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use super::error::ScrapeError;
 use crate::upstream::connect::Connector;
-use penstock_api::units::{ByteSize, Timestamp};
-use penstock_clock::now;
-use penstock_config::{BackendUrl, TelemetryConfig};
-use penstock_core::fleet::Backend;
 
 /// The largest metrics page that is read.
 const MAX_PAGE: ByteSize = ByteSize::mib(4);
 
-/// When a request was sent, and our requests in flight then.
+/// The time at which a request was sent, and our requests in flight then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fetched {
     pub(super) at: Timestamp,
     pub(super) in_flight: u32,
 }
 
-/// Fetches pages from one backend.
 pub(super) struct Fetcher {
     backend: Backend,
     timeout: Duration,
@@ -40,12 +39,11 @@ impl Fetcher {
         Self { backend, timeout: config.timeout, kept: None, body: Vec::new() }
     }
 
-    /// The last page, possibly incomplete.
+    /// Returns the last page, possibly incomplete.
     pub(super) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Fetches the page at `path`.
     pub(super) async fn fetch(
         &mut self,
         connector: &Connector,
@@ -96,7 +94,8 @@ impl Fetcher {
             }
         }
         session.respect_keepalive();
-        // Over HTTP/2 a connection carries one request, and the connector keeps what is below it.
+        // Over HTTP/2 the stream carries one request, and the connector keeps the connection below
+        // it.
         if !self.backend.config.http2 || self.backend.config.telemetry.port.is_some() {
             self.kept = session.reuse().await.map(|stream| (stream, epoch));
         }

@@ -1,8 +1,9 @@
 //! The pages where an engine may report its load.
 
+use penstock_config::BackendConfig;
+
 use super::super::engine_metrics::{EnginePage, PageReader, read_slots};
 use crate::discovery::engines::facts;
-use penstock_config::BackendConfig;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -23,7 +24,7 @@ impl Source {
         Self { path: path.to_owned(), form }
     }
 
-    /// Reads the page; `None` without anything about an engine's load.
+    /// Reads the page; `None` if it has nothing about an engine's load.
     pub(super) fn read(&self, reader: &PageReader, page: &[u8]) -> Option<EnginePage> {
         match self.form {
             Form::Prometheus => reader.read(page),
@@ -32,7 +33,7 @@ impl Source {
     }
 }
 
-/// The pages to try for a backend, the likeliest first; none when it is not to be scraped.
+/// Returns the pages to try for a backend, the likeliest first; none if it is not to be scraped.
 pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
     if !config.telemetry.enabled {
         return Vec::new();

@@ -4,20 +4,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header;
+use penstock_api::units::Timestamp;
+use penstock_config::Environment;
+use penstock_core::fleet::Standing;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::discovery::dns;
-use penstock_api::units::Timestamp;
-use penstock_config::Environment;
-use penstock_core::fleet::Standing;
 
 const PAGE: &str = "vllm:num_requests_waiting 2\nvllm:num_requests_running 3\n\
                     vllm:kv_cache_usage_perc 0.5\nprocess_start_time_seconds 100\n";
 
-/// An engine that returns what `respond` makes of each request's number and path, and closes a
-/// connection after so many responses.
+/// An engine that returns the result of `respond` for each request's number and path, and closes a
+/// connection after `per_connection` responses.
 struct Stub {
     url: String,
     connections: Arc<AtomicUsize>,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use penstock_core::fleet::{BreakerState, Health, OpenReason};
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, flag, from_size, number, per_backend, to_sample};
 use super::BACKEND;
-use penstock_core::fleet::{BreakerState, Health, OpenReason};
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(

@@ -1,11 +1,12 @@
 //! Metrics of the telemetry that is scraped from engines, and of the cost of scraping.
 
+use penstock_api::units::widen;
+use penstock_core::fleet::Readings;
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, number, one, per_backend, to_sample};
 use super::BACKEND;
-use penstock_api::units::widen;
-use penstock_core::fleet::Readings;
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(

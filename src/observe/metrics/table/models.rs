@@ -1,11 +1,12 @@
 //! Metrics of the models on each backend. `limits.metric_models` bounds their labels per backend; a
 //! missing value has no sample.
 
+use penstock_core::fleet::{Serving, Topology};
+use penstock_scoring::Residency;
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
 use super::super::samples::{Samples, number, to_sample};
-use penstock_core::fleet::{Serving, Topology};
-use penstock_scoring::Residency;
 
 pub(super) const LABELS: &[&str] = &["backend", "model"];
 

@@ -1,11 +1,12 @@
 //! Metrics of predictions and their errors. Without `routing.predict` there are no samples.
 
+use penstock_core::fleet::Serving;
+use penstock_predict::PredictorReport;
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, gauge};
 use super::super::samples::Samples;
 use super::models::{LABELS, per_model, per_model_by};
-use penstock_core::fleet::Serving;
-use penstock_predict::PredictorReport;
 
 const MICRO: f64 = 1e-6;
 

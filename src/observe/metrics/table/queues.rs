@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use penstock_core::admission::queue::QueueEnd;
+
 use super::super::row::{MetricRow, counter, gauge, histogram};
 use super::super::samples::{Samples, distribution, from_size, number, one, to_sample};
 use super::super::{Metrics, Scrape};
 use crate::proxy::QueueFigures;
-use penstock_core::admission::queue::QueueEnd;
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(

@@ -1,10 +1,11 @@
 //! Metrics of the limits per client. The operator chooses the names of keys, so they are bounded.
 
+use penstock_clock::unix_seconds;
+use penstock_core::admission::rate_limits::{KeyFigures, LimitKind, Moment};
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, flag, from_option, from_size, number, one, to_sample};
-use penstock_clock::unix_seconds;
-use penstock_core::admission::rate_limits::{KeyFigures, LimitKind, Moment};
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

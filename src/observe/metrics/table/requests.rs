@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use penstock_api::{ERROR_CODES, Operation};
+
 use super::super::Metrics;
 use super::super::row::{MetricRow, counter, histogram};
 use super::super::samples::{Samples, counter_value, distribution, number, to_sample};
 use super::BACKEND;
-use penstock_api::{ERROR_CODES, Operation};
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

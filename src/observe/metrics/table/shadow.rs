@@ -1,9 +1,10 @@
 //! Metrics of the shadow strategy; absent without `routing.shadow`.
 
+use penstock_core::routing::audit::ShadowCounts;
+
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, from_option, from_size, number, to_sample};
-use penstock_core::routing::audit::ShadowCounts;
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(

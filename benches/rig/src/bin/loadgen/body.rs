@@ -14,7 +14,7 @@ const WORDS: [&str; 10] = [
 ];
 const IMAGE: &str = r#"[{"type":"text","text":"What is in this image?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,"#;
 const IMAGE_END: &str = r#""}}]}]}"#;
-/// What comes right before the prompt.
+/// The text right before the prompt.
 pub(crate) const PROMPT: &str = r#"{"role":"user","content":""#;
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

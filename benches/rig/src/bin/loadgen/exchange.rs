@@ -1,5 +1,5 @@
-//! One request and its response, checked: anything but a whole 200 with `choices`, or a stream up to
-//! its `[DONE]`, is an error with a name.
+//! One request and its response, checked: anything but a whole 200 with `choices`, or a stream up
+//! to its `[DONE]`, is an error with a name.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -17,10 +17,10 @@ use crate::record::Record;
 use crate::tls::Tls;
 
 const STAMP: usize = 16;
-/// Of a prompt's number.
+/// The digits of a prompt's number.
 const PLACES: usize = 16;
 
-/// What every client sends, and how.
+/// The request that every client sends, and the way it is sent.
 pub(crate) struct Plan {
     pub(crate) to: String,
     pub(crate) tls: Option<Tls>,
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pub(crate) is_stream: bool,
     /// The whole request in HTTP/1.1.
     pub(crate) request: Vec<u8>,
-    /// Where its prompt begins and the number of the next one, when no two are to begin alike.
+    /// The start of its prompt and the number of the next one, if no two are to begin alike.
     pub(crate) numbered: Option<(usize, Cell<u64>)>,
     /// The same in two parts for HTTP/2.
     pub(crate) head: Request<()>,

@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use crate::exchange::{Plan, Response};
 use crate::record::Record;
 
-/// What its clients share; empty until the first request, and after an error.
+/// The connection that its clients share; empty until the first request, and after an error.
 #[derive(Default)]
 pub(crate) struct Shared(Mutex<Option<SendRequest<Bytes>>>);
 

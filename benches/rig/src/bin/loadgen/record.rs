@@ -16,7 +16,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// A request ended well after so many nanoseconds.
+    /// Records a request that ended well after `latency` nanoseconds.
     pub(crate) fn finished(&self, latency: u64) {
         self.latencies.borrow_mut().push(latency);
     }

@@ -1,4 +1,5 @@
-//! The routes beside the chat: health and models for the proxies, counters and knobs for `bench.py`.
+//! The routes besides the chat: health and models for the proxies, counters and knobs for
+//! `bench.py`.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ use tokio::task::{LocalSet, spawn_local};
 /// The part of a body that is looked into: our load generator keeps what matters in front.
 const LOOKED_INTO: usize = 4096;
 
-/// How it streams, changed by `/_set`.
+/// The settings of its streams, changed by `/_set`.
 #[derive(Clone, Copy)]
 pub(crate) struct Knobs {
     pub(crate) event_gap: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct Cancel {
     pub(crate) seen_ns: u64,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Engine {
     pub(crate) knobs: Cell<Knobs>,
     pub(crate) requests: Cell<u64>,

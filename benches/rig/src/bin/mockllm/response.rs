@@ -1,5 +1,5 @@
-//! The responses to a chat request: whole, or as a stream of events of one size, paced or as fast as
-//! they go.
+//! The responses to a chat request: whole, or as a stream of events of one size, paced or as fast
+//! as they go.
 
 use std::cell::Cell;
 use std::fmt::Write;

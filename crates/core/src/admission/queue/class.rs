@@ -1,35 +1,36 @@
-//! The requests of one priority in a line. Owners take turns by start-time fair queueing (Goyal, Vin and Cheng
-//! 1996): the owner served next is the one with the smallest tag, and what it is served advances its tag by its
-//! cost over its weight. Costs are tokens, as in the virtual token counter (Sheng et al. 2024): one that comes
-//! back after a pause starts at the tag of the one served last, so that idle time is not saved up.
+//! The requests of one priority in a line. Owners take turns by start-time fair queueing (Goyal,
+//! Vin and Cheng 1996): the owner with the smallest tag is served next, and its tag advances by the
+//! cost of the request over the owner's weight. Costs are tokens, as in the virtual token counter
+//! (Sheng et al. 2024). An owner that returns after a pause starts at the tag of the owner served
+//! last, so that idle time is not saved up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::HashMap;
-
-use super::{Charge, Cost, EntryId};
 use penstock_api::units::Timestamp;
 
-/// What a token adds to the tag of an owner of weight 1: weights divide it.
+use super::{Charge, Cost, EntryId};
+
+/// The advance of a tag per token at weight 1; it is divided by the weight.
 const TAG_PER_TOKEN: u64 = 1000;
 
-/// The most owners that are compared to find the one with most requests.
+/// The most owners that are compared to find the one with the most requests.
 const MAX_COMPARED: usize = 64;
 
-/// What a class knows of a request.
+/// A request as its class stores it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) id: EntryId,
     pub(super) owner: u64,
     pub(super) weight: u32,
-    /// When its first token is due by its objective.
+    /// The time by which its objective requires the first token.
     pub(super) due: Option<Timestamp>,
-    /// Until when it waits.
+    /// The end of its wait.
     pub(super) until: Timestamp,
 }
 
 impl Entry {
-    /// Where it stands among those of its owner.
+    /// The sort key among the requests of one owner.
     fn rank(&self) -> Rank {
         (self.due.unwrap_or(self.until), self.id)
     }
@@ -42,9 +43,9 @@ type Rank = (Timestamp, EntryId);
 struct Flow {
     tag: u64,
     weight: u32,
-    /// Earliest deadline first, with the time that a missed objective is replaced by.
+    /// Earliest deadline first. The value is the deadline that replaces a missed objective.
     by_deadline: BTreeMap<Rank, Option<Timestamp>>,
-    /// Those without an objective, in the order of arrival, with their deadlines.
+    /// The requests without an objective in order of arrival, with their deadlines.
     plain: BTreeMap<EntryId, Timestamp>,
 }
 
@@ -58,7 +59,7 @@ impl Flow {
     }
 
     fn remove(&mut self, entry: &Entry) {
-        // One that missed its objective stands where its wait ends.
+        // A request that missed its objective is filed under the end of its wait.
         let is_found = self.by_deadline.remove(&entry.rank()).is_some();
         if !is_found {
             self.by_deadline.remove(&(entry.until, entry.id));
@@ -66,7 +67,7 @@ impl Flow {
         self.plain.remove(&entry.id);
     }
 
-    /// How many of them wait, by weight.
+    /// The number of its waiting requests over its weight.
     fn crowd(&self) -> u64 {
         let count = u64::try_from(self.by_deadline.len()).unwrap_or(u64::MAX);
         crowd(count, self.weight)
@@ -103,7 +104,7 @@ pub(super) struct Class {
     flows: HashMap<u64, Flow>,
     /// Tags of the owners with requests.
     turns: BTreeSet<(u64, u64)>,
-    /// The tag of the owner served last.
+    /// The largest tag that an owner was served at.
     virtual_time: u64,
 }
 
@@ -129,7 +130,8 @@ impl Class {
         }
     }
 
-    /// The next one of an owner that is not `held_back`. `newest_first`: among those without an objective.
+    /// The next request of an owner that is not `held_back`. `newest_first` applies to requests
+    /// without an objective.
     pub(super) fn first(
         &mut self,
         now: Timestamp,
@@ -140,15 +142,15 @@ impl Class {
         self.flows.get_mut(owner)?.first(now, newest_first)
     }
 
-    /// The one to be displaced: the last of the owner that has been served most.
+    /// The request to evict: the last one of the owner that has been served most.
     pub(super) fn last(&self) -> Option<EntryId> {
         let (_, owner) = self.turns.last()?;
         let (rank, _) = self.flows.get(owner)?.by_deadline.last_key_value()?;
         Some(rank.1)
     }
 
-    /// The one to be displaced by a request of `owner`: the last of the owner that has most requests here by its weight, where
-    /// those are more than its own would be.
+    /// The request to evict for one of `owner`: the last one of the owner with the most requests by
+    /// weight, if those are more than `owner` would then have.
     pub(super) fn last_of_most(&self, owner: u64, weight: u32) -> Option<EntryId> {
         let own = self.flows.get(&owner).map_or(0, |flow| flow.by_deadline.len());
         let own = u64::try_from(own).unwrap_or(u64::MAX).saturating_add(1);
@@ -159,19 +161,20 @@ impl Class {
         (most.crowd() > crowd(own, weight)).then_some(rank.1)
     }
 
-    /// An owner is served a request.
+    /// Charges an owner for a request that is served.
     pub(super) fn charge(&mut self, charge: &Charge) {
         let Some(flow) = self.flows.get(&charge.owner) else { return };
         self.virtual_time = self.virtual_time.max(flow.tag);
+        // At least 1, so that the owner of requests without a cost loses the turn, too.
         self.move_tag(charge, 0, charge.cost.tokens().max(1));
     }
 
-    /// It has ended, and has cost so much.
+    /// Replaces the expected cost of a request that has ended by its actual `cost`.
     pub(super) fn settle(&mut self, charge: &Charge, cost: Cost) {
         self.move_tag(charge, charge.cost.tokens(), cost.tokens());
     }
 
-    /// Charges an owner with `added` tokens in place of `taken` ones.
+    /// Replaces a charge of `taken` tokens by one of `added` tokens.
     fn move_tag(&mut self, charge: &Charge, taken: u64, added: u64) {
         let Some(flow) = self.flows.get_mut(&charge.owner) else { return };
         let is_waiting = self.turns.remove(&(flow.tag, charge.owner));
@@ -183,12 +186,13 @@ impl Class {
         }
     }
 
-    /// Owners that it remembers and that wait for nothing.
+    /// The number of remembered owners without waiting requests.
     pub(super) fn idle_owners(&self) -> usize {
         self.flows.len() - self.turns.len()
     }
 
-    /// Forgets owners that wait for nothing. `keeps_leads`: but for those that were served more than others.
+    /// Forgets owners without waiting requests; with `keeps_leads` not those that were served more
+    /// than others.
     pub(super) fn forget_idle(&mut self, keeps_leads: bool) {
         let virtual_time = self.virtual_time;
         let has_lead = |flow: &Flow| keeps_leads && flow.tag > virtual_time;

@@ -1,33 +1,33 @@
-//! How many requests a second leave a queue for a backend: what a `Retry-After` is computed from.
+//! The rate at which requests leave a queue for a backend; `Retry-After` is computed from it.
 
 use std::time::Duration;
 
 use penstock_api::units::Timestamp;
 
-/// How long a dispatch counts.
+/// The time constant of the decay, in seconds.
 const MEMORY: f64 = 10.0;
 
-/// A rate whose past fades exponentially.
+/// A rate with exponential decay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DispatchRate {
-    /// Dispatches, each by what is left of it at `at`.
+    /// The decayed number of dispatches at `at`.
     count: f64,
     at: Timestamp,
     since: Option<Timestamp>,
 }
 
 impl DispatchRate {
-    /// A request left at `now`.
+    /// Counts a dispatch at `now`.
     pub(super) fn add(&mut self, now: Timestamp) {
         self.since.get_or_insert(now);
         self.count = self.faded(now) + 1.0;
         self.at = now;
     }
 
-    /// How long `ahead` requests take; `None` before the first dispatch.
+    /// The time that `ahead` requests take; `None` before the first dispatch.
     pub(super) fn time_for(&self, ahead: usize, now: Timestamp) -> Option<Duration> {
         let age = now.since(self.since?).as_secs_f64();
-        // Of a constant rate r, so much is counted after `age`: r * MEMORY * (1 - exp(-age / MEMORY)).
+        // At a constant rate r the count after `age` is r * MEMORY * (1 - exp(-age / MEMORY)).
         let seen = MEMORY * (1.0 - (-age.max(0.1) / MEMORY).exp());
         let rate = self.faded(now) / seen;
         let seconds = ahead as f64 / rate.max(1e-3);

@@ -1,22 +1,22 @@
-//! The requests of a model that the same backends can take: the more important priorities first.
+//! The requests of a model that the same backends can take: higher priorities first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use penstock_api::units::Timestamp;
+
 use super::class::{Class, Entry};
 use super::{Charge, Cost, EntryId, Newcomer};
 use crate::fleet::BackendSet;
-use penstock_api::units::Timestamp;
 
-/// Owners that are remembered beside those that wait, of all priorities.
+/// The most owners without waiting requests that are remembered, over all priorities.
 const MAX_IDLE_OWNERS: usize = 4096;
 
-/// A line.
 #[derive(Debug)]
 pub(super) struct Line {
     /// The backends that can take its requests.
     pub(super) backends: BackendSet,
-    /// At most one per priority.
+    /// Its requests by priority, the highest first.
     classes: BTreeMap<Reverse<i32>, Class>,
     len: usize,
 }
@@ -43,8 +43,8 @@ impl Line {
         }
     }
 
-    /// Its next request of an owner that is not `held_back`, and that one's priority. None of a lower priority overtakes
-    /// those.
+    /// Its next request of an owner that is not `held_back`, with its priority. No request of a
+    /// lower priority overtakes a held-back one.
     pub(super) fn first(
         &mut self,
         now: Timestamp,
@@ -56,34 +56,34 @@ impl Line {
         Some((*priority, class.first(now, newest_first, held_back)?))
     }
 
-    /// The least important of its requests, and that one's priority.
+    /// The request of the lowest priority, with that priority.
     pub(super) fn last(&self) -> Option<(i32, EntryId)> {
         let mut classes = self.classes.iter().rev().filter(|(_, class)| !class.is_empty());
         let (Reverse(priority), class) = classes.next()?;
         Some((*priority, class.last()?))
     }
 
-    /// The request of `newcomer`'s priority that is to make room for it, because its owner has more here.
+    /// The request that is evicted for `newcomer`: one of the same priority whose owner has more
+    /// requests here.
     pub(super) fn last_of_most(&self, newcomer: &Newcomer) -> Option<EntryId> {
         let class = self.classes.get(&Reverse(newcomer.priority))?;
         class.last_of_most(newcomer.owner, newcomer.weight)
     }
 
-    /// An owner is served a request.
     pub(super) fn charge(&mut self, charge: &Charge) {
         if let Some(class) = self.classes.get_mut(&Reverse(charge.priority)) {
             class.charge(charge);
         }
     }
 
-    /// It has ended, and has cost so much.
     pub(super) fn settle(&mut self, charge: &Charge, cost: Cost) {
         if let Some(class) = self.classes.get_mut(&Reverse(charge.priority)) {
             class.settle(charge, cost);
         }
     }
 
-    /// Forgets owners that wait for nothing, so that their number is bounded: first those that have no lead.
+    /// Forgets owners without waiting requests, so that their number is bounded: first those
+    /// without a lead.
     fn forget_idle(&mut self) {
         for keeps_leads in [true, false] {
             if self.idle_owners() < MAX_IDLE_OWNERS {
@@ -93,7 +93,6 @@ impl Line {
         }
     }
 
-    /// Owners that it remembers and that wait for nothing.
     pub(super) fn idle_owners(&self) -> usize {
         self.classes.values().map(Class::idle_owners).sum()
     }

@@ -1,32 +1,34 @@
-//! The queue of one model: who waits, and who has the turn.
+//! The queue of one model: the waiting requests, and the one that has the turn.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ahash::HashMap;
+use penstock_api::units::Timestamp;
+use penstock_config::{QueueConfig, QueueOrder};
 
 use super::class::Entry;
 use super::dispatch_rate::DispatchRate;
 use super::line::Line;
 use super::{Charge, Cost, EntryId, Joined, Newcomer, Passed, QueueEnd, QueueFull};
 use crate::fleet::BackendSet;
-use penstock_api::units::Timestamp;
-use penstock_config::{QueueConfig, QueueOrder};
 
-/// The most lines; requests of further kinds share the last one, whose first request then holds up the others.
+/// The most lines. Requests for further sets of backends share the last line, where the first
+/// request may hold up the others.
 const MAX_LINES: usize = 16;
-/// The most owners that one signal may find held back: each of them has decided in vain.
+/// The most owners that may be held back per signal: each of them has decided in vain.
 const MAX_HELD_BACK: usize = 16;
-/// A queue that has not been empty for so long stands: requests arrive faster than they are served.
+/// A queue that has not been empty for this long is standing: requests arrive faster than they are
+/// served.
 const STANDING: Duration = Duration::from_secs(1);
 
-/// What a queue is configured with.
+/// The configuration of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueRules {
     /// The most requests that wait.
     pub size: usize,
-    /// Whether, while requests arrive faster than they are served, the newest ones without an objective come
-    /// first.
+    /// If set, the newest requests without an objective come first while requests arrive faster
+    /// than they are served.
     pub newest_first: bool,
 }
 
@@ -38,12 +40,12 @@ impl QueueRules {
     }
 }
 
-/// What a request that waits is to do.
+/// An instruction for a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Decide where to go.
+    /// Decide on a backend.
     Decide,
-    /// End: another one has its place. It no longer waits.
+    /// End: another request has its place. It no longer waits.
     Displaced,
 }
 
@@ -61,7 +63,7 @@ struct Slot {
     priority: i32,
     line: usize,
     state: State,
-    /// Whether it found room that was kept for others.
+    /// True if it found room that was kept for others.
     is_held_back: bool,
     waker: Option<Waker>,
 }
@@ -78,17 +80,18 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct ModelQueue {
     slots: HashMap<EntryId, Slot>,
-    /// How many of them wait: those displaced have not left yet.
+    /// The number of waiting requests. Displaced ones no longer count, though they have not left
+    /// yet.
     len: usize,
     lines: Vec<Line>,
     turn: Option<EntryId>,
     /// The lines that have tried since the last signal, as bits.
     tried: u32,
-    /// The owners that have found since then that the room is kept for others.
+    /// The owners that were held back since the last signal, because the room is kept for others.
     held_back: Vec<u64>,
-    /// Requests that found that at least once.
+    /// The number of requests that were held back at least once.
     held_back_count: u64,
-    /// Whether a signal came while a request had the turn.
+    /// True if a signal came while a request had the turn.
     is_signalled: bool,
     newest_first: bool,
     next: u64,
@@ -98,18 +101,17 @@ pub struct ModelQueue {
 }
 
 impl ModelQueue {
-    /// Owners that it remembers and that wait for nothing.
     #[cfg(test)]
     pub(super) fn idle_owners(&self) -> usize {
         self.lines.iter().map(Line::idle_owners).sum()
     }
 
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -119,26 +121,28 @@ impl ModelQueue {
         self.turn
     }
 
-    /// How many requests ended how, in the order of [`QueueEnd::ALL`].
+    /// The number of requests by [`QueueEnd`], in the order of [`QueueEnd::ALL`].
     pub fn ended(&self) -> [u64; QueueEnd::ALL.len()] {
         self.ended
     }
 
-    /// How many requests found room that was kept for others.
+    /// The number of requests that found room which was kept for others.
     pub fn held_back(&self) -> u64 {
         self.held_back_count
     }
 
-    /// How long the last in the queue waits at the rate of the last seconds; `None` before anything was served.
+    /// The time that the last request in the queue waits at the recent dispatch rate; `None` before
+    /// anything was served.
     pub fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
         self.rate.time_for(self.len + 1, now)
     }
 
-    /// Adds a request behind those of its kind. In a full queue it takes the place of the least important one,
-    /// where that is less important than it, or else of one of an owner that has more there.
+    /// Adds a request behind those of its kind. If the queue is full, evicts the lowest-priority
+    /// request if its priority is lower, else one of an owner with more requests there.
     ///
     /// # Errors
-    /// When the queue is full of requests as important as this one, and its owner has its part of them.
+    /// If the queue is full of requests of this priority or a higher one, and no owner there has
+    /// more requests than its own.
     pub fn join(
         &mut self,
         newcomer: &Newcomer,
@@ -158,6 +162,7 @@ impl ModelQueue {
         self.next += 1;
         let id = EntryId(self.next);
         let Newcomer { backends, priority, owner, weight, due, until } = *newcomer;
+        // The deadline is the earlier of both: after the end of its wait an objective is void.
         let entry = Entry { id, owner, weight, due: due.filter(|due| *due < until), until };
         let line = self.line_of(backends);
         let (state, is_held_back, waker) = (State::Waiting, false, None);
@@ -171,7 +176,7 @@ impl ModelQueue {
         Ok(Joined { id, displaced })
     }
 
-    /// Ready once the request is to do something.
+    /// Returns `Ready` once the request has something to do.
     pub fn poll(&mut self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {
         let Some(slot) = self.slots.get_mut(&id) else {
             debug_assert!(false, "a request waits until it leaves");
@@ -187,7 +192,7 @@ impl ModelQueue {
         }
     }
 
-    /// Something may have become free: the first request tries.
+    /// Gives the first request the turn, because something may have become free.
     pub fn signal(&mut self, now: Timestamp) {
         match self.turn {
             Some(_) => self.is_signalled = true,
@@ -195,21 +200,21 @@ impl ModelQueue {
         }
     }
 
-    /// Every line tries again.
     fn try_all(&mut self, now: Timestamp) {
         self.tried = 0;
         self.held_back.clear();
         self.give_turn(now);
     }
 
-    /// The request that had the turn found no room, as `passed` says. It keeps its place. Where there is room that is kept for
-    /// others, the next owner of its line tries.
+    /// Ends the turn of a request that found no room, as `passed` says. It keeps its place. If
+    /// there is room that is kept for others, the next owner of its line tries.
     pub fn pass(&mut self, id: EntryId, passed: Passed, now: Timestamp) {
         let Passed { backends, is_held_back } = passed;
         let found = self.slots.get(&id).filter(|slot| slot.state == State::HasTurn);
         let Some(slot) = found else { return };
         let (entry, priority, before) = (slot.entry, slot.priority, slot.line);
         let is_same = self.lines.get(before).is_some_and(|line| line.backends == backends);
+        // The backends that can take it may have changed since it joined: it moves to their line.
         if !is_same && let Some(line) = self.lines.get_mut(before) {
             line.remove(priority, &entry);
         }
@@ -232,7 +237,8 @@ impl ModelQueue {
         self.give_turn(now);
     }
 
-    /// The request goes to a backend, where it is expected to cost so much. `None` for one that does not wait.
+    /// Takes the request out of the queue for a backend; `cost` is expected. `None` for a request
+    /// that does not wait.
     pub fn serve(&mut self, id: EntryId, cost: Cost, now: Timestamp) -> Option<Charge> {
         let slot = self.slots.get(&id);
         let charge = slot.map(|slot| {
@@ -249,15 +255,15 @@ impl ModelQueue {
         charge
     }
 
-    /// A request that was served has ended, and has cost so much.
+    /// Replaces the expected cost of a served request that has ended by its actual `cost`.
     pub fn settle(&mut self, charge: &Charge, cost: Cost) {
-        // Another line may have taken its place: what its owner waits for there costs tokens as well.
+        // Another line may be at that index now: the owner's requests there cost tokens as well.
         if let Some(line) = self.lines.get_mut(charge.line) {
             line.settle(charge, cost);
         }
     }
 
-    /// The request no longer waits.
+    /// Removes a request that no longer waits.
     pub fn leave(&mut self, id: EntryId, end: QueueEnd, now: Timestamp) {
         let Some(slot) = self.slots.remove(&id) else { return };
         if slot.state == State::Displaced {
@@ -285,13 +291,13 @@ impl ModelQueue {
         }
     }
 
-    /// Takes the place of the least important request for `newcomer`, where that one is less important; else of one of an
-    /// owner that has more there.
+    /// Evicts the lowest-priority request for `newcomer` if its priority is lower, else one of an
+    /// owner with more requests there.
     fn displace(&mut self, newcomer: &Newcomer) -> Option<EntryId> {
         let last = self.lines.iter().filter_map(Line::last).min();
         let last = last.filter(|(least, _)| *least < newcomer.priority).map(|(_, id)| id);
         let of_most = || self.lines.iter().find_map(|line| line.last_of_most(newcomer));
-        // The one that decides at this moment may be about to go.
+        // The request that has the turn may be about to leave.
         let id = last.or_else(of_most).filter(|id| self.turn != Some(*id))?;
         let slot = self.slots.get_mut(&id)?;
         slot.state = State::Displaced;
@@ -324,7 +330,7 @@ impl ModelQueue {
         self.lines.len() - 1
     }
 
-    /// Gives the turn to the first request of those lines that have not tried.
+    /// Gives the turn to the first request of the lines that have not tried.
     fn give_turn(&mut self, now: Timestamp) {
         debug_assert!(self.turn.is_none(), "one request at a time decides");
         let is_standing = self.standing_since.is_some_and(|since| now.since(since) >= STANDING);
@@ -335,7 +341,7 @@ impl ModelQueue {
                 continue;
             }
             let Some(first) = line.first(now, newest_first, &self.held_back) else { continue };
-            // Of equal importance, the one that came first.
+            // At equal priority the earliest request comes first.
             if best.is_none_or(|best| (-first.0, first.1) < (-best.0, best.1)) {
                 best = Some(first);
             }
@@ -348,6 +354,7 @@ impl ModelQueue {
                     slot.wake();
                 }
             }
+            // The signal came during a turn: lines that had already tried may find room now.
             None if std::mem::take(&mut self.is_signalled) => self.try_all(now),
             None => {}
         }

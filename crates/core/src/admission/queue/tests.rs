@@ -23,7 +23,7 @@ fn backends(ids: &[u16]) -> BackendSet {
     set
 }
 
-/// No room on these backends.
+/// A turn that found no room on these backends.
 fn room(ids: &[u16]) -> Passed {
     Passed { backends: backends(ids), is_held_back: false }
 }
@@ -33,14 +33,13 @@ fn newcomer(owner: u64) -> Newcomer {
     Newcomer { backends, priority: 0, owner, weight: 1, due: None, until: at(10_000) }
 }
 
-/// A queue whose first request has tried in vain, so that none has the turn.
+/// Passes every turn on until no request has it.
 fn settle(queue: &mut ModelQueue, now: Timestamp) {
     while let Some(id) = holder(queue) {
         queue.pass(id, room(&[1]), now);
     }
 }
 
-/// The request that has the turn.
 fn holder(queue: &mut ModelQueue) -> Option<EntryId> {
     queue.turn()
 }
@@ -49,7 +48,7 @@ fn prompt(tokens: u32) -> Cost {
     Cost { prompt: tokens, output: 0 }
 }
 
-/// Signals a free permit and has the one with the turn served; its id.
+/// Signals a free permit and serves the request with the turn; returns its id.
 fn serve(queue: &mut ModelQueue, tokens: u32, now: Timestamp) -> Option<EntryId> {
     queue.signal(now);
     let id = holder(queue)?;
@@ -92,7 +91,7 @@ fn missed_objective_does_not_make_others_late() {
 #[test]
 fn keys_take_turns_by_weighted_tokens() {
     let mut queue = ModelQueue::default();
-    // One key sends 20 times as much as the others; one weighs twice as much.
+    // One key sends 20 times as many requests as the others; one weighs twice as much.
     let mut owners = BTreeMap::new();
     let send = |queue: &mut ModelQueue, owners: &mut BTreeMap<EntryId, u64>, owner, count| {
         for _ in 0..count {
@@ -142,7 +141,8 @@ fn pause_of_a_key_is_not_saved_up() {
 
 #[test]
 fn owners_pay_for_the_output_that_came() {
-    // Two take turns whose requests are expected to cost the same; those of the first get ten times the tokens.
+    // Two owners take turns. Their requests are expected to cost the same; those of the first use
+    // ten times the tokens.
     let mut queue = ModelQueue::default();
     let expected = Cost { prompt: 100, output: 50 };
     let mut owners = BTreeMap::new();
@@ -352,7 +352,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: nothing is lost, at most one request has the turn, and after a signal
+    /// In any order of events nothing is lost, at most one request has the turn, and after a signal
     /// one has it as long as any waits.
     #[test]
     fn nothing_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
@@ -398,7 +398,7 @@ proptest! {
             let turns = inside.iter().filter(|id| queue.poll(**id, &cx).is_ready()).count();
             prop_assert!(turns <= 1);
         }
-        // All that is left can be served.
+        // All remaining requests can be served.
         let left = inside.len();
         let served = (0..left).filter(|_| {
             queue.signal(at(time));

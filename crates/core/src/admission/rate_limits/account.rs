@@ -1,18 +1,18 @@
-//! What one client has used of its limits.
+//! The usage of one client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use penstock_config::RateLimits;
 
 use super::level::Level;
 use super::{KeyFigures, KeyUse, Moment, RateStatus, Refusal};
-use penstock_config::RateLimits;
 
 const DAY: u64 = 24 * 3600;
 
-/// When a client that has too many requests in flight should try again: it cannot be known.
+/// The `Retry-After` of a client with too many requests in flight: the real time cannot be known.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 
 /// The limits of a client.
@@ -34,7 +34,7 @@ impl LimitKind {
     pub const ALL: [Self; 4] =
         [Self::RequestsPerMinute, Self::TokensPerMinute, Self::TokensPerDay, Self::InFlight];
 
-    /// Its value, where it is set.
+    /// The value of this limit; `None` if it is not set.
     pub fn value(self, limits: &RateLimits) -> Option<u64> {
         match self {
             Self::RequestsPerMinute => limits.requests_per_minute.map(u64::from),
@@ -55,7 +55,6 @@ impl LimitKind {
     }
 }
 
-/// The use of one client.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub(super) state: Mutex<State>,
@@ -98,13 +97,13 @@ pub(super) struct State {
     requests: Level,
     tokens: Level,
     pub(super) in_flight: u32,
-    /// The day that tokens are counted of, in days since 1970.
+    /// The day of the counted tokens, in days since 1970.
     day: u64,
     day_tokens: u64,
 }
 
 impl State {
-    /// Brings everything up to now.
+    /// Brings all usage up to `now`.
     pub(super) fn advance(&mut self, limits: &RateLimits, now: Moment) {
         if let Some(limit) = limits.requests_per_minute {
             self.requests.advance(limit, now.at);
@@ -112,13 +111,13 @@ impl State {
         if let Some(limit) = limits.tokens_per_minute {
             self.tokens.advance(limit, now.at);
         }
-        // Not back to a day that is over, where the system's clock is set back a little.
+        // Never back to an earlier day, if the system's clock is set back a little.
         if now.unix / DAY > self.day {
             (self.day, self.day_tokens) = (now.unix / DAY, 0);
         }
     }
 
-    /// Whether a request fits.
+    /// Checks that a request fits every limit.
     pub(super) fn check(&self, hold: &Hold, tokens: u64, now: Moment) -> Result<(), Refusal> {
         let refusal = |kind, limit, wait| Refusal {
             kind,
@@ -131,7 +130,7 @@ impl State {
         let RateLimits { requests_per_minute, tokens_per_minute, tokens_per_day, in_flight } =
             &hold.limits;
         let day_limit = tokens_per_day.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX));
-        // First what no wait helps against.
+        // First the limits that no wait can satisfy.
         if let Some(limit) = tokens_per_minute.map(u64::from).filter(|limit| tokens > *limit) {
             return Err(refusal(LimitKind::TokensPerMinute, limit, None));
         }
@@ -181,19 +180,19 @@ impl State {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Replaces the tokens that were reserved at `since` by those that were used.
+    /// Replaces the tokens reserved at `since` by those used.
     pub(super) fn settle(&mut self, used: u64, reserved: u64, since: Moment) {
         let (more, less) = (used.saturating_sub(reserved), reserved.saturating_sub(used));
         self.tokens.take(more);
         self.tokens.give_back(less);
         self.day_tokens = self.day_tokens.saturating_add(more);
-        // What was reserved yesterday is not in today's sum.
+        // Tokens reserved yesterday are not in today's sum.
         if since.unix / DAY == self.day {
             self.day_tokens = self.day_tokens.saturating_sub(less);
         }
     }
 
-    /// Gives back what a request took that goes no further.
+    /// Gives back what a request took and [`settle`](Self::settle) does not return.
     pub(super) fn undo(&mut self, limits: &RateLimits) {
         if limits.requests_per_minute.is_some() {
             self.requests.give_back(1);
@@ -205,7 +204,7 @@ impl State {
         self.day_tokens = self.day_tokens.saturating_add(tokens);
     }
 
-    /// What is used at `now`, for the next process.
+    /// The usage at `now`, for the next process.
     pub(super) fn used(&mut self, name: &str, limits: &RateLimits, now: Moment) -> KeyUse {
         self.advance(limits, now);
         KeyUse {
@@ -217,7 +216,7 @@ impl State {
         }
     }
 
-    /// Continues with what another process has counted.
+    /// Continues with the usage counted by another process.
     pub(super) fn restore(&mut self, used: &KeyUse, now: Moment) {
         self.advance(&RateLimits::default(), now);
         self.requests.restore(used.requests, now.at);

@@ -1,6 +1,6 @@
-//! The accounts of client addresses: a bounded table in shards. Where it is full, the least recently used
-//! address makes room, and starts again with nothing used when it returns: who could profit must send
-//! from as many addresses as the table holds.
+//! The accounts of client addresses: a bounded table in shards. A full table evicts the least
+//! recently used address, which starts with no usage when it returns. To profit from that, a client
+//! must send from as many addresses as the table holds.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use super::account::Account;
 
 const SHARDS: usize = 16;
 
-/// A client address as limits see it: an IPv4 address, or the /64 network of an IPv6 address, since one
-/// host commonly has all addresses of it.
+/// A client address as limits see it: an IPv4 address, or the /64 network of an IPv6 address, since
+/// one host commonly has all addresses of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(u128);
 
@@ -28,30 +28,29 @@ impl fmt::LowerHex for AddressKey {
 impl From<IpAddr> for AddressKey {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
-            // In the form that no network has: the lower half of those is 0.
+            // No network has this form: the lower half of a network is 0.
             IpAddr::V4(address) => Self(address.to_ipv6_mapped().to_bits()),
             IpAddr::V6(address) => Self(address.to_bits() >> 64 << 64),
         }
     }
 }
 
-/// The accounts of addresses.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     shards: [Mutex<Shard>; SHARDS],
     hashes: ahash::RandomState,
-    /// The most of one shard.
+    /// The most addresses per shard.
     capacity: AtomicUsize,
     evicted: AtomicU64,
 }
 
 impl Addresses {
-    /// Room for so many, rounded up to a multiple of the number of shards.
+    /// Sets the capacity to `most` addresses, rounded up to a multiple of the number of shards.
     pub(super) fn set_capacity(&self, most: usize) {
         self.capacity.store(most.div_ceil(SHARDS).max(1), Ordering::Relaxed);
     }
 
-    /// The account of an address, which is the most recently used one now.
+    /// The account of an address, which becomes the most recently used one.
     pub(super) fn account(&self, key: AddressKey) -> Arc<Account> {
         let place = usize::try_from(self.hashes.hash_one(key) >> 60).unwrap_or_default();
         let Some(shard) = self.shards.get(place) else {
@@ -75,8 +74,8 @@ impl Addresses {
     }
 }
 
-/// A list of entries in the order of their use, with the neighbours named by position: constant time for
-/// a use and an eviction.
+/// A list of entries in order of use, with the neighbours named by position: constant time for a
+/// use and an eviction.
 #[derive(Debug, Default)]
 struct Shard {
     places: HashMap<AddressKey, usize>,
@@ -94,7 +93,7 @@ struct Entry {
 }
 
 impl Shard {
-    /// The account of an address, and how many were evicted for it.
+    /// The account of an address, and the number of addresses evicted for it.
     fn account(&mut self, key: AddressKey, capacity: usize) -> (Arc<Account>, u64) {
         if let Some(place) = self.places.get(&key).copied() {
             self.unlink(place);
@@ -102,7 +101,7 @@ impl Shard {
             return (self.entries.get(place).map_or_else(Arc::default, |it| it.account.clone()), 0);
         }
         let mut evicted = 0;
-        // A reload may have lowered the capacity: then the table shrinks with the addresses that come.
+        // A reload may have lowered the capacity: the table shrinks when the next address comes.
         while self.places.len() >= capacity {
             let Some(oldest) = self.oldest else { break };
             self.remove(oldest);

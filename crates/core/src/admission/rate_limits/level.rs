@@ -1,16 +1,18 @@
-//! A token bucket, as the level of what has been used: it sinks evenly, the limit in a minute. Kept as a
-//! use rather than as what is left, so that a reload that changes the limit forgets nothing.
+//! A leaky bucket: the level is the usage, and it drains at a constant rate, the whole limit in a
+//! minute. It stores the usage rather than the remainder, so that a reload that changes the limit
+//! forgets nothing.
 
 use std::time::Duration;
 
-use super::Quota;
 use penstock_api::units::Timestamp;
 
-/// Parts of one request or token. The level sinks by the limit in parts per microsecond: exact in whole
+use super::Quota;
+
+/// Parts per request or token. The level drains by `limit` parts per microsecond: exact in whole
 /// numbers.
 const PARTS: u64 = 60_000_000;
 
-/// What has been used and has not sunk yet.
+/// Usage that has not drained.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Level {
     parts: u64,
@@ -18,15 +20,15 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// Lets the level sink until now.
+    /// Drains the level up to `now`.
     pub(super) fn advance(&mut self, limit: u32, now: Timestamp) {
         let elapsed = now.0.saturating_sub(self.at.0);
         self.parts = self.parts.saturating_sub(elapsed.saturating_mul(limit.into()));
-        // A thread that read the clock earlier may come later.
+        // Threads may arrive in another order than they read the clock.
         self.at = self.at.max(now);
     }
 
-    /// How long until there is room for so many.
+    /// The time until `count` more fit.
     pub(super) fn wait(&self, limit: u32, count: u64) -> Duration {
         let needed = self.parts.saturating_add(count.saturating_mul(PARTS));
         sinking(needed.saturating_sub(room(limit)), limit)
@@ -40,12 +42,11 @@ impl Level {
         self.parts = self.parts.saturating_sub(count.saturating_mul(PARTS));
     }
 
-    /// What is used, in parts.
     pub(super) fn parts(&self) -> u64 {
         self.parts
     }
 
-    /// Adds what another process had used until now.
+    /// Adds the usage of another process up to now.
     pub(super) fn restore(&mut self, parts: u64, now: Timestamp) {
         self.parts = self.parts.saturating_add(parts);
         self.at = self.at.max(now);
@@ -64,7 +65,7 @@ fn room(limit: u32) -> u64 {
     u64::from(limit) * PARTS
 }
 
-/// The time in which so many parts sink.
+/// The time in which `parts` drain.
 fn sinking(parts: u64, limit: u32) -> Duration {
     Duration::from_micros(parts.div_ceil(u64::from(limit).max(1)))
 }

@@ -1,5 +1,6 @@
-//! What an admitted request holds of its client's limits. The slot in flight is freed when the permit is
-//! settled or dropped, whatever ended the request; tokens stay reserved where it is only dropped.
+//! The share of its client's limits that an admitted request holds. The slot in flight is freed
+//! when the permit is settled or dropped, whatever ended the request; if it is only dropped, the
+//! tokens stay reserved.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,17 +27,18 @@ impl RatePermit {
         Self { holds, reserved, since, status, is_settled: AtomicBool::new(false) }
     }
 
-    /// What was left of the limits when the request was admitted.
+    /// The remaining limits when the request was admitted.
     pub fn status(&self) -> &RateStatus {
         &self.status
     }
 
-    /// Whether tokens are limited.
+    /// Returns whether tokens are limited.
     pub fn counts_tokens(&self) -> bool {
         self.holds.iter().flatten().any(|hold| hold.limits.counts_tokens())
     }
 
-    /// Ends the request with the tokens it has used; `None`: with those reserved. Only the first call counts.
+    /// Ends the request with the tokens it has used; with `None`, those reserved count. Only the
+    /// first call counts.
     pub fn settle(&self, used: Option<u64>, now: Moment) {
         if self.is_settled.swap(true, Ordering::AcqRel) {
             return;
@@ -54,7 +56,7 @@ impl RatePermit {
         self.holds.first().and_then(Option::as_ref)
     }
 
-    /// Takes everything back, for a request that goes no further because of a limit elsewhere.
+    /// Gives everything back, for a request that is refused because of a limit elsewhere.
     pub(super) fn undo(self, now: Moment) {
         for hold in self.holds.iter().flatten() {
             hold.account.state.lock().undo(&hold.limits);

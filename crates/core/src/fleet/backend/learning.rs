@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use penstock_api::units::{Timestamp, to_micros};
+use penstock_config::{BreakerConfig, HealthConfig};
+
 use super::{BackendState, CheckVerdict};
 use crate::fleet::circuit_breaker::BreakerTransition;
 use crate::fleet::cooldown::{CooldownCause, CooldownScope};
 use crate::fleet::health::{CheckOutcome, CheckResult, Health};
 use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
-use penstock_api::units::{Timestamp, to_micros};
-use penstock_config::{BreakerConfig, HealthConfig};
 
 impl BackendState {
     /// Records a health check. A backend that was away or joined a running fleet starts slowly.

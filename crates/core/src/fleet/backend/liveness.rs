@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::BackendState;
-use crate::fleet::circuit_breaker::BreakerState;
 use penstock_api::units::Timestamp;
 use penstock_config::HealthConfig;
+
+use super::BackendState;
+use crate::fleet::circuit_breaker::BreakerState;
 
 impl BackendState {
     /// Records progress of a response: tokens of a stream or a whole response arrived.

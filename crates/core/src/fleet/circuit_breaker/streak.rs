@@ -4,8 +4,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::fleet::OutcomeSource;
 use penstock_api::units::Timestamp;
+
+use crate::fleet::OutcomeSource;
 
 /// Faults in a row.
 #[derive(Debug, Default)]

@@ -3,6 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_api::Operation;
+use penstock_api::units::{Timestamp, to_millis};
+use penstock_config::ModelEntry;
+use penstock_predict::{Coefficients, PredictorReport};
+use penstock_scoring::Residency;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -11,11 +16,6 @@ use crate::fleet::groups::member_name;
 use crate::fleet::{
     Backend, BackendState, BreakerState, Cooldown, CooldownScope, Group, Health, Serving, Topology,
 };
-use penstock_api::Operation;
-use penstock_api::units::{Timestamp, to_millis};
-use penstock_config::ModelEntry;
-use penstock_predict::{Coefficients, PredictorReport};
-use penstock_scoring::Residency;
 
 /// A backend in a dump. A dump written by hand may omit everything but the name. Descriptive fields
 /// (`url`, `priority`, …) are not read back.

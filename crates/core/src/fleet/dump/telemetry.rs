@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, widen};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{FleetError, duration_of};
 use crate::fleet::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
-use penstock_api::units::{Timestamp, widen};
 
 /// An interval longer than any use of a dump.
 const NEVER: Duration = Duration::from_secs(1 << 32);

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::*;
-use crate::fleet::{CheckOutcome, CheckResult, CooldownCause, CooldownScope, Serving};
 use penstock_config::{Config, Environment, HealthConfig};
 use penstock_scoring::Residency;
+
+use super::*;
+use crate::fleet::{CheckOutcome, CheckResult, CooldownCause, CooldownScope, Serving};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 

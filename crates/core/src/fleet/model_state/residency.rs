@@ -12,9 +12,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{LoadedModel, ModelState};
 use penstock_api::units::{ByteSize, Timestamp, TokenCount};
 use penstock_scoring::Residency;
+
+use super::{LoadedModel, ModelState};
 
 /// The stored state of a model that a probe no longer showed although it was in use: it is loadable
 /// again.

@@ -26,8 +26,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
-use super::EngineSample;
 use penstock_api::units::{Micros, Timestamp, to_micros};
+
+use super::EngineSample;
 
 /// Numbers of 64 bits in a sample, beside one of 32.
 const WORDS: usize = 3;

@@ -1,12 +1,12 @@
 //! Tests of prompts cut into blocks: `max_blocks` cuts the chain and nothing else, in every layout.
 
+use penstock_api::Operation;
+use penstock_scan::{ScanOptions, scan};
+use penstock_scoring::PrefixParams;
 use proptest::prelude::*;
 
 use super::prompt_chain;
 use crate::prefix::Chain;
-use penstock_api::Operation;
-use penstock_scan::{ScanOptions, scan};
-use penstock_scoring::PrefixParams;
 
 /// Raw text: plain, in several scripts, and with every kind of escape.
 const TEXTS: [&str; 10] =

@@ -1,5 +1,5 @@
-//! A captured decision: everything it read, as JSON that stands for itself. It holds no prompt and no
-//! key, only hashes of prompts. `replay` decides by it again.
+//! A captured decision: everything it read, as self-contained JSON. It holds no prompt and no key,
+//! only hashes of prompts. `replay` decides again from it.
 
 mod file;
 mod hex;
@@ -25,25 +25,25 @@ use penstock_scoring::{Candidate, Objectives, PrefixParams, READINGS, RequestFea
 use split::SplitRecord;
 use strategy::StrategyRecord;
 
-/// The version of [`Capture`]; files of another one are refused.
+/// The version of [`Capture`]; files of other versions are refused.
 pub(super) const VERSION: u32 = 2;
 
-/// Until when decisions are captured. While they are not, a decision pays one atomic load for it.
+/// The time until which decisions are captured. Outside of it, a decision pays one atomic load.
 #[derive(Debug, Default)]
 pub struct Lease(AtomicU64);
 
 impl Lease {
-    /// Captures decisions until then.
+    /// Captures decisions until `until`.
     pub fn extend(&self, until: Timestamp) {
         self.0.store(until.0, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Ends the capture.
     pub fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it lasts; the clock is read only when there is one.
+    /// Returns whether decisions are captured now. Reads the clock only if the lease was extended.
     #[inline(always)]
     pub fn lasts(&self, now: impl FnOnce() -> Timestamp) -> bool {
         let until = self.0.load(Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Lease {
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     version: u32,
-    /// Counts all decisions since the start.
+    /// The number of the decision, counted since the start.
     pub number: u64,
     /// The request's id.
     pub request_id: String,
@@ -68,14 +68,14 @@ pub struct Capture {
     pub(super) strategy: StrategyRecord,
     /// The seed of the generator that random picks drew from.
     pub(super) seed: Hex,
-    /// The turn that was taken; absent where the strategy took none.
+    /// The turn that the strategy took; absent if it took none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) turn: Option<u64>,
-    /// The model it was decided for.
+    /// The model that the decision is about.
     pub model: String,
     pub(super) candidates: Vec<CandidateRecord>,
     pub(super) rejected: Vec<RejectedRecord>,
-    /// What was decided.
+    /// The decision.
     pub decision: DecisionRecord,
 }
 
@@ -83,22 +83,21 @@ pub struct Capture {
 #[serde(deny_unknown_fields)]
 struct RequestRecord {
     operation: String,
-    /// As the client named it.
+    /// The model as the client named it.
     model: String,
     estimated_tokens: u32,
-    /// All that an engine reads; absent in captures of earlier versions.
+    /// The tokens that an engine reads; absent in captures of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prompt_tokens: Option<u32>,
-    /// Those that must fit a context.
     tokens_to_fit: u32,
     needs: Vec<String>,
     streaming: bool,
-    /// How the alias it names splits requests.
+    /// The split of the alias that the request names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     split: Option<SplitRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Hex>,
-    /// The row of the backend at which the session is at home.
+    /// The row of the home of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     home: Option<u32>,
     #[serde(default, skip_serializing_if = "ObjectivesRecord::is_none")]
@@ -106,7 +105,6 @@ struct RequestRecord {
     prompt: PromptRecord,
 }
 
-/// What the client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ObjectivesRecord {
@@ -142,7 +140,7 @@ struct PromptRecord {
     last_block: Hex,
 }
 
-/// The readings of a candidate, flat: `backend`, `row`, and a key per known reading of [`READINGS`].
+/// The readings of a candidate: `backend`, `row`, and a key per known reading of [`READINGS`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CandidateRecord {
     pub(super) backend: String,
@@ -202,7 +200,6 @@ impl<'de> Visitor<'de> for CandidateVisitor {
     }
 }
 
-/// A backend that the filters rejected, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RejectedRecord {
@@ -213,20 +210,19 @@ pub(super) struct RejectedRecord {
     pub(super) reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_remaining_ms: Option<f64>,
-    /// Whether a backend in cooldown is only assumed to have what the request needs.
+    /// True if a backend in cooldown is only assumed to have what the request needs.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) assumed: bool,
 }
 
-/// What was decided.
+/// The decision in a capture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
-    /// Where the request went.
+    /// The backend that got the request.
     pub backend: String,
     pub(super) row: u32,
-    /// Whether all were in cooldown, so that the one whose cooldown ends first was probed, whatever the
-    /// strategy.
+    /// True if no strategy decided: all were in cooldown, and the first to end was probed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) next_probe: bool,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -235,10 +231,10 @@ pub struct DecisionRecord {
     assumed: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     in_panic: bool,
-    /// Whether it exceeded the limit of the model, because all were reached.
+    /// True if the request exceeded the limit of the model because all limits were reached.
     #[serde(default, skip_serializing_if = "is_false")]
     spill: bool,
-    /// The sum of its scores by weight, where scorers decided.
+    /// The weighted sum of its scores, if scorers decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) total: Option<f64>,
 }
@@ -248,7 +244,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Which attempt of which request is captured, and the seed its random picks drew from.
+/// The identity of a captured attempt, and the seed of its random picks.
 #[derive(Debug, Clone, Copy)]
 pub struct CapturedAttempt<'a> {
     /// The request's id.
@@ -260,7 +256,7 @@ pub struct CapturedAttempt<'a> {
 }
 
 impl Router {
-    /// A decision with everything it read.
+    /// Captures a decision with everything it read.
     pub fn capture(
         &self,
         of: CapturedAttempt<'_>,
@@ -295,7 +291,7 @@ impl Router {
                 .iter()
                 .map(|one| CandidateRecord {
                     backend: backend_name(topology, decision.model, one.row),
-                    // Once for all of them, in the request.
+                    // The request stores it once for all candidates.
                     readings: Candidate { prompt_blocks: 0, ..*one },
                 })
                 .collect(),
@@ -323,19 +319,19 @@ fn backend_name(topology: &Topology, model: ModelId, row: u32) -> String {
 }
 
 impl Capture {
-    /// How many backends are in it.
+    /// Returns the number of backends in the capture.
     pub fn rows(&self) -> usize {
         self.candidates.len() + self.rejected.len()
     }
 
-    /// What scorers knew of the request.
+    /// Returns the request as the scorers read it.
     pub(super) fn features(&self) -> RequestFeatures {
         let PromptRecord { blocks, block_tokens, first_block, last_block } = self.request.prompt;
         RequestFeatures {
             first_block: first_block.0,
             last_block: last_block.0,
             prompt_blocks: blocks,
-            // A prompt without text has no hash.
+            // Only a prompt without text has no hash.
             in_turn: blocks == 0 && first_block.0 == 0,
             turn: 0,
             block_tokens,
@@ -346,17 +342,16 @@ impl Capture {
         }
     }
 
-    /// The model that the split of the alias gives it; the recorded model without a split.
+    /// Returns the model that the split of the alias selects; without a split, the recorded model.
     pub(super) fn split_model(&self) -> &str {
         self.request.split.as_ref().map_or(&*self.model, |split| split.model(&self.model))
     }
 
-    /// The operation, and the model as the client named it.
+    /// Returns the operation, and the model as the client named it.
     pub fn asked(&self) -> (&str, &str) {
         (&self.request.operation, &self.request.model)
     }
 
-    /// The readings of the candidates.
     pub(super) fn readings(&self) -> Vec<Candidate> {
         let prompt_blocks = self.request.prompt.blocks;
         self.candidates.iter().map(|one| Candidate { prompt_blocks, ..one.readings }).collect()

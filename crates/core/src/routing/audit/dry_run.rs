@@ -1,5 +1,6 @@
-//! Dry runs: what a request needs, which backends may take it, and which one would. Runs the same scan and
-//! the same router as the proxy; `penstock explain` and the admin port's `/explain` print the result.
+//! Dry runs: the needs of a request, the backends that may take it, and the backend that would get
+//! it. Runs the same scan and the same router as the proxy; `penstock explain` and the admin port's
+//! `/explain` print the result.
 
 mod ensemble;
 mod request;
@@ -10,6 +11,12 @@ pub use text::render_text;
 pub(super) use text::{candidate_lines, number, text};
 
 use http::header::HeaderName;
+use penstock_api::content_coding::ContentCoding;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation};
+use penstock_config::Config;
+use penstock_scan::{RequestProfile, ScanOptions, scan};
+use penstock_scoring::Objectives;
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
@@ -20,14 +27,8 @@ use crate::routing::{
     EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes,
     SessionIds, SessionNames, Split, SplitPoint, read_objectives,
 };
-use penstock_api::content_coding::ContentCoding;
-use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Operation};
-use penstock_config::Config;
-use penstock_scan::{RequestProfile, ScanOptions, scan};
-use penstock_scoring::Objectives;
 
-/// What dry runs are made with.
+/// The context of dry runs.
 #[derive(Debug, Clone, Copy)]
 pub struct DryRun<'a> {
     /// Limits and estimates.
@@ -38,18 +39,18 @@ pub struct DryRun<'a> {
     pub topology: &'a Topology,
     /// The time of the decision.
     pub now: Timestamp,
-    /// Whether the prefix index learns where the request goes, as if it were sent: for a series of
-    /// requests over a fleet of one's own.
+    /// If set, the prefix index learns the destination as if the request were sent: for a series of
+    /// requests over a private fleet.
     pub records_prompts: bool,
-    /// The homes of sessions, where they are known: in a running process.
+    /// The homes of sessions; `None` outside of a running process.
     pub homes: Option<&'a SessionHomes>,
 }
 
 impl DryRun<'_> {
-    /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
-    /// `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` where it would wait for room
-    /// instead. For an ensemble there is its plan, too; the decision is that of its final call. Client keys are
-    /// not checked.
+    /// Decides about a request as the proxy would and explains the decision: `{"requirements",
+    /// "decision"}`, or `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` if
+    /// it would wait for room instead. For an ensemble the plan is added, and the decision is that
+    /// of its final call. Client keys are not checked.
     pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
         let Self { config, router, topology, now, .. } = *self;
         let operation = match check_head(config, sample) {
@@ -91,7 +92,7 @@ impl DryRun<'_> {
             now,
             prompt: Some(&prompt),
             session: session.map(|it| RoutedSession { id: it.root, home: home.flatten() }),
-            // A client of which nothing is known.
+            // The client is unknown.
             requester: Requester::default(),
             objectives,
         };
@@ -114,7 +115,7 @@ impl DryRun<'_> {
         value
     }
 
-    /// The blocks of its prompt, where the strategy reads them.
+    /// Returns the blocks of the prompt, if the strategy reads them.
     fn prompt(&self, profile: &RequestProfile, body: &[u8], target: &str) -> Chain {
         let mut prompt = Chain::default();
         if let Some(weighted) = self.router.weighted() {
@@ -124,7 +125,7 @@ impl DryRun<'_> {
         prompt
     }
 
-    /// The decision about a request for the model that it calls `name`.
+    /// Decides about a request; `name` is the model as the request names it.
     fn decide_and_explain(
         &self,
         input: &RouteInput<'_>,
@@ -166,8 +167,8 @@ impl DryRun<'_> {
         }
     }
 
-    /// What decides the model of a request for `model`, where that is an alias of several: its headers,
-    /// else chance.
+    /// Returns the point that selects the model if `model` is an alias of several: from the headers
+    /// of the request, else random.
     fn split_point(
         &self,
         sample: &DryRunRequest,
@@ -176,62 +177,61 @@ impl DryRun<'_> {
     ) -> SplitPoint {
         let Self { router, topology, .. } = *self;
         if router.names.split(model, topology).is_none() {
-            // Random picks draw from the same numbers.
+            // Without a split nothing is drawn: random picks draw from the same numbers.
             return SplitPoint::default();
         }
         let id = random.rng().random::<u64>().to_le_bytes();
         router.split_point(session, self.key(sample), &id)
     }
 
-    /// The session that a request names, where decisions read it.
+    /// Returns the session that a request names, if decisions read it.
     fn session(&self, sample: &DryRunRequest, profile: &RequestProfile) -> Option<SessionIds> {
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
         let body = profile.session.of(&sample.body);
         self.router.session(&SessionNames { headers, body, key: self.key(sample) })
     }
 
-    /// The home of a session, or that it has none; `None` where homes are not known.
+    /// Returns the home of a session, `Some(None)` if it has none; `None` if homes are unknown.
     fn home(&self, session: SessionIds) -> Option<Option<BackendId>> {
         let homes = self.homes.filter(|_| self.router.weighted().is_some())?;
         Some(homes.find(session, self.now))
     }
 
-    /// The home of a session, as it is shown.
     fn session_value(&self, home: Option<BackendId>) -> Value {
         let mut backends = self.topology.backends.iter();
         let home = home.and_then(|home| backends.find(|one| one.state.id == home));
         json!({ "home": home.map(|backend| &*backend.state.name) })
     }
 
-    /// The name of the client key of a request.
+    /// Returns the name of the client key of a request.
     fn key(&self, sample: &DryRunRequest) -> Option<&str> {
         let position = sample.client_key(self.config)?;
         self.config.auth.keys.get(position).map(|key| &*key.name)
     }
 }
 
-/// How an alias splits requests, and the model that this request goes to.
+/// Returns the split of an alias, and the model that this request goes to.
 fn split_value(split: Split<'_>, model: &str) -> Value {
     let branches =
         split.branches().map(|(model, weight)| json!({ "model": model, "weight": weight }));
     json!({ "alias": split.alias, "model": model, "branches": branches.collect::<Vec<_>>() })
 }
 
-/// What the request wants, by its headers, its key and its model.
+/// Returns the objectives of the request, from its headers, its key and its model.
 fn objectives(config: &Config, sample: &DryRunRequest, model: &str) -> Result<Objectives, Value> {
     let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
     read_objectives(config, field, sample.client_key(config), model)
         .map_err(|error| error_value(ErrorCode::InvalidRequest, &error.to_string()))
 }
 
-/// `None` for a request that wants nothing.
+/// Returns the objectives; `None` for a request without any.
 fn objectives_value(objectives: &Objectives) -> Option<Value> {
     let Objectives { ttft_ms, tpot_ms, priority } = *objectives;
     let value = json!({ "ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "priority": priority });
     (*objectives != Objectives::default()).then_some(value)
 }
 
-/// An error as `explain` shows it; also for requests that cannot be read.
+/// Returns an error as `explain` shows it; also for requests that cannot be read.
 pub fn error_value(code: ErrorCode, message: &str) -> Value {
     let row = code.row();
     json!({ "status": row.status, "code": row.name, "message": message })
@@ -243,7 +243,7 @@ fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, Valu
         let message = format!("Unknown path: {}", path.escape_default());
         return Err(error_value(ErrorCode::UnknownPath, &message));
     };
-    // The body of a sample is given decoded, also where its headers are those of a captured request.
+    // The body of a sample is already decoded, even if its headers come from a captured request.
     let encoding = sample.header("content-encoding").map(str::as_bytes);
     if let Err(error) = ContentCoding::of(encoding) {
         return Err(error_value(ErrorCode::UnsupportedEncoding, &error.to_string()));

@@ -1,7 +1,11 @@
-//! A decision with every candidate's scores, or the reason it was rejected.
+//! A decision with every candidate's scores, or the reason for its rejection.
 
 use std::collections::BTreeMap;
 
+use penstock_api::Operation;
+use penstock_api::units::to_millis;
+use penstock_config::Strategy;
+use penstock_scoring::{Candidate, Needs};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
@@ -13,25 +17,21 @@ use crate::routing::filters::RejectReason;
 use crate::routing::random::{Peek, RandomSource};
 use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
-use penstock_api::Operation;
-use penstock_api::units::to_millis;
-use penstock_config::Strategy;
-use penstock_scoring::{Candidate, Needs};
 
-/// One backend that serves a model in question.
+/// A backend that serves one of the considered models.
 #[derive(Debug, Clone, Serialize)]
 pub struct CandidateReport {
     /// Its name.
     pub backend: String,
     /// The model that the backend would receive.
     pub model: String,
-    /// Its score by the `smart` formula, 0..=100; only when it may take the request.
+    /// Its score by the `smart` formula, 0..=100; only if it may take the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
     /// Its score by each scorer of the weighted strategy, 0..=1, before weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<BTreeMap<&'static str, f64>>,
-    /// The sum of those by weight, 0..=1.
+    /// The weighted sum of these scores, 0..=1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
     /// Leading blocks of the prompt it is believed to have cached.
@@ -40,52 +40,53 @@ pub struct CandidateReport {
     /// Full blocks of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_blocks: Option<u32>,
-    /// The age of its engine's last sample; only where scorers decide, and absent before the first.
+    /// The age of its engine's last sample; only if scorers decide, and absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry_age_ms: Option<f64>,
-    /// How far that can be relied on: unknown, fresh, stale or failing.
+    /// The reliability of its telemetry: unknown, fresh, stale or failing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<&'static str>,
-    /// The operation that the request is converted to, where the backend does not serve its own.
+    /// The operation that the request is converted to, if the backend does not serve its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub converted_to: Option<&'static str>,
-    /// Whether a needed capability is assumed, not known.
+    /// True if a needed capability is assumed, not known.
     pub assumed: bool,
     /// Its priority.
     pub priority: u32,
     /// Requests in flight.
     pub in_flight: u32,
-    /// Its weight, where those of the model's backends differ.
+    /// Its weight, if the weights of the model's backends differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// The latency it is scored by.
+    /// The latency that `smart` scores.
     pub latency_ms: f64,
-    /// Where the model stands there: unknown, loadable, sleeping or resident; this and the next three only
-    /// where the strategy reads it.
+    /// The residency of the model: unknown, loadable, sleeping or resident. This and the next three
+    /// are present only if the strategy reads them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub residency: Option<&'static str>,
-    /// What loading it would push out: nothing, idle or in_use.
+    /// The models that loading it would evict: nothing, idle or in_use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicts: Option<&'static str>,
     /// Requests for the model in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_in_flight: Option<u32>,
-    /// How many of them run at a time; absent where that is not known, too.
+    /// The number of them that run at a time; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// Its predicted latency, where latencies are predicted.
+    /// Its predicted latency, if latencies are predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Value>,
-    /// That in words.
+    /// The prediction in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<String>,
-    /// How far it is below the objectives of the request and of the streams there; negative where it misses one.
+    /// Its margin below the objectives of the request and of its streams; negative if it misses
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_ms: Option<f64>,
-    /// Why it was rejected: a short name.
+    /// The short name of the reason for its rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<&'static str>,
-    /// Why it was rejected: in words.
+    /// The reason for its rejection, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -93,7 +94,7 @@ pub struct CandidateReport {
 /// A decision with everything that went into it.
 #[derive(Debug)]
 pub struct Explanation {
-    /// Where the request goes, or why nowhere.
+    /// The decision, or the error if no backend gets the request.
     pub result: Result<RoutingDecision, RouteError>,
     /// Every backend that serves the model or one of its fallbacks.
     pub candidates: Vec<CandidateReport>,
@@ -105,7 +106,7 @@ fn to_count(reading: f64) -> u32 {
 }
 
 impl Router {
-    /// Decides as [`Router::route`] does, and says why.
+    /// Decides as [`Router::route`] does, and explains the decision.
     pub fn explain(&self, input: &RouteInput<'_>, random: &mut impl RandomSource) -> Explanation {
         let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
         let result = self.route(input, random, &mut scratch, &mut trace);
@@ -148,7 +149,6 @@ impl Router {
         reports.collect()
     }
 
-    /// What a pass says of a candidate, by its readings.
     pub(super) fn report(
         &self,
         strategy: Strategy,

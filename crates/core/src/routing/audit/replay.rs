@@ -1,5 +1,7 @@
-//! Decides a captured decision again, by the readings it recorded and the functions that decide live.
+//! Decides a captured decision again, by its recorded readings and the functions of live decisions.
 
+use penstock_api::units::Timestamp;
+use penstock_config::{RoutingConfig, Strategy};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -11,65 +13,62 @@ use crate::routing::filters::{self, RejectReason};
 use crate::routing::random::Replay;
 use crate::routing::recorder::Recorder;
 use crate::routing::{Router, Scratch};
-use penstock_api::units::Timestamp;
-use penstock_config::{RoutingConfig, Strategy};
 
-/// The model of a capture: there is one, and its name says which.
+/// The id of the captured model: a capture is about one model, identified by its name.
 const MODEL: ModelId = ModelId(0);
 
 /// A captured decision made again.
 #[derive(Debug, Clone)]
 pub struct Replayed {
-    /// Where the request would go.
+    /// The backend that would get the request.
     pub backend: Option<String>,
-    /// The sum of its scores by weight, where scorers decide.
+    /// The weighted sum of its scores, if scorers decide.
     pub total: Option<f64>,
-    /// The model that the split of its alias gives it.
+    /// The model that the split of its alias selects.
     pub model: String,
     /// Every candidate with its scores.
     pub candidates: Vec<CandidateReport>,
 }
 
 impl Replayed {
-    /// Whether it is bit by bit what was decided then.
+    /// Returns whether backend and model are those of the capture, and the total bit by bit.
     pub fn is_identical(&self, capture: &Capture) -> bool {
         let [total, recorded] = [self.total, capture.total()].map(|all| all.map(f64::to_bits));
         self.goes_there(capture) && total == recorded
     }
 
-    /// Whether the request would go where it went.
+    /// Returns whether the request would go to the same backend.
     pub fn goes_there(&self, capture: &Capture) -> bool {
         self.backend.as_deref() == Some(&capture.decision.backend) && self.model == capture.model
     }
 }
 
 impl Capture {
-    /// The routing it was decided by, as far as the strategy goes.
+    /// Returns a configuration with the captured strategy.
     ///
     /// # Errors
-    /// [`CaptureError`] when there is no such strategy.
+    /// [`CaptureError`] if there is no such strategy.
     pub fn routing(&self) -> Result<RoutingConfig, CaptureError> {
         self.strategy.to_routing()
     }
 
-    /// The name of the strategy it was decided by.
+    /// Returns the name of the captured strategy.
     pub fn strategy(&self) -> &str {
         &self.strategy.name
     }
 
-    /// The total that decided, where scorers did.
+    /// Returns the total that decided, if scorers did.
     pub fn total(&self) -> Option<f64> {
         self.decision.total
     }
 
-    /// Every backend that the filters rejected: its name, the model, and the reason as a short name and
-    /// in words.
+    /// Returns every rejected backend: name, model, and the reason as a short name and in words.
     pub fn rejected(&self) -> impl Iterator<Item = (&str, &str, &str, &str)> {
         let all = self.rejected.iter();
         all.map(|one| (&*one.backend, &*one.model, &*one.excluded, &*one.reason))
     }
 
-    /// The backend that is probed while all are in cooldown.
+    /// Returns the backend to probe while all are in cooldown.
     fn next_probe(&self) -> Option<&str> {
         let of_model = || self.rejected.iter().filter(|one| one.model == self.model);
         let rejected = of_model().map(|one| {
@@ -92,8 +91,7 @@ impl Capture {
 }
 
 impl Router {
-    /// Decides by the readings of a captured decision. `turn` is the model's turn where the captured
-    /// strategy took none.
+    /// Decides again by recorded readings. `turn` is the model's turn if the capture has none.
     pub fn replay(&self, capture: &Capture, turn: u64) -> Replayed {
         let model = capture.split_model().to_owned();
         if capture.decision.next_probe {
@@ -121,7 +119,7 @@ impl Router {
         }
     }
 
-    /// The strategy that decides again. A capture does not say what the backends have in common, but what that came to.
+    /// Returns the strategy that decides again. Of `auto` a capture holds only the choice.
     fn strategy_again(&self, capture: &Capture) -> Strategy {
         match self.strategy() {
             Strategy::Auto => Strategy::from_name(capture.strategy()).unwrap_or(Strategy::Smart),

@@ -7,8 +7,8 @@ use super::dry_run::{candidate_lines, number, text};
 use super::replay::Replayed;
 use crate::routing::Router;
 
-/// Replays a captured decision: `{"number", …, "recorded", "replayed", "candidates"}`, and `"identical"`,
-/// or in a what-if `"moved"`. `turn` as in [`Router::replay`].
+/// Replays a captured decision: `{"number", …, "recorded", "replayed", "candidates"}`, and
+/// `"identical"`, or in a what-if `"moved"`. `turn` as in [`Router::replay`].
 pub fn replay(capture: &Capture, router: &Router, turn: u64, is_what_if: bool) -> Value {
     let again = router.replay(capture, turn);
     let (operation, asked) = capture.asked();
@@ -49,7 +49,7 @@ fn candidates(capture: &Capture, again: &Replayed) -> Vec<Value> {
     again.candidates.iter().map(|one| json!(one)).chain(rejected).collect()
 }
 
-/// The text of what [`replay`] returned, without a trailing newline.
+/// Returns the text of a result of [`replay`], without a trailing newline.
 pub fn render_replay(report: &Value) -> String {
     let [identical, moved] = ["identical", "moved"].map(|key| report.get(key)?.as_bool());
     let verdict = match (identical, moved) {
@@ -76,7 +76,7 @@ pub fn render_replay(report: &Value) -> String {
     lines.join("\n")
 }
 
-/// `b0 by weighted, total 0.830`.
+/// Returns a text like `b0 by weighted, total 0.830`.
 fn side_text(report: &Value, key: &str) -> String {
     let side = report.get(key).unwrap_or(&Value::Null);
     let total = side.get("total").and_then(Value::as_f64);

@@ -1,11 +1,11 @@
-//! Shadow routing (`routing.shadow`): another strategy decides about live requests, and nothing is done
-//! with its decisions but comparing them. A live decision leaves its trace in a bounded queue; a thread
-//! of the shadow's own scores the recorded readings with the shadow's profile, off the hot path.
+//! Shadow routing (`routing.shadow`): another strategy decides about live requests, and its
+//! decisions are only compared. A live decision puts its trace into a bounded queue; a separate
+//! thread scores the recorded readings with the shadow's profile, off the hot path.
 //!
-//! The shadow decides by the readings of the live decision itself, so both see the same fleet at the same
-//! moment, without the request in sample. What it cannot know is how its own decisions would have
-//! changed the load. Only prefix indexes and turns are the shadow's own: one set for where requests went,
-//! one for where they would have gone.
+//! The shadow decides by the readings of the live decision, so both see the same fleet at the same
+//! moment. It cannot know how its own decisions would have changed the load. Only prefix indexes
+//! and turns are the shadow's: one set for the actual destinations, one for the destinations it
+//! would have chosen.
 
 mod counts;
 mod sides;
@@ -19,23 +19,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
+use penstock_api::units::{ByteSize, Timestamp};
+use penstock_config::{RoutingConfig, ShadowConfig};
+use penstock_scan::RequestProfile;
 
 use super::trace::Trace;
 use crate::fleet::{ModelId, Topology};
 use crate::prefix::MemoryBudget;
 use crate::routing::{Router, SessionField, Weighted};
 use counts::{Counters, Setting};
-use penstock_api::units::{ByteSize, Timestamp};
-use penstock_config::{RoutingConfig, ShadowConfig};
-use penstock_scan::RequestProfile;
 use worker::Worker;
 
 /// A live decision for the shadow to compare with.
 #[derive(Debug, Clone)]
 pub struct ObservedDecision {
-    /// When it was made.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// What the request needs.
+    /// The request's needs.
     pub request: RequestProfile,
     /// Its body.
     pub body: Bytes,
@@ -43,20 +43,20 @@ pub struct ObservedDecision {
     pub session: Option<u64>,
     /// The fleet it was made over.
     pub topology: Arc<Topology>,
-    /// The model it was sent for.
+    /// The model that it was sent for.
     pub model: ModelId,
-    /// The row of that model it was sent to.
+    /// The row of that model that it was sent to.
     pub row: u32,
-    /// Whether all backends were in cooldown, so that no strategy decided.
+    /// True if all backends were in cooldown, so that no strategy decided.
     pub is_next_probe: bool,
     /// Its readings.
     pub trace: Trace,
 }
 
-/// Runs a job on a new thread of that name.
+/// Runs a job on a new thread with this name.
 pub type SpawnThread = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
-/// What the shadow needs of the process it runs in.
+/// The clock and threads that the shadow uses.
 #[derive(Debug, Clone, Copy)]
 pub struct ShadowHost {
     /// Reads the clock.
@@ -66,16 +66,16 @@ pub struct ShadowHost {
 }
 
 impl ShadowHost {
-    /// A host without threads: nothing is compared.
+    /// A host without threads, which compares nothing.
     pub const IDLE: Self = Self { now: || Timestamp(0), spawn: |_, _| Ok(()) };
 }
 
-/// The size of the queue; what does not fit is dropped and counted.
+/// The limits of the queue; decisions beyond them are dropped and counted.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// Requests.
+    /// The number of requests.
     queue: usize,
-    /// Bytes of their bodies.
+    /// The bytes of their bodies.
     bodies: ByteSize,
 }
 
@@ -91,7 +91,7 @@ struct Message {
     _claim: Claim,
 }
 
-/// The bytes of a body in the queue, returned when it leaves.
+/// The bytes of a body in the queue, released when it leaves.
 #[derive(Debug)]
 struct Claim {
     bodies: Arc<AtomicUsize>,
@@ -126,7 +126,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// Starts the configured one; `None` where none is configured.
+    /// Starts the configured shadow; `None` if none is configured.
     ///
     /// # Errors
     /// When the host cannot start a thread.
@@ -149,7 +149,7 @@ impl Shadow {
         let counters = Arc::<Counters>::default();
         let router = Router::new(&routing.tried_out(config));
         let session = router.weighted().and_then(Weighted::session_field).cloned();
-        // Half each, so that neither side evicts what the other one stores.
+        // Half each, so that neither side evicts blocks of the other.
         let pools = [(); 2].map(|()| Arc::<MemoryBudget>::default());
         pools.iter().for_each(|memory| memory.set_limit(config.prefix_memory.to_usize() / 2));
         let shadow = Self {
@@ -166,12 +166,12 @@ impl Shadow {
         (shadow, worker, receiver)
     }
 
-    /// Where it reads sessions, if its strategy does.
+    /// Returns the field that names sessions, if the shadow's strategy reads them.
     pub fn session_field(&self) -> Option<&SessionField> {
         self.session.as_ref()
     }
 
-    /// Queues a decision, or drops and counts it when the queue is full. Never waits.
+    /// Queues a decision, or drops and counts it if the queue is full. Never waits.
     pub(in crate::routing) fn observe(&self, decision: ObservedDecision) {
         let claim = Claim::take(&self.bodies, decision.body.len(), self.max_bodies);
         let is_queued = claim.is_some_and(|claim| {
@@ -183,20 +183,20 @@ impl Shadow {
         }
     }
 
-    /// What it has counted.
+    /// Returns the counts so far.
     pub fn counts(&self) -> ShadowCounts {
         let budgets = || self.pools.iter();
         let used = budgets().map(|budget| budget.used()).sum();
         self.counters.read(used, budgets().map(|budget| budget.limit()).sum())
     }
 
-    /// The same for people, at `now`.
+    /// Returns the counts for people, at `now`.
     pub fn report(&self, now: Timestamp) -> ShadowReport {
         ShadowReport::of(self.counts(), &self.setting, now)
     }
 }
 
-/// The names of both strategies: the live one's first.
+/// Returns the names of both strategies, the live one first.
 fn sides_of(routing: &RoutingConfig) -> [&'static str; 2] {
     let shadow = routing.shadow.as_ref().map_or(routing.strategy, |shadow| shadow.strategy);
     [routing.strategy.name(), shadow.name()]

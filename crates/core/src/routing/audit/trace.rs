@@ -1,16 +1,17 @@
-//! The recorder that keeps everything: what the filters said of each backend, the readings of those that
-//! passed, and the scores. It allocates, so it observes only decisions that are explained, captured, or
-//! compared with a shadow.
+//! The recorder that keeps everything: the verdict of the filters on each backend, the readings of
+//! those that passed, and the scores. It allocates, so it observes only decisions that are
+//! explained, captured, or compared with a shadow.
+
+use penstock_scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
 
 use crate::fleet::ModelId;
 use crate::routing::filters::RejectReason;
 use crate::routing::recorder::Recorder;
-use penstock_scoring::{Candidate, Profile, RequestFeatures, ScoreMatrix};
 
 /// One decision as it was made.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    /// The models that were considered, in order; of each the last pass over its backends.
+    /// The considered models in order, each with the last pass over its backends.
     passes: Vec<Pass>,
     turn: Option<u64>,
 }
@@ -19,11 +20,11 @@ pub struct Trace {
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) model: ModelId,
-    /// What scorers knew of the request; `None` when no backend passed the filters.
+    /// The request as the scorers read it; `None` if no backend passed the filters.
     pub(super) features: Option<RequestFeatures>,
     /// The backends that passed the filters.
     pub(super) candidates: Vec<Candidate>,
-    /// The rows of those that did not.
+    /// The rows that the filters rejected.
     pub(super) rejected: Vec<(u32, RejectReason)>,
     /// The rows of candidates that the strategy did not consider.
     pub(super) excluded: Vec<(u32, RejectReason)>,
@@ -33,17 +34,16 @@ pub(super) struct Pass {
 }
 
 impl Trace {
-    /// The pass over a model.
     pub(super) fn pass(&self, model: ModelId) -> Option<&Pass> {
         self.passes.iter().find(|pass| pass.model == model)
     }
 
-    /// Every pass, in the order the models were considered in.
+    /// Returns every pass, in the order of the considered models.
     pub(super) fn passes(&self) -> &[Pass] {
         &self.passes
     }
 
-    /// The turn that was taken; `None` where the strategy took none.
+    /// Returns the turn that was taken; `None` if the strategy took none.
     pub(super) fn turn(&self) -> Option<u64> {
         self.turn
     }
@@ -56,24 +56,24 @@ impl Trace {
 }
 
 impl Pass {
-    /// Why the backend in `row` was no candidate in the end.
+    /// Returns the reason why the backend in `row` was no candidate in the end.
     pub(super) fn reason(&self, row: u32) -> Option<RejectReason> {
         let all = self.rejected.iter().chain(&self.excluded);
         all.into_iter().find(|(other, _)| *other == row).map(|(_, reason)| *reason)
     }
 
-    /// The readings of the candidate in `row`.
+    /// Returns the readings of the candidate in `row`.
     pub(super) fn candidate(&self, row: u32) -> Option<&Candidate> {
         self.candidates.iter().find(|one| one.row == row)
     }
 
-    /// The total of the candidate in `row`, where scorers decided.
+    /// Returns the total of the candidate in `row`, if scorers decided.
     pub(super) fn total(&self, row: u32) -> Option<f64> {
         let index = self.scored.iter().position(|other| *other == row)?;
         self.matrix.totals().get(index).copied()
     }
 
-    /// The scores of the candidate in `row` by the scorers of `profile`, which decided.
+    /// Returns the scores of the candidate in `row` by the scorers of `profile`, which decided.
     pub(super) fn scores(&self, row: u32, profile: &Profile) -> Option<Vec<(&'static str, f64)>> {
         let index = self.scored.iter().position(|other| *other == row)?;
         let names = profile.weights().map(|(name, _)| name).enumerate();

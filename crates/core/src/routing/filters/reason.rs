@@ -1,11 +1,12 @@
-//! Why a backend was rejected.
+//! The reasons for rejecting a backend.
 
-use crate::fleet::Health;
-use crate::routing::RouteInput;
 use penstock_api::Capabilities;
 use penstock_api::units::{Timestamp, TokenCount};
 
-/// Why a backend that serves the model was rejected.
+use crate::fleet::Health;
+use crate::routing::RouteInput;
+
+/// The reason why a backend that serves the model was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
     /// An earlier attempt of this request failed there.
@@ -16,51 +17,50 @@ pub enum RejectReason {
     Capabilities(Capabilities),
     /// Its context is shorter than the prompt.
     Context(TokenCount),
-    /// It is only assumed to have what other backends are known to have.
+    /// Other backends are known to meet the needs; it is only assumed to.
     Assumed,
-    /// Its health checks fail, it was not checked yet, or it drains.
+    /// Its health checks fail, it has not been checked yet, or it drains.
     Health(Health),
     /// Its circuit breaker is open.
     BreakerOpen,
     /// It is in cooldown after its own 429 or 503.
     Cooldown {
-        /// When the cooldown ends.
+        /// The end of the cooldown.
         until: Timestamp,
         /// The status that started it.
         status: u16,
-        /// Whether the backend is known to have what the request needs, and not only assumed to.
+        /// True if the backend is known, not only assumed, to meet the needs of the request.
         is_known: bool,
     },
-    /// It fails more than others do, for this client or for all: those are preferred.
+    /// It fails more than others, for this client or for all: others are preferred.
     RecentFaults,
     /// Its requests make no progress, although its checks pass: others are preferred.
     Frozen,
-    /// It has as many requests in flight as it may.
+    /// It is at its limit of requests in flight.
     Full {
         /// The limit.
         limit: u32,
     },
-    /// It has as many requests for the model in flight as it may.
+    /// It is at its limit of requests in flight for the model.
     ModelFull {
         /// The limit.
         limit: u32,
     },
-    /// The prompts that it has take longer than they may.
+    /// Its waiting prompts take longer than the limit allows.
     Backlog {
-        /// How long they take, in milliseconds.
+        /// The time that they take, in milliseconds.
         ms: u32,
     },
-    /// Another stream would make its tokens come more slowly than the request's objective, or that of a
-    /// stream there, allows.
+    /// Another stream would raise the time per token above the objective of one of the streams.
     Batch {
-        /// The time per token with it, in milliseconds.
+        /// The time per token with that stream, in milliseconds.
         ms: u32,
     },
-    /// The room that is left there is kept for owners that hold less than their share.
+    /// Its remaining room is reserved for owners below their share.
     Kept,
     /// It is in slow start and skips this request.
     SlowStart {
-        /// The part of its share that it gets now, in percent.
+        /// The current percentage of its share.
         percent: u8,
     },
     /// Its telemetry is stale while another backend's is fresh.
@@ -68,7 +68,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    /// A short name for metrics and JSON.
+    /// Returns a short name for metrics and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tried => "tried",
@@ -93,12 +93,12 @@ impl RejectReason {
         }
     }
 
-    /// Whether the backend could never take this request, however healthy and idle it were.
+    /// Returns whether the backend could never take this request, even healthy and idle.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
     }
 
-    /// Whether the backend has as much to do as it may.
+    /// Returns whether the backend is at a limit of its load.
     pub(in crate::routing) fn is_full(self) -> bool {
         matches!(
             self,
@@ -110,7 +110,7 @@ impl RejectReason {
         )
     }
 
-    /// The reason for people.
+    /// Returns the reason for people.
     pub(in crate::routing) fn to_text(self, input: &RouteInput<'_>) -> String {
         match self {
             Self::Tried => "an earlier attempt of this request failed there".to_owned(),

@@ -1,22 +1,24 @@
-//! The limits of work: what a backend may have to do before another request goes there.
+//! The limits of work: the most that a backend may have to do before it gets another request.
+
+use penstock_scoring::WARM;
 
 use super::{Filters, RejectReason};
 use crate::fleet::Serving;
 use crate::prefix::Chain;
 use crate::routing::prediction::{matched_blocks, sent};
-use penstock_scoring::WARM;
 
-/// The share of a batch that requests may fill which may be refused: the rest is kept for the others. Found by simulation:
-/// with 1 twice as many of the others miss their objectives, and no more of these meet theirs.
+/// The share of a batch that sheddable requests may fill; the rest is reserved for the others.
+/// Found by simulation: at 1, twice as many of the others miss their objectives, and no more of the
+/// sheddable ones meet theirs.
 const SHEDDABLE: f64 = 0.85;
 
-/// An objective for the time per token of less than so many times what a stream takes alone fills no batch: a single client would
-/// have the backend for itself, and the others would wait for it.
+/// An objective for the time per token below this multiple of the time of a stream alone fills no
+/// batch: otherwise a single client would have the backend to itself while the others wait.
 const ROOM: f64 = 1.25;
 
 impl Filters<'_> {
-    /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
-    /// there than none, and learns from it. An idle one takes anything.
+    /// Returns the limit of work that a backend has reached, as far as it is known: a rough limit
+    /// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
     pub(super) fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
         let Self { input, .. } = self;
         if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
@@ -41,7 +43,7 @@ impl Filters<'_> {
         let reserve = candidate.reserve;
         let left = 1.0 - reserve;
         let kept = (estimate.slots * reserve).round();
-        // What may be refused leaves room in the batch already.
+        // Sheddable requests already leave room in the batch.
         let batch = if input.objectives.is_sheddable() { most } else { most * left };
         let takes_kept = || {
             tpot > batch.max(alone) && is_tight
@@ -53,8 +55,8 @@ impl Filters<'_> {
             .then_some(RejectReason::Kept)
     }
 
-    /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and here it adds little to
-    /// the backlog, and needs little more room in the KV cache.
+    /// Returns whether a backend has most of the prompt cached: elsewhere the request would be much
+    /// more work, and here it adds little to the backlog and to the KV cache.
     fn has_prompt(&self, candidate: &Serving) -> bool {
         let blocks = self.input.prompt.map_or(0, Chain::blocks);
         let matched = matched_blocks(self.input, self.model, candidate);
@@ -62,7 +64,6 @@ impl Filters<'_> {
     }
 }
 
-/// Microseconds as whole milliseconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
 fn whole_ms(micros: f64) -> u32 {
     (micros / 1000.0).max(0.0) as u32

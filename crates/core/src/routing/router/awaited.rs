@@ -1,77 +1,79 @@
-//! What a request waits for that no backend can take now.
+//! The capacity that a request waits for while no backend can take it.
 
 use std::time::Duration;
+
+use penstock_api::units::{Timestamp, whole_seconds};
+use penstock_predict::{LONGEST_WAIT, Sent};
 
 use super::super::RouteInput;
 use super::super::filters::{self, RejectReason};
 use super::super::prediction;
 use super::{Considered, Router};
 use crate::fleet::{BackendSet, ModelId, Serving};
-use penstock_api::units::{Timestamp, whole_seconds};
-use penstock_predict::{LONGEST_WAIT, Sent};
 
 /// The cooldowns that cover a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cooling {
-    /// The backends that could take the request but for them.
+    /// The backends that they keep the request from.
     pub backends: BackendSet,
-    /// When the first of them ends.
+    /// The end of the first of them.
     pub until: Timestamp,
-    /// 503 where one of them came from a 503, else 429.
+    /// 503 if one of them came from a 503, else 429.
     pub status: u16,
 }
 
-/// The room that a request waits for.
+/// The queue to join while all backends are full, and the backends to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AwaitedRoom<'a> {
-    /// The model in whose queue it waits.
+    /// The model whose queue it joins.
     pub model: &'a str,
     /// The backends that could take it if they had room.
     pub backends: BackendSet,
-    /// Whether one of them has room that is kept for owners below their share.
+    /// True if one of them has room that is reserved for owners below their share.
     pub is_held_back: bool,
 }
 
-/// When a request that finds every backend full could be served.
+/// The estimated wait of a request that finds every backend full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Until a backend has room.
+    /// The time until a backend has room.
     pub wait: Duration,
-    /// How many could be served in the second after that.
+    /// The number of requests that could be served in the second after that.
     pub together: u32,
 }
 
-/// How long the first token of a request takes once a backend takes it. A request that waits has to be sent so long before
-/// its objective ends: by the 90th percentile it still meets it most probably, by the mean it is as good as late.
+/// The time to first token of a request, counted from the moment a backend takes it. A waiting
+/// request must be sent this long before its objective ends: sent by the 90th percentile it very
+/// probably meets it, sent by the mean it is as good as late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTime {
-    /// On average.
+    /// The mean.
     pub mean: Duration,
     /// The 90th percentile.
     pub p90: Duration,
 }
 
-/// When a request that is refused now could be served, if nothing else arrives.
+/// The estimated wait of a request that is refused now, if nothing else arrives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Awaited {
-    /// Until the first of the model's backends meets its objectives; `None` where none would, not even an idle one.
+    /// The time until the first backend meets its objectives; `None` if not even an idle one would.
     pub(super) until_met: Option<Duration>,
-    /// Until one has nothing to do: an idle backend refuses none.
+    /// The time until one is idle: an idle backend refuses none.
     pub(super) until_idle: Duration,
-    /// How many like it could be served together a whole second after that.
+    /// The number of such requests that could be served together after that, in whole seconds.
     pub(super) together: u32,
 }
 
 impl Awaited {
-    /// Looks at all backends that could take the request: the one that was picked may be too slow even
-    /// where another one is free in a moment.
+    /// Examines all backends that could take the request: the picked one may be too slow although
+    /// another is free in a moment.
     pub(super) fn of(input: &RouteInput<'_>, model: ModelId) -> Self {
         let mut soonest = Self { until_met: None, until_idle: LONGEST_WAIT, together: 0 };
         let Some(model) = input.fleet.model(model) else { return soonest };
         let rows = || {
             let rows = filters::rejections(input, model).zip(&model.serving);
             rows.filter_map(|((_, verdict), row)| {
-                // Its own 429 or 503 keeps requests away until then.
+                // A cooldown after its own 429 or 503 keeps requests away until it ends.
                 let cooldown = match verdict {
                     Err(RejectReason::Cooldown { until, .. }) => until.since(input.now),
                     Err(reason) if reason.is_lasting() => return None,
@@ -97,15 +99,15 @@ impl Awaited {
         soonest
     }
 
-    /// Until it could be served.
+    /// Returns the time until it could be served.
     pub(super) fn wait(&self) -> Duration {
         self.until_met.unwrap_or(self.until_idle)
     }
 }
 
 impl Router {
-    /// The room that a request waits for where the backends of its model are full; those of fallbacks count where they may
-    /// serve it then.
+    /// Returns the queue to join while the backends of the model are full, and every backend that
+    /// could take the request once it has room. Those of fallbacks count if they may serve it then.
     pub fn awaited<'a>(&'a self, input: &RouteInput<'a>) -> Option<AwaitedRoom<'a>> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut backends = BackendSet::default();
@@ -122,8 +124,9 @@ impl Router {
         Some(AwaitedRoom { model: &input.fleet.model(id)?.name, backends, is_held_back })
     }
 
-    /// When the first of the backends that could take a request, all of which are at their limits, has one request less, and
-    /// how many end in the second that follows, if nothing else arrives; `None` where that is not predicted.
+    /// Returns the time until the first backend that could take a request has one request less, and
+    /// the number of requests that end in the second after that, if nothing else arrives. All these
+    /// backends are at their limits. `None` if that is not predicted.
     pub fn room(&self, input: &RouteInput<'_>) -> Option<Room> {
         if !self.predicts {
             return None;
@@ -148,7 +151,7 @@ impl Router {
         Some(Room { wait: wait?, together: u32::try_from(per_second).unwrap_or(u32::MAX) })
     }
 
-    /// How long the first token of a request takes once a backend takes it, on the best one. Zero where that is not known.
+    /// Returns the service time of a request on the best backend; zero if unknown.
     pub fn service_time(&self, input: &RouteInput<'_>) -> ServiceTime {
         if !self.predicts {
             return ServiceTime::default();
@@ -163,7 +166,8 @@ impl Router {
         ServiceTime { mean: time(mean), p90: time(p90) }
     }
 
-    /// The cooldowns that cover a request on backends of these models; `None` where there are none.
+    /// Returns the cooldowns that cover a request on its backends and fallbacks; `None` without
+    /// any.
     pub fn cooling<'a>(&'a self, input: &RouteInput<'a>) -> Option<Cooling> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut all: Option<Cooling> = None;

@@ -1,5 +1,8 @@
-//! The passes over the backends of a model: a strict one, and more lenient ones where it finds none. Each
-//! is filters, readings, strategy.
+//! The passes over the backends of a model: a strict one, then more lenient ones if it finds none.
+//! Each pass is filters, readings, strategy.
+
+use penstock_config::Strategy;
+use penstock_scoring::{Needs, PrefixParams, RequestFeatures};
 
 use super::{Considered, Router};
 use crate::fleet::{BackendState, ModelId};
@@ -10,8 +13,6 @@ use crate::routing::recorder::Recorder;
 use crate::routing::scratch::Scratch;
 use crate::routing::strategies::{LiveReading, Picked, Rules, weighted};
 use crate::routing::weighted::Weighted;
-use penstock_config::Strategy;
-use penstock_scoring::{Needs, PrefixParams, RequestFeatures};
 
 impl Router {
     // Inlined down to the pass: each call between it and `pick` costs as much as a candidate.
@@ -31,8 +32,8 @@ impl Router {
         self.pick_leniently(considered, strict, random, scratch, recorder)
     }
 
-    /// Picks among backends that are only assumed to have what the request needs; and where requests may
-    /// spill, among those on which the model is at its limit. Returns the conditions of the pass.
+    /// Picks among backends that are only assumed to meet the needs. If requests may spill, also
+    /// picks among backends on which the model is at its limit. Returns the conditions of the pass.
     #[inline(never)]
     pub(super) fn pick_assumed_or_spill(
         &self,
@@ -57,7 +58,7 @@ impl Router {
         None
     }
 
-    /// Picks among the backends that a strict pass left out for a while only.
+    /// Picks among the backends that a strict pass excluded only for a while.
     #[cold]
     #[inline(never)]
     fn pick_leniently(
@@ -68,15 +69,16 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Option<Picked> {
-        // Where only backends in slow start are left, they take every request; where only those are
-        // left that fail more than others, they do.
+        // If only backends in slow start are left, they take every request; the same holds for
+        // backends that fail more than others.
         let states = || considered.model.serving.iter().map(|one| &*one.state);
         let now = considered.input.now;
         let has_faults = states().any(|state| state.has_recent_faults(now) || state.is_frozen());
         if has_faults || states().any(BackendState::is_in_slow_start) {
             let conditions = Conditions { ignores_slow_start: true, ..strict };
             let picked = self.pass(considered, conditions, random, scratch, recorder);
-            // One that works and has no room is waited for: what fails fast would get the rest.
+            // A working backend without room is waited for: failing ones are fast and attract
+            // requests.
             if picked.is_some() || !has_faults || is_any_full(considered, conditions) {
                 return picked;
             }
@@ -106,7 +108,7 @@ impl Router {
         self.pick_by_readings(considered, conditions, random, scratch, recorder)
     }
 
-    /// The pass that takes every reading before the strategy decides: for scorers, and for recorders.
+    /// The pass that takes every reading before the strategy decides: for scorers and recorders.
     #[inline(never)]
     fn pick_by_readings<R: Recorder>(
         &self,
@@ -130,7 +132,7 @@ impl Router {
         let weighted = self.weighted_in(strategy);
         let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
         let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
-        // Whether a session stays at home depends on what waits there.
+        // Waiting prompts decide whether a session stays at home.
         let has_home = input.session.is_some_and(|session| session.home.is_some());
         let needs = if has_home { needs.with(Needs::TOKENS) } else { needs };
         readings::gather(input, model, needs, readings);
@@ -141,9 +143,8 @@ impl Router {
         self.choose(strategy, &features, id, random, scratch, recorder)
     }
 
-    /// The unobserved pass of a strategy without scorers: it reads the backends while it passes
-    /// over them.
-    // A separate function, so that the rest of a pass takes none of its registers.
+    /// The unobserved pass of a strategy without scorers: it reads the backends as it passes them.
+    // A separate function: it takes no registers from the rest of a pass.
     #[inline(never)]
     fn pick_unrecorded<const HAS_WEIGHTS: bool>(
         &self,
@@ -168,8 +169,7 @@ impl Router {
         rules.pick(readings, rows, random, id)
     }
 
-    /// Picks one of the candidates in `scratch` by their readings alone: those of a live decision, or
-    /// recorded ones.
+    /// Picks one of the candidates in `scratch` by their readings alone, live or recorded.
     pub(in crate::routing) fn choose(
         &self,
         strategy: Strategy,
@@ -196,7 +196,7 @@ impl Router {
     }
 }
 
-/// Whether a backend would take the request if it had room.
+/// Returns whether a backend would take the request if it had room.
 fn is_any_full(considered: Considered<'_>, conditions: Conditions) -> bool {
     let Considered { input, model, .. } = considered;
     let filters = Filters::new(input, model, conditions);

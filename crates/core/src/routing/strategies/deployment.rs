@@ -1,21 +1,21 @@
-//! `deployment`: where the model is in memory and a slot is free, the least used first; else where loading it
-//! costs the least. Source: the endpoint selection of NOMYO Router, with ties that rotate at any level and
-//! without loading over a model in use where that can be avoided.
+//! `deployment`: prefers backends with the model in memory and a free slot, the least used first;
+//! else those where loading it costs the least. Source: the endpoint selection of NOMYO Router,
+//! with ties that rotate at any level, and without evicting a model in use if that can be avoided.
+
+use penstock_api::units::Timestamp;
+use penstock_scoring::{Candidate, Eviction, Residency};
 
 use super::round_robin::in_turn;
 use super::{Picked, Reading};
 use crate::fleet::{ModelId, Serving};
 use crate::routing::random::RandomSource;
 use crate::routing::scratch::Rows;
-use penstock_api::units::Timestamp;
-use penstock_scoring::{Candidate, Eviction, Residency};
 
-/// How the model stands on a backend.
+/// The state of a model on a backend.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::routing) struct Placement {
-    /// Requests for the model in flight there.
     pub(in crate::routing) model_in_flight: u32,
-    /// How many of them run at a time; `u32::MAX` if unknown.
+    /// The number of them that run at a time; `u32::MAX` if unknown.
     pub(in crate::routing) slots: u32,
     pub(in crate::routing) residency: Residency,
     pub(in crate::routing) eviction: Eviction,
@@ -61,13 +61,13 @@ pub(super) fn pick<R: Reading>(
     let count = rows.count();
     rows.keep(least);
     if rows.count() == 1 {
-        // Only ties take a turn: else a pattern of ties and others could favour one of the equals.
+        // Only ties take a turn: otherwise alternating ties and single picks could favour an equal.
         return rows.at_turn(0).map(|row| Picked::plain(row, count));
     }
     in_turn(&rows, count, random, model)
 }
 
-/// The rank of a candidate; lower is better.
+/// Returns the rank of a candidate; lower is better.
 #[inline(always)]
 fn rank(candidate: &impl Reading) -> u64 {
     let placement = candidate.placement();
@@ -89,7 +89,7 @@ fn rank(candidate: &impl Reading) -> u64 {
     pack(level, [priority, in_flight, cost])
 }
 
-/// One number, so that no branch has to be predicted: the level, then each part, the first of most weight.
+/// Packs the level and the parts, in order of weight, into one number: no branch to predict.
 #[inline(always)]
 fn pack(level: u64, parts: [u32; 3]) -> u64 {
     const BITS: u32 = 20;
@@ -120,7 +120,7 @@ mod tests {
         Candidate { eviction, ..candidate(Residency::Loadable, 0, in_flight) }
     }
 
-    /// The row that is picked, and the turn it took.
+    /// Returns the picked row, and the turn it took.
     fn pick_at(turn: u64, candidates: &[Candidate]) -> (u32, Option<u64>) {
         let all: Vec<Candidate> =
             (0..).zip(candidates).map(|(row, one)| Candidate { row, ..*one }).collect();

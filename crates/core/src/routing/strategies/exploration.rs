@@ -1,16 +1,17 @@
-//! Exploration: where predictions decide, a backend that is predicted too slow is never picked, and so never learned
-//! about. A small share of the requests that may be late goes to one of those that little is known of.
+//! Exploration: if predictions decide, a backend that is predicted too slow is never picked, so
+//! nothing new is learned about it. A small share of the requests that may be late goes to a
+//! backend of which little is known.
 
+use penstock_scoring::{Candidate, RequestFeatures};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use penstock_scoring::{Candidate, RequestFeatures};
-
-/// The share of such requests.
+/// The share of requests that explore.
 const SHARE: f64 = 0.01;
 
-/// The candidate that the request explores, if it does. Never one whose predictions are trusted: those that are known
-/// to be slow stay unused. Nor one that emits nothing: that gets a single request once it may work again.
+/// Returns the candidate that the request explores, if it does. Backends with trusted predictions
+/// are excluded: the slow ones stay unused. So are stalled ones: they get a single request once
+/// they may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],
@@ -23,7 +24,7 @@ pub(super) fn explored(
     let is_unknown =
         |one: &&Candidate| one.prediction.is_some_and(|one| !one.is_trusted && one.stall <= 0.0);
     let unknown = candidates.iter().filter(is_unknown).count();
-    // Where none is trusted, all of them get requests anyway.
+    // If none is trusted, all of them get requests anyway.
     if unknown == 0 || unknown == candidates.len() || rng.random::<f64>() >= SHARE {
         return None;
     }

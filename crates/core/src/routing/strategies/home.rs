@@ -1,13 +1,12 @@
-//! The soft home of a session: the backend that served it last comes first, until it is too far
-//! behind.
+//! The soft home of a session: the backend that served it last, until it is too far behind.
 
 use penstock_scoring::{Candidate, RequestFeatures, WARM};
 
-/// By how many tokens the home may be behind the best of the others: what the scorer `sticky`
-/// allows by default, 18 seconds at 15,928 tokens per second.
+/// The most tokens that the home may be behind the best of the others: the default of the scorer
+/// `sticky`, 18 seconds at 15,928 tokens per second.
 const RELEASE_TOKENS: f64 = 18.0 * 15_928.0;
 
-/// The candidate at which the session of the request is at home and stays.
+/// Returns the index of the session's home, if the session stays there.
 pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Option<usize> {
     let row = features.home?;
     let index = candidates.iter().position(|one| one.row == row)?;

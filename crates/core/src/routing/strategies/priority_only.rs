@@ -15,8 +15,7 @@ pub(super) fn pick<R: Reading>(
 ) -> Option<Picked> {
     let mut least = u64::MAX;
     candidates.for_each(|candidate| {
-        // One number, so that no branch has to be predicted. Each load is read once: it may change
-        // meanwhile.
+        // One number: no branch to predict. Each load is read once: it may change meanwhile.
         let key = u64::from(candidate.priority()) << 32 | u64::from(candidate.in_flight());
         least = least.min(key);
         rows.add_keyed(candidate.row(), key);

@@ -17,7 +17,7 @@ pub(super) fn pick<R: Reading>(
     in_turn(&rows, count, random, model)
 }
 
-/// The row whose turn it is; no turn is taken when there are no rows.
+/// Returns the row whose turn it is; without rows no turn is taken.
 #[inline(always)]
 pub(super) fn in_turn(
     rows: &Rows<'_>,

@@ -1,16 +1,17 @@
-//! `smart`: the highest score of priority, load and latency. Source: the scoring function of Nexus F06.
+//! `smart`: the highest score of priority, load and latency. Source: the score of Nexus F06.
 
-use super::{Picked, Reading};
-use crate::fleet::Serving;
 use penstock_api::units::Timestamp;
 use penstock_config::Weights;
 
-/// Requests in flight at which the load costs no more points.
+use super::{Picked, Reading};
+use crate::fleet::Serving;
+
+/// The number of requests in flight from which on the load costs no more points.
 const FULL: u32 = 100;
-/// The most beyond them that is compared: 18 bits.
+/// The largest excess over that number that is compared: 18 bits.
 const MOST_EXCESS: u32 = (1 << 18) - 1;
 
-/// Scores while it passes over the candidates: a second pass would cost as much as the first.
+/// Scores while passing over the candidates: a second pass would cost as much as the first.
 #[inline(always)]
 pub(super) fn pick<R: Reading>(
     candidates: impl Iterator<Item = R>,
@@ -20,8 +21,8 @@ pub(super) fn pick<R: Reading>(
     for candidate in candidates {
         count += 1;
         let points = points(&candidate, weights);
-        // One number, so that no branch has to be predicted: more points, then fewer requests beyond
-        // those that cost points, and of equals the first candidate.
+        // One number, so that comparing needs no branch prediction: more points, then fewer
+        // requests beyond those that cost points; ties go to the first candidate.
         let excess = candidate.in_flight().saturating_sub(FULL).min(MOST_EXCESS);
         let load = u64::from(MOST_EXCESS - excess) << 32;
         best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
@@ -30,8 +31,8 @@ pub(super) fn pick<R: Reading>(
     (count > 0).then(|| Picked::plain(row, count))
 }
 
-/// The latency a candidate is scored by, in microseconds: measured on requests of the same kind and aged, else
-/// on its health checks, else zero.
+/// Returns the latency of a candidate, in microseconds: measured on requests of the same kind and
+/// aged, else on its health checks, else zero.
 // In whole numbers: a division of durations costs more than the rest.
 #[inline(always)]
 pub(in crate::routing) fn latency_micros(
@@ -45,9 +46,9 @@ pub(in crate::routing) fn latency_micros(
     }
 }
 
-/// The undivided score of a candidate, 0..=10000:
+/// Returns the undivided score of a candidate, 0..=10000:
 /// `P * priority + L * load + T * latency` with `P = 100 - min(priority, 100)`,
-/// `L = 100 - min(in flight, 100)`, `T = 100 - min(latency in ms / 10, 100)`.
+/// `L = 100 - min(in flight, 100)` and `T = 100 - min(latency in ms / 10, 100)`.
 #[inline(always)]
 pub(in crate::routing) fn points(candidate: &impl Reading, weights: &Weights) -> u32 {
     let tens_of_ms = candidate.latency_micros() / 10_000;
@@ -60,7 +61,7 @@ fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weight
         + points_of(tens_of_ms) * weights.latency
 }
 
-/// 100 for the least, 0 for 100 and more.
+/// Returns 100 for 0, falling to 0 for 100 and more.
 fn points_of(value: u32) -> u32 {
     FULL - value.min(FULL)
 }

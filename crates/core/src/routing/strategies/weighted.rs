@@ -1,5 +1,7 @@
 //! `weighted`: the highest sum of weighted scores.
 
+use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
+
 use super::exploration::explored;
 use super::{Picked, home};
 use crate::fleet::ModelId;
@@ -8,10 +10,9 @@ use crate::routing::random::RandomSource;
 use crate::routing::record::ScoreRecord;
 use crate::routing::recorder::Recorder;
 use crate::routing::scratch::Readings;
-use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
 
-/// Picks one of the candidates in `readings` by those readings alone, for live decisions as for recorded
-/// ones. `features` are the request's, with `in_turn` where it has no prompt.
+/// Picks one of the candidates in `readings` by those readings alone, live or recorded. `features`
+/// are the request's, with `in_turn` set if it has no prompt.
 pub(in crate::routing) fn pick<R: Recorder>(
     profile: &Profile,
     features: &RequestFeatures,
@@ -34,7 +35,7 @@ pub(in crate::routing) fn pick<R: Recorder>(
     let decides_homes = profile.needs().contains(Needs::HOMES);
     let kept = if decides_homes { None } else { home::kept(&features, candidates) };
     let chosen = kept.unwrap_or(chosen);
-    // A session that explores computes its whole prompt again.
+    // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
     let other = if is_home { None } else { explored(&features, candidates, random.rng()) };
     let chosen = other.unwrap_or(chosen);
@@ -46,8 +47,8 @@ pub(in crate::routing) fn pick<R: Recorder>(
     })
 }
 
-/// Drops candidates whose engines have not been scraped for long, while another's is fresh: they may be
-/// gone, and their load is not known.
+/// Drops candidates whose engines have not been scraped for long while another's sample is fresh:
+/// they may be gone, and their load is unknown.
 fn exclude_failing<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
     if !has_standing(candidates, Standing::Failing) || !has_standing(candidates, Standing::Fresh) {
         return;
@@ -75,7 +76,7 @@ mod tests {
     use crate::routing::recorder::NoRecord;
     use penstock_scoring::{Picker, PredictedLatency, parse_scorers};
 
-    /// The requests of 20,000 that the last of three equals gets, of which one is known.
+    /// Returns the requests of 20,000 that the last of three equals gets; only the first is known.
     fn strays(home: Option<u32>) -> usize {
         let specs = parse_scorers("slo-headroom:1").unwrap();
         let profile = Profile::new(&specs, Picker::MaxScore).unwrap();

@@ -1,12 +1,13 @@
-//! What a decision and a name cost in memory.
+//! The memory use of a decision and of a name.
 
-use crate::fleet::Requester;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use super::{Fleet, NOW, TestRequest, alike};
-use crate::routing::{Live, Names, NoRecord, RouteInput};
 use penstock_config::AliasTargets;
+
+use super::{Fleet, NOW, TestRequest, alike};
+use crate::fleet::Requester;
+use crate::routing::{Live, Names, NoRecord, RouteInput};
 
 #[test]
 fn decisions_allocate_nothing() {
@@ -46,7 +47,7 @@ fn decisions_allocate_nothing() {
     }
 }
 
-/// Bytes per entry that stay allocated for what `make` returns.
+/// Returns the bytes per entry that stay allocated for the result of `make`.
 fn bytes_each<T>(entries: usize, make: impl FnOnce() -> T) -> u64 {
     let mut kept = None;
     let counted = allocation_counter::measure(|| kept = Some(make()));
@@ -55,7 +56,7 @@ fn bytes_each<T>(entries: usize, make: impl FnOnce() -> T) -> u64 {
     bytes / u64::try_from(entries).unwrap()
 }
 
-/// N51. A hash table doubles, so that an entry of a table that has just grown costs more than one of a full
+/// N51. A hash table doubles, so an entry costs more in a table that has just grown than in a full
 /// one: the mean over many sizes is held to the target, the worst to a little more.
 #[test]
 fn aliases_and_chains_are_small() {

@@ -1,11 +1,12 @@
-//! The strategy `auto`: the strategy of each model, and when it changes.
+//! The strategy `auto`: the strategy of each model, and its changes.
 
 use std::time::Duration;
 
-use super::{Fleet, NOW, TestRequest, backend};
-use crate::fleet::EngineSample;
 use penstock_api::Engine;
 use penstock_config::Strategy;
+
+use super::{Fleet, NOW, TestRequest, backend};
+use crate::fleet::EngineSample;
 
 fn strategy(fleet: &mut Fleet, model: &str) -> Strategy {
     let strategy = fleet.route(TestRequest::of(model)).unwrap().strategy;

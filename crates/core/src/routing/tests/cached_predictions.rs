@@ -1,13 +1,14 @@
-//! What was predicted to be cached is withdrawn where the engine shows that it is not.
+//! Expected cache contents are withdrawn when the engine reports otherwise.
 
 use std::time::Duration;
+
+use penstock_api::Operation;
+use penstock_scan::{ScanOptions, Usage, scan};
 
 use super::weighted::{PREFIX, chat, prompt, route};
 use super::{Fleet, alike};
 use crate::fleet::{Outcome, Topology};
 use crate::routing::{AttemptEnded, PrefixObserver, RequestObserver, RoutingDecision};
-use penstock_api::Operation;
-use penstock_scan::{ScanOptions, Usage, scan};
 
 /// A whole response without a count of cached tokens.
 fn ended<'a>(

@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use penstock_api::Capabilities;
+use penstock_api::units::Timestamp;
+use penstock_scoring::{PICKERS, PRESETS, Residency, SCORERS};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -16,9 +19,6 @@ use crate::routing::{
     CandidateReport, Capture, CaptureError, CapturedAttempt, Live, NoRecord, RouteInput, Router,
     RoutingDecision, Scratch, Trace,
 };
-use penstock_api::Capabilities;
-use penstock_api::units::Timestamp;
-use penstock_scoring::{PICKERS, PRESETS, Residency, SCORERS};
 
 /// Every strategy, every preset with every picker, and every scorer with another one.
 fn routings() -> Vec<String> {
@@ -56,7 +56,7 @@ struct One {
     sample: Option<(f32, f32, f32, u64, bool)>,
     knows: usize,
     cooldown_ms: u64,
-    /// Where the model stands, requests for it, and how many of them run at a time.
+    /// The state of the model, requests for it, and the number that runs at a time.
     model: (usize, u32, u32),
 }
 
@@ -140,7 +140,7 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
     fleet
 }
 
-/// Where the model of a row stands, and whether another one is in memory beside it.
+/// Sets the residency of the model on a row, and whether another model is in memory beside it.
 fn place_model(fleet: &Fleet, row: &Serving, one: &One) {
     let (residency, used, _) = one.model;
     let other = LoadedModel {
@@ -157,7 +157,7 @@ fn hashes(count: usize) -> Vec<u64> {
     (0..count as u64).map(|block| block.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1).collect()
 }
 
-/// The decision without and with a recorder, and its capture.
+/// Returns the decision without and with a recorder, and its capture.
 fn decide(
     fleet: &Fleet,
     ask: TestRequest<'_>,
@@ -204,7 +204,7 @@ fn decide(
     Some((live.ok()?, traced, capture))
 }
 
-/// The capture as it comes back from a file, and the router that it says decided.
+/// Returns the capture as read back from a file, and the router that it describes.
 fn read_back(capture: &Capture) -> (Capture, Router) {
     let text = serde_json::to_string(capture).unwrap();
     let back = Capture::read_all(text.as_bytes()).unwrap().remove(0);

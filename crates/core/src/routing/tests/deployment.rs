@@ -3,6 +3,8 @@
 use std::sync::Barrier;
 use std::thread;
 
+use penstock_api::units::Timestamp;
+use penstock_scoring::Residency;
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -13,8 +15,6 @@ use crate::fleet::{
     Serving, Topology,
 };
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision, Scratch};
-use penstock_api::units::Timestamp;
-use penstock_scoring::Residency;
 
 /// `count` Ollamas that list `m` and `n`, none of which is in memory.
 fn ollamas(count: usize, routing: &str, rest: &str) -> Fleet {
@@ -85,7 +85,7 @@ fn unused_backend_loads_the_model_before_one_whose_model_is_in_use() {
     assert_eq!(take(&mut fleet, "m").unwrap().0, first, "it is being loaded there");
 }
 
-/// Sends a request for a model to a backend, whatever would have been decided.
+/// Sends a request for a model to a backend, without a decision.
 fn send(fleet: &Fleet, model: &str, backend: &str, at: u64) -> InflightGuard {
     let request = PermitRequest { now: Timestamp(at), ..PermitRequest::default() };
     with_row(fleet, model, backend, |row| row.try_reserve(&request).unwrap())
@@ -95,7 +95,7 @@ fn residency(fleet: &Fleet, model: &str, backend: &str) -> Residency {
     with_row(fleet, model, backend, |row| row.residency(NOW))
 }
 
-/// Has a probe sent at `at` show these models in the memory of `b0`.
+/// Reports these models in the memory of `b0`, by a probe sent at `at`.
 fn show(fleet: &Fleet, models: &[&str], at: u64) {
     let loaded: Vec<LoadedModel> = models
         .iter()
@@ -278,7 +278,7 @@ fn input<'a>(
     }
 }
 
-/// Takes a permit as the proxy does: decides again where another thread took the last one first.
+/// Takes a permit as the proxy does: decides again if another thread took the last one first.
 fn take_in_parallel(fleet: &Fleet, seed: u64) -> Option<InflightGuard> {
     let topology = fleet.live.topology();
     let profile = TestRequest::of("m").profile();

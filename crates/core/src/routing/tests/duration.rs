@@ -4,11 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Fleet, TestRequest, alike};
 use penstock_api::Operation;
 use penstock_scan::{ScanOptions, scan};
 
-/// The shortest of some runs: what the machine does beside them makes them longer only.
+use super::{Fleet, TestRequest, alike};
+
+/// Returns the duration of the shortest run: other load on the machine only lengthens runs.
 fn shortest(mut run: impl FnMut()) -> Duration {
     let once = |_| {
         let started = Instant::now();
@@ -18,8 +19,8 @@ fn shortest(mut run: impl FnMut()) -> Duration {
     (0..7).map(once).min().unwrap()
 }
 
-/// A hundred times the messages take a hundred times as long in one pass, and ten thousand times in a pass
-/// per message.
+/// A hundred times the messages take a hundred times as long in one pass, and ten thousand times as
+/// long in a pass per message.
 #[test]
 fn scan_takes_one_pass_over_messages() {
     let [few, many] = [100, 10_000].map(|messages| {
@@ -34,7 +35,7 @@ fn scan_takes_one_pass_over_messages() {
     assert!(many < few * 1000, "{few:?} for 100 messages, {many:?} for 10,000");
 }
 
-/// Ten times the backends take ten times as long in one pass, and a hundred times in a pass per backend.
+/// Ten times the backends take ten times as long in one pass, a hundred times with a pass for each.
 #[test]
 fn decision_takes_one_pass_over_backends() {
     let [few, many] = [100, 1000].map(|backends| {

@@ -1,11 +1,12 @@
-//! Why no backend can take a request: every error class, with its exact message.
+//! The errors when no backend can take a request: every class, with its exact message.
 
 use std::time::Duration;
+
+use penstock_api::{Capabilities, ErrorCode, Operation};
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::fleet::{CooldownCause, CooldownScope, Health, InflightGuard, PermitRequest, Probe};
 use crate::routing::RouteError;
-use penstock_api::{Capabilities, ErrorCode, Operation};
 
 fn reported(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
     let error = fleet.error_for(ask);
@@ -52,7 +53,7 @@ fn missing_capabilities_are_all_listed() {
     let needs = Capabilities::ALL;
     let message = "No backend supports required capabilities for model 'm': \
          [vision, tools, context_length] (one lacks vision, tools, context_length)";
-    // A shorter prompt would be refused all the same: no client should take this for an overflow.
+    // A shorter prompt would be refused too: clients must not take this for an overflow.
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
     assert_eq!(
         reported(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),

@@ -1,4 +1,4 @@
-//! Explanations tell what the decision did: both come from one pass through the same rules.
+//! Explanations show what the decision did: both come from one pass through the same rules.
 
 use crate::fleet::Requester;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Fleet, NOW, TestRequest, alike};
 use crate::routing::{Live, RouteInput};
 
-/// While only backends in slow start are left, the one that takes the request is no rejected one.
+/// The picked backend is not shown as rejected, even if only backends in slow start are left.
 #[test]
 fn explain_admits_its_pick_when_only_slow_start_is_left() {
     for strategy in ["smart", "round_robin", "priority_only", "random", "deployment", "weighted"] {

@@ -1,9 +1,10 @@
 //! Fallbacks to other models, and aliases.
 
+use penstock_api::{Capabilities, ErrorCode};
+
 use super::{Fleet, TestRequest, alike, backend};
 use crate::fleet::Health;
 use crate::routing::RouteError;
-use penstock_api::{Capabilities, ErrorCode};
 
 /// Three backends with a model each: `a`, `b` and `c`.
 fn abc(routing: &str) -> Fleet {

@@ -1,12 +1,12 @@
-//! Who is a candidate at all.
+//! The filters: the candidates of a request.
 
+use penstock_api::{Capabilities, Operation};
 use proptest::prelude::*;
 
 use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend};
 use crate::fleet::{BreakerState, CooldownCause, CooldownScope, Health, Probe, Requester};
 use crate::routing::RouteError;
 use crate::routing::filters::{self, Candidacy, Conditions, Filters, RejectReason};
-use penstock_api::{Capabilities, Operation};
 
 fn can(names: &str) -> String {
     format!("models: [{{ id: m, capabilities: [{names}] }}]")

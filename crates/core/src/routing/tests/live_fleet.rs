@@ -1,8 +1,9 @@
-//! Decisions while the fleet changes under them, from many threads.
+//! Decisions on many threads while the fleet changes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use penstock_config::{MAX_BACKENDS, ModelEntry};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -11,11 +12,10 @@ use crate::fleet::{
     BackendSet, Fleet as LiveFleet, InflightGuard, PermitRequest, Requester, Topology,
 };
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
-use penstock_config::{MAX_BACKENDS, ModelEntry};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
 
-/// One thread's decisions, with what it needs for them.
+/// The decisions of one thread, with their inputs.
 struct Decider<'a> {
     router: &'a Router,
     rng: SmallRng,
@@ -54,7 +54,7 @@ fn entries(names: &[&str]) -> Vec<ModelEntry> {
     names.iter().map(|id| ModelEntry { id: (*id).to_owned(), ..ModelEntry::default() }).collect()
 }
 
-/// Publishes other lists of models, again and again.
+/// Publishes changed lists of models repeatedly.
 fn publish(fleet: &LiveFleet, rounds: usize) {
     let ids: Vec<_> = fleet.topology().backends.iter().map(|backend| backend.state.id).collect();
     for round in 0..rounds {
@@ -171,8 +171,8 @@ fn the_sets_of_backends_hold_as_many_as_a_configuration_may() {
     assert!(!set.contains(crate::fleet::BackendId(u16::MAX)), "beyond the set: never in it");
 }
 
-/// N50: 100 backends and 1,000 models, while other threads decide over the same fleet. This build is not
-/// optimised; the bound finds a call, a lock held by another or a pass over models.
+/// N50: 100 backends and 1,000 models, while other threads decide over the same fleet. This build
+/// is not optimised; the bound finds a call, a lock held by another thread or a pass over models.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "it measures")]
 fn decision_is_fast_beside_others() {

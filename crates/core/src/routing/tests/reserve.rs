@@ -1,11 +1,12 @@
-//! Room that is kept for owners who hold less than their share.
+//! Room that is reserved for owners below their share.
+
+use penstock_predict::Reported;
+use penstock_scoring::Objectives;
 
 use super::work_limit::{SENT, send, trained};
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::fleet::{InflightGuard, Owner, PermitRequest};
 use crate::routing::RouteError;
-use penstock_predict::Reported;
-use penstock_scoring::Objectives;
 
 const LARGE: Owner = Owner { id: 1, weight: 1 };
 const SMALL: Owner = Owner { id: 2, weight: 1 };
@@ -21,7 +22,7 @@ fn ask(owner: Owner, priority: i32) -> TestRequest<'static> {
     TestRequest { owner, objectives, streaming: true, ..TestRequest::of("m") }
 }
 
-/// Decides, and takes the permit of the decision; `None` where no backend has room.
+/// Decides, and takes the permit of the decision; `None` if no backend has room.
 fn take(fleet: &mut Fleet, owner: Owner, priority: i32) -> Option<InflightGuard> {
     let decision = match fleet.route(ask(owner, priority)) {
         Ok(decision) => decision,
@@ -36,7 +37,7 @@ fn take(fleet: &mut Fleet, owner: Owner, priority: i32) -> Option<InflightGuard>
     Some(row.try_reserve(&wanted).unwrap())
 }
 
-/// The requests that an owner gets in flight.
+/// Takes permits for an owner until no backend has room.
 fn fill(fleet: &mut Fleet, owner: Owner, priority: i32) -> Vec<InflightGuard> {
     std::iter::from_fn(|| take(fleet, owner, priority)).collect()
 }
@@ -88,7 +89,7 @@ fn nothing_is_kept_where_none_waits_or_it_is_off() {
 fn owners_of_equal_shares_fill_all_room() {
     let mut fleet = fleet("size: 10");
     let mut held = Vec::new();
-    // None of them is ever alone below its share for long: each fills what is kept in its turn.
+    // No owner stays below its share for long: each fills the reserved room in its turn.
     loop {
         let both = [LARGE, SMALL].map(|owner| take(&mut fleet, owner, 0));
         if both.iter().all(Option::is_none) {
@@ -99,7 +100,7 @@ fn owners_of_equal_shares_fill_all_room() {
     assert_eq!(held.len(), 16);
 }
 
-/// Whether an owner that holds more than its share has to wait on an engine, whose limits are not configured.
+/// Returns whether an owner above its share has to wait on an engine without configured limits.
 fn waits(fleet: &mut Fleet, owner: Owner) -> bool {
     matches!(fleet.route(ask(owner, 0)), Err(RouteError::Saturated { .. }))
 }

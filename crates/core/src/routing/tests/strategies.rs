@@ -1,14 +1,14 @@
-//! Which of the candidates is picked.
+//! The choice among the candidates.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_api::{Capabilities, Operation};
+use penstock_scan::{ScanOptions, scan};
 use proptest::prelude::*;
 
 use super::{Fleet, TestRequest, alike, backend};
 use crate::fleet::Health;
-use penstock_api::{Capabilities, Operation};
-use penstock_scan::{ScanOptions, scan};
 
 fn counts(fleet: &mut Fleet, ask: TestRequest<'_>, requests: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -69,7 +69,7 @@ fn fleet_of(candidates: &[Candidate]) -> Fleet {
     fleet
 }
 
-/// The contract's words, one after the other.
+/// Applies the words of the contract one after the other.
 fn by_brute_force(candidates: &[Candidate], needs: u8, tokens: u32) -> Option<usize> {
     let may = |one: &&(usize, &Candidate)| {
         let one = one.1;
@@ -144,7 +144,7 @@ fn streams_and_whole_responses_are_scored_by_separate_latencies() {
     let mut fleet = Fleet::of(&alike(2, "m"));
     let topology = &fleet.live.topology();
     let latencies = &topology.models()[0].serving;
-    // b0 is slow to its first token and quick to its end, b1 the other way round.
+    // b0 has a slow first token and a fast end, b1 the reverse.
     latencies[0].latency.learn_first_token(Duration::from_millis(900), fleet.now);
     latencies[0].latency.learn_response(Duration::from_millis(100), fleet.now);
     latencies[1].latency.learn_first_token(Duration::from_millis(100), fleet.now);
@@ -225,13 +225,13 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
         let yaml = format!("routing: {{ strategy: {strategy} }}\n{}", alike(2, "m"));
         let mut fleet = Fleet::of(&yaml);
         let start = fleet.now;
-        // The first one would get everything by `smart`.
+        // By `smart` the first one would get everything.
         fleet.state("b0").begin_slow_start(start, Duration::from_secs(10));
         let mut share = |seconds: u64| {
             fleet.now = start.after(Duration::from_secs(seconds));
             let mut taken = 0;
             for _ in 0..2000 {
-                // Whether it sits out is drawn from the time.
+                // The time of the decision determines whether it is skipped.
                 fleet.now = fleet.now.after(Duration::from_micros(7));
                 taken += usize::from(fleet.backend_for(TestRequest::of("m")) == "b0");
             }
@@ -277,8 +277,8 @@ fn in_panic_the_checks_are_not_believed() {
     assert_eq!(counts(&mut fleet, TestRequest::of("m"), 200).len(), 4, "rather all than none");
 }
 
-/// N15, N50: the bound is that of the contract for a whole decision, and this build is not optimised; what
-/// it finds is a call, a lock held by another or a pass that is not linear.
+/// N15, N50: the bound is that of the contract for a whole decision, although this build is not
+/// optimised. It finds a call, a lock held by another thread or a pass that is not linear.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "it measures")]
 fn analysis_and_decision_take_less_than_two_milliseconds() {
@@ -296,7 +296,7 @@ fn analysis_and_decision_take_less_than_two_milliseconds() {
             started.elapsed()
         })
         .collect();
-    // The fastest: the others are as slow as what else runs on the machine makes them.
+    // The fastest run: other load on the machine slows the others.
     let fastest = took.iter().min().unwrap();
     assert!(*fastest < std::time::Duration::from_millis(2), "fastest {fastest:?}");
 }

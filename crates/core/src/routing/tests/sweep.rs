@@ -1,11 +1,12 @@
-//! The sweep of prefix weights: the more they count, the more a shared prefix draws requests together.
-//! Engines report how busy they are and how full their caches, so that every scorer of the profile decides.
-//! The tables are published in `docs/routing/weighted.md`.
+//! The sweep of prefix weights: a higher weight draws requests with a shared prefix together.
+//! Engines report their load and the fill level of their caches, so that every scorer of the
+//! profile decides. The tables are published in `docs/routing/weighted.md`.
 
 use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
+use penstock_scan::RequestProfile;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -14,23 +15,22 @@ use super::{Fleet, NOW, TestRequest, alike};
 use crate::fleet::{EngineSample, SharedBackend};
 use crate::prefix::Chain;
 use crate::routing::RoutingDecision;
-use penstock_scan::RequestProfile;
 
 const PUBLISHED: &str = include_str!("../../../../../docs/routing/weighted.md");
 const DECISIONS: u64 = 10_000;
-/// Decisions of the comparison of nearly equal weights.
+/// The number of decisions in the comparison of nearly equal weights.
 const COMPARED: usize = 3_000;
 const BACKENDS: usize = 8;
 const PREFIXES: u64 = 16;
 /// Blocks of a prefix: 1,024 tokens.
 const PREFIX_BLOCKS: u64 = 64;
-/// Decisions a request stays in flight for.
+/// The number of decisions that a request stays in flight for.
 const IN_FLIGHT: usize = 50;
 /// Requests in flight that fill an engine's KV cache.
 const FULL: f32 = 20.0;
 
-/// The prompts of a seed, in order: a prefix of 64 blocks, shared in 70 %, then 1 to 32 unique
-/// blocks, so that the part which is shared differs from prompt to prompt.
+/// Returns the prompts of a seed, in order: a prefix of 64 blocks, shared in 70 %, then 1 to 32
+/// unique blocks, so that the shared part differs from prompt to prompt.
 fn traffic(seed: u64) -> Vec<Chain> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let prompts = (0..DECISIONS).map(|number| {
@@ -49,7 +49,7 @@ fn hash(seed: u64, prompt: u64, block: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(&block.to_le_bytes(), seed << 32 | prompt)
 }
 
-/// An engine that works on everything in flight and reports it at once.
+/// Reports the load of an engine that works on everything in flight.
 fn report(state: &SharedBackend) {
     let in_flight = state.load.in_flight();
     let running = f32::from(u16::try_from(in_flight).unwrap());
@@ -68,12 +68,12 @@ fn yaml(scorers: &str) -> String {
     format!("routing: {{ strategy: weighted, scorers: \"{scorers}\" }}\n{backends}")
 }
 
-/// The decisions about the prompts, each made on what those before it left.
+/// Returns the decisions about the prompts, each made in the state that the earlier ones left.
 fn run(scorers: &str, traffic: &[Chain]) -> Vec<RoutingDecision> {
     run_beside(scorers, traffic, |_, _, _, _| {})
 }
 
-/// The same; `beside` sees each decision before it is recorded.
+/// Runs the prompts; `beside` sees each decision before it is recorded.
 fn run_beside(
     scorers: &str,
     traffic: &[Chain],
@@ -101,7 +101,7 @@ fn run_beside(
     decisions.collect()
 }
 
-/// The standard deviation of the requests per backend.
+/// Returns the standard deviation of the requests per backend.
 fn deviation(decisions: &[RoutingDecision]) -> f64 {
     let mean = decisions.len() as f64 / BACKENDS as f64;
     let count = |row| decisions.iter().filter(|one| one.row as usize == row).count() as f64;
@@ -109,7 +109,7 @@ fn deviation(decisions: &[RoutingDecision]) -> f64 {
     (squares / BACKENDS as f64).sqrt()
 }
 
-/// The deviations of a seed, over the weights 0 to 5.
+/// Returns the deviations of a seed, for the weights 0 to 5.
 fn sweep(seed: u64) -> Vec<f64> {
     let traffic = traffic(seed);
     let run = |weight: u32| {
@@ -148,7 +148,8 @@ fn same_seed_gives_the_same_decisions_and_scores() {
     assert!(first != run(scorers, &traffic(10)[..COMPARED]));
 }
 
-/// How many decisions another list of scorers makes differently on the states that the first one leaves.
+/// Returns the number of decisions that another list of scorers makes differently in the states
+/// that the first one leaves.
 fn differing(scorers: &str, others: &str, traffic: &[Chain]) -> usize {
     let router = |scorers| Fleet::of(&yaml(scorers)).router;
     let mut other = router(others);

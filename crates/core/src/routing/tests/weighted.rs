@@ -1,16 +1,15 @@
-//! The weighted strategy over real fleets: prompts go to where they were before, and load decides
-//! where that knows nothing.
+//! The weighted strategy over real fleets: prompts go where they were before, else load decides.
 
+use penstock_api::Operation;
+use penstock_scan::{RequestProfile, ScanOptions, scan};
 use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::fleet::{EngineDetails, Groups, Health, Requester};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision};
-use penstock_api::Operation;
-use penstock_scan::{RequestProfile, ScanOptions, scan};
 
-/// A decision about a body.
+/// Decides about a body.
 pub(super) fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
     route_to(fleet, Operation::Chat, body)
 }
@@ -22,7 +21,7 @@ fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, Rou
     (decision.serving(&snapshot).unwrap().state.name.to_string(), decision)
 }
 
-/// A body, its model and its prompt.
+/// Returns the profile of a body, its model and its prompt.
 fn scanned(fleet: &Fleet, operation: Operation, body: &str) -> (RequestProfile, String, Chain) {
     let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let model = profile.model_name(body.as_bytes()).into_owned();
@@ -32,7 +31,7 @@ fn scanned(fleet: &Fleet, operation: Operation, body: &str) -> (RequestProfile, 
     (profile, model, chain)
 }
 
-/// A decision about a chat whose system prompt is `family`'s; recorded where there is one.
+/// Decides about a chat with the system prompt of `family`; recorded if there is a decision.
 pub(super) fn try_chat(fleet: &mut Fleet, family: usize) -> Result<RoutingDecision, RouteError> {
     let body = chat("m", &prompt(family), "hello");
     let (profile, model, chain) = scanned(fleet, Operation::Chat, &body);
@@ -41,7 +40,7 @@ pub(super) fn try_chat(fleet: &mut Fleet, family: usize) -> Result<RoutingDecisi
     Ok(decision)
 }
 
-/// A decision about a prompt, recorded as the proxy records it.
+/// Decides about a prompt, and records it as the proxy does.
 pub(super) fn route_chain(
     fleet: &mut Fleet,
     asked: (&RequestProfile, &str),
@@ -57,7 +56,7 @@ pub(super) fn record(fleet: &Fleet, decision: &RoutingDecision, chain: &Chain) {
     fleet.router.weighted().unwrap().record(&fleet.live.topology(), decision, chain);
 }
 
-/// A decision about a prompt that nothing records.
+/// Decides about a prompt without recording it.
 pub(super) fn decide(
     fleet: &mut Fleet,
     asked: (&RequestProfile, &str),
@@ -108,7 +107,7 @@ fn a_prompt_goes_where_its_beginning_went() {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(8, "m")));
     for family in 0..20 {
         let (home, _) = route(&mut fleet, &chat("m", &prompt(family), "first"));
-        // Only what was recorded keeps the prompt there: ties are broken by its beginning, too.
+        // Only the record keeps the prompt there: its beginning breaks ties, too.
         fleet.state(&home).load.set_in_flight(1);
         for turn in 0..5 {
             let body = chat("m", &prompt(family), &format!("turn {turn}"));
@@ -118,7 +117,7 @@ fn a_prompt_goes_where_its_beginning_went() {
     }
 }
 
-/// How many backends a burst of one prompt reaches, each request in flight when the next is decided.
+/// Returns the number of backends that a burst of one prompt reaches; all requests stay in flight.
 fn backends_of_a_burst(backends: usize, burst: usize, blocks: u64, is_recorded: bool) -> usize {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(backends, "m")));
     let profile = TestRequest::of("m").profile();

@@ -1,12 +1,13 @@
-//! Limits of work: requests wait while a backend has as many prompts as it may, or as many streams as objectives allow.
+//! Limits of work: requests wait while a backend has its maximum of prompts or streams.
 
 use std::time::Duration;
+
+use penstock_predict::{PredictionTicket, Sent};
+use penstock_scoring::Objectives;
 
 use super::weighted::try_chat;
 use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::routing::RouteError;
-use penstock_predict::{PredictionTicket, Sent};
-use penstock_scoring::Objectives;
 
 pub(super) const SENT: Sent =
     Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
@@ -15,7 +16,7 @@ fn fleet(limit: &str) -> Fleet {
     trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
 }
 
-/// One backend that is known.
+/// Returns a fleet of one backend with trusted predictions.
 pub(super) fn trained(sections: &str) -> Fleet {
     let fleet = Fleet::of(&format!("{sections}\n{}", alike(1, "m")));
     let topology = fleet.live.topology();
@@ -35,7 +36,7 @@ pub(super) fn trained(sections: &str) -> Fleet {
     fleet
 }
 
-/// A request in flight.
+/// Puts a request in flight.
 pub(super) fn send(fleet: &Fleet, sent: Sent, tpot_micros: Option<f64>) -> PredictionTicket {
     let topology = fleet.live.topology();
     let row = &topology.models()[0].serving[0];
@@ -81,7 +82,7 @@ fn request_with_a_cached_prompt_does_not_wait_for_other_prompts() {
 fn requests_that_may_be_refused_fill_a_smaller_batch() {
     let mut fleet = fleet(", max_backlog: 100s");
     let mut streams: Vec<PredictionTicket> = Vec::new();
-    // The most streams beside which a request with an objective of 7 ms per token does not wait.
+    // The streams beside which a request with an objective of 7 ms per token is still admitted.
     let mut room = |priority| loop {
         let objectives = Objectives { tpot_ms: Some(7.0), priority, ..Objectives::default() };
         let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
@@ -99,7 +100,7 @@ fn requests_that_may_be_refused_fill_a_smaller_batch() {
 #[test]
 fn tight_objective_of_a_request_that_may_be_refused_bounds_the_batch_too() {
     let mut fleet = fleet(", max_backlog: 100s");
-    // Steps take 5 ms: what such a request may take of its objective is less than that.
+    // Steps take 5 ms: the share of its objective that such a request may use is less than that.
     let objectives = Objectives { tpot_ms: Some(6.5), priority: -1, ..Objectives::default() };
     let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
     let mut streams: Vec<PredictionTicket> = (0..100).map(|_| send(&fleet, SENT, None)).collect();
@@ -177,7 +178,7 @@ fn objective_that_leaves_no_room_for_a_second_stream_keeps_none_away() {
     assert!(fleet.route(ask).is_ok(), "nor does it hold up those behind it in a queue");
 }
 
-/// When a request would meet its objective that is refused now.
+/// Routes a sheddable request; the error is the wait that it gets if its objective is missed.
 fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Duration> {
     let objectives = Objectives { ttft_ms: Some(ttft_ms), priority: -1, ..Objectives::default() };
     let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };

@@ -2,11 +2,11 @@
 //! block that opens inside another, a delta of a block that is not open, a sum that differs from
 //! its pieces.
 
+use penstock_api::Operation::{self, Chat, Completions, Messages, OllamaChat, OllamaGenerate};
 use serde_json::{Value, json};
 
 use super::Call;
 use crate::tests::{events, lines};
-use penstock_api::Operation::{self, Chat, Completions, Messages, OllamaChat, OllamaGenerate};
 
 /// The content that a client has received.
 #[derive(Debug, Clone, Default, PartialEq)]

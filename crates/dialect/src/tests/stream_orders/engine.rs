@@ -1,10 +1,10 @@
 //! The streams of engines for the output of a model.
 
+use penstock_api::Operation::{self, Chat, Completions, Messages, OllamaGenerate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Delta, Said};
-use penstock_api::Operation::{self, Chat, Completions, Messages, OllamaGenerate};
 
 /// The format variations of an engine, or of a gateway before it.
 #[derive(Debug, Clone)]

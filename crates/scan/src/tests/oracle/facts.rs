@@ -1,9 +1,9 @@
 //! The facts of a body, found by a walk over its tree.
 
+use penstock_api::Operation;
 use serde_json::Value;
 
 use super::super::{TokenEstimate, length};
-use penstock_api::Operation;
 
 /// The facts, found naively.
 #[derive(Debug, Default)]

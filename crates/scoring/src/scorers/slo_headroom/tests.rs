@@ -1,4 +1,4 @@
-//! Which backends are preferred for a request.
+//! The preference between backends for a request.
 
 use super::*;
 use crate::params::{Params, Value};
@@ -27,7 +27,7 @@ fn with_cached(cached: u32, ttft: [f32; 2], objective: Option<f64>) -> [f64; 2] 
     with_priority(0, cached, ttft, objective)
 }
 
-/// The first of two backends has so much of the prompt cached.
+/// Scores of two backends, the first of which has `cached` of the prompt.
 fn with_priority(priority: i32, cached: u32, ttft: [f32; 2], objective: Option<f64>) -> [f64; 2] {
     let candidate = |matched_blocks, ttft| Candidate {
         prompt_blocks: 100,
@@ -140,7 +140,7 @@ fn noise_of_what_is_learned_does_not_favour_a_backend() {
     assert!(scores[1] > scores[0], "the one with fewer requests: {scores:?}");
 }
 
-/// Scores by requests there and time per token, with an objective for it.
+/// Scores by the requests there and the time per token, with an objective for that time.
 fn by_tpot(limit: Option<f64>, backends: [(f32, f32); 2]) -> [f64; 2] {
     let candidates = backends.map(|(requests, tpot)| Candidate {
         prediction: Some(PredictedLatency {

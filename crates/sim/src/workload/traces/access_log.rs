@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::ParseIntError;
 
+use penstock_core::prefix::unfold;
 use serde::Deserialize;
 
 use super::TraceError;
@@ -10,7 +11,6 @@ use super::csv::micros_of;
 use crate::run::Timing;
 use crate::workload::generate::number;
 use crate::workload::{Request, Workload, counted_block, rounded};
-use penstock_core::prefix::unfold;
 
 /// A line of the log; fields that replay does not need are ignored.
 #[derive(Debug, Deserialize)]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use penstock_api::mix::mix;
 use serde::Deserialize;
 
 use super::TraceError;
 use crate::random::{Purpose, Stream};
 use crate::workload::{Request, Workload, rounded};
-use penstock_api::mix::mix;
 
 /// The units of a trace.
 #[derive(Debug, Clone, Copy)]

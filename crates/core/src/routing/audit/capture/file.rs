@@ -1,12 +1,12 @@
 //! Reads captured decisions from files.
 
+use penstock_scoring::{ParamError, PickerError, ProfileError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Capture, VERSION};
-use penstock_scoring::{ParamError, PickerError, ProfileError};
 
-/// Why a file cannot be read as captured decisions.
+/// An error in a file of captured decisions.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum CaptureError {
@@ -40,7 +40,7 @@ impl Capture {
     /// `/decisions?capture=true`.
     ///
     /// # Errors
-    /// [`CaptureError`] for the first thing that is wrong.
+    /// [`CaptureError`] for the first invalid part.
     pub fn read_all(text: &[u8]) -> Result<Vec<Self>, CaptureError> {
         /// The fields that distinguish a response from a single decision.
         #[derive(Deserialize)]
@@ -71,8 +71,8 @@ impl Capture {
     }
 }
 
-/// Replaces the commas between top-level values, as lines cut out of a list have them, by spaces:
-/// positions in error messages stay right.
+/// Replaces the commas between top-level values by spaces: lines cut from a list end in commas, and
+/// spaces keep the positions in error messages right.
 fn without_outer_commas(text: &[u8]) -> Vec<u8> {
     let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
     let blank = |byte: &u8| {

@@ -1,5 +1,4 @@
-//! 64 bits in JSON, as 16 hexadecimal digits: programs that read numbers as floating point would round
-//! them.
+//! 64 bits in JSON as 16 hexadecimal digits: as numbers, programs may round them to floats.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! The split of an alias in a captured decision: what its model followed from.
+//! The split of an alias in a captured decision.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::Hex;
 use crate::routing::split::branch_of;
 use crate::routing::{RouteInput, Split, SplitPoint};
 
-/// How an alias splits requests, and what decided for this one.
+/// The split of an alias, and the point that selected the model of this request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SplitRecord {
@@ -35,7 +35,7 @@ impl SplitRecord {
         }
     }
 
-    /// The model it decides for. A fallback, which is none of its models, stays what it was.
+    /// Returns the model that the split selects. A fallback is none of its models and stays.
     pub(super) fn model<'a>(&'a self, decided: &'a str) -> &'a str {
         if !self.branches.iter().any(|branch| branch.model == decided) {
             return decided;

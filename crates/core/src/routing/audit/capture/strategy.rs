@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use penstock_config::{RoutingConfig, Strategy, Weights};
+use penstock_scoring::{Params, Picker, PrefixParams, Profile, ScorerSpec, Value, normalize};
 use serde::{Deserialize, Serialize};
 
 use crate::routing::Router;
 use crate::routing::audit::capture::CaptureError;
-use penstock_config::{RoutingConfig, Strategy, Weights};
-use penstock_scoring::{Params, Picker, PrefixParams, Profile, ScorerSpec, Value, normalize};
 
-/// A strategy with all its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::routing::audit) struct StrategyRecord {
@@ -39,7 +38,6 @@ struct ScorerRecord {
     params: BTreeMap<String, Param>,
 }
 
-/// A parameter of a scorer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Param {
@@ -56,7 +54,7 @@ struct PickerRecord {
 }
 
 impl StrategyRecord {
-    /// The one that a router has decided by.
+    /// Records a strategy of a router.
     pub(in crate::routing::audit) fn of(router: &Router, strategy: Strategy) -> Self {
         let Weights { priority, load, latency } = *router.weights();
         let weighted = router.weighted_in(strategy);
@@ -73,10 +71,10 @@ impl StrategyRecord {
         }
     }
 
-    /// What would have to be configured to have it.
+    /// Returns a configuration that selects this strategy.
     ///
     /// # Errors
-    /// [`CaptureError`] when there is no such strategy.
+    /// [`CaptureError`] if there is no such strategy.
     pub(in crate::routing::audit) fn to_routing(&self) -> Result<RoutingConfig, CaptureError> {
         let Some(strategy) = Strategy::from_name(&self.name) else {
             return Err(CaptureError::Strategy { given: self.name.clone() });

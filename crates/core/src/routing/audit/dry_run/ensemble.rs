@@ -1,6 +1,9 @@
-//! The plan of an ensemble before it runs: its calls, where they would go, and what they would cost. Lengths
-//! of responses that are not known yet are assumed from above.
+//! The plan of an ensemble before it runs: its calls, their backends, and their cost. Unknown
+//! lengths of responses are assumed from above.
 
+use penstock_api::units::TokenCount;
+use penstock_api::{ErrorCode, Operation};
+use penstock_scan::{RequestProfile, TEXT_PER_TOKEN};
 use serde_json::{Value, json};
 
 use super::{DryRun, error_value};
@@ -10,15 +13,11 @@ use crate::routing::{
     EnsembleCall, EnsemblePlan, EnsembleStage, NoRecord, RandomSource, RouteError, RouteInput,
     RoutingDecision, Scratch, SplitPoint,
 };
-use penstock_api::units::TokenCount;
-use penstock_api::{ErrorCode, Operation};
-use penstock_scan::{RequestProfile, TEXT_PER_TOKEN};
 
-/// The tokens of a response whose length nothing shows: neither `max_tokens` nor the responses of the model so
-/// far.
+/// The assumed tokens of a response without `max_tokens` and without earlier responses.
 const ASSUMED_OUTPUT: u32 = 512;
 
-/// What calls come to.
+/// The totals of calls.
 #[derive(Debug, Default)]
 struct Sum {
     input_tokens: u64,
@@ -26,10 +25,10 @@ struct Sum {
     price: Option<f64>,
 }
 
-/// What the calls so far mean for those that follow.
+/// The results of the calls so far that later calls depend on.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The backends that have a call of the stage.
+    /// The backends that already have a call of this stage.
     used: BackendSet,
     /// The output of each draft.
     drafts: Vec<u32>,
@@ -39,8 +38,8 @@ struct Progress {
 }
 
 impl DryRun<'_> {
-    /// The calls of an ensemble in order, with their sum, for a request of `profile`. The final one has no
-    /// backend yet.
+    /// Returns the calls of an ensemble in order, with their sum, for a request of `profile`. The
+    /// final call has no backend yet.
     ///
     /// # Errors
     /// An error for requests that cannot be ensembles.
@@ -84,9 +83,9 @@ impl DryRun<'_> {
         let model = plan.member(call);
         let input = self.input_tokens(call, profile, progress);
         let own = self.profile_of(call, profile, input);
-        // Only a draft has the prompt of the client from its start to its end.
+        // Only a draft has the client's prompt unchanged.
         let prompt = (call.stage == EnsembleStage::Draft).then_some(prompt);
-        // The decision about the final call is the request's, and stands beside the plan.
+        // The decision about the final call is the request's, and is shown beside the plan.
         let is_final = call.stage == EnsembleStage::Final;
         let decided =
             (!is_final).then(|| self.decide(model, (&own, prompt), &progress.used, random));
@@ -126,7 +125,7 @@ impl DryRun<'_> {
         value
     }
 
-    /// The prompt of a call. The query is at most as long as the client's prompt.
+    /// Returns the prompt tokens of a call. The query is at most as long as the client's prompt.
     fn input_tokens(
         &self,
         call: EnsembleCall,
@@ -148,7 +147,6 @@ impl DryRun<'_> {
         client.saturating_add(texts).saturating_add(prompt)
     }
 
-    /// What a call needs of a backend.
     fn profile_of(
         &self,
         call: EnsembleCall,
@@ -218,7 +216,7 @@ fn is_conversation(operation: Operation) -> bool {
     )
 }
 
-/// Adds a member, if there is one.
+/// Adds a member if it is `Some`.
 pub(super) fn add(value: &mut Value, key: &str, member: Option<impl Into<Value>>) {
     if let (Some(fields), Some(member)) = (value.as_object_mut(), member) {
         fields.insert(key.to_owned(), member.into());

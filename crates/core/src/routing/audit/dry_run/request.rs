@@ -1,28 +1,26 @@
-//! A request to explain, never sent: its path, body and headers, and the JSON line that carries
-//! one.
+//! A request to explain, never sent: path, body and headers, and the JSON line that carries it.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
-use serde_json::{Map, Value};
-
 use penstock_api::token_of;
 use penstock_config::Config;
+use serde_json::{Map, Value};
 
-/// The path of a request that names none.
+/// The path of a request without one.
 pub const DEFAULT_PATH: &str = "/v1/chat/completions";
 
 /// A request to explain; always a POST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DryRunRequest {
-    /// The path it would be sent to.
+    /// Its path.
     pub path: String,
     /// The body, byte for byte.
     pub body: Vec<u8>,
-    /// Its headers; those count that name its content, its session and its key.
+    /// Its headers; only those that name its content, its session and its key count.
     pub headers: Vec<(String, String)>,
 }
 
-/// Why a line is not a request to explain.
+/// An error in a line that should be a request to explain.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum DryRunRequestError {
@@ -41,7 +39,7 @@ pub enum DryRunRequestError {
 }
 
 impl DryRunRequest {
-    /// A body for [`DEFAULT_PATH`].
+    /// Creates a request for [`DEFAULT_PATH`].
     pub fn new(body: Vec<u8>) -> Self {
         Self { path: DEFAULT_PATH.to_owned(), body, headers: Vec::new() }
     }
@@ -49,7 +47,7 @@ impl DryRunRequest {
     /// Reads one line: `{"path", "body" (a string, taken verbatim) or "body_b64", "headers"?}`.
     ///
     /// # Errors
-    /// [`DryRunRequestError`] when the line is no such object.
+    /// [`DryRunRequestError`] if the line is no such object.
     pub fn from_line(line: &[u8]) -> Result<Self, DryRunRequestError> {
         let fields: Map<String, Value> = serde_json::from_slice(line)?;
         let mut sample = Self::new(Vec::new());
@@ -78,7 +76,7 @@ impl DryRunRequest {
         Ok(sample)
     }
 
-    /// The line [`DryRunRequest::from_line`] reads back.
+    /// Returns the line that [`DryRunRequest::from_line`] reads back.
     pub fn to_line(&self) -> String {
         let mut fields = Map::new();
         fields.insert("path".to_owned(), self.path.as_str().into());
@@ -94,7 +92,7 @@ impl DryRunRequest {
         Value::Object(fields).to_string()
     }
 
-    /// The position of the client key it carries in `auth.keys`.
+    /// Returns the position of its client key in `auth.keys`.
     pub fn client_key(&self, config: &Config) -> Option<usize> {
         let fields = ["x-api-key", "api-key", "x-goog-api-key"];
         let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
@@ -102,7 +100,7 @@ impl DryRunRequest {
         config.auth.keys.iter().position(|key| key.key.reveal().as_bytes() == given)
     }
 
-    /// The value of a header, by its name in lower case.
+    /// Returns the value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
@@ -116,7 +114,7 @@ fn to_text(key: &'static str, value: Value) -> Result<String, DryRunRequestError
     }
 }
 
-/// Headers are an object of strings, or a list of pairs where a name comes twice.
+/// Reads headers: an object of strings, or a list of pairs if a name occurs twice.
 fn to_headers(value: Value) -> Result<Vec<(String, String)>, DryRunRequestError> {
     const EXPECTED: &str = "an object of strings or a list of [name, value]";
     const WRONG: DryRunRequestError =

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use penstock_api::units::Timestamp;
+use penstock_config::{Config, Environment};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
@@ -10,8 +12,6 @@ use super::{DryRun, DryRunRequest, render_text};
 use crate::fleet::{CooldownCause, CooldownScope, Health, PermitRequest, Topology};
 use crate::routing::Generation;
 use crate::routing::{Live, Peek};
-use penstock_api::units::Timestamp;
-use penstock_config::{Config, Environment};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 

@@ -1,8 +1,8 @@
-//! An explanation for people: what the request needs, every candidate, the winner or the reason.
+//! An explanation for people: the request's needs, every candidate, the winner or the error.
 
 use serde_json::Value;
 
-/// The text of what [`super::explain`] returned, without a trailing newline.
+/// Returns the text of a result of [`super::explain`], without a trailing newline.
 pub fn render_text(result: &Value) -> String {
     let mut lines = Vec::new();
     if let Some(requirements) = result.get("requirements") {
@@ -40,7 +40,6 @@ pub fn render_text(result: &Value) -> String {
     lines.join("\n")
 }
 
-/// The calls of an ensemble, and their sum.
 fn ensemble_lines(ensemble: &Value) -> Vec<String> {
     let calls = ensemble.get("calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let (model, backend) = (width(calls, "model"), width(calls, "backend"));
@@ -62,7 +61,7 @@ fn ensemble_lines(ensemble: &Value) -> Vec<String> {
     std::iter::once(sum).chain(lines).collect()
 }
 
-/// `first token in 500 ms, 50 ms per token, priority 5`.
+/// Returns a text like `first token in 500 ms, 50 ms per token, priority 5`.
 fn objectives_text(objectives: &Value) -> String {
     let millis = |key: &str| objectives.get(key).and_then(Value::as_f64);
     let parts = [
@@ -96,7 +95,7 @@ fn session_text(session: &Value) -> String {
     }
 }
 
-/// The length of what the engine reads, and of the conversation where that is less.
+/// Returns the length of all that the engine reads, and of the conversation if that is less.
 fn prompt_line(requirements: &Value) -> String {
     let whole = number(requirements, "prompt_tokens");
     let messages = number(requirements, "estimated_tokens");
@@ -154,12 +153,12 @@ pub(in crate::routing::audit) fn candidate_lines(
     std::iter::once("candidates".to_owned()).chain(lines).collect()
 }
 
-/// The width of the column `key`, in characters.
 fn width(candidates: &[Value], key: &str) -> usize {
     candidates.iter().map(|one| text(one, key).chars().count()).max().unwrap_or(0)
 }
 
-/// `total 0.83 (prefix-affinity 0.50 with 10/20 blocks, queue-depth 1.00), `; empty without scorers.
+/// Returns a text like `total 0.83 (prefix-affinity 0.50 with 10/20 blocks, queue-depth 1.00), `;
+/// empty without scorers.
 fn scores_text(candidate: &Value) -> String {
     let (Some(total), Some(scores)) = (
         candidate.get("total").and_then(Value::as_f64),
@@ -180,7 +179,7 @@ fn scores_text(candidate: &Value) -> String {
     format!("total {total:.3} ({}), ", scores.collect::<Vec<_>>().join(", "))
 }
 
-/// `loadable (evicts idle), 1 of 2 slots, `; empty where the strategy does not read it.
+/// Returns a text like `loadable (evicts idle), 1 of 2 slots, `; empty if there is no placement.
 fn placement_text(candidate: &Value) -> String {
     let residency = text(candidate, "residency");
     if residency.is_empty() {
@@ -223,7 +222,7 @@ fn verdict(candidate: &Value, is_picked: bool, is_probe: bool) -> String {
     )
 }
 
-/// `, telemetry fresh, 31 ms old`; empty where telemetry does not count.
+/// Returns a text like `, telemetry fresh, 31 ms old`; empty if telemetry does not count.
 fn telemetry_text(candidate: &Value) -> String {
     let standing = text(candidate, "telemetry");
     if standing.is_empty() {
@@ -247,7 +246,7 @@ fn decision_text(decision: &Value) -> String {
     )
 }
 
-/// Why no backend gets the request, and whether it waits for one.
+/// Returns the reason why no backend gets the request, and whether it waits for one.
 fn undecided_text(result: &Value) -> String {
     match result.get("queue_timeout_ms").and_then(Value::as_f64) {
         Some(timeout) => {
@@ -266,12 +265,12 @@ fn error_text(result: &Value) -> String {
     format!("{} {}: {}", number(error, "status"), text(error, "code"), text(error, "message"))
 }
 
-/// A text of a report; empty where it has none.
+/// Returns a text of a report; empty if absent.
 pub(in crate::routing::audit) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-/// A number of a report; 0 where it has none.
+/// Returns a number of a report; 0 if absent.
 pub(in crate::routing::audit) fn number(value: &Value, key: &str) -> u64 {
     value.get(key).and_then(Value::as_u64).unwrap_or(0)
 }

@@ -1,17 +1,16 @@
-//! What a shadow counts: how often it agrees, and what each side is expected to find cached.
+//! The counts of a shadow: its agreement, and the tokens that each side is expected to find cached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_api::units::{Timestamp, to_micros};
 use serde::Serialize;
 
-use penstock_api::units::{Timestamp, to_micros};
-
-/// What the counts cannot show.
+/// The limit of the method, as reports state it.
 const LIMIT: &str =
     "load and telemetry are the live ones: the shadow does not feel its own choices";
 
-/// The counters of a shadow, written by its thread; drops by the thread that drops.
+/// The counters of a shadow. Its thread writes them, except for drops.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     same: AtomicU64,
@@ -25,12 +24,12 @@ pub(super) struct Counters {
     lag_micros: AtomicU64,
 }
 
-/// What a comparison came to, in tokens of whole blocks.
+/// The result of a comparison, in tokens of whole blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared {
     pub(super) is_same: bool,
     pub(super) prompt: u64,
-    /// What each side is expected to find cached.
+    /// The tokens that each side is expected to find cached.
     pub(super) live: u64,
     pub(super) shadow: u64,
 }
@@ -44,7 +43,7 @@ impl Counters {
         self.not_sampled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The shadow had no backend for a request, or (`Some`) it had.
+    /// Counts a decision; `None` if the shadow had no backend for the request.
     pub(super) fn count(&self, compared: Option<Compared>, lag: Duration) {
         self.lag_micros.fetch_add(to_micros(lag), Ordering::Relaxed);
         let Some(compared) = compared else {
@@ -59,7 +58,7 @@ impl Counters {
         count.fetch_add(1, Ordering::Release);
     }
 
-    /// What was counted, with the memory of the indexes and its limit.
+    /// Returns the counts, with the memory of the indexes and its limit.
     pub(super) fn read(&self, index_bytes: usize, max_index_bytes: usize) -> ShadowCounts {
         let load = |count: &AtomicU64| count.load(Ordering::Acquire);
         ShadowCounts {
@@ -78,52 +77,52 @@ impl Counters {
     }
 }
 
-/// What a shadow has counted since it started. Every first attempt is in one of the first five.
+/// The counts of a shadow since it started. The first five add up to all first attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShadowCounts {
-    /// Requests it would have sent to the same backend.
+    /// Requests that the shadow would have sent to the same backend.
     pub same: u64,
-    /// Those it would have sent elsewhere.
+    /// Requests that it would have sent elsewhere.
     pub other: u64,
-    /// Those it had no backend for.
+    /// Requests that it had no backend for.
     pub none: u64,
-    /// Those that are not in the sample.
+    /// Requests that are not in the sample.
     pub not_sampled: u64,
-    /// Those it never saw, because its queue was full.
+    /// Requests that were dropped because its queue was full.
     pub dropped: u64,
     /// Tokens of the prompts that were compared, in whole blocks.
     pub prompt_tokens: u64,
-    /// Those of them that were expected to be cached where they were sent.
+    /// Tokens of these prompts that were expected to be cached on the actual backends.
     pub live_tokens: u64,
-    /// The same where the shadow would have sent them, had it always decided.
+    /// Tokens that were expected to be cached on the shadow's backends, had it always decided.
     pub shadow_tokens: u64,
-    /// The sum of the delays between live decisions and the shadow's, in microseconds.
+    /// The sum of the delays from live decisions to the shadow's, in microseconds.
     pub lag_micros: u64,
     /// Memory of the prefix indexes of both sides.
     pub index_bytes: usize,
-    /// The most it may be.
+    /// The limit of that memory.
     pub max_index_bytes: usize,
 }
 
-/// What does not change while a shadow runs.
+/// The constants of a running shadow.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) started_at: Timestamp,
     pub(super) sample: f64,
-    /// The names of both strategies, the live one's first.
+    /// The names of both strategies, the live one first.
     pub(super) sides: [&'static str; 2],
 }
 
-/// What a shadow has counted, as `/shadow` shows it.
+/// The counts of a shadow, as `/shadow` shows them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShadowReport {
-    /// How long it has run: it starts again with every change of `routing`.
+    /// The seconds since it started; every change of `routing` restarts it.
     pub started_s_ago: f64,
     /// The share of conversations that are compared.
     pub sample: f64,
     /// First attempts by result.
     pub decisions: ComparedDecisions,
-    /// The share of the decisions that were the same; `null` before the first.
+    /// The share of decisions that were the same; `null` before the first.
     pub agreement: Option<f64>,
     /// Tokens of the prompts that were compared, in whole blocks.
     pub prompt_tokens: u64,
@@ -133,9 +132,9 @@ pub struct ShadowReport {
     pub shadow: SideReport,
     /// Memory of the prefix indexes of both sides, in bytes.
     pub index_bytes: usize,
-    /// The average delay between a live decision and the shadow's.
+    /// The average delay from a live decision to the shadow's.
     pub lag_ms: Option<f64>,
-    /// What the counts cannot show.
+    /// The limit of the method.
     pub limit: &'static str,
 }
 
@@ -154,9 +153,9 @@ pub struct ComparedDecisions {
 pub struct SideReport {
     /// Its strategy.
     pub strategy: &'static str,
-    /// Tokens it is expected to have found cached.
+    /// The tokens that it is expected to have found cached.
     pub expected_tokens: u64,
-    /// The share they are of all tokens; `null` before the first.
+    /// The share of these tokens in all; `null` before the first.
     pub hit_rate: Option<f64>,
 }
 
@@ -184,7 +183,7 @@ impl ShadowReport {
     }
 }
 
-/// A part of a whole; none where there is nothing.
+/// Returns a part of a whole; `None` if the whole is 0.
 fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }

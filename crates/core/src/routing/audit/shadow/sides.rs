@@ -1,31 +1,30 @@
-//! What each side of the comparison knows beyond the recorded readings: a prefix
-//! index for each side records where it sent which prompt, and a counter records its rotation.
+//! The state of each side of the comparison beyond the recorded readings: a prefix index of the
+//! prompts that it sent, and the turn of its rotation.
 
 use std::sync::Arc;
 
 use ahash::HashMap;
+use penstock_scoring::{Candidate, PrefixParams};
 
 use crate::fleet::{Model, Serving, Topology};
 use crate::prefix::{Chain, MemoryBudget, ModelIndex, Slot};
 use crate::routing::readings::find_prefixes;
-use penstock_scoring::{Candidate, PrefixParams};
 
-/// How prompts are tracked.
+/// The parameters for tracking prompts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tracking {
     pub(super) params: PrefixParams,
-    /// The share of the conversations that are compared: only so much of a cache is theirs.
+    /// The share of conversations that are compared: only this share of a cache holds them.
     pub(super) sample: f64,
 }
 
-/// One side: where requests were sent, or where the shadow would have sent them.
+/// One side: the actual destinations of requests, or the shadow's.
 #[derive(Debug)]
 pub(super) struct Side {
     models: HashMap<Box<str>, ModelSide>,
     pool: Arc<MemoryBudget>,
 }
 
-/// One side of a model.
 #[derive(Debug)]
 pub(super) struct ModelSide {
     index: ModelIndex,
@@ -40,7 +39,7 @@ impl Side {
         Self { models: HashMap::default(), pool }
     }
 
-    /// Takes over the models and backends of a new topology.
+    /// Adopts the models and backends of a new topology.
     pub(super) fn follow(&mut self, topology: &Topology) {
         self.models.retain(|name, _| topology.model_id(name).is_some());
         for model in topology.models() {
@@ -60,24 +59,24 @@ impl Side {
 }
 
 impl ModelSide {
-    /// Cuts prompts as the live index does, and forgets what engines lost when they restarted.
+    /// Cuts prompts as the live index does, and forgets the blocks that restarted engines lost.
     pub(super) fn refresh(&self, model: &Model) {
         self.index.set_block_tokens(model.prefixes.block_tokens());
         let epochs = model.serving.iter().map(|row| row.state.telemetry.epoch());
         self.index.sync_epochs(self.slots.iter().copied().zip(epochs));
     }
 
-    /// Leading blocks of a prompt that the backend in `row` is believed to have.
+    /// Returns the number of leading blocks that the backend in `row` is believed to have.
     pub(super) fn matched(&self, row: u32, chain: &Chain) -> u32 {
         self.slot(row).map_or(0, |slot| self.index.matched(slot, chain.hashes()))
     }
 
-    /// The same for every candidate.
+    /// Reads the matched blocks of every candidate.
     pub(super) fn read_prefixes(&self, chain: &Chain, rows: &[u32], candidates: &mut [Candidate]) {
         find_prefixes(&self.index, chain, rows, candidates, |row| self.slot(row));
     }
 
-    /// Stores that a backend was sent a prompt.
+    /// Stores that a prompt was sent to a backend.
     pub(super) fn store(&self, serving: &Serving, row: u32, chain: &Chain, tracking: Tracking) {
         if let Some(slot) = self.slot(row).filter(|_| chain.blocks() > 0) {
             let mut state = serving.cache_state(&tracking.params, chain.block_tokens());

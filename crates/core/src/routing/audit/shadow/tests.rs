@@ -1,8 +1,11 @@
-//! What a shadow counts, without its thread.
+//! The counts of a shadow, without its thread.
 
 use std::path::Path;
 use std::time::Duration;
 
+use penstock_api::Operation;
+use penstock_config::{Config, Environment};
+use penstock_scan::{ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
@@ -11,9 +14,6 @@ use super::*;
 use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, PermitRequest, Requester};
 use crate::routing::random::Replay;
 use crate::routing::{RouteInput, Scratch};
-use penstock_api::Operation;
-use penstock_config::{Config, Environment};
-use penstock_scan::{ScanOptions, scan};
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
@@ -74,7 +74,7 @@ impl Trial {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut random = Replay { turn: row.into(), rng: &mut rng };
         let (mut scratch, model) = (Scratch::default(), topology.model_id("m").unwrap());
-        // Without a live decision the trace is empty.
+        // The trace stays empty without a live decision.
         let routed = self.router.route(&input, &mut random, &mut scratch, &mut trace);
         let row = routed.map_or(row, |decision| decision.row);
         let (at, is_next_probe) = (NOW, false);
@@ -98,7 +98,7 @@ impl Trial {
     }
 }
 
-/// The text of a conversation after so many turns.
+/// Returns the text of a conversation after `count` turns.
 fn turns(name: usize, count: usize) -> String {
     (0..=count).map(|turn| format!("{name}/{turn}: {} ", "word ".repeat(40))).collect()
 }

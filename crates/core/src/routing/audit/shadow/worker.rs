@@ -1,10 +1,13 @@
-//! The shadow's thread: takes decisions as they come, has its own strategy decide by the recorded
-//! readings, and counts how the two compare.
+//! The shadow's thread: takes live decisions from the queue, lets the shadow's strategy decide by
+//! the recorded readings, and counts how the two compare.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use penstock_api::mix::{GOLDEN_GAMMA, mix};
+use penstock_api::units::Timestamp;
+use penstock_scoring::{PrefixParams, RequestFeatures};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -17,23 +20,20 @@ use crate::routing::random::Replay;
 use crate::routing::readings::prompt_features;
 use crate::routing::recorder::NoRecord;
 use crate::routing::{Router, Scratch, Weighted};
-use penstock_api::mix::{GOLDEN_GAMMA, mix};
-use penstock_api::units::Timestamp;
-use penstock_scoring::{PrefixParams, RequestFeatures};
 
 /// The seed of the shadow's random picks: fixed, because they need not be unpredictable.
 const SEED: u64 = 0x5eed;
 
-/// Decides again what was decided, and counts how it compares.
+/// Decides again, and counts how the decisions compare.
 #[derive(Debug)]
 pub(super) struct Worker {
     router: Router,
     tracking: Tracking,
     /// The topology that both sides follow.
     topology: Arc<Topology>,
-    /// Where requests were sent.
+    /// The actual destinations.
     live: Side,
-    /// Where the shadow would have sent them.
+    /// The shadow's destinations.
     shadow: Side,
     counters: Arc<Counters>,
     rng: SmallRng,
@@ -42,7 +42,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// A worker that decides by `router`; prompts are cut as it cuts them, else as the `live` one does.
+    /// Creates a worker for `router`. Prompts are cut as `router` cuts them, else as `live` does.
     pub(super) fn new(
         router: Router,
         live: &Router,
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Compares one decision; `lag` is how long ago it was made.
+    /// Compares one decision, made `lag` ago.
     pub(super) fn compare(&mut self, live: &ObservedDecision, lag: Duration) {
         let Some(model) = live.topology.model(live.model) else { return };
         if !self.is_sampled(live, model) {
@@ -88,9 +88,9 @@ impl Worker {
         self.counters.count(compared, lag);
     }
 
-    /// Whether a request is in the sample. Its first block decides, so that all turns of a conversation
-    /// are in it or none. A prompt shorter than one block cannot be distinguished from others and
-    /// has nothing cached: each is drawn separately.
+    /// Returns whether a request is in the sample. Its first block decides, so that a conversation
+    /// is in it with all its turns or not at all. A prompt shorter than one block looks like any
+    /// other and has nothing cached: each one is drawn separately.
     fn is_sampled(&mut self, live: &ObservedDecision, model: &Model) -> bool {
         let sample = self.tracking.sample;
         if sample >= 1.0 {
@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// The row that the shadow would have picked; `None` when it had no candidates.
+    /// Returns the row that the shadow would have picked; `None` without candidates.
     fn decide(&mut self, live: &ObservedDecision, model: &Model) -> Option<u32> {
         if live.is_next_probe {
             return Some(live.row);
@@ -135,7 +135,7 @@ impl Worker {
         readings.candidates.extend_from_slice(&live.trace.pass(live.model)?.candidates);
         readings.rows.clear();
         readings.rows.extend(readings.candidates.iter().map(|one| one.row));
-        // What the live strategy believed cached is not what the shadow's would be.
+        // The live strategy's index differs from the shadow's, so its matches are replaced.
         for one in &mut readings.candidates {
             (one.matched_blocks, one.prompt_blocks) = (0, prompt.map_or(0, Chain::blocks));
         }
@@ -162,7 +162,7 @@ impl Worker {
         Some(picked.row)
     }
 
-    /// What each side expects to find cached; then both store where the prompt went.
+    /// Returns the tokens that each side expects to find cached; then both sides store the prompt.
     fn compare_rows(
         &mut self,
         live: &ObservedDecision,
@@ -190,7 +190,7 @@ impl Worker {
     }
 }
 
-/// A number in 0..1 that follows from a hash and is independent of its other uses.
+/// Returns a number in 0..1 that follows from a hash and is independent of its other uses.
 fn to_share(hash: u64) -> f64 {
     // The upper bits make the number.
     f64::from(u32::try_from(mix(hash ^ GOLDEN_GAMMA) >> 32).unwrap_or(0)) / 4_294_967_296.0
