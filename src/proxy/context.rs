@@ -12,23 +12,23 @@ use penstock_api::{
     TraceContext,
 };
 use penstock_core::admission::queue::Charge;
-use penstock_core::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
+use penstock_core::fleet::{Backend, BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use penstock_core::routing::RoutingDecision;
 use penstock_core::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
 use penstock_predict::Prediction;
 use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use penstock_scoring::Objectives;
 
-use super::auth::KeyOwner;
-use super::conversion::Conversion;
-use super::named_resource::names_resource;
-use super::rate_hold::RateHold;
-use super::reserved::Reserved;
-use super::shift_state::ContextShift;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::conversion::Conversion;
+use crate::proxy::named_resource::names_resource;
+use crate::proxy::rate_hold::RateHold;
+use crate::proxy::reserved::Reserved;
+use crate::proxy::shift_state::ContextShift;
 use crate::upstream::response_monitor::ResponseMonitor;
 
 /// The state of one request.
@@ -75,6 +75,12 @@ impl RequestContext {
             self.record.status = 499;
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
+    }
+
+    /// Records the backend whose response the client gets.
+    pub(crate) fn record_backend(&mut self, serving: &Serving, backend: &Backend) {
+        self.record.provider = Some(backend.config.engine.provider());
+        self.record.backend = Some((serving.id, serving.state.name.clone()));
     }
 
     /// The owner of responses that this request stores.

@@ -13,16 +13,16 @@ use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectiv
 use penstock_dialect::has_svg;
 use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
-use super::allowed_models;
-use super::context::{RequestContext, ScannedRequest};
-use super::context_shift::shift_of;
-use super::failure::OwnError;
-use super::long_work::beside_the_loop;
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
+use crate::proxy::allowed_models;
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::long_work::beside_the_loop;
+use crate::proxy::rewrite::context_shift::shift_of;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [
