@@ -176,6 +176,11 @@ pub(crate) struct EnsembleParts {
     pub(crate) output_tokens: u64,
 }
 
+/// The kinds of a request that need more than a plain one: a set of positions in the table of
+/// `rewrite`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RewriteKinds(pub(crate) u8);
+
 /// A request that has been read and scanned.
 pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
@@ -212,6 +217,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) upgrade: Option<HeaderValue>,
     /// The rules for shortening the request, if it may be shortened.
     pub(crate) shift: Option<Box<ContextShift>>,
+    /// What this kind of request needs beyond a plain one.
+    pub(crate) kinds: RewriteKinds,
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
     /// The client's objectives.
@@ -246,6 +253,7 @@ impl ScannedRequest {
             adds_usage: false,
             upgrade: None,
             shift: None,
+            kinds: RewriteKinds::default(),
             deadline: None,
             objectives: Objectives::default(),
         }

@@ -28,9 +28,7 @@ use crate::proxy::outcome::{AttemptResult, record_outcome, retry_after};
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::reserved::Decided;
 use crate::proxy::response::{Reply, gather, record_head, relay, switch};
-use crate::proxy::rewrite::residency;
-use crate::proxy::rewrite::token_count;
-use crate::proxy::rewrite::unsupported;
+use crate::proxy::rewrite::{rewrites, unsupported};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
@@ -91,12 +89,9 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
 ) -> AttemptEnd {
-    if matches!(to, Recipient::Client) {
-        if let Some(change) = residency::change_of(request, attempt) {
-            return residency::respond(flow, request, attempt, change).await;
-        }
-        if let Some(counter) = token_count::counter_of(request, attempt) {
-            return token_count::respond(flow, request, attempt, counter).await;
+    for rewrite in rewrites(request.kinds) {
+        if let Some(response) = rewrite.respond(flow, request, attempt) {
+            return response.await;
         }
     }
     match prepare(flow, request, attempt) {

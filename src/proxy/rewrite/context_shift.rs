@@ -14,16 +14,57 @@ use penstock_core::routing::{RouteError, RoutingDecision};
 use penstock_dialect::Conversation;
 use penstock_scan::RequestProfile;
 
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::flow::Flow;
+use super::Rewrite;
+use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::long_work::beside_the_loop;
-use crate::proxy::own_response::send_held;
 use crate::proxy::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
+use crate::upstream::failure::HeldResponse;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;
 /// The maximum number of times a conversation is shortened, for backends of ever shorter contexts.
 const MAX_SHIFTS: u32 = 8;
+
+/// Conversations that may be shortened.
+pub(crate) struct ContextShifts;
+
+impl Rewrite for ContextShifts {
+    fn applies(&self, request: &ScannedRequest) -> bool {
+        request.shift.is_some()
+    }
+
+    fn before(&self, ctx: &RequestContext, request: &mut ScannedRequest) {
+        pass_over_small(ctx, request);
+    }
+
+    fn unroutable(
+        &self,
+        ctx: &mut RequestContext,
+        request: &mut ScannedRequest,
+        error: &RouteError,
+    ) -> bool {
+        shorten_for(ctx, request, error)
+    }
+
+    fn too_long(
+        &self,
+        ctx: &mut RequestContext,
+        request: &mut ScannedRequest,
+        decision: &RoutingDecision,
+        refused: &mut Option<TooLong>,
+    ) -> bool {
+        let Some(refused) = refused.take() else { return false };
+        learn_refusal(ctx, request, *decision, refused)
+    }
+
+    fn take_refusal(
+        &self,
+        request: &mut ScannedRequest,
+    ) -> Option<(HeldResponse, RoutingDecision)> {
+        request.shift.as_mut()?.last.take()
+    }
+}
+
 /// The rules for shortening a request, if it may be shortened.
 pub(crate) fn shift_of(
     ctx: &RequestContext,
@@ -70,7 +111,7 @@ impl ShiftTerms<'_> {
 }
 
 /// Passes over the backends whose context is known to be too short for the request.
-pub(crate) fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
+fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
     let Some(mut shift) = request.shift.take() else { return };
     if !shift.gave_up {
         let estimated = request.profile.prompt_tokens.0;
@@ -88,7 +129,7 @@ pub(crate) fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest
 
 /// Learns from an engine's refusal. The next decision passes over every backend that is too small.
 /// Returns whether another attempt may follow.
-pub(crate) fn learn_refusal(
+fn learn_refusal(
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
     decision: RoutingDecision,
@@ -123,11 +164,7 @@ pub(crate) fn learn_refusal(
 
 /// Shortens the request for the backend with the most room, when no decision was possible. Returns
 /// whether another decision may follow.
-pub(crate) fn shorten_for(
-    ctx: &mut RequestContext,
-    request: &mut ScannedRequest,
-    error: &RouteError,
-) -> bool {
+fn shorten_for(ctx: &mut RequestContext, request: &mut ScannedRequest, error: &RouteError) -> bool {
     let is_refused = request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
     let may_have_room = matches!(
         error,
@@ -191,20 +228,6 @@ fn shorten_by(
         "context shift"
     );
     Some(())
-}
-
-/// Responds with the engine's own refusal, if there was one.
-pub(crate) async fn send_refusal(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-) -> Option<Served> {
-    let (held, decision) = request.shift.as_mut()?.last.take()?;
-    if let Some(serving) = decision.serving(&request.fleet)
-        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
-    {
-        flow.ctx.record_backend(serving, backend);
-    }
-    Some(send_held(flow, held, false).await)
 }
 
 /// The backends of the requested model, and of the model that a refused attempt went to.

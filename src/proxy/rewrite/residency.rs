@@ -11,24 +11,36 @@ use penstock_clock::unix_seconds;
 use penstock_scan::ResidencyChange;
 use serde_json::{Value, json};
 
+use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd, own_json};
 use crate::proxy::backend_call::{Refused, post};
 use crate::proxy::context::ScannedRequest;
 use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
-/// The requested change of a model that the attempt's backend keeps loaded by itself.
-pub(crate) fn change_of(
-    request: &ScannedRequest,
-    attempt: &Attempt<'_>,
-) -> Option<ResidencyChange> {
-    let change = request.profile.residency_change?;
-    attempt.serving.conversion(request.profile.operation)?;
-    Some(change)
+/// Requests that load or unload a model.
+pub(crate) struct ResidencyChanges;
+
+impl Rewrite for ResidencyChanges {
+    fn applies(&self, request: &ScannedRequest) -> bool {
+        request.profile.residency_change.is_some()
+    }
+
+    fn respond<'a>(
+        &self,
+        flow: &'a mut Flow<'_>,
+        request: &'a ScannedRequest,
+        attempt: &'a Attempt<'a>,
+    ) -> Option<Boxed<'a, AttemptEnd>> {
+        let change = request.profile.residency_change?;
+        // A backend of Ollama's API changes the model itself.
+        attempt.serving.conversion(request.profile.operation)?;
+        Some(Box::pin(respond(flow, request, attempt, change)))
+    }
 }
 
 /// Responds as Ollama does when it has loaded or unloaded the model.
-pub(crate) async fn respond(
+async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,

@@ -9,6 +9,7 @@ use penstock_api::Operation;
 use penstock_dialect::{RequestTerms, convert_request};
 use serde_json::{Value, json};
 
+use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere, own_json};
 use crate::proxy::backend_call::{Refused, post};
 use crate::proxy::context::ScannedRequest;
@@ -16,14 +17,27 @@ use crate::proxy::conversion::NotConverted;
 use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
-/// The operation by which the attempt's backend counts tokens, if the request wants just that.
-pub(crate) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Option<Operation> {
-    let operation = request.profile.operation;
-    (operation == Operation::CountTokens).then(|| attempt.serving.conversion(operation)).flatten()
+/// Requests for a count of tokens.
+pub(crate) struct TokenCounts;
+
+impl Rewrite for TokenCounts {
+    fn applies(&self, request: &ScannedRequest) -> bool {
+        request.profile.operation == Operation::CountTokens
+    }
+
+    fn respond<'a>(
+        &self,
+        flow: &'a mut Flow<'_>,
+        request: &'a ScannedRequest,
+        attempt: &'a Attempt<'a>,
+    ) -> Option<Boxed<'a, AttemptEnd>> {
+        let counter = attempt.serving.conversion(request.profile.operation)?;
+        Some(Box::pin(respond(flow, request, attempt, counter)))
+    }
 }
 
 /// Counts by `counter`, and responds with the count.
-pub(crate) async fn respond(
+async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
