@@ -143,7 +143,9 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let sent = RequestShape { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
     let prediction = model.predictor().estimate(&sent, 5.0).prediction;
     model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
-    model.predictor().refresh(ReportedLimits { slots: 4.0, kv_tokens: 1e6, ..ReportedLimits::default() }, 9.0);
+    model
+        .predictor()
+        .refresh(ReportedLimits { slots: 4.0, kv_tokens: 1e6, ..ReportedLimits::default() }, 9.0);
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

@@ -19,13 +19,13 @@ use super::{Backend, Fleet, Topology};
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
 /// The most backends of a report, those with the most in flight, and the most models of all of
 /// them.
-const MOST_BACKENDS: usize = 1024;
-const MOST_MODELS: usize = 4096;
+const MAX_BACKENDS: usize = 1024;
+const MAX_MODELS: usize = 4096;
 /// The upper bounds of the numbers in a report: no engine has more requests, tokens, or
 /// microseconds of work.
-const MOST_REQUESTS: u64 = 1_000_000;
-const MOST_TOKENS: u64 = 1_000_000_000_000;
-const MOST_MICROS: u64 = 86_400_000_000;
+const MAX_REQUESTS: u64 = 1_000_000;
+const MAX_TOKENS: u64 = 1_000_000_000_000;
+const MAX_WORK_US: u64 = 86_400_000_000;
 
 /// The load in flight of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -105,13 +105,13 @@ impl ModelLoad {
     fn share(&self) -> EngineLoad {
         let number = |value: u64, most: u64| value.min(most) as f64;
         EngineLoad {
-            waiting_count: number(self.waiting, MOST_REQUESTS),
+            waiting_count: number(self.waiting, MAX_REQUESTS),
             prompt_work: Work {
-                tokens: number(self.prompt_tokens, MOST_TOKENS),
-                time_us: number(self.work, MOST_MICROS),
+                tokens: number(self.prompt_tokens, MAX_TOKENS),
+                time_us: number(self.work, MAX_WORK_US),
             },
-            stream_count: number(self.streams, MOST_REQUESTS),
-            context_tokens: number(self.context, MOST_TOKENS),
+            stream_count: number(self.streams, MAX_REQUESTS),
+            context_tokens: number(self.context, MAX_TOKENS),
         }
     }
 }
@@ -134,13 +134,13 @@ struct BackendSum<'a> {
 
 impl<'a> BackendSum<'a> {
     fn add(&mut self, load: &'a BackendLoad) {
-        self.in_flight = self.in_flight.saturating_add(load.in_flight.min(MOST_REQUESTS));
-        self.tokens = self.tokens.saturating_add(load.tokens.min(MOST_TOKENS));
+        self.in_flight = self.in_flight.saturating_add(load.in_flight.min(MAX_REQUESTS));
+        self.tokens = self.tokens.saturating_add(load.tokens.min(MAX_TOKENS));
         self.prefill_tokens =
-            self.prefill_tokens.saturating_add(load.prefill_tokens.min(MOST_TOKENS));
-        for model in load.models.iter().take(MOST_MODELS) {
+            self.prefill_tokens.saturating_add(load.prefill_tokens.min(MAX_TOKENS));
+        for model in load.models.iter().take(MAX_MODELS) {
             let sum = self.models.entry(&model.name).or_default();
-            sum.in_flight = sum.in_flight.saturating_add(model.in_flight.min(MOST_REQUESTS));
+            sum.in_flight = sum.in_flight.saturating_add(model.in_flight.min(MAX_REQUESTS));
             sum.share.add(&model.share());
         }
     }
@@ -154,7 +154,7 @@ impl Fleet {
         let mut models = 0;
         for row in topology.models().iter().flat_map(|model| &model.serving) {
             if let Some(backend) = backends.get_mut(usize::from(row.backend))
-                && models < MOST_MODELS
+                && models < MAX_MODELS
                 && let Some(one) = ModelLoad::of(row)
             {
                 backend.models.push(one);
@@ -162,9 +162,9 @@ impl Fleet {
             }
         }
         backends.retain(|one| one.in_flight > 0 || !one.models.is_empty());
-        if backends.len() > MOST_BACKENDS {
+        if backends.len() > MAX_BACKENDS {
             backends.sort_by_key(|one| std::cmp::Reverse(one.in_flight));
-            backends.truncate(MOST_BACKENDS);
+            backends.truncate(MAX_BACKENDS);
         }
         LoadReport { backends }
     }
@@ -173,7 +173,7 @@ impl Fleet {
     pub fn apply_others(&self, reports: &[LoadReport]) {
         let topology = self.topology();
         let mut sums: HashMap<(&str, u64), BackendSum<'_>> = HashMap::default();
-        for load in reports.iter().flat_map(|one| one.backends.iter().take(MOST_BACKENDS)) {
+        for load in reports.iter().flat_map(|one| one.backends.iter().take(MAX_BACKENDS)) {
             sums.entry((&load.name, load.url)).or_default().add(load);
         }
         let penstocks = u8::try_from(reports.len()).unwrap_or(u8::MAX);
@@ -273,7 +273,12 @@ mod tests {
         let from = row(&one);
         let mut permit = from.try_reserve(&PermitRequest::default()).unwrap();
         permit.count_tokens(RequestTokens { prompt: 700, uncached: 700, output: 50 });
-        let sent = RequestShape { prompt_tokens: 700.0, cached_tokens: 0.0, max_output_tokens: 50.0, is_whole: false };
+        let sent = RequestShape {
+            prompt_tokens: 700.0,
+            cached_tokens: 0.0,
+            max_output_tokens: 50.0,
+            is_whole: false,
+        };
         let predictor = from.model_state.predictor();
         let prediction = predictor.estimate(&sent, NOW.0 as f64).prediction;
         let ticket = predictor.send(sent, prediction, None, NOW.0 as f64);
@@ -341,10 +346,17 @@ mod tests {
         fleet.apply_others(&vec![report; 300]);
         assert_eq!(row.state.load.other_penstocks(), u8::MAX);
         assert!(row.try_reserve(&PermitRequest::default()).is_some(), "one is always its own");
-        let sent = RequestShape { prompt_tokens: 1e6, cached_tokens: 0.0, max_output_tokens: 1e6, is_whole: true };
+        let sent = RequestShape {
+            prompt_tokens: 1e6,
+            cached_tokens: 0.0,
+            max_output_tokens: 1e6,
+            is_whole: true,
+        };
         let estimate = row.estimate(&sent, NOW);
         let prediction = estimate.prediction;
-        for number in [prediction.ttft_us, prediction.ttft_p90_us, prediction.tpot_us, prediction.backlog_us] {
+        for number in
+            [prediction.ttft_us, prediction.ttft_p90_us, prediction.tpot_us, prediction.backlog_us]
+        {
             assert!(number.is_finite() && number >= 0.0, "{prediction:?}");
         }
         fleet.apply_others(&[]);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use penstock_api::units::Timestamp;
-use penstock_predict::{Estimate, LearnedState, MAX_LOOKAHEAD, MeanAndP90, ReportedLimits, RequestShape};
+use penstock_predict::{
+    Estimate, LearnedState, MAX_LOOKAHEAD, MeanAndP90, ReportedLimits, RequestShape,
+};
 use penstock_scoring::{Objectives, PredictedLatency};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use super::{Fleet, Identity};
 
 /// The most predictions, one per model and backend, that pass to another process: those with the
 /// most first tokens.
-const MOST_PASSED: usize = 1024;
+const MAX_PASSED: usize = 1024;
 /// The KV cache utilization above which an engine's requests wait for blocks, not for slots.
 const NEARLY_FULL_KV: f32 = 0.9;
 
@@ -93,7 +95,12 @@ impl Serving {
         self.time_until_fewer((requests - 1.0).max(0.5), request, now)
     }
 
-    fn time_until_fewer(&self, max_requests: f64, request: &RequestShape, now: Timestamp) -> Duration {
+    fn time_until_fewer(
+        &self,
+        max_requests: f64,
+        request: &RequestShape,
+        now: Timestamp,
+    ) -> Duration {
         let is_met = |estimate: &Estimate| estimate.prediction.request_count <= max_requests;
         let micros = self.model_state.predictor().time_until(request, now.0 as f64, is_met);
         micros.map_or(MAX_LOOKAHEAD, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
@@ -160,7 +167,7 @@ impl Fleet {
         });
         let mut all: Vec<_> = learned.filter(|one| one.learned.first_token_count() > 0.0).collect();
         all.sort_by(|a, b| b.learned.first_token_count().total_cmp(&a.learned.first_token_count()));
-        all.truncate(MOST_PASSED);
+        all.truncate(MAX_PASSED);
         all
     }
 
@@ -196,7 +203,8 @@ fn adopt_known(rows: &[Serving]) {
     }
     let known = rows.iter().filter_map(|row| row.model_state.used_predictor());
     let known = known.filter(|one| one.is_trusted()).map(|one| one.learned_state());
-    let best = known.max_by(|one, other| one.first_token_count().total_cmp(&other.first_token_count()));
+    let best =
+        known.max_by(|one, other| one.first_token_count().total_cmp(&other.first_token_count()));
     if let Some(best) = best {
         rows.iter().filter(is_unknown).for_each(|row| row.model_state.predictor().adopt(&best));
     }

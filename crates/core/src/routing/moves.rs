@@ -7,7 +7,7 @@ use super::RoutingDecision;
 use crate::fleet::Probe;
 
 /// A request moves only to a backend whose wait is below this fraction of its remaining wait.
-const LESS: f64 = 0.5;
+const MAX_WAIT_RATIO: f64 = 0.5;
 
 /// Returns the remaining wait for the first token, in microseconds, after `elapsed` of them.
 ///
@@ -30,7 +30,7 @@ impl RoutingDecision {
             && is_elsewhere
             && *is_trusted
             && prediction.tpot_us <= *tightest
-            && prediction.ttft_us < LESS * rest
+            && prediction.ttft_us < MAX_WAIT_RATIO * rest
     }
 }
 
@@ -40,7 +40,12 @@ mod tests {
     use crate::fleet::{BackendId, ModelId};
 
     fn after(ttft: f64) -> Prediction {
-        Prediction { ttft_us: ttft, ttft_p90_us: 1.5 * ttft, tpot_us: 20.0, ..Prediction::default() }
+        Prediction {
+            ttft_us: ttft,
+            ttft_p90_us: 1.5 * ttft,
+            tpot_us: 20.0,
+            ..Prediction::default()
+        }
     }
 
     fn to(backend: u16, model: u32) -> RoutingDecision {

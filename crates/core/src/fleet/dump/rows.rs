@@ -368,7 +368,14 @@ impl ModelRow {
 /// The state of the predictor: times in milliseconds, costs of a token in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let Coefficients { base_us: base, token_us: token, decode_us: decode, context_us: context, batch_ratios: batches, .. } = report.coefficients;
+    let Coefficients {
+        base_us: base,
+        token_us: token,
+        decode_us: decode,
+        context_us: context,
+        batch_ratios: batches,
+        ..
+    } = report.coefficients;
     json!({
         "trusted": report.is_trusted,
         "error": rounded(report.error),

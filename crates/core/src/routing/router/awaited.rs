@@ -91,10 +91,11 @@ impl Awaited {
         }
         // `Retry-After` has whole seconds.
         let wait = whole_seconds(soonest.wait());
-        let met = |(row, shape, cooldown): (&Serving, RequestShape, Duration)| match wait >= cooldown {
-            true => row.met_together(&shape, &input.objectives, wait, input.now),
-            false => 0,
-        };
+        let met =
+            |(row, shape, cooldown): (&Serving, RequestShape, Duration)| match wait >= cooldown {
+                true => row.met_together(&shape, &input.objectives, wait, input.now),
+                false => 0,
+            };
         soonest.together = rows().map(met).sum();
         soonest
     }

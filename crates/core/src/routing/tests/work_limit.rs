@@ -9,8 +9,12 @@ use super::weighted::try_chat;
 use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::routing::RouteError;
 
-pub(super) const SENT: RequestShape =
-    RequestShape { prompt_tokens: 500.0, cached_tokens: 0.0, max_output_tokens: 1000.0, is_whole: false };
+pub(super) const SENT: RequestShape = RequestShape {
+    prompt_tokens: 500.0,
+    cached_tokens: 0.0,
+    max_output_tokens: 1000.0,
+    is_whole: false,
+};
 
 fn fleet(limit: &str) -> Fleet {
     trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
@@ -37,7 +41,11 @@ pub(super) fn trained(sections: &str) -> Fleet {
 }
 
 /// Puts a request in flight.
-pub(super) fn send(fleet: &Fleet, sent: RequestShape, tpot_micros: Option<f64>) -> PredictionTicket {
+pub(super) fn send(
+    fleet: &Fleet,
+    sent: RequestShape,
+    tpot_micros: Option<f64>,
+) -> PredictionTicket {
     let topology = fleet.live.topology();
     let row = &topology.models()[0].serving[0];
     row.model_state.set_in_flight(row.model_state.in_flight() + 1);
