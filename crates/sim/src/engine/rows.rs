@@ -7,21 +7,14 @@ pub use penstock_predict::{EngineRow, RowError, engine_rows};
 impl From<&EngineRow> for StepTime {
     /// Returns the step time in picoseconds.
     fn from(row: &EngineRow) -> Self {
-        let EngineRow {
-            base_ms,
-            token_us,
-            decode_us,
-            context_1k_us: context_us,
-            pair_1m_us: pair_us,
-            ..
-        } = *row;
-        Self::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us])
+        let EngineRow { base_ms, token_us, decode_us, context_1k_us, pair_1m_us, .. } = *row;
+        Self::of_coefficients([base_ms, token_us, decode_us, context_1k_us, pair_1m_us])
     }
 }
 
 impl StepTime {
-    /// Returns the lower bound that the hardware of `row` sets on the step time: each step reads all
-    /// weights, and each token is multiplied with all active ones.
+    /// Returns the lower bound that the hardware of `row` sets on the step time: each step reads
+    /// all weights, and each token is multiplied with all active ones.
     pub fn least_of(row: &EngineRow) -> Self {
         Self {
             base: picoseconds(row.min_base_ms * 1e-3),
