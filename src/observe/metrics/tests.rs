@@ -12,8 +12,8 @@ use penstock_core::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
 use penstock_core::routing::audit::ShadowHost;
-use penstock_core::routing::{About, RoutingDecision};
-use penstock_predict::{Reported, Sent};
+use penstock_core::routing::{RequestDetails, RoutingDecision};
+use penstock_predict::{ReportedLimits, RequestShape};
 use penstock_scan::Usage;
 
 use super::*;
@@ -61,7 +61,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 11,
-        about: About::default(),
+        details: RequestDetails::default(),
     }
 }
 
@@ -141,10 +141,17 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
     model.set_in_flight(1);
     model.set_vram(ByteSize::mib(8));
-    let sent = Sent { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
+    let sent = RequestShape {
+        prompt_tokens: 9.0,
+        cached_tokens: 0.0,
+        max_output_tokens: 9.0,
+        is_whole: false,
+    };
     let prediction = model.predictor().estimate(&sent, 5.0).prediction;
     model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
-    model.predictor().refresh(Reported { slots: 4.0, kv_tokens: 1e6, ..Reported::default() }, 9.0);
+    model
+        .predictor()
+        .refresh(ReportedLimits { slots: 4.0, kv_tokens: 1e6, ..ReportedLimits::default() }, 9.0);
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);
