@@ -211,8 +211,10 @@ pub(crate) fn add_common_fields(
     ctx: &RequestContext,
 ) -> pingora::Result<()> {
     head.insert_header(REQUEST_ID, ctx.request_id.clone())?;
-    if ctx.dialect == Dialect::Anthropic && !head.headers.contains_key(DIALECT_REQUEST_ID) {
-        head.insert_header(DIALECT_REQUEST_ID, ctx.request_id.clone())?;
+    if let Some(name) = ctx.dialect.row().request_id_header
+        && !head.headers.contains_key(name)
+    {
+        head.insert_header(name, ctx.request_id.clone())?;
     }
     add_rate_fields(head, ctx)?;
     if let Some(origin) = &ctx.cors_origin {

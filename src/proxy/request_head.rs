@@ -127,11 +127,8 @@ fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, pat
     } else {
         ctx.dialect = match target {
             // Both APIs have this path; Anthropic's clients always send their version.
-            Target::Models | Target::Model(_)
-                if session.req_header().headers.contains_key("anthropic-version") =>
-            {
-                Dialect::Anthropic
-            }
+            Target::Models | Target::Model(_) => Dialect::of_headers(&session.req_header().headers)
+                .unwrap_or_else(|| Dialect::of_path(path.as_bytes())),
             _ => Dialect::of_path(path.as_bytes()),
         };
     }
