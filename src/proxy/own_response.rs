@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ACCEPTED;
 use penstock_api::units::whole_seconds;
-use penstock_api::{Dialect, ErrorReport, error_body};
+use penstock_api::{ErrorReport, error_body};
 use penstock_config::Cors;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;

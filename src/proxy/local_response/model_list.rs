@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 
 use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Dialect, ErrorCode, percent_decode};
+use penstock_api::{Capabilities, ErrorCode, percent_decode};
 use penstock_clock::now;
 use penstock_core::fleet::{Model, Topology};
 use penstock_core::routing::{Names, RouteError, SplitPoint};
