@@ -47,7 +47,7 @@ pub enum ModelLoading {
     AtStart,
     /// At its start, unless it runs as a router of many models.
     AtStartOrOnDemand,
-    /// When a request needs one of its many models.
+    /// On demand, as requests need one of its many models.
     OnDemand,
 }
 

@@ -66,8 +66,8 @@ pub(super) const RUNNING_REQUESTS: ScorerRow = ScorerRow {
     build: |_| least_by(Needs::NONE, |_, one| one.running),
 };
 
-/// Prefers idle backends, then those with few requests in flight. `max-busy-score` is the best score
-/// of a backend with requests in flight.
+/// Prefers idle backends, then those with few requests in flight. `max-busy-score` is the best
+/// score of a backend with requests in flight.
 pub(super) const ACTIVE_REQUESTS: ScorerRow = ScorerRow {
     name: "active-requests",
     formula: "1 when idle, else (max - in flight) / max x max-busy-score",

@@ -1,5 +1,5 @@
-//! Metrics of what decisions read, which is the telemetry that is scraped from engines and the prefix
-//! index, and of the shadow strategy. Those of the shadow are absent without `routing.shadow`.
+//! Metrics of what decisions read, which is the telemetry that is scraped from engines and the
+//! prefix index, and of the shadow strategy, which are absent without `routing.shadow`.
 
 use penstock_api::units::widen;
 use penstock_core::fleet::Readings;
