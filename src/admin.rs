@@ -7,16 +7,13 @@ mod connection_limit;
 mod dashboard;
 mod decisions;
 mod endpoint;
+mod endpoints;
 mod event_stream;
-mod fleet;
 mod health;
 mod ledger;
-mod lifecycle;
-mod metrics;
 mod path;
 mod quote;
 mod response;
-mod shadow;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -89,7 +86,7 @@ struct Call<'a> {
 static ENDPOINTS: &[Endpoint] = &[
     get(&["/"], index, "this list"),
     page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
-    get(&["/metrics"], metrics::page, "Prometheus metrics"),
+    get(&["/metrics"], endpoints::metrics, "Prometheus metrics"),
     probe(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
     probe(get(
         &["/health/ready", "/readyz", "/ready"],
@@ -100,7 +97,7 @@ static ENDPOINTS: &[Endpoint] = &[
     get(&["/version"], health::version, "the version of this process"),
     get(
         &["/fleet"],
-        fleet::dump,
+        endpoints::fleet,
         "every backend with its models, load and health; input of `penstock explain`",
     ),
     get(
@@ -108,7 +105,7 @@ static ENDPOINTS: &[Endpoint] = &[
         decisions::latest,
         "the latest decisions, newest first; ?n= limits their number; ?capture=true records all inputs for the next minute",
     ),
-    get(&["/shadow"], shadow::report, "live decisions compared with those of `routing.shadow`"),
+    get(&["/shadow"], endpoints::shadow, "live decisions compared with those of `routing.shadow`"),
     post(
         &["/explain"],
         decisions::explain,
@@ -156,17 +153,17 @@ static ENDPOINTS: &[Endpoint] = &[
         "for clients of the NOMYO Router: penstock caches no responses",
     ),
     usage(UsageCall::InvalidateCache, &["/api/cache/invalidate"], "the same"),
-    get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
-    post(&["/backends/{name}/drain"], fleet::drain, "stop sending new requests to a backend"),
-    post(&["/backends/{name}/resume"], fleet::resume, "send requests to it again"),
+    get(&["/config"], endpoints::config, "the configuration in force, secrets masked"),
+    post(&["/backends/{name}/drain"], endpoints::drain, "stop sending new requests to a backend"),
+    post(&["/backends/{name}/resume"], endpoints::resume, "send requests to it again"),
     command(
         &["/upgrade"],
-        lifecycle::upgrade,
+        endpoints::upgrade,
         "graceful upgrade: start a new process that takes over the listeners; this one exits after its last request",
     ),
     command(
         &["/reload"],
-        lifecycle::reload,
+        endpoints::reload,
         "reload the configuration; an invalid one is refused; ?simulate=15m simulates it with the recent traffic first",
     ),
 ];

@@ -5,18 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use penstock_api::Engine;
 use penstock_api::units::parse_duration;
+use penstock_api::{ENGINES, Engine};
 use penstock_sim::engine::{
     Admission, Caching, EngineRow, EngineSpec, GridError, OnDemand, Order, RowError, Slots,
     StepGrid, StepModel, StepTable, StepTime, engine_rows, picoseconds,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-/// The engines with different schedulers.
-const SCHEDULERS: [Engine; 5] =
-    [Engine::Vllm, Engine::Sglang, Engine::TrtLlm, Engine::LlamaCpp, Engine::Ollama];
 
 #[derive(Debug, Args)]
 pub(super) struct EngineFlags {
@@ -61,8 +57,9 @@ pub(super) struct EngineFlags {
 }
 
 fn scheduler(given: &str) -> Result<Engine, String> {
-    let found = SCHEDULERS.into_iter().find(|engine| engine.name() == given);
-    let known = || SCHEDULERS.map(Engine::name).join(", ");
+    let rows = || ENGINES.iter().filter(|row| row.scheduler.is_some()).map(|row| row.engine);
+    let found = rows().find(|engine| engine.name() == given);
+    let known = || rows().map(Engine::name).collect::<Vec<_>>().join(", ");
     found.ok_or_else(|| format!("no engine that can be simulated (known: {})", known()))
 }
 

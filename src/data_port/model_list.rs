@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 
 use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Dialect, ErrorCode, percent_decode};
+use penstock_api::{Capabilities, ErrorCode, percent_decode};
 use penstock_clock::now;
 use penstock_core::fleet::{Model, Topology};
 use penstock_core::routing::{Names, RouteError, SplitPoint};
@@ -33,7 +33,7 @@ pub(crate) fn list_models(
     let visible = visible_models(ctx, &snapshot);
     let names = &ctx.generation.router.names;
     let window = |id: &str, model: &Model| window_of(names, &snapshot, id, model);
-    if ctx.dialect != Dialect::Anthropic {
+    if !ctx.dialect.row().pages_models {
         let all =
             visible.iter().map(|(id, model)| openai_model(id, model, window(id, model), created));
         return Ok(json!({"object": "list", "data": all.collect::<Vec<_>>()}));
@@ -69,7 +69,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(model) => {
             let window = window_of(names, topology, &name, model);
-            Ok(match ctx.dialect == Dialect::Anthropic {
+            Ok(match ctx.dialect.row().pages_models {
                 true => anthropic_model(&name, window, created),
                 false => openai_model(&name, model, window, created),
             })

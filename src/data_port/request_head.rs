@@ -123,11 +123,8 @@ fn classify(flow: &mut Flow<'_>, target: Target<'_>, path: &str) {
     } else {
         flow.ctx.dialect = match target {
             // Both APIs have this path; Anthropic's clients always send their version.
-            Target::Models | Target::Model(_)
-                if flow.client.head().headers.contains_key("anthropic-version") =>
-            {
-                Dialect::Anthropic
-            }
+            Target::Models | Target::Model(_) => Dialect::of_headers(&flow.client.head().headers)
+                .unwrap_or_else(|| Dialect::of_path(path.as_bytes())),
             _ => Dialect::of_path(path.as_bytes()),
         };
     }

@@ -6,14 +6,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use http::header::{self, HeaderValue};
-use penstock_api::Engine;
 use penstock_core::fleet::Backend;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
-use crate::upstream::headers::API_KEY;
 
 /// The largest number of bytes that are read of a response.
 const BODY_LIMIT: usize = 8 << 20;
@@ -133,17 +131,19 @@ fn request_head(
         head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
         head.insert_header(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
-        if backend.config.engine == Engine::Anthropic {
-            head.insert_header("anthropic-version", "2023-06-01")?;
+        let key_headers = backend.config.engine.row().key_headers;
+        if let Some(headers) = key_headers {
+            let (name, value) = headers.version;
+            head.insert_header(name, value)?;
         }
-        match &backend.config.api_key {
-            Some(key) if backend.config.engine == Engine::Anthropic => {
-                head.insert_header(API_KEY, key.reveal())?;
+        match (&backend.config.api_key, key_headers) {
+            (Some(key), Some(headers)) => {
+                head.insert_header(headers.key, key.reveal())?;
             }
-            Some(key) => {
+            (Some(key), None) => {
                 head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
             }
-            None => {}
+            (None, _) => {}
         }
         if let Some(body) = request.body {
             head.insert_header(header::CONTENT_TYPE, "application/json")?;

@@ -1,5 +1,5 @@
-//! The facts about each engine, as one table. A new engine needs two changes: its name in
-//! [`penstock_api::Engine`] and a row here. A test checks that every name has its row.
+//! The pages and metrics of each engine, as one table. A new engine needs two changes: its name and
+//! row in [`penstock_api::ENGINES`], and a row here. A test checks that every name has its row.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ pub(super) struct EngineFacts {
     pub(super) engine: Engine,
     /// The start of `owned_by` in its model list, by which `engine: auto` detects it.
     pub(super) owned_by: Option<&'static str>,
+    /// The page by which `engine: auto` detects it if its model list names no owner.
+    pub(super) own_page: Option<OwnPage>,
     /// A path that responds 200 when the engine can take requests.
     pub(super) health_path: &'static str,
     pub(super) model_list: ModelList,
@@ -23,6 +25,8 @@ pub(super) struct EngineFacts {
     /// llama.cpp's page with the number of tokens that its slots hold.
     pub(super) props_path: Option<&'static str>,
     pub(super) scrape_pace: ScrapePace,
+    /// True if a scrape keeps it from noticing that a client has disconnected.
+    pub(super) is_disturbed_by_scrapes: bool,
     /// Its metric families; if a page has several names for one fact, the first in this list
     /// counts.
     pub(super) families: &'static [Family],
@@ -30,6 +34,15 @@ pub(super) struct EngineFacts {
     pub(super) reported: &'static [Fact],
     /// The change that makes the engine report them.
     pub(super) metrics_remedy: &'static str,
+}
+
+/// A page that only one engine has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnPage {
+    pub(super) path: &'static str,
+    pub(super) pointer: &'static str,
+    /// The values at the pointer that identify the engine.
+    pub(super) values: &'static [&'static str],
 }
 
 /// The way in which an engine lists its models.
@@ -119,6 +132,7 @@ const fn openai_like(engine: Engine) -> EngineFacts {
     EngineFacts {
         engine,
         owned_by: None,
+        own_page: None,
         // Every engine we know lists its models, and the list needs the key that requests need.
         health_path: "/v1/models",
         model_list: ModelList::OpenAi,
@@ -128,6 +142,7 @@ const fn openai_like(engine: Engine) -> EngineFacts {
         slots_path: None,
         props_path: None,
         scrape_pace: ScrapePace::Configured,
+        is_disturbed_by_scrapes: false,
         families: &[],
         reported: &[],
         metrics_remedy: "",
@@ -207,6 +222,7 @@ const ENGINES: &[EngineFacts] = &[
         slots_path: Some("/slots"),
         props_path: Some("/props"),
         scrape_pace: ScrapePace::AtLeast(LLAMACPP_PAUSE),
+        is_disturbed_by_scrapes: true,
         families: &[
             family(Fact::Waiting, "llamacpp:requests_deferred"),
             family(Fact::Running, "llamacpp:requests_processing"),
@@ -227,6 +243,11 @@ const ENGINES: &[EngineFacts] = &[
         ..openai_like(Engine::Ollama)
     },
     EngineFacts {
+        own_page: Some(OwnPage {
+            path: "/api/v0/models",
+            pointer: "/data/0/state",
+            values: &["loaded", "not-loaded"],
+        }),
         loaded: LoadedSource::LmStudio,
         metrics_paths: &[],
         ..openai_like(Engine::LmStudio)
@@ -275,6 +296,17 @@ pub(super) fn facts(engine: Engine) -> &'static EngineFacts {
 /// Returns the engine whose model list has this `owned_by`.
 pub(super) fn detect(owned_by: &str) -> Option<Engine> {
     ENGINES.iter().find(|row| row.owns(owned_by)).map(|row| row.engine)
+}
+
+/// Returns the pages by which engines are detected, with their engines.
+pub(super) fn own_pages() -> impl Iterator<Item = (Engine, OwnPage)> {
+    ENGINES.iter().filter_map(|row| Some((row.engine, row.own_page?)))
+}
+
+/// Returns the facts about the engine that lists its models in this way; those about an unknown
+/// engine if none does.
+pub(super) fn with_list(list: ModelList) -> &'static EngineFacts {
+    ENGINES.iter().find(|row| row.model_list == list).unwrap_or(UNKNOWN)
 }
 
 /// Returns every metric family that is read, with the engine that it identifies.

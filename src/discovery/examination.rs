@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use super::engines::{EngineFacts, detect, facts};
+use super::engines::{EngineFacts, ModelList, detect, facts, with_list};
 use super::idle_connection::{KeepAlive, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
@@ -120,9 +120,9 @@ impl DiscoveryClient {
         if let Some(engine) = list.as_ref().and_then(models::owner).and_then(detect) {
             return engine;
         }
-        let ollama = facts(Engine::Ollama);
+        let ollama = with_list(ModelList::Ollama);
         match self.json(backend, ollama.health_path).await {
-            Ok(_) => Engine::Ollama,
+            Ok(_) => ollama.engine,
             Err(_) => Engine::Auto,
         }
     }

@@ -11,7 +11,7 @@ use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use super::engines::{ModelList, detect, facts};
+use super::engines::{ModelList, detect, facts, own_pages, with_list};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
 
@@ -28,7 +28,7 @@ pub(super) async fn discover(
     let queries = Queries { client, backend, timeout };
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
-        return Ok(queries.completed(queries.ollama(shown).await?, Engine::Ollama).await);
+        return Ok(queries.completed(queries.ollama(shown).await?, configured).await);
     }
     let listed = queries.get("/v1/models").await;
     let list = match listed {
@@ -36,8 +36,9 @@ pub(super) async fn discover(
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
             let models = queries.ollama(shown).await.map_err(|_not_ollama| error)?;
-            backend.state.detect_engine(Engine::Ollama);
-            return Ok(queries.completed(models, Engine::Ollama).await);
+            let engine = with_list(ModelList::Ollama).engine;
+            backend.state.detect_engine(engine);
+            return Ok(queries.completed(models, engine).await);
         }
         Err(error) => return Err(error),
     };
@@ -145,14 +146,16 @@ impl Queries<'_> {
         listed
     }
 
-    /// Detects the engine of a list without a known owner: LM Studio has a separate list, too.
+    /// Detects the engine of a list without a known owner, by its separate page.
     async fn without_owner(&self) -> Engine {
-        let list = self.get("/api/v0/models").await.unwrap_or_default();
-        let state = list.pointer("/data/0/state").and_then(Value::as_str);
-        match state {
-            Some("loaded" | "not-loaded") => Engine::LmStudio,
-            Some(_) | None => Engine::Auto,
+        for (engine, own) in own_pages() {
+            let page = self.get(own.path).await.unwrap_or_default();
+            let value = page.pointer(own.pointer).and_then(Value::as_str);
+            if value.is_some_and(|value| own.values.contains(&value)) {
+                return engine;
+            }
         }
+        Engine::Auto
     }
 
     /// Adds the real context of one slot, and the modalities, which llama.cpp reports in `/props`.

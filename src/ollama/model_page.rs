@@ -116,7 +116,7 @@ impl Described<'_> {
         let parameters = item.and_then(|item| item.pointer("/meta/n_params")?.as_u64());
         json!({
             "parent_model": "",
-            "format": if engine == Engine::LlamaCpp { "gguf" } else { "" },
+            "format": engine.row().model_format,
             "family": "",
             "families": [],
             "parameter_size": parameters.map_or_else(String::new, to_parameter_size),

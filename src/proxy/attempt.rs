@@ -134,8 +134,7 @@ impl<'a> Attempt<'a> {
         let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
         let configured = self.serving.upstream_id.as_deref();
         let name = configured.or(resolved.map(|model| &*model.name));
-        // Ollama takes every spelling, and responds with the one it was sent.
-        let takes_any = self.engine() == Engine::Ollama;
+        let takes_any = self.engine().row().takes_any_spelling;
         name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
 

@@ -54,7 +54,8 @@ pub(super) async fn exchange<'a>(
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
     // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
     // reused.
-    let settles = flow.ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
+    let settles =
+        flow.ctx.record.queue_wait.is_some() || attempt.engine().row().closes_after_stream;
     let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
     loop {
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
@@ -179,10 +180,10 @@ fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) ->
 /// The form of the backend's key. `converted`: the operation that the request was converted to.
 fn key_form(client: Dialect, converted: Option<Operation>, engine: Engine) -> KeyForm {
     let dialect = converted.map_or(client, |operation| operation.row().dialect);
-    match (engine, dialect.row().key_header) {
-        (Engine::Anthropic, _) => KeyForm::Anthropic,
-        (_, Some(name)) => KeyForm::Also(name),
-        (_, None) => KeyForm::Bearer,
+    match (engine.row().key_headers, dialect.row().key_header) {
+        (Some(headers), _) => KeyForm::Only(headers),
+        (None, Some(name)) => KeyForm::Also(name),
+        (None, None) => KeyForm::Bearer,
     }
 }
 

@@ -129,18 +129,8 @@ fn message_of(failure: &Failure) -> String {
 
 /// The message for a deadline that passed, or a response that broke off.
 pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::FirstTokenTimeout => "The backend sent no token in time",
-        ErrorCode::BetweenTokensTimeout => "The backend stopped sending tokens",
-        ErrorCode::ResponseTimeout => "The backend did not respond in time",
-        ErrorCode::TotalTimeout => "The request took longer than it may",
-        ErrorCode::ConnectTimeout => "No backend accepted a connection in time",
-        ErrorCode::ResponseMemoryFull => {
-            "Too many responses are held at once (limits.buffered_responses)"
-        }
-        ErrorCode::BadUpstreamResponse => "The rest of the backend's response cannot be relayed",
-        _ => "The backend closed the connection in the middle of its response",
-    }
+    let closed = "The backend closed the connection in the middle of its response";
+    code.row().message.unwrap_or(closed)
 }
 
 /// The bounds of a computed `Retry-After`: SDKs do not wait for longer.

@@ -144,21 +144,8 @@ fn about<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
 
 /// The outcome of a request that penstock responded to itself.
 pub(crate) fn own_outcome(code: Option<ErrorCode>, status: u16) -> Outcome {
-    let busy = [
-        ErrorCode::AllBackendsBusy,
-        ErrorCode::QueueFull,
-        ErrorCode::QueueTimeout,
-        ErrorCode::BackendsCoolingDown,
-        ErrorCode::BodyMemoryFull,
-        ErrorCode::ResponseMemoryFull,
-        ErrorCode::DiscoveryPending,
-        ErrorCode::TooManyEnsembles,
-        ErrorCode::TooManyCommands,
-        ErrorCode::RateLimited,
-        ErrorCode::ObjectiveMissed,
-    ];
     match (code, status) {
-        (Some(code), status) if busy.contains(&code) => {
+        (Some(code), status) if code.row().is_busy => {
             Outcome::Busy { cooldown: Duration::ZERO, status }
         }
         (_, 500..) => Outcome::Fault,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ACCEPTED;
 use penstock_api::units::whole_seconds;
-use penstock_api::{Dialect, ErrorReport, error_body};
+use penstock_api::{ErrorReport, error_body};
 use penstock_config::Cors;
 use pingora::http::ResponseHeader;
 
@@ -178,8 +178,10 @@ pub(crate) fn add_common_fields(
     ctx: &RequestContext,
 ) -> pingora::Result<()> {
     head.insert_header(REQUEST_ID, ctx.request_id.clone())?;
-    if ctx.dialect == Dialect::Anthropic && !head.headers.contains_key(DIALECT_REQUEST_ID) {
-        head.insert_header(DIALECT_REQUEST_ID, ctx.request_id.clone())?;
+    if let Some(name) = ctx.dialect.row().request_id_header
+        && !head.headers.contains_key(name)
+    {
+        head.insert_header(name, ctx.request_id.clone())?;
     }
     add_rate_fields(head, ctx)?;
     if let Some(origin) = &ctx.cors_origin {

@@ -373,10 +373,9 @@ async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
 /// `share`: random, in 0..1.
 pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
     let own = OwnError::from_route(error, now(), share);
-    match (error, dialect) {
-        // Ollama's clients look for these words.
-        (RouteError::ModelNotFound { alias, .. }, Dialect::Ollama) => {
-            OwnError::new(own.code, format!("model '{alias}' not found"))
+    match (error, dialect.row().unknown_model) {
+        (RouteError::ModelNotFound { alias, .. }, Some(message)) => {
+            OwnError::new(own.code, message(alias))
         }
         _ => own,
     }

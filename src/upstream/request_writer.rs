@@ -5,11 +5,13 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
-use penstock_api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
+use penstock_api::{
+    KeyHeaders, TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field,
+};
 use penstock_config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
 use super::headers::{
-    API_KEY, REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
+    REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
 };
 use super::splice::{BodyParts, total_len};
 use crate::wire::FORWARDED_FOR;
@@ -214,8 +216,11 @@ fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own
         }
         _ => {}
     }
-    if own.key_form == KeyForm::Anthropic && !client.contains_key(ANTHROPIC_VERSION) {
-        write_field(out, ANTHROPIC_VERSION, b"2023-06-01");
+    if let KeyForm::Only(headers) = own.key_form {
+        let (name, value) = headers.version;
+        if !client.contains_key(name) {
+            write_field(out, name, value.as_bytes());
+        }
     }
 }
 
@@ -243,9 +248,6 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
     out
 }
 
-/// The field for the version of its API, which Anthropic requires.
-const ANTHROPIC_VERSION: &str = "anthropic-version";
-
 /// The form in which a backend takes its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyForm {
@@ -253,8 +255,8 @@ pub(crate) enum KeyForm {
     Bearer,
     /// `Authorization: Bearer`, and the header of the request's dialect.
     Also(&'static str),
-    /// Anthropic's own API: `x-api-key` alone.
-    Anthropic,
+    /// The header of the engine alone.
+    Only(KeyHeaders),
 }
 
 impl KeyForm {
@@ -262,21 +264,22 @@ impl KeyForm {
         match self {
             Self::Bearer => {}
             Self::Also(name) => write_field(out, name, key),
-            Self::Anthropic => return write_field(out, API_KEY.as_str(), key),
+            Self::Only(headers) => return write_field(out, headers.key, key),
         }
         write_bearer(out, key);
     }
 
     /// Writes the client's key in the backend's field, if the client sent it in another.
     fn write_other(self, out: &mut Vec<u8>, client: &HeaderMap) {
-        match (self, bearer_token(client), key_in_field(client)) {
-            (Self::Anthropic | Self::Also(_), Some(token), None) => {
-                write_field(out, API_KEY.as_str(), token);
-            }
-            (Self::Anthropic | Self::Also(_), _, Some(key)) if !client.contains_key(API_KEY) => {
-                write_field(out, API_KEY.as_str(), key);
-            }
-            (Self::Bearer, None, Some(key)) => write_bearer(out, key),
+        let header = match self {
+            Self::Bearer => None,
+            Self::Also(name) => Some(name),
+            Self::Only(headers) => Some(headers.key),
+        };
+        match (header, bearer_token(client), key_in_field(client)) {
+            (Some(name), Some(token), None) => write_field(out, name, token),
+            (Some(name), _, Some(key)) if !client.contains_key(name) => write_field(out, name, key),
+            (None, None, Some(key)) => write_bearer(out, key),
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! The dialects: the form of errors, broken streams and keys in each family of wire formats. A new
 //! dialect is a variant and a row here, and its operations in `operation`.
 
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::errors::ErrorCode;
@@ -52,29 +53,51 @@ pub struct DialectRow {
     pub waiting: &'static str,
     /// The header that carries a key besides `Authorization: Bearer`, as its engines expect it.
     pub key_header: Option<&'static str>,
+    /// The header of the request's id in responses, besides penstock's own.
+    pub request_id_header: Option<&'static str>,
+    /// The header by which its clients differ from others on a path that several dialects have.
+    pub client_header: Option<&'static str>,
+    /// The start of an engine's error in a stream, before its JSON.
+    pub error_event_start: &'static str,
+    /// The message that its clients look for when a model is unknown.
+    pub unknown_model: Option<fn(&str) -> String>,
+    /// The member of a request that holds its sampling options, if they are not members themselves.
+    pub options_member: Option<&'static str>,
+    /// The `system_fingerprint` of its responses when they are converted to OpenAI's form.
+    pub fingerprint: Option<&'static str>,
+    /// True if its clients read the list of models in pages.
+    pub pages_models: bool,
 }
+
+/// The first row; the others contain only what differs from it.
+const OPENAI: DialectRow = DialectRow {
+    dialect: Dialect::OpenAi,
+    name: "OpenAI",
+    path_prefixes: &[],
+    unknown_path_hint: "",
+    framing: StreamFraming::Events,
+    error_body: |report| openai_error(report.code, report.message, report.param),
+    stream_error: |code, message| data_event(&openai_error(code, message, None)),
+    // A comment. Without the empty line that often follows one: some SDKs take that line for an
+    // event without data, and fail.
+    waiting: ": waiting\n",
+    key_header: None,
+    request_id_header: None,
+    client_header: None,
+    error_event_start: "data: ",
+    unknown_model: None,
+    options_member: None,
+    fingerprint: None,
+    pages_models: false,
+};
 
 /// Every dialect, in the order of [`Dialect`]; the first applies to all other paths.
 pub const DIALECTS: &[DialectRow] = &[
-    DialectRow {
-        dialect: Dialect::OpenAi,
-        name: "OpenAI",
-        path_prefixes: &[],
-        unknown_path_hint: "",
-        framing: StreamFraming::Events,
-        error_body: |report| openai_error(report.code, report.message, report.param),
-        stream_error: |code, message| data_event(&openai_error(code, message, None)),
-        // A comment. Without the empty line that often follows one: some SDKs take that line for an
-        // event without data, and fail.
-        waiting: ": waiting\n",
-        key_header: None,
-    },
+    OPENAI,
     DialectRow {
         dialect: Dialect::Anthropic,
         name: "Anthropic",
         path_prefixes: &["/v1/messages", "/messages"],
-        unknown_path_hint: "",
-        framing: StreamFraming::Events,
         error_body: |report| {
             let mut body = anthropic_error(report.code, report.message);
             if let (Some(id), Some(fields)) = (report.request_id, body.as_object_mut()) {
@@ -85,19 +108,27 @@ pub const DIALECTS: &[DialectRow] = &[
         stream_error: |code, message| named_event("error", &anthropic_error(code, message)),
         waiting: "event: ping\ndata: {\"type\": \"ping\"}\n\n",
         key_header: Some("x-api-key"),
+        request_id_header: Some("request-id"),
+        client_header: Some("anthropic-version"),
+        error_event_start: "event: error\ndata: ",
+        pages_models: true,
+        ..OPENAI
     },
     DialectRow {
         dialect: Dialect::Ollama,
         name: "Ollama",
         path_prefixes: &["/api/"],
-        unknown_path_hint: "",
         framing: StreamFraming::Lines,
         error_body: |report| json!({ "error": report.message }),
         stream_error: |_code, message| line(&json!({ "error": message })),
         // White space before the JSON of the first line. An empty line is no JSON, and clients fail
         // on it.
         waiting: " ",
-        key_header: None,
+        error_event_start: "",
+        unknown_model: Some(|name| format!("model '{name}' not found")),
+        options_member: Some("options"),
+        fingerprint: Some("fp_ollama"),
+        ..OPENAI
     },
 ];
 
@@ -109,6 +140,13 @@ impl Dialect {
     )]
     pub fn row(self) -> &'static DialectRow {
         &DIALECTS[self as usize]
+    }
+
+    /// Returns the dialect of the client that sent these headers to a path of several dialects.
+    pub fn of_headers(headers: &HeaderMap) -> Option<Self> {
+        let sends =
+            |row: &&DialectRow| row.client_header.is_some_and(|name| headers.contains_key(name));
+        DIALECTS.iter().find(sends).map(|row| row.dialect)
     }
 
     /// Returns the dialect of errors for `path`.

@@ -1,6 +1,14 @@
-//! The operations that each engine serves itself. Requests for other operations are converted if
-//! the table of operations has a conversion
-//! ([`OperationRow::converts_to`](crate::OperationRow::converts_to)), and rejected otherwise.
+//! The engines, and the way in which each behaves, as one table. A new engine is a name and a row
+//! here, and a row in `discovery` with its pages and metrics.
+
+mod fields;
+mod operation_sets;
+
+pub use fields::EngineFields;
+use operation_sets::{
+    ANTHROPIC, HOSTED, IMAGES, INPUT_TOKENS, LLAMACPP_LACKS, LLAMACPP_ONLY, LM_STUDIO,
+    OLLAMA_LACKS, TEXT_ONLY_LACKS, all_but,
+};
 
 use crate::{Operation, Operations, choice};
 
@@ -32,90 +40,214 @@ choice! {
     }
 }
 
-/// The operations that only llama.cpp and its derivatives serve.
-const LLAMACPP_ONLY: Operations = Operations::of(&[
-    Operation::NativeCompletion,
-    Operation::NativeEmbedding,
-    Operation::Infill,
-    Operation::ApplyTemplate,
-    Operation::InputTokens,
-]);
-/// An operation that OpenAI's own API has, too.
-const INPUT_TOKENS: Operations = Operations::of(&[Operation::InputTokens]);
-/// The operations that only Ollama serves.
-const OLLAMA_ONLY: Operations = Operations::of(&[
-    Operation::OllamaChat,
-    Operation::OllamaGenerate,
-    Operation::OllamaEmbed,
-    Operation::OllamaEmbeddings,
-]);
-/// The operations of vLLM and SGLang beyond those of OpenAI.
-const POOLING: Operations =
-    Operations::of(&[Operation::Score, Operation::Classify, Operation::Pooling]);
-const TOKENIZERS: Operations = Operations::of(&[Operation::Tokenize, Operation::Detokenize]);
-const IMAGES: Operations = Operations::of(&[
-    Operation::ImageGenerations,
-    Operation::ImageEdits,
-    Operation::ImageVariations,
-]);
-/// The operations that only hosted services and gateways serve.
-const HOSTED: Operations = Operations::of(&[Operation::Moderations, Operation::FillInTheMiddle]);
-const LLAMACPP_LACKS: Operations = POOLING
-    .union(IMAGES)
-    .union(HOSTED)
-    .union(Operations::of(&[Operation::Speech, Operation::Translations]));
-const OLLAMA_LACKS: Operations =
-    LLAMACPP_ONLY.union(POOLING).union(TOKENIZERS).union(HOSTED).union(Operations::of(&[
-        Operation::Rerank,
-        Operation::CountTokens,
-        Operation::ImageEdits,
-        Operation::ImageVariations,
-        Operation::Speech,
-        Operation::Translations,
-    ]));
-const TEXT_ONLY_LACKS: Operations =
-    LLAMACPP_ONLY.union(POOLING).union(TOKENIZERS).union(HOSTED).union(IMAGES).union(
-        Operations::of(&[
-            Operation::Rerank,
-            Operation::Messages,
-            Operation::CountTokens,
-            Operation::Speech,
-        ]),
-    );
-/// The operations of LM Studio: those of OpenAI and Anthropic for text and embeddings.
-const LM_STUDIO: Operations = Operations::of(&[
-    Operation::Chat,
-    Operation::Completions,
-    Operation::Embeddings,
-    Operation::Responses,
-    Operation::Messages,
-    Operation::Passthrough,
-]);
-const ANTHROPIC: Operations =
-    Operations::of(&[Operation::Messages, Operation::CountTokens, Operation::Passthrough]);
-
-/// The operations that each engine may serve in some version: all but those that it is known to
-/// lack. Engines without a row may serve everything except Ollama's own API.
-const NATIVE: &[(Engine, Operations)] = &[
-    (Engine::Vllm, all_but(LLAMACPP_ONLY.union(HOSTED).union(IMAGES))),
-    (
-        Engine::Sglang,
-        all_but(LLAMACPP_ONLY.union(HOSTED).union(Operations::of(&[Operation::Pooling]))),
-    ),
-    (Engine::LlamaCpp, all_but(LLAMACPP_LACKS)),
-    (Engine::Ollama, Operations::ALL.without(OLLAMA_LACKS)),
-    (Engine::LmStudio, LM_STUDIO),
-    (Engine::OpenAi, all_but(LLAMACPP_ONLY.without(INPUT_TOKENS))),
-    (Engine::Anthropic, ANTHROPIC),
-    (Engine::Tgi, all_but(TEXT_ONLY_LACKS)),
-    (Engine::TrtLlm, all_but(TEXT_ONLY_LACKS)),
-];
-
-const fn all_but(lacks: Operations) -> Operations {
-    Operations::ALL.without(OLLAMA_ONLY).without(lacks)
+/// The time at which an engine loads its models into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelLoading {
+    /// At its start, or it is a service that has them ready.
+    AtStart,
+    /// At its start, unless it runs as a router of many models.
+    AtStartOrOnDemand,
+    /// On demand, as requests need one of its many models.
+    OnDemand,
 }
 
+/// The way in which an engine schedules requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// By arrival, as soon as the next chunk of the prompt fits.
+    Arrival,
+    /// The request with the longest cached prefix first.
+    LongestPrefix,
+    /// As soon as the prompt and its maximum output fit, so that nothing is preempted.
+    Reserved,
+    /// In slots, each with its own cache.
+    Slots {
+        /// The number of slots without a setting.
+        usual: u32,
+    },
+}
+
+/// The headers of an API that does not take `Authorization: Bearer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyHeaders {
+    /// The header of the key.
+    pub key: &'static str,
+    /// The required header with the version of the API, and its value.
+    pub version: (&'static str, &'static str),
+}
+
+/// One row of the engine table.
+#[derive(Debug)]
+pub struct EngineTraits {
+    /// The engine.
+    pub engine: Engine,
+    /// The operations that it may serve itself, in some version. Requests for other operations are
+    /// converted if the table of operations has a conversion
+    /// ([`OperationRow::converts_to`](crate::OperationRow::converts_to)), and rejected otherwise.
+    pub operations: Operations,
+    /// The fields beyond OpenAI's own that it understands.
+    pub fields: EngineFields,
+    /// The time at which it loads models.
+    pub loading: ModelLoading,
+    /// True if it keeps the prefixes of prompts for later requests by default.
+    pub caches_prefixes: bool,
+    /// The way in which it schedules requests; `None` if that is unknown.
+    pub scheduler: Option<Scheduler>,
+    /// The number of requests of a model that it runs at a time without a setting, if it does not
+    /// report that number.
+    pub unreported_slots: Option<u32>,
+    /// True if it may close its connection after a stream without announcing that.
+    pub closes_after_stream: bool,
+    /// True if it has Ollama's pages and commands for models.
+    pub has_ollama_pages: bool,
+    /// True if it loads a model with the context length that a request names (`num_ctx`).
+    pub takes_num_ctx: bool,
+    /// True if it takes every spelling of a model's name, and responds with the spelling it was
+    /// sent.
+    pub takes_any_spelling: bool,
+    /// True if it is llama.cpp's server, which `/api/config` lists apart from the others.
+    pub is_llama_server: bool,
+    /// The file format of its models in Ollama's pages, if there is only one.
+    pub model_format: &'static str,
+    /// The headers of its API; `None` for `Authorization: Bearer`.
+    pub key_headers: Option<KeyHeaders>,
+    /// The environment variable that sets how long it keeps idle connections, if there is one.
+    pub keep_alive_variable: Option<&'static str>,
+}
+
+/// An engine without further known traits. It may serve everything except Ollama's own API.
+const fn plain(engine: Engine) -> EngineTraits {
+    EngineTraits {
+        engine,
+        operations: all_but(Operations::of(&[])),
+        fields: EngineFields::STRICT,
+        loading: ModelLoading::AtStart,
+        caches_prefixes: false,
+        scheduler: None,
+        unreported_slots: None,
+        closes_after_stream: false,
+        has_ollama_pages: false,
+        takes_num_ctx: false,
+        takes_any_spelling: false,
+        is_llama_server: false,
+        model_format: "",
+        key_headers: None,
+        keep_alive_variable: None,
+    }
+}
+
+/// The fields of vLLM, and of SGLang, which follows it.
+const VLLM_FIELDS: EngineFields = EngineFields {
+    sampling: &[("top_k", "top_k"), ("min_p", "min_p"), ("repeat_penalty", "repetition_penalty")],
+    thinking_member: Some("reasoning_content"),
+    takes_template_arguments: true,
+    ..EngineFields::STRICT
+};
+
+/// The number of requests of a model that Ollama runs at a time without `OLLAMA_NUM_PARALLEL`.
+const OLLAMA_SLOTS: u32 = 1;
+/// The number of slots of llama.cpp without `--parallel`.
+const LLAMA_CPP_SLOTS: u32 = 4;
+
+/// Every engine, in the order of [`Engine`].
+pub const ENGINES: &[EngineTraits] = &[
+    plain(Engine::Auto),
+    EngineTraits {
+        operations: all_but(LLAMACPP_ONLY.union(HOSTED).union(IMAGES)),
+        fields: VLLM_FIELDS,
+        caches_prefixes: true,
+        scheduler: Some(Scheduler::Arrival),
+        keep_alive_variable: Some("VLLM_HTTP_TIMEOUT_KEEP_ALIVE"),
+        ..plain(Engine::Vllm)
+    },
+    EngineTraits {
+        operations: all_but(
+            LLAMACPP_ONLY.union(HOSTED).union(Operations::of(&[Operation::Pooling])),
+        ),
+        fields: VLLM_FIELDS,
+        caches_prefixes: true,
+        scheduler: Some(Scheduler::LongestPrefix),
+        ..plain(Engine::Sglang)
+    },
+    EngineTraits {
+        operations: all_but(LLAMACPP_LACKS),
+        fields: EngineFields {
+            takes_unknown_options: true,
+            thinking_member: Some("reasoning_content"),
+            takes_template_arguments: true,
+            ..EngineFields::STRICT
+        },
+        loading: ModelLoading::AtStartOrOnDemand,
+        caches_prefixes: true,
+        scheduler: Some(Scheduler::Slots { usual: LLAMA_CPP_SLOTS }),
+        closes_after_stream: true,
+        is_llama_server: true,
+        model_format: "gguf",
+        ..plain(Engine::LlamaCpp)
+    },
+    EngineTraits {
+        operations: Operations::ALL.without(OLLAMA_LACKS),
+        fields: EngineFields { thinking_member: Some("reasoning"), ..EngineFields::STRICT },
+        loading: ModelLoading::OnDemand,
+        scheduler: Some(Scheduler::Slots { usual: OLLAMA_SLOTS }),
+        unreported_slots: Some(OLLAMA_SLOTS),
+        has_ollama_pages: true,
+        takes_num_ctx: true,
+        takes_any_spelling: true,
+        ..plain(Engine::Ollama)
+    },
+    EngineTraits {
+        operations: LM_STUDIO,
+        fields: EngineFields {
+            sampling: &[("top_k", "top_k"), ("repeat_penalty", "repeat_penalty")],
+            takes_ttl: true,
+            ..EngineFields::STRICT
+        },
+        loading: ModelLoading::OnDemand,
+        ..plain(Engine::LmStudio)
+    },
+    EngineTraits {
+        operations: all_but(LLAMACPP_ONLY.without(INPUT_TOKENS)),
+        fields: EngineFields { has_completion_limit: true, ..EngineFields::STRICT },
+        caches_prefixes: true,
+        ..plain(Engine::OpenAi)
+    },
+    EngineTraits {
+        operations: ANTHROPIC,
+        // Its cache works only where a client marks a prefix, and then for all of its addresses:
+        // no backend is better than another one.
+        caches_prefixes: false,
+        key_headers: Some(KeyHeaders {
+            key: "x-api-key",
+            version: ("anthropic-version", "2023-06-01"),
+        }),
+        ..plain(Engine::Anthropic)
+    },
+    EngineTraits {
+        operations: all_but(TEXT_ONLY_LACKS),
+        caches_prefixes: true,
+        ..plain(Engine::Tgi)
+    },
+    EngineTraits {
+        operations: all_but(TEXT_ONLY_LACKS),
+        caches_prefixes: true,
+        scheduler: Some(Scheduler::Reserved),
+        ..plain(Engine::TrtLlm)
+    },
+    plain(Engine::Other),
+];
+
 impl Engine {
+    /// Returns the engine's row of [`ENGINES`].
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the table has a row per engine; a test checks the order"
+    )]
+    #[inline]
+    pub fn row(self) -> &'static EngineTraits {
+        &ENGINES[self as usize]
+    }
+
     /// The name used for `gen_ai.provider.name`.
     pub fn provider(self) -> &'static str {
         match self {
@@ -126,14 +258,19 @@ impl Engine {
 
     /// Returns the operations that the engine may serve itself.
     pub fn operations(self) -> Operations {
-        let row = NATIVE.iter().find(|(engine, _)| *engine == self);
-        row.map_or(all_but(Operations::of(&[])), |(_, operations)| *operations)
+        self.row().operations
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn table_has_a_row_per_engine_in_order() {
+        let rows: Vec<Engine> = ENGINES.iter().map(|row| row.engine).collect();
+        assert_eq!(rows, Engine::ALL);
+    }
 
     #[test]
     fn every_engine_can_serve_every_chat_api() {

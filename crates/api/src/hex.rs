@@ -1,4 +1,7 @@
-//! Bytes as lower-case hexadecimal digits, without the cost of the formatter.
+//! Hexadecimal digits: bytes without the cost of the formatter, and 64 bits in JSON.
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
 
 /// Writes two digits for each byte to the front of `out`, as far as there is space.
 pub fn write(bytes: &[u8], out: &mut [u8]) {
@@ -9,6 +12,28 @@ pub fn write(bytes: &[u8], out: &mut [u8]) {
 
 fn digit(half: u8) -> u8 {
     if half < 10 { b'0' + half } else { b'a' + half - 10 }
+}
+
+/// 64 bits, such as a hash or a seed, that JSON holds as 16 digits: as numbers, programs may round
+/// them to floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hex(pub u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&format_args!("{:016x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let value = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
+        value
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("'{text}' is not 16 hexadecimal digits")))
+    }
 }
 
 #[cfg(test)]
@@ -25,5 +50,20 @@ mod tests {
         let mut short = [b'.'; 3];
         write(&[0xab, 0xcd], &mut short);
         assert_eq!(&short, b"ab.", "half a byte is not written");
+    }
+
+    #[test]
+    fn all_bits_survive() {
+        for bits in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            let text = serde_json::to_string(&Hex(bits)).unwrap();
+            assert_eq!(serde_json::from_str::<Hex>(&text).unwrap(), Hex(bits));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["\"12\"", "12", "\"+23456789abcdef0\"", "\"0123456789abcdef0\""] {
+            assert!(serde_json::from_str::<Hex>(text).is_err(), "{text}");
+        }
     }
 }

@@ -36,7 +36,9 @@ pub use control_fields::{
 };
 pub use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
-pub use engine::Engine;
+pub use engine::{
+    ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
+};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
 pub use model_name::{CanonicalName, canonical_name, default_tag_forms, is_same_model};
 pub use offer::Offer;

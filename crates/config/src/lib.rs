@@ -22,14 +22,11 @@ pub use changes::{Change, Changes};
 pub use checks::MAX_BACKENDS;
 pub use checks::models::ALIAS_HOPS;
 pub use overridable::known_variables;
-pub use sections::Config;
 pub use sections::access_log::{AccessLogConfig, LogTarget};
-pub use sections::admin::AdminConfig;
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
-pub use sections::auth::{AuthConfig, ClientKey};
+pub use sections::auth::{AuthConfig, ClientKey, RateLimits};
 pub use sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls, Resolve};
 pub use sections::default_model::DefaultModel;
-pub use sections::discovery::DiscoveryConfig;
 pub use sections::ensembles::EnsemblesConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};
 pub use sections::ledger::{LedgerConfig, RequestUsage};
@@ -38,26 +35,23 @@ pub use sections::listener::{ClientCertificates, ListenAddress, Listener, Listen
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
 pub use sections::objectives::{MAX_PRIORITY, ObjectiveConfig};
-pub use sections::ollama::OllamaConfig;
 pub use sections::price::Price;
 pub use sections::prompt::Prompt;
 pub use sections::proxies::TrustedProxy;
 pub use sections::queue::{FairnessId, QueueConfig, QueueOrder};
-pub use sections::rate_limits::RateLimits;
-pub use sections::reload_gate::ReloadGateConfig;
 pub use sections::retry_unanswered::RetryUnanswered;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
-    CooldownConfig, HeadroomPreference, RetryBudget, RoutingConfig, UnknownCapability,
+    CooldownConfig, HeadroomPreference, ReloadGateConfig, RetryBudget, RoutingConfig, ShadowConfig,
+    UnknownCapability,
 };
 pub use sections::server::{Compat, Cors, ForwardedFor, ServerConfig};
-pub use sections::shadow::ShadowConfig;
 pub use sections::shared_state::{RedisAddress, SharedStateConfig};
 pub use sections::strategy::{Strategy, Weights};
 pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};
 pub use sections::tracing::TracingConfig;
-pub use sections::usage::UsageConfig;
+pub use sections::{AdminConfig, Config, DiscoveryConfig, OllamaConfig, UsageConfig};
 pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::without_position;

@@ -1,12 +1,11 @@
-//! The sections of the configuration: one file per section, and the whole configuration here.
+//! The sections of the configuration: one file per section; the whole configuration and its short
+//! sections are here.
 
 pub(super) mod access_log;
-pub(super) mod admin;
 pub(super) mod aliases;
 pub(super) mod auth;
 pub(super) mod backends;
 pub(super) mod default_model;
-pub(super) mod discovery;
 pub(super) mod ensembles;
 pub(super) mod health;
 pub(super) mod ledger;
@@ -15,33 +14,30 @@ pub(super) mod listener;
 pub(super) mod log;
 pub(super) mod model;
 pub(super) mod objectives;
-pub(super) mod ollama;
 pub(super) mod price;
 pub(super) mod prompt;
 pub(super) mod proxies;
 pub(super) mod queue;
-pub(super) mod rate_limits;
-pub(super) mod reload_gate;
 pub(super) mod retry_unanswered;
 mod retry_without;
 pub(super) mod routing;
 pub(super) mod scorers;
 pub(super) mod server;
-pub(super) mod shadow;
 pub(super) mod shared_state;
 pub(super) mod strategy;
 pub(super) mod telemetry;
 pub(super) mod timeouts;
 pub(super) mod tracing;
-pub(super) mod usage;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use penstock_api::units::ByteSize;
 
 use access_log::AccessLogConfig;
-use admin::AdminConfig;
 use auth::AuthConfig;
 use backends::{BackendConfig, BackendItem};
-use discovery::DiscoveryConfig;
 use ensembles::EnsemblesConfig;
 use health::HealthConfig;
 use ledger::LedgerConfig;
@@ -49,7 +45,6 @@ use limits::LimitsConfig;
 use log::LogConfig;
 use model::ModelConfig;
 use objectives::ObjectiveConfig;
-use ollama::OllamaConfig;
 use queue::QueueConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
@@ -58,11 +53,12 @@ use strategy::Strategy;
 use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
-use usage::UsageConfig;
 
-use super::syntax::collections::{List, Table};
+use super::syntax::collections::{List, Off, Or, Table};
 use super::syntax::errors::ConfigWarning;
+use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
+use super::syntax::values::{AtLeastOne, NameServer, Positive};
 
 section! {
     /// The configuration of penstock.
@@ -143,4 +139,74 @@ impl Config {
 fn reads_telemetry(strategy: Strategy) -> bool {
     // The other strategies use only counts of penstock itself.
     matches!(strategy, Strategy::Auto | Strategy::Weighted)
+}
+
+section! {
+    /// The admin port: metrics, health, fleet, explain.
+    pub struct AdminConfig {
+        /// The address to listen on, or off. A token is required unless the address is loopback.
+        pub listen: Option<SocketAddr> ["listen" as Or<Off, SocketAddr>] =
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
+        /// The maximum number of connections at one time.
+        pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
+        /// Time to receive a request head, from the connection or the previous response on, and to
+        /// drain a body that no endpoint expects.
+        pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(10),
+        /// A file with the token that callers send as `Authorization: Bearer`.
+        pub token: Option<Secret> ["token_file" as SecretFile] = None,
+    }
+}
+
+section! {
+    /// Live usage: requests in flight and tokens per backend and model.
+    pub struct UsageConfig {
+        /// The shortest time between two events of a usage stream. It is 1 ms per open stream if
+        /// that is longer.
+        pub interval: Duration ["interval" as Positive] = Duration::from_millis(100),
+        /// The maximum number of open usage streams.
+        pub streams: usize ["streams" as AtLeastOne<usize>] = 1024,
+    }
+}
+
+section! {
+    /// Ollama clients that manage models: pull, create, copy, delete and push.
+    pub struct OllamaConfig {
+        /// Whether every client may manage models; where it is false, those whose key has
+        /// `manage_models` may.
+        pub manage_models: bool = false,
+        /// The time that a backend may send no progress of a pull, create or push, or take no byte
+        /// of an upload, before it has failed.
+        pub progress_timeout: Duration ["progress_timeout" as Positive] = Duration::from_secs(600),
+        /// The maximum number of commands and uploads that run at one time.
+        pub commands: usize ["commands" as AtLeastOne<usize>] = 16,
+        /// The largest file of a model that may be uploaded.
+        pub max_blob_size: ByteSize = ByteSize::mib(256 * 1024),
+    }
+}
+
+section! {
+    /// Service discovery: query backends for the models they serve.
+    pub struct DiscoveryConfig {
+        /// Whether to query backends whose `models` are not listed.
+        pub enabled: bool = true,
+        /// Time between two queries of the list of models.
+        pub interval: Duration ["interval" as Positive] = Duration::from_secs(30),
+        /// Time between two queries of what is in memory, of engines that load models on demand.
+        pub loaded_interval: Duration ["loaded_interval" as Positive] = Duration::from_secs(30),
+        /// Time until a query that failed is repeated, if that is sooner.
+        pub error_interval: Duration ["error_interval" as Positive] = Duration::from_secs(10),
+        /// Time between two name resolutions of a backend; 2s at most while it is not healthy or
+        /// its name does not resolve.
+        pub dns_interval: Duration ["dns_interval" as Positive] = Duration::from_secs(10),
+        /// DNS servers that resolve the names of backends, such as 10.0.0.10 or 127.0.0.1:8600.
+        /// Default: the system's resolver.
+        pub dns_servers: Vec<SocketAddr> ["dns_servers" as List<NameServer>] = Vec::new(),
+        /// The maximum number of backends that one name becomes with `resolve: each` or `srv`.
+        pub max_addresses: u32 ["max_addresses" as AtLeastOne<u32>] = 128,
+        /// Timeout of a query.
+        pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(5),
+        /// The time in which an unknown model is a 503 while a backend has never reported its
+        /// models; then it is a 404 that names those backends.
+        pub give_up: Duration = Duration::from_secs(30),
+    }
 }

@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 
 use super::RequestTerms;
 use super::conversation::KeepAlive;
-use super::engine_fields::EngineFields;
 use super::error::{BadResponse, ConvertError};
 use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, Reply};
@@ -81,7 +80,7 @@ fn to_openai(
     write_inputs(&inputs, &mut object);
     object.text("encoding_format", "float");
     if let (true, Some(KeepAlive::Seconds(seconds))) =
-        (EngineFields::of(terms.engine).takes_ttl, keep_alive)
+        (terms.engine.row().fields.takes_ttl, keep_alive)
     {
         object.number("ttl", seconds);
     }

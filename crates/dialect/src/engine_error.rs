@@ -1,6 +1,6 @@
 //! Errors of engines: their text is kept in the client's dialect.
 
-use penstock_api::{Dialect, ErrorCode, Operation, StreamFraming};
+use penstock_api::{Dialect, ErrorCode, Operation};
 use serde_json::value::RawValue;
 
 use super::context_shift::recognized_words;
@@ -65,15 +65,10 @@ pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
 }
 
 fn write_error_event(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
-    let framing = dialect.row().framing;
-    let before = match framing {
-        StreamFraming::Lines => "",
-        StreamFraming::Events if dialect == Dialect::Anthropic => "event: error\ndata: ",
-        StreamFraming::Events => "data: ",
-    };
-    out.extend_from_slice(before.as_bytes());
+    let row = dialect.row();
+    out.extend_from_slice(row.error_event_start.as_bytes());
     write_error(dialect, status, reported, out);
-    out.extend_from_slice(framing.event_end());
+    out.extend_from_slice(row.framing.event_end());
 }
 
 /// Writes the body that reports an engine's failure with `message`.
@@ -84,24 +79,26 @@ pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
 fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
     let error = &reported.error;
     let mut body = Object::new(out);
-    if dialect == Dialect::Ollama {
-        body.text("error", &error.message);
-    } else if dialect == Dialect::Anthropic {
-        body.text("type", "error");
-        let mut object = body.object("error");
-        object.text("type", anthropic_kind(status));
-        object.text("message", &error.message);
-    } else {
-        let mut object = body.object("error");
-        object.text("message", &error.message);
-        object.text("type", error.kind.as_deref().unwrap_or(openai_kind(status)));
-        object.raw("param", error.param.map_or("null", RawValue::get));
-        match error.code.map_or("null", RawValue::get) {
-            // opencode reads the code.
-            "null" if reported.is_too_long => {
-                object.text("code", ErrorCode::ContextLengthExceeded.row().name);
+    match dialect {
+        Dialect::Ollama => body.text("error", &error.message),
+        Dialect::Anthropic => {
+            body.text("type", "error");
+            let mut object = body.object("error");
+            object.text("type", anthropic_kind(status));
+            object.text("message", &error.message);
+        }
+        Dialect::OpenAi => {
+            let mut object = body.object("error");
+            object.text("message", &error.message);
+            object.text("type", error.kind.as_deref().unwrap_or(openai_kind(status)));
+            object.raw("param", error.param.map_or("null", RawValue::get));
+            match error.code.map_or("null", RawValue::get) {
+                // opencode reads the code.
+                "null" if reported.is_too_long => {
+                    object.text("code", ErrorCode::ContextLengthExceeded.row().name);
+                }
+                code => object.raw("code", code),
             }
-            code => object.raw("code", code),
         }
     }
 }

@@ -7,7 +7,7 @@ mod text;
 
 pub use text::response_text;
 
-use penstock_api::{Dialect, Operation};
+use penstock_api::Operation;
 
 use super::json::{Fields, Object};
 use query::{Query, find_query};
@@ -98,21 +98,21 @@ impl<'a> EnsembleRequest<'a> {
         let mut object = Object::new(&mut out);
         object.text("model", model);
         object.flag("stream", false);
-        let is_ollama = self.operation.row().dialect == Dialect::Ollama;
+        let options_member = self.operation.row().dialect.row().options_member;
         let members = || self.fields.iter().filter(|(name, _)| !NOT_IN_DRAFTS.contains(name));
-        for (name, value) in members().filter(|(name, _)| !(is_ollama && *name == "options")) {
+        for (name, value) in members().filter(|(name, _)| Some(&**name) != options_member) {
             object.raw(name, value.get());
         }
         if self.operation == Operation::Responses {
             object.flag("store", false);
         }
-        if !is_ollama {
+        let Some(options_member) = options_member else {
             object.number("temperature", 1);
             drop(object);
             return out;
-        }
-        let mut options = object.object("options");
-        let given = members().find(|(name, _)| *name == "options").map(|(_, value)| value);
+        };
+        let mut options = object.object(options_member);
+        let given = members().find(|(name, _)| *name == options_member).map(|(_, value)| value);
         let given: Fields<'_> =
             given.and_then(|value| serde_json::from_str(value.get()).ok()).unwrap_or_default();
         for (name, value) in given.iter().filter(|(name, _)| !NOT_IN_DRAFTS.contains(name)) {

@@ -10,7 +10,6 @@ mod converter;
 mod embeddings;
 mod empty_request;
 mod engine_error;
-mod engine_fields;
 mod ensemble;
 mod error;
 mod error_body;

@@ -1,27 +1,16 @@
-//! The scorers, one file per kind: `queue_depth.rs` holds `QueueDepth`, configured as
-//! `queue-depth`. A new one is a file and a row in [`SCORERS`].
+//! The scorers. Those of one formula are rows in `simple.rs`; the others have one file per kind:
+//! `free_slot.rs` holds `FreeSlot`, configured as `free-slot`. A new one is a row or a file, and a
+//! line in [`SCORERS`].
 
-mod active_requests;
 mod bounded_hash;
-mod busiest;
 mod cache_aware;
 mod free_slot;
 mod kv_utilization;
-mod latency;
-mod load_balance;
-mod lora_affinity;
-mod new_prefill_batch;
-mod prefill_cost;
-mod prefix_affinity;
-mod priority;
-mod queue_depth;
 mod resident;
-mod running_requests;
 mod session_affinity;
+mod simple;
 mod slo_headroom;
 mod sticky;
-mod token_load;
-mod waiting_queue;
 
 use super::params::{ParamError, Params};
 use super::readings::Candidate;
@@ -117,27 +106,27 @@ impl ScorerRow {
 
 /// Every scorer.
 pub const SCORERS: &[ScorerRow] = &[
-    prefix_affinity::ROW,
-    queue_depth::ROW,
+    simple::PREFIX_AFFINITY,
+    simple::QUEUE_DEPTH,
     kv_utilization::ROW,
-    load_balance::ROW,
-    waiting_queue::ROW,
-    running_requests::ROW,
-    active_requests::ROW,
-    token_load::ROW,
-    prefill_cost::ROW,
-    new_prefill_batch::ROW,
-    lora_affinity::ROW,
+    simple::LOAD_BALANCE,
+    simple::WAITING_QUEUE,
+    simple::RUNNING_REQUESTS,
+    simple::ACTIVE_REQUESTS,
+    simple::TOKEN_LOAD,
+    simple::PREFILL_COST,
+    simple::NEW_PREFILL_BATCH,
+    simple::LORA_AFFINITY,
     session_affinity::ROW,
-    priority::ROW,
-    latency::ROW,
+    simple::PRIORITY,
+    simple::LATENCY,
     resident::ROW,
     free_slot::ROW,
     cache_aware::ROW,
     sticky::ROW,
     bounded_hash::ROW,
     slo_headroom::ROW,
-    busiest::ROW,
+    simple::BUSIEST,
 ];
 
 /// Scores each candidate independently of the others.

@@ -200,7 +200,7 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
             format!(
                 "set limits.idle_timeout below {}, or a longer keep-alive on the server{}",
                 show(after),
-                if found.engine == Engine::Vllm { " (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)" } else { "" }
+                keep_alive_setting(found.engine)
             ),
         ),
         KeepAlive::Closes(after) => {
@@ -211,6 +211,12 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
             Finding::ok(name, format!("it keeps idle connections for more than {}", show(watched)))
         }
     })
+}
+
+/// The engine's own setting of keep-alive, in parentheses; empty if none is known.
+fn keep_alive_setting(engine: Engine) -> String {
+    let variable = engine.row().keep_alive_variable;
+    variable.map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 /// Rounds to a tenth of a second.

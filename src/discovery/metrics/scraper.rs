@@ -60,9 +60,9 @@ struct Shared {
 struct Batch {
     fleet: Arc<Fleet>,
     config: TelemetryConfig,
-    /// True if llama.cpp is not scraped. Any request keeps it from noticing that a client has left,
-    /// and its load is what penstock has sent, unless other clients use it, too.
-    spares_llamacpp: bool,
+    /// True if engines are not scraped that a scrape disturbs. Their load is what penstock has
+    /// sent, unless other clients use them, too.
+    spares_disturbed: bool,
 }
 
 impl Scraper {
@@ -88,7 +88,7 @@ impl Scraper {
         let batch = config.wants_telemetry().then(|| Batch {
             fleet: Arc::clone(fleet),
             config: config.telemetry.clone(),
-            spares_llamacpp: !config.needs_telemetry(),
+            spares_disturbed: !config.needs_telemetry(),
         });
         self.0.batch.send_replace(batch);
     }
@@ -184,7 +184,7 @@ impl Task {
             tokio::time::sleep(self.batch.config.interval).await;
         }
         loop {
-            if self.batch.spares_llamacpp && self.engine() == Engine::LlamaCpp {
+            if self.batch.spares_disturbed && facts(self.engine()).is_disturbed_by_scrapes {
                 self.backend.state.telemetry.stop();
                 tokio::time::sleep(self.batch.config.idle_interval).await;
                 continue;

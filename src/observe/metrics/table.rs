@@ -3,22 +3,12 @@
 //! every exported metric is described here. A new metric needs its source (a counter or an
 //! accessor) and one row.
 
+mod admission;
 mod backends;
-mod connections;
-mod engines;
-mod ensembles;
-mod gen_ai;
-mod groups;
-mod ledger;
+mod decisions;
 mod models;
-mod predictions;
-mod prefix;
 mod process;
-mod queues;
-mod rate_limits;
 mod requests;
-mod shadow;
-mod sinks;
 
 use super::row::MetricRow;
 use super::{admin_connections, reloads};
@@ -29,23 +19,16 @@ const BACKEND: &[&str] = &["backend"];
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
-        rate_limits::ROWS,
-        queues::ROWS,
-        ensembles::ROWS,
+        admission::ROWS,
         backends::ROWS,
-        groups::ROWS,
         models::ROWS,
-        predictions::ROWS,
-        engines::ROWS,
-        prefix::ROWS,
-        shadow::ROWS,
-        connections::ROWS,
+        decisions::ROWS,
+        process::CONNECTION_ROWS,
         admin_connections::ROWS,
-        sinks::ROWS,
-        ledger::ROWS,
+        process::SINK_ROWS,
         reloads::ROWS,
         process::ROWS,
-        gen_ai::ROWS,
+        requests::GEN_AI_ROWS,
     ]
     .into_iter()
     .flatten()

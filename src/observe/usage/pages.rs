@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use penstock_api::Engine;
 use penstock_api::{canonical_name, query_value};
 use penstock_config::Config;
 use penstock_core::fleet::{Backend, Health, Serving};
@@ -122,7 +121,7 @@ impl<'a> PointPage<'a> {
 /// `/api/config`: the backends and their health, by the latest health checks.
 pub(super) fn config(generation: &Generation) -> Vec<u8> {
     let fleet = generation.fleet.topology();
-    let is_llamacpp = |one: &&Backend| one.state.engine(one.config.engine) == Engine::LlamaCpp;
+    let is_llamacpp = |one: &&Backend| one.state.engine(one.config.engine).row().is_llama_server;
     let (llamacpp, others): (Vec<_>, Vec<_>) = fleet.backends.iter().partition(is_llamacpp);
     let rows = |backends: Vec<&Backend>| -> Vec<Value> {
         let row = |backend: &Backend| {

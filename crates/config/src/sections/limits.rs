@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_api::units::ByteSize;
 
-use super::rate_limits::RateLimits;
+use super::auth::RateLimits;
 use crate::syntax::collections::{Or, Word};
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;

@@ -6,15 +6,14 @@ use std::time::Duration;
 use penstock_api::Capabilities;
 use penstock_api::TokenEstimate;
 use penstock_api::choice;
+use penstock_api::units::ByteSize;
 use penstock_scoring::{Picker, Preset, ScorerSpec, Value};
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
-use super::reload_gate::ReloadGateConfig;
 use super::retry_unanswered::RetryUnanswered;
 use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
-use super::shadow::ShadowConfig;
 use super::strategy::{Strategy, Weights};
 use crate::syntax::collections::{List, Maybe, Table};
 use crate::syntax::errors::Warning;
@@ -218,5 +217,38 @@ section! {
         pub min: Duration = Duration::from_secs(1),
         /// The upper bound of Retry-After.
         pub max: Duration ["max" as Positive] = Duration::from_secs(60),
+    }
+}
+
+section! {
+    /// Shadow routing: a second strategy decides on live traffic; its decisions are only counted.
+    pub struct ShadowConfig requires ["strategy"] {
+        /// As routing.strategy.
+        pub strategy: Strategy = Strategy::Weighted,
+        /// As routing.scorers.
+        pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
+        /// As routing.preset.
+        pub preset: Option<&'static str> ["preset" as PresetName] = None,
+        /// As routing.picker.
+        pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
+        /// As routing.weights.
+        pub weights: Weights = Weights::default(),
+        /// The share of conversations to compare, 0 to 1, sampled by the start of their prompts.
+        pub sample: f64 ["sample" as Share] = 1.0,
+        /// Memory for the prefix indexes of both sides.
+        pub prefix_memory: ByteSize = ByteSize::mib(128),
+    }
+}
+
+section! {
+    /// Recent traffic is kept, and a new configuration is simulated with it before a reload.
+    pub struct ReloadGateConfig {
+        /// The time for which traffic is kept: at most 20,000 requests.
+        pub window: Duration ["window" as Positive] = Duration::from_secs(900),
+        /// A reload is refused that makes the 99th percentile of the time to the first token longer
+        /// by more than this share.
+        pub max_regression: f64 ["max_regression" as Share] = 0.25,
+        /// Whether every reload is simulated; otherwise only POST /reload?simulate=TIME.
+        pub always: bool = false,
     }
 }

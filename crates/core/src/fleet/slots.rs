@@ -1,14 +1,11 @@
 //! The concurrency of a model on a backend, and its residency before any probe, from configuration
 //! and engine.
 
-use penstock_api::Engine;
+use penstock_api::{Engine, ModelLoading};
 use penstock_config::{BackendConfig, ModelEntry};
 use penstock_scoring::Residency;
 
 use super::backend::BackendState;
-
-/// The number of requests of a model that Ollama runs at a time, unless `num_parallel` is set.
-const OLLAMA_PARALLEL: u32 = 1;
 
 /// The limits of a model's requests on a backend; `u32::MAX` for none.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +29,7 @@ impl ModelLimits {
         let configured = own.or(config.max_in_flight_per_model);
         let engines = || {
             let reported = || state.slots();
-            let is_ollama = state.engine(config.engine) == Engine::Ollama;
-            let usual = || is_ollama.then_some(OLLAMA_PARALLEL);
+            let usual = || state.engine(config.engine).row().unreported_slots;
             config.num_parallel.or_else(reported).or_else(usual)
         };
         let slots = configured.or_else(engines).unwrap_or(u32::MAX);
@@ -45,6 +41,8 @@ impl ModelLimits {
 /// The residency of a listed model before a probe shows more. Most engines serve the one model they
 /// were started with, and hosted services have theirs ready.
 pub(super) fn initial_residency(engine: Engine) -> Residency {
-    let loads_on_demand = matches!(engine, Engine::Ollama | Engine::LlamaCpp | Engine::LmStudio);
-    if loads_on_demand { Residency::Unknown } else { Residency::Resident }
+    match engine.row().loading {
+        ModelLoading::AtStart => Residency::Resident,
+        ModelLoading::AtStartOrOnDemand | ModelLoading::OnDemand => Residency::Unknown,
+    }
 }

@@ -94,7 +94,7 @@ impl TopologyRules {
 
     /// The context length with which an engine must load a model.
     fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
-        self.models.get(model)?.num_ctx.filter(|_| engine == Engine::Ollama)
+        self.models.get(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
     }
 
     /// The number of requests below which neither a limit of a model nor its kept part is reached.
@@ -131,9 +131,9 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Returns whether its engine is Ollama, configured or detected.
+    /// Returns whether its engine, configured or detected, has Ollama's pages and commands.
     pub fn is_ollama(&self) -> bool {
-        self.state.engine(self.config.engine) == Engine::Ollama
+        self.state.engine(self.config.engine).row().has_ollama_pages
     }
 
     /// Returns its configuration, or `config` if that differs: connections are kept by it.

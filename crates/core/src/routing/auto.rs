@@ -1,6 +1,6 @@
 //! The strategy `auto`: selects another strategy for each model, by what its backends share.
 
-use penstock_api::Engine;
+use penstock_api::ModelLoading;
 use penstock_api::units::Timestamp;
 use penstock_config::Strategy;
 use penstock_scoring::Standing;
@@ -43,33 +43,14 @@ fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
     if !all(&|row| row.priority == first.priority) {
         return of(Strategy::Smart, "its backends have different priorities");
     }
-    if all(&|row| loads_on_demand(row.engine())) {
+    if all(&|row| row.engine().row().loading == ModelLoading::OnDemand) {
         return of(Strategy::Deployment, "its engines load models on demand");
     }
-    if all(&|row| caches_prefixes(row.engine()) || is_scraped(row, now)) {
+    if all(&|row| row.engine().row().caches_prefixes || is_scraped(row, now)) {
         let reason = "its engines keep prefixes of prompts, or report their load";
         return of(Strategy::Weighted, reason);
     }
     of(Strategy::Smart, "not all of its engines keep prefixes of prompts or report their load")
-}
-
-/// Returns whether the engine serves many models and loads each on demand.
-fn loads_on_demand(engine: Engine) -> bool {
-    matches!(engine, Engine::Ollama | Engine::LmStudio)
-}
-
-/// Returns whether the engine caches prefixes of prompts by default. Anthropic's API does so only
-/// where a client marks them, and then for all of its addresses.
-fn caches_prefixes(engine: Engine) -> bool {
-    matches!(
-        engine,
-        Engine::Vllm
-            | Engine::Sglang
-            | Engine::LlamaCpp
-            | Engine::TrtLlm
-            | Engine::Tgi
-            | Engine::OpenAi
-    )
 }
 
 /// Returns whether the telemetry of a backend is fresh.

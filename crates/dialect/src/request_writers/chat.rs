@@ -1,11 +1,12 @@
 //! Writes `/v1/chat/completions`, with the extension fields that the backend's engine understands.
 
+use penstock_api::EngineFields;
+
 use crate::RequestTerms;
 use crate::conversation::{
     Call, CallResult, Conversation, Effort, Format, Image, KeepAlive, Message, Part, Role,
     Thinking, Tool, ToolChoice, Tools, joined_text,
 };
-use crate::engine_fields::EngineFields;
 use crate::error::ConvertError;
 use crate::json::{List, Object};
 
@@ -15,7 +16,7 @@ pub(super) fn write(
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), ConvertError> {
-    let engine = EngineFields::of(terms.engine);
+    let engine = &terms.engine.row().fields;
     let mut body = Object::new(out);
     body.text("model", terms.model);
     {

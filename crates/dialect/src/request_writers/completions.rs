@@ -3,7 +3,6 @@
 use super::chat::write_generation;
 use crate::RequestTerms;
 use crate::conversation::{Conversation, Part, Role};
-use crate::engine_fields::EngineFields;
 use crate::error::ConvertError;
 use crate::json::Object;
 
@@ -22,7 +21,7 @@ pub(super) fn write(
         }
         None => body.text("prompt", &plain_prompt(conversation)?),
     }
-    write_generation(conversation, terms, EngineFields::of(terms.engine), &mut body);
+    write_generation(conversation, terms, &terms.engine.row().fields, &mut body);
     if conversation.logprobs.enabled {
         body.number("logprobs", conversation.logprobs.top.unwrap_or(0));
     }

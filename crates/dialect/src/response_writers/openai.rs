@@ -1,7 +1,5 @@
 //! The common parts of the responses of OpenAI's chat and completions.
 
-use penstock_api::Dialect;
-
 use super::Moment;
 use crate::event::{FinishReason, Totals};
 use crate::json::Object;
@@ -24,8 +22,8 @@ impl Head {
             object.text("object", kind);
             object.number("created", reply.context.arrived_at.as_secs());
             object.text("model", &reply.context.model);
-            if reply.backend.row().dialect == Dialect::Ollama {
-                object.text("system_fingerprint", "fp_ollama");
+            if let Some(fingerprint) = reply.backend.row().dialect.row().fingerprint {
+                object.text("system_fingerprint", fingerprint);
             }
         }
         Self { members }

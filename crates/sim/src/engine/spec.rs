@@ -1,6 +1,6 @@
 //! The specification of a simulated engine.
 
-use penstock_api::Engine;
+use penstock_api::{Engine, ModelLoading, Scheduler};
 
 use super::{BLOCK_TOKENS, StepModel, StepWork};
 
@@ -65,11 +65,6 @@ impl Default for Slots {
         Self { count: None, context: 8192, on_demand: OnDemand { most: 1, load_time: 0 } }
     }
 }
-
-/// The number of slots of llama.cpp without `--parallel`.
-const LLAMA_CPP_SLOTS: u32 = 4;
-/// The number of slots of Ollama without `OLLAMA_NUM_PARALLEL`.
-const OLLAMA_SLOTS: u32 = 1;
 
 /// An engine's step time and limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,20 +146,18 @@ impl EngineSpec {
     #[must_use]
     pub fn scheduled_as(self, engine: Engine, slots: &Slots) -> Self {
         let has_slots = self.caching == Caching::Slots && slots.count.is_none();
-        let with_slots = |usual| {
-            let own = self.clone();
-            if has_slots {
-                return own;
+        let row = engine.row();
+        match row.scheduler {
+            Some(Scheduler::LongestPrefix) => Self { order: Order::LongestPrefix, ..self },
+            Some(Scheduler::Reserved) => Self { admission: Admission::Reserved, ..self },
+            Some(Scheduler::Slots { usual }) => {
+                let loads = row.loading == ModelLoading::OnDemand;
+                let on_demand = if loads { Some(slots.on_demand) } else { self.on_demand };
+                let count = slots.count.unwrap_or(usual);
+                let spec = if has_slots { self } else { self.with_slots(count, slots.context) };
+                Self { on_demand, ..spec }
             }
-            own.with_slots(slots.count.unwrap_or(usual), slots.context)
-        };
-        match engine {
-            Engine::Sglang => Self { order: Order::LongestPrefix, ..self },
-            Engine::TrtLlm => Self { admission: Admission::Reserved, ..self },
-            Engine::LlamaCpp => with_slots(LLAMA_CPP_SLOTS),
-            Engine::Ollama => Self { on_demand: Some(slots.on_demand), ..with_slots(OLLAMA_SLOTS) },
-            // A new engine schedules as vLLM does until its rules are added above.
-            _ => match slots.count {
+            Some(Scheduler::Arrival) | None => match slots.count {
                 Some(count) => self.with_slots(count, slots.context),
                 None => self,
             },

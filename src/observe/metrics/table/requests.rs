@@ -1,13 +1,18 @@
-//! Metrics of requests, attempts and decisions.
+//! Metrics of requests, attempts and decisions, and those of OpenTelemetry's conventions for
+//! generative AI.
 
 use std::sync::atomic::Ordering;
 
 use penstock_api::{ERROR_CODES, Operation};
+use prometheus::Histogram;
 
 use super::super::Metrics;
+use super::super::requests::GenAiSeries;
 use super::super::row::{MetricRow, counter, histogram};
 use super::super::samples::{Samples, counter_value, distribution, number, to_sample};
 use super::BACKEND;
+
+const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(
@@ -147,6 +152,43 @@ pub(super) const ROWS: &[MetricRow] = &[
     ),
 ];
 
+/// By OpenTelemetry's conventions; only of complete responses.
+pub(super) const GEN_AI_ROWS: &[MetricRow] = &[
+    histogram(
+        "gen_ai_server_request_duration_seconds",
+        GEN_AI,
+        |metrics, _| gen_ai(metrics, |series| &series.took),
+        "time to the end of a response; like all gen_ai metrics, counts complete responses only",
+    ),
+    histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        GEN_AI,
+        |metrics, _| gen_ai(metrics, |series| &series.first_token),
+        "time to the first token of a stream",
+    ),
+    histogram(
+        "gen_ai_server_time_per_output_token_seconds",
+        GEN_AI,
+        |metrics, _| gen_ai(metrics, |series| &series.per_token),
+        "time per token of a stream after the first",
+    ),
+    histogram(
+        "gen_ai_client_token_usage",
+        &[
+            "gen_ai_operation_name",
+            "gen_ai_provider_name",
+            "gen_ai_request_model",
+            "gen_ai_token_type",
+        ],
+        |metrics, _| {
+            let mut samples = gen_ai_tokens(metrics, "input", |series| &series.input);
+            samples.extend(gen_ai_tokens(metrics, "output", |series| &series.output));
+            samples
+        },
+        "tokens per request as counted by the engine; `gen_ai_token_type` is input or output",
+    ),
+];
+
 fn cut_counts(metrics: &Metrics) -> Samples {
     let mut samples = Samples::new();
     for series in metrics.backends.all() {
@@ -211,5 +253,25 @@ fn tokens(metrics: &Metrics) -> Samples {
             }
         }
     }
+    samples
+}
+
+fn gen_ai(metrics: &Metrics, pick: impl Fn(&GenAiSeries) -> &Histogram) -> Samples {
+    let all = metrics.requests.gen_ai.sorted();
+    all.iter()
+        .filter_map(|(key, series)| {
+            let model = metrics.model_names.name(key.model);
+            distribution(&[key.operation, key.provider, &model], pick(series))
+        })
+        .collect()
+}
+
+fn gen_ai_tokens(
+    metrics: &Metrics,
+    kind: &str,
+    pick: impl Fn(&GenAiSeries) -> &Histogram,
+) -> Samples {
+    let mut samples = gen_ai(metrics, pick);
+    samples.iter_mut().for_each(|sample| sample.labels.push(kind.to_owned()));
     samples
 }

@@ -2,7 +2,6 @@
 //! only hashes of prompts. `replay` decides again from it.
 
 mod file;
-mod hex;
 mod split;
 mod strategy;
 
@@ -19,7 +18,7 @@ use crate::fleet::{ModelId, Probe, Topology};
 use crate::routing::filters::RejectReason;
 use crate::routing::{Names, RouteInput, Router, RoutingDecision, readings};
 pub use file::CaptureError;
-pub(super) use hex::Hex;
+use penstock_api::hex::Hex;
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_scoring::{Candidate, Objectives, PrefixParams, READINGS, RequestFeatures};
 use split::SplitRecord;

@@ -1,8 +1,8 @@
 //! The split of an alias in a captured decision.
 
+use penstock_api::hex::Hex;
 use serde::{Deserialize, Serialize};
 
-use super::Hex;
 use crate::routing::split::branch_of;
 use crate::routing::{RouteInput, Split, SplitPoint};
 

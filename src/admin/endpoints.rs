@@ -1,16 +1,41 @@
-//! The fleet, the configuration in force, and drain and resume of backends.
+//! The short endpoints: metrics, the fleet, the configuration in force, the report of the shadow
+//! strategy, and commands: drain and resume of backends, reload and graceful upgrade.
 
+use penstock_api::query_value;
+use penstock_api::units::parse_duration;
 use penstock_clock::now;
 use penstock_core::fleet::Model;
 use penstock_core::routing::ChosenStrategy;
 use serde_json::{Value, json};
 
-use super::response::{AdminResponse, Refusal};
+use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
+use crate::observe::metrics::Scrape;
+
+/// `/metrics`
+pub(super) fn metrics(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    let page = admin.metrics.render(&Scrape {
+        now: now(),
+        generation: call.generation,
+        fleet: &call.generation.fleet.topology(),
+        proxy: &admin.proxy,
+        scraping: &admin.scraping,
+        access_log: admin.access_log.as_deref(),
+        spans: admin.spans.as_deref(),
+        usage: Some(&admin.usage),
+    });
+    Ok(AdminResponse::of("text/plain; version=0.0.4; charset=utf-8", page))
+}
+
+/// `/shadow`
+pub(super) fn shadow(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    let shadow = call.generation.shadow.as_ref().ok_or(Refusal::NoShadow)?;
+    Ok(AdminResponse::json(&shadow.report(now())))
+}
 
 /// `/fleet`: the full state of every backend, and the strategy that `auto` has chosen for each
 /// model.
-pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn fleet(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut dump = penstock_core::fleet::dump::dump(&call.generation.fleet, now());
     let strategies = strategies(call);
     if let (Some(fields), false) = (dump.as_object_mut(), strategies.is_empty()) {
@@ -65,4 +90,30 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<AdminResponse, Refusa
         "in_flight": in_flight,
         "empty_in_s": penstock_core::fleet::dump::empty_in(state, now()),
     })))
+}
+
+/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused. With
+/// `?simulate=15m` it simulates the recent traffic first.
+pub(super) fn reload(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let commands = admin.commands.clone();
+    let given = query_value(call.query, "simulate");
+    let window = given.as_deref().map(parse_duration).transpose();
+    Box::pin(async move {
+        let window = window.map_err(Refusal::NotADuration)?;
+        let report = commands.reload(window).await.map_err(Refusal::ReloadFailed)?;
+        let mut body = json!(report);
+        if let Some(object) = body.as_object_mut() {
+            object.insert("result".to_owned(), json!("applied"));
+        }
+        Ok(AdminResponse::json(&body))
+    })
+}
+
+/// `POST /upgrade`: graceful upgrade; returns the id of the new process, or why it failed.
+pub(super) fn upgrade(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
+    let commands = admin.commands.clone();
+    Box::pin(async move {
+        let pid = commands.upgrade().await.map_err(Refusal::UpgradeFailed)?;
+        Ok(AdminResponse::json(&json!({"result": "upgraded", "pid": pid})))
+    })
 }
