@@ -74,6 +74,7 @@ const RETIRED: &[(&str, &str)] = &[
 /// Folders and files that people read.
 const ROOTS: &[&str] = &[
     "src",
+    "crates",
     "tests",
     "benches",
     "fuzz/fuzz_targets",

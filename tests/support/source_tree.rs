@@ -1,4 +1,6 @@
-//! The files of `src/` as modules: the paths each names, tests left out, relative ones resolved.
+//! The files of `src/` and `crates/` as modules of one tree: the paths each names, tests left out,
+//! relative ones resolved. `crates/NAME/src` is the folder `NAME` of the tree; the folders of
+//! `crates/core/src` keep their names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +11,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
-/// A file of `src/`, without its tests.
+/// A file of `src/` or `crates/`, without its tests.
 pub struct Source {
     /// Its path below the repository's root.
     pub name: String,
@@ -24,7 +26,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The folder of `src/` it belongs to.
+    /// The folder of `src/`, the crate, or the folder of `crates/core/src` it belongs to.
     pub fn room(&self) -> &str {
         self.module.split("::").nth(1).unwrap_or("lib")
     }
@@ -35,7 +37,7 @@ impl Source {
     }
 }
 
-/// Every file of `src/` that is not a test.
+/// Every file of `src/` and `crates/` that is not a test.
 pub fn sources() -> &'static [Source] {
     static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(read_all);
     &SOURCES
@@ -45,6 +47,14 @@ fn read_all() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     collect(&root.join("src"), &mut files);
+    for entry in fs::read_dir(root.join("crates")).unwrap() {
+        let sources = entry.unwrap().path().join("src");
+        if sources.is_dir() {
+            collect(&sources, &mut files);
+        }
+    }
+    // It only declares the folders of the crate.
+    files.retain(|path| !path.ends_with("crates/core/src/lib.rs"));
     files.sort();
     files.iter().map(|path| read(path, root)).collect()
 }
@@ -66,10 +76,15 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 fn read(path: &Path, root: &Path) -> Source {
     let text = fs::read_to_string(path).unwrap();
     let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-    let inner = name.trim_start_matches("src/").trim_end_matches(".rs").replace('/', "::");
-    let module = if inner == "lib" { "crate".to_owned() } else { format!("crate::{inner}") };
+    let (package, inner) = match name.strip_prefix("crates/") {
+        Some(path) => path.split_once("/src/").unwrap(),
+        None => ("", name.trim_start_matches("src/")),
+    };
+    let home = root_of(package);
+    let inner = inner.trim_end_matches(".rs").replace('/', "::");
+    let module = if inner == "lib" { home.clone() } else { format!("{home}::{inner}") };
     let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut names = Names { module: module.clone(), ..Names::default() };
+    let mut names = Names { home, module: module.clone(), ..Names::default() };
     names.children = file
         .items
         .iter()
@@ -80,6 +95,14 @@ fn read(path: &Path, root: &Path) -> Source {
         .collect();
     names.visit_file(&file);
     Source { name, text, module, paths: names.paths, reexports: names.reexports }
+}
+
+/// The module that a crate is in the tree; `package` is empty for `src/`.
+fn root_of(package: &str) -> String {
+    match package {
+        "" | "core" => "crate".to_owned(),
+        name => format!("crate::{name}"),
+    }
 }
 
 /// Returns the target of a path whose last module only re-exports the item.
@@ -109,6 +132,8 @@ fn split_item(path: &str, sources: &[Source]) -> Option<(String, String)> {
 
 #[derive(Default)]
 struct Names {
+    /// The module that `crate` stands for.
+    home: String,
     module: String,
     children: BTreeSet<String>,
     paths: BTreeSet<String>,
@@ -130,7 +155,15 @@ impl Names {
                 parts.next();
             }
             Some(first) if self.children.contains(first) => {}
-            _ => return path.to_owned(),
+            Some(first) => {
+                let package = first.strip_prefix("penstock_");
+                let other = package.map(root_of);
+                let home = (first == "crate").then(|| self.home.clone());
+                let Some(base) = home.or(other) else { return path.to_owned() };
+                parts.next();
+                return [base.as_str()].into_iter().chain(parts).collect::<Vec<_>>().join("::");
+            }
+            None => return path.to_owned(),
         }
         base.into_iter().chain(parts).collect::<Vec<_>>().join("::")
     }

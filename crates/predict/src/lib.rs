@@ -12,6 +12,9 @@
 //! between decisions and attempts, and [`PredictionTicket`] follows one request.
 //!
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
+//!
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 
 mod backend;
 mod batch_ratios;

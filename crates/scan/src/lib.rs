@@ -1,6 +1,8 @@
-//! Extracts what a routing decision needs from a request body in one pass, without allocating and
-//! without building a tree. The pass validates everything it reads, so a body that no backend could
-//! parse is rejected here. The module sits above `api`; the proxy and `explain` call [`scan`].
+//! Extracts what a routing decision needs from a request body in one pass: [`scan`]. The pass
+//! validates everything it reads, so a body that no backend could parse is rejected here.
+//!
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 
 mod bytes;
 mod cursor;
