@@ -48,7 +48,7 @@ pub use reported_failure::{FirstEvent, is_switched_off, may_report_failure, repo
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
-pub use twin::{check_twins, deciding_in_query, folds_to};
+pub use twin::{check_twins, deciding_in_query};
 pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
 
