@@ -2,8 +2,8 @@
 //!
 //! Imports go downwards through the layers that `tests/architecture.rs` lists and
 //! `docs/architecture.md` draws. Reading guide: [`penstock_scan`] extracts the properties of a
-//! request, [`penstock_core::routing`] decides which backend serves it, [`proxy`] carries it there and
-//! back through [`downstream`] and [`upstream`].
+//! request, [`penstock_core::routing`] decides which backend serves it, [`proxy`] carries it there
+//! and back through [`downstream`] and [`upstream`].
 
 pub mod admin;
 pub mod cli;

@@ -28,6 +28,7 @@ mod disposition;
 mod ensemble;
 mod exchange;
 mod failure;
+mod flow;
 mod forward;
 mod kept_alive;
 mod local_response;

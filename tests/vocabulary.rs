@@ -3,6 +3,7 @@
 //!
 //! Text is compared word by word: `CamelCase` and `snake_case` are split, punctuation and line breaks
 //! count as one space. So `RestingBackend`, "resting backend" and `resting_backend` are the same phrase.
+//! Doc comments open with a noun or a verb, and comments end before column 101.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 
@@ -126,6 +127,65 @@ fn retired_words_stay_out() {
         );
     }
     assert!(found.is_empty(), "{} retired words\n{}", found.len(), found.join("\n"));
+}
+
+/// The words that no doc comment opens with: a clause takes the place of the noun after them.
+const OPENINGS: &[&str] = &["What", "Whose", "Has", "Of", "Whether a"];
+/// The words that no comment has: they take the place of a parameter's name.
+const VAGUE: &[&str] = &["so many", "is told"];
+const MAX_COLUMNS: usize = 100;
+
+#[test]
+fn comments_are_short_lines_that_name_their_subject() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for start in ["src", "crates", "tests", "benches", "fuzz/targets.rs"] {
+        collect(&root.join(start), &mut files);
+    }
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    assert!(files.len() > 300, "only {} files were read", files.len());
+    let mut found = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        found.extend(unclear(&text).map(|(line, reason)| format!("{name}:{line}: {reason}")));
+    }
+    assert!(found.is_empty(), "{} comments\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn unclear_comments_are_found() {
+    let text =
+        "/// What it is.\n/// Of note.\nfn a() {}\n// so many\n    /// Whether a b.\n/// Office.";
+    let found: Vec<usize> = unclear(text).map(|(line, _)| line).collect();
+    assert_eq!(found, [1, 4, 5], "the first line of each, and the vague word");
+    let long = format!("// {}", "x".repeat(MAX_COLUMNS));
+    assert_eq!(unclear(&long).count(), 1);
+}
+
+/// The comments of a text that break a rule: line and reason. Links and tables may be longer.
+fn unclear(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let mut was_doc = false;
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
+        let trimmed = line.trim_start();
+        let is_first = !std::mem::replace(&mut was_doc, trimmed.starts_with("///"));
+        let comment = trimmed.strip_prefix("//")?;
+        let is_wide = line.chars().count() > MAX_COLUMNS;
+        if is_wide && !comment.contains("://") && !comment.contains('|') {
+            return Some((number, format!("past column {MAX_COLUMNS}")));
+        }
+        let opening = comment.strip_prefix("/ ").filter(|_| is_first).and_then(|doc| {
+            OPENINGS.iter().find(|opening| {
+                let rest = doc.strip_prefix(**opening);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+            })
+        });
+        let vague = VAGUE.iter().find(|vague| comment.contains(**vague));
+        opening.or(vague).map(|words| (number, format!("'{words}'")))
+    })
 }
 
 #[test]

@@ -25,15 +25,15 @@ use penstock_api::{ErrorCode, ModelCommand};
 use penstock_clock::now;
 use penstock_core::fleet::{Backend, Topology};
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use serde_json::json;
 
-use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::failure::OwnError;
 use super::own_response::{OwnResponse, send, send_error};
 use crate::downstream::body::HeldBody;
+use crate::proxy::flow::Flow;
 use crate::upstream::connect::Connector;
+use crate::upstream::relay::ResponseSink;
 use command::Command;
 use engine_exchange::EngineRequest;
 use progress::Progress;
@@ -94,53 +94,52 @@ impl Drop for CommandPermit {
 
 /// Sends a command to the Ollama backends.
 pub(super) async fn serve_command(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     kind: ModelCommand,
     body: HeldBody,
 ) -> Served {
-    let fleet = ctx.generation.fleet.topology();
-    let command = check_right(ctx).and_then(|()| Command::read(ctx, kind, body.bytes.clone()));
+    let fleet = flow.ctx.generation.fleet.topology();
+    let command =
+        check_right(flow.ctx).and_then(|()| Command::read(flow.ctx, kind, body.bytes.clone()));
     let chosen = command.and_then(|command| {
-        let all = choose(&fleet, session.req_header())?;
+        let all = choose(&fleet, flow.client.head())?;
         let targets = match kind {
             ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
             _ => all,
         };
-        let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
+        let permit = flow.proxy.broadcasts.begin(flow.ctx.generation.config.ollama.commands)?;
         Ok((command, targets, permit))
     });
     let (command, targets, _permit) = match chosen {
         Ok(chosen) => chosen,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    ctx.record.requested_model = Some(command.model.as_str().into());
-    let head = session.req_header();
-    let timeout = ctx.generation.config.ollama.progress_timeout;
+    flow.ctx.record.requested_model = Some(command.model.as_str().into());
+    let head = flow.client.head();
+    let timeout = flow.ctx.generation.config.ollama.progress_timeout;
     let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-    let request = EngineRequest::new(method, path, &head.headers, &ctx.request_id, timeout);
+    let request = EngineRequest::new(method, path, &head.headers, &flow.ctx.request_id, timeout);
     let tasks = targets.iter().map(|backend| {
         let body = command.body_for(&fleet, backend);
         let request = EngineRequest { length: Some(body.len()), ..request.clone() };
         TargetTask {
             backend: (*backend).clone(),
-            connect_timeout: fleet_timeout(ctx, backend),
+            connect_timeout: fleet_timeout(flow.ctx, backend),
             has_progress: command.has_progress(),
             request,
             body,
         }
     });
     let tasks: Vec<TargetTask> = tasks.collect();
-    let mut progress = Progress::start(&proxy.broadcasts.connector, tasks);
-    let Some(ends) = progress.run(session, ctx, command.is_streaming).await? else {
-        return ctx.client_gone();
+    let mut progress = Progress::start(&flow.proxy.broadcasts.connector, tasks);
+    let Some(ends) = progress.run(flow, command.is_streaming).await? else {
+        return flow.ctx.client_gone();
     };
     let names = targets.iter().map(|backend| &*backend.config.name);
     let ends: Vec<(&str, TargetEnd)> = names.zip(ends).collect();
     let verdict = judge(&ends, command.may_miss());
-    await_discovery(ctx, &command, &targets, &ends).await;
-    respond(proxy, session, ctx, (&command, progress.has_started()), verdict).await
+    await_discovery(flow.ctx, &command, &targets, &ends).await;
+    respond(flow, (&command, progress.has_started()), verdict).await
 }
 
 fn fleet_timeout(ctx: &RequestContext, backend: &Backend) -> Duration {
@@ -195,9 +194,7 @@ async fn await_discovery(
 
 /// Ends the response: with the last line of a stream that has started, else whole.
 async fn respond(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     (command, has_started): (&Command, bool),
     verdict: Verdict,
 ) -> Served {
@@ -207,17 +204,16 @@ async fn respond(
     };
     if status != 200 {
         // The status of a stream has been sent: its last line shows the failure.
-        ctx.record.code = Some(ErrorCode::BadUpstreamResponse);
+        flow.ctx.record.code = Some(ErrorCode::BadUpstreamResponse);
     }
     if has_started {
         let line = Bytes::from(format!("{page}\n"));
-        let client = session.as_downstream_mut();
-        return match client.write_response_body(line, true).await {
+        return match flow.client.write_body(line, true).await {
             Ok(()) => Ok(()),
-            Err(_gone) => ctx.client_gone(),
+            Err(_gone) => flow.ctx.client_gone(),
         };
     }
-    ctx.record.status = status;
+    flow.ctx.record.status = status;
     let mut head = ResponseHeader::build(status, Some(8))?;
     // Ollama sends no body for commands without progress.
     let is_silent = status == 200 && !command.has_progress();
@@ -225,5 +221,5 @@ async fn respond(
     if status == 200 && command.is_streaming {
         head.insert_header(header::CONTENT_TYPE, progress::NDJSON)?;
     }
-    send(proxy, session, ctx, OwnResponse { head, body, closes: false }).await
+    send(flow, OwnResponse { head, body, closes: false }).await
 }

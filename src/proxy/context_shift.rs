@@ -13,14 +13,13 @@ use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
 use penstock_core::routing::{RouteError, RoutingDecision};
 use penstock_dialect::Conversation;
 use penstock_scan::RequestProfile;
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::long_work::beside_the_loop;
 use super::own_response::send_held;
 use super::response::record_backend;
 use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
+use crate::proxy::flow::Flow;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;
@@ -197,18 +196,16 @@ fn shorten_by(
 
 /// Responds with the engine's own refusal, if there was one.
 pub(crate) async fn send_refusal(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Option<Served> {
     let (held, decision) = request.shift.as_mut()?.last.take()?;
     if let Some(serving) = decision.serving(&request.fleet)
         && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
     {
-        record_backend(ctx, serving, backend);
+        record_backend(flow.ctx, serving, backend);
     }
-    Some(send_held(proxy, session, ctx, held, false).await)
+    Some(send_held(flow, held, false).await)
 }
 
 /// The backends of the requested model, and of the model that a refused attempt went to.

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
-use http::HeaderMap;
 use penstock_api::Work;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
@@ -16,10 +15,10 @@ use penstock_core::routing::{
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use super::replay::replay_fields;
 use super::reserved::{Decided, Reserved};
+use crate::proxy::flow::Flow;
 
 /// The maximum number of times a decision is repeated because another request took the last permit
 /// first.
@@ -42,65 +41,58 @@ pub(crate) enum Undecided {
 ///
 /// # Errors
 /// When no backend can take the request, or the client has left since the first attempt.
-pub(crate) fn decide(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    headers: &HeaderMap,
-    request: &ScannedRequest,
-) -> Result<Decided, Undecided> {
-    let config = &ctx.generation.config;
+pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<Decided, Undecided> {
+    let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
-    if ctx.record.attempts == 0 && is_replayed {
-        ctx.record.replay = Some(Box::new(replay_fields(ctx, request)));
+    if flow.ctx.record.attempts == 0 && is_replayed {
+        flow.ctx.record.replay = Some(Box::new(replay_fields(flow.ctx, request)));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
-        let prompt = read_prompt(ctx, request, chain);
+        let prompt = read_prompt(flow.ctx, request, chain);
         let others = preferred_only(request);
-        let first =
-            others.and_then(|tried| reserve(proxy, ctx, request, &tried, prompt, scratch).ok());
+        let first = others.and_then(|tried| reserve(flow, request, &tried, prompt, scratch).ok());
         let reserved = match first {
             Some(reserved) => reserved,
-            None => reserve(proxy, ctx, request, &request.tried, prompt, scratch)
+            None => reserve(flow, request, &request.tried, prompt, scratch)
                 .map_err(Undecided::NoRoute)?,
         };
         // No engine should start on a response that has no reader.
-        if ctx.record.attempts > 0 && is_client_gone(ctx) {
+        if flow.ctx.record.attempts > 0 && is_client_gone(flow.ctx) {
             return Err(Undecided::ClientGone);
         }
-        Ok(act_on(proxy, ctx, headers, request, (reserved, prompt)))
+        Ok(act_on(flow, request, reserved, prompt))
     })
 }
 
 /// Acts on a decision: counts the attempt, and reports it to the observers.
 fn act_on(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    headers: &HeaderMap,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
-    (reserved, prompt): (Reserved, Option<&Chain>),
+    reserved: Reserved,
+    prompt: Option<&Chain>,
 ) -> Decided {
-    ctx.record.attempts += 1;
-    let router = &ctx.generation.router;
+    flow.ctx.record.attempts += 1;
+    let router = &flow.ctx.generation.router;
     let Reserved { mut decided, trace, captured } = reserved;
-    visit_home(proxy, ctx, request, &decided.decision);
-    ctx.record.prediction = decided.permit.prediction().map(|ticket| *ticket.prediction());
+    visit_home(flow, request, &decided.decision);
+    flow.ctx.record.prediction = decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
-    proxy.observers.routed(&Routed {
+    flow.proxy.observers.routed(&Routed {
         at: now(),
-        request_id: ctx.request_id(),
+        request_id: flow.ctx.request_id(),
         request: &request.profile,
-        headers,
-        key: ctx.key_name(),
+        headers: &flow.client.head().headers,
+        key: flow.ctx.key_name(),
         body: request.body.as_ref().map(|held| &held.bytes),
         requested_model: &request.model,
         decision: &decided.decision,
-        generation: &ctx.generation,
+        generation: &flow.ctx.generation,
         fleet: &request.fleet,
         prompt,
         trace: trace.as_ref(),
-        attempt: ctx.record.attempts,
-        dropped_messages: ctx.record.dropped_messages,
-        ensemble: ctx.record.ensemble,
+        attempt: flow.ctx.record.attempts,
+        dropped_messages: flow.ctx.record.dropped_messages,
+        ensemble: flow.ctx.record.ensemble,
         scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
         captured: captured.as_deref(),
     });
@@ -108,13 +100,8 @@ fn act_on(
 }
 
 /// Records where the session of a request is served, if the strategy keeps sessions at home.
-fn visit_home(
-    proxy: &Proxy,
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-    decision: &RoutingDecision,
-) {
-    let is_kept = keeps_homes(ctx) && decision.strategy.has_scorers();
+fn visit_home(flow: &Flow<'_>, request: &ScannedRequest, decision: &RoutingDecision) {
+    let is_kept = keeps_homes(flow.ctx) && decision.strategy.has_scorers();
     let Some(session) = request.session.filter(|_| is_kept) else { return };
     let fleet = &request.fleet;
     let serves_other_models = |home: BackendId| {
@@ -122,8 +109,8 @@ fn visit_home(
         let serves = model.is_some_and(|model| model.serving.iter().any(|one| one.id == home));
         !serves && fleet.backends.iter().any(|backend| backend.state.id == home)
     };
-    let limit = ctx.generation.config.limits.session_homes;
-    proxy.homes.visit(session, decision.backend, serves_other_models, (limit, now()));
+    let limit = flow.ctx.generation.config.limits.session_homes;
+    flow.proxy.homes.visit(session, decision.backend, serves_other_models, (limit, now()));
 }
 
 /// Returns whether sessions have homes: a strategy without scorers does not read them, and the
@@ -133,13 +120,9 @@ fn keeps_homes(ctx: &RequestContext) -> bool {
 }
 
 /// The session of a request, with its home.
-fn routed_session(
-    proxy: &Proxy,
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-) -> Option<RoutedSession> {
+fn routed_session(flow: &Flow<'_>, request: &ScannedRequest) -> Option<RoutedSession> {
     let session = request.session?;
-    let home = keeps_homes(ctx).then(|| proxy.homes.find(session, now())).flatten();
+    let home = keeps_homes(flow.ctx).then(|| flow.proxy.homes.find(session, now())).flatten();
     Some(RoutedSession { id: session.root, home })
 }
 
@@ -147,38 +130,38 @@ fn routed_session(
 /// permit if the new backend is better and the retry budget allows it. [`decide_moved`] reports the
 /// decision.
 pub(super) fn reserve_better(
-    proxy: &Proxy,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     request: &ScannedRequest,
     from: &RoutingDecision,
     rest: f64,
 ) -> Option<Reserved> {
-    let routing = &ctx.generation.config.routing;
+    let routing = &flow.ctx.generation.config.routing;
     let mut tried = request.tried;
     tried.insert(from.backend);
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
-        let prompt = read_prompt(ctx, request, chain);
-        let router = &ctx.generation.router;
+        let prompt = read_prompt(flow.ctx, request, chain);
+        let router = &flow.ctx.generation.router;
         let topology = &*request.fleet;
-        let session = routed_session(proxy, ctx, request);
-        let input = RouteInput { session, ..route_input(router, ctx, request, &tried, prompt) };
+        let session = routed_session(flow, request);
+        let input =
+            RouteInput { session, ..route_input(router, flow.ctx, request, &tried, prompt) };
         let is_better = |decision: &RoutingDecision| {
             decision.serving(topology).is_some_and(|serving| {
                 let estimate = decision.estimate(&request.profile, serving, input.now);
                 decision.is_better_than(from, rest, &estimate)
             })
         };
-        let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
+        let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
         let mut random = Live { topology, rng: &mut rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
         let may_retry = || {
-            let (safety, attempts) = (RetrySafety::Safe, ctx.record.attempts);
-            proxy.retries.may_retry(safety, attempts, routing, input.now)
+            let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.attempts);
+            flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
         };
         if !is_better(&decision) || !may_retry() {
             return None;
         }
-        let reserved = reserve(proxy, ctx, request, &tried, prompt, scratch).ok()?;
+        let reserved = reserve(flow, request, &tried, prompt, scratch).ok()?;
         // Another request, or chance, may have changed the decision.
         let decision = &reserved.decided.decision;
         (decision.model == from.model && decision.backend != from.backend).then_some(reserved)
@@ -187,16 +170,14 @@ pub(super) fn reserve_better(
 
 /// Acts on a decision whose permit was taken by [`reserve_better`].
 pub(super) fn decide_moved(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    headers: &HeaderMap,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reserved: Reserved,
 ) -> Decided {
-    ctx.record.is_moved = true;
+    flow.ctx.record.is_moved = true;
     SCRATCH.with_borrow_mut(|(_, chain)| {
-        let prompt = read_prompt(ctx, request, chain);
-        act_on(proxy, ctx, headers, request, (reserved, prompt))
+        let prompt = read_prompt(flow.ctx, request, chain);
+        act_on(flow, request, reserved, prompt)
     })
 }
 
@@ -216,24 +197,23 @@ fn is_client_gone(ctx: &RequestContext) -> bool {
 }
 
 fn reserve(
-    proxy: &Proxy,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     request: &ScannedRequest,
     tried: &BackendSet,
     prompt: Option<&Chain>,
     scratch: &mut Scratch,
 ) -> Result<Reserved, RouteError> {
-    let router = &ctx.generation.router;
+    let router = &flow.ctx.generation.router;
     let topology = &*request.fleet;
-    let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
+    let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
-    let session = routed_session(proxy, ctx, request);
+    let session = routed_session(flow, request);
     for _ in 0..RACES {
-        let input = RouteInput { session, ..route_input(router, ctx, request, tried, prompt) };
-        let is_captured = proxy.captures.lasts(|| input.now);
-        let is_traced = is_captured || ctx.generation.shadow.is_some();
+        let input = RouteInput { session, ..route_input(router, flow.ctx, request, tried, prompt) };
+        let is_captured = flow.proxy.captures.lasts(|| input.now);
+        let is_traced = is_captured || flow.ctx.generation.shadow.is_some();
         // A captured decision has its own seed, so that a replay draws the same numbers.
-        let seed = if is_traced { proxy.seeds.next() } else { 0 };
+        let seed = if is_traced { flow.proxy.seeds.next() } else { 0 };
         let (decision, trace) = if is_traced {
             let mut trace = Trace::default();
             let mut rng = SmallRng::seed_from_u64(seed);
@@ -246,11 +226,11 @@ fn reserve(
         let serving = decision.serving(topology).ok_or_else(saturated)?;
         let wanted = PermitRequest {
             probe: decision.probe,
-            scope: serving.cooldown_scope(ctx.requester),
-            client: ctx.requester.client,
+            scope: serving.cooldown_scope(flow.ctx.requester),
+            client: flow.ctx.requester.client,
             now: input.now,
             limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
-            owner: Some(ctx.requester.owner),
+            owner: Some(flow.ctx.requester.owner),
             is_sheddable: request.objectives.is_sheddable(),
         };
         if let Some(mut permit) = serving.try_reserve(&wanted) {
@@ -270,7 +250,7 @@ fn reserve(
                 decision.predict(&request.profile, serving, &mut permit, objectives, input.now);
             }
             let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
-                let (request_id, attempt) = (ctx.request_id(), ctx.record.attempts + 1);
+                let (request_id, attempt) = (flow.ctx.request_id(), flow.ctx.record.attempts + 1);
                 let of = CapturedAttempt { request_id, attempt, seed };
                 Box::new(router.capture(of, &input, &decision, trace))
             });

@@ -12,15 +12,14 @@ pub(super) mod tunnel;
 use penstock_api::ErrorCode;
 use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
 use penstock_core::routing::RoutingDecision;
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::attempt::AttemptEnd;
-use super::context::{RequestContext, ScannedRequest, Served};
+use super::context::{ScannedRequest, Served};
 use super::failure::OwnError;
 use super::forward::{Recipient, make_attempt};
 use super::own_response::send_error;
 use super::reserved::Decided;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
 /// The permissions of a direct attempt.
@@ -43,9 +42,7 @@ pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<Routing
 /// Sends a request to the backend of `decision`, and relays the response. Returns `None` if the
 /// backend is at its limit of requests in flight.
 pub(crate) async fn attempt_directly(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     decision: &RoutingDecision,
     terms: DirectTerms,
@@ -57,25 +54,18 @@ pub(crate) async fn attempt_directly(
     let serving = serving?;
     let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
-    ctx.record.attempts += 1;
+    flow.ctx.record.attempts += 1;
     let decided = Decided { decision: *decision, permit };
-    let to = Recipient::Direct { session, may_miss };
-    Some(make_attempt(proxy, to, ctx, request, decided).await)
+    let to = Recipient::Direct { may_miss };
+    Some(make_attempt(flow, to, request, decided).await)
 }
 
 /// Ends a request for one backend after its attempt. Responds with an error if nothing was sent.
-pub(crate) async fn end_directly(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    end: AttemptEnd,
-) -> Served {
+pub(crate) async fn end_directly(flow: &mut Flow<'_>, end: AttemptEnd) -> Served {
     match end {
         AttemptEnd::Relayed(served) => served,
-        AttemptEnd::Failed(Failure::ClientGone) => ctx.client_gone(),
-        AttemptEnd::Failed(failure) => {
-            send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await
-        }
+        AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.client_gone(),
+        AttemptEnd::Failed(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
         AttemptEnd::Own { .. }
         | AttemptEnd::Text(_)
         | AttemptEnd::Unreadable(_)
@@ -84,7 +74,7 @@ pub(crate) async fn end_directly(
         | AttemptEnd::Moved(_) => {
             debug_assert!(false, "a request for one backend is relayed, or fails");
             let message = "The request has no response";
-            send_error(proxy, session, ctx, OwnError::new(ErrorCode::InternalError, message)).await
+            send_error(flow, OwnError::new(ErrorCode::InternalError, message)).await
         }
     }
 }

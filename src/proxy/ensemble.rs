@@ -21,7 +21,6 @@ use penstock_core::fleet::Outcome;
 use penstock_core::routing::{EnsembleCall, EnsemblePlan, EnsembleStage};
 use penstock_dialect::{EnsembleRequest, critique_body};
 use penstock_scan::{RequestProfile, ScanOptions, scan};
-use pingora_proxy::Session;
 
 use super::Proxy;
 use super::attempt::HeldText;
@@ -31,6 +30,7 @@ use super::own_response::{send_error, send_held};
 use super::request_body::{Named, Scanned, admit_scanned, scan_error};
 use super::retry::serve;
 use crate::downstream::body::{BodyClaim, HeldBody};
+use crate::proxy::flow::Flow;
 use call::{Call, CallFailure, CallReport};
 use slots::EnsembleEnd;
 use stage::{StageEnd, run_stage};
@@ -47,56 +47,52 @@ pub(super) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan>
 
 /// Makes the calls of an ensemble, and serves the final request that is made of them.
 pub(super) async fn serve_ensemble(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     plan: EnsemblePlan,
     (scanned, body): (Scanned, HeldBody),
 ) -> Served {
     let name = Arc::clone(&scanned.named.model);
-    ctx.record.requested_model = Some(Arc::clone(&name));
-    ctx.record.is_streaming = scanned.named.profile.streaming;
-    ctx.record.ensemble = Some(EnsembleCall::FINAL);
+    flow.ctx.record.requested_model = Some(Arc::clone(&name));
+    flow.ctx.record.is_streaming = scanned.named.profile.streaming;
+    flow.ctx.record.ensemble = Some(EnsembleCall::FINAL);
     let operation = scanned.named.profile.operation;
     let original = body.bytes.clone();
     let source = match EnsembleRequest::read(operation, &original) {
         Ok(source) => source,
         Err(error) => {
             let own = OwnError::new(ErrorCode::InvalidRequest, error.to_string());
-            return send_error(proxy, session, ctx, own.about(error.field())).await;
+            return send_error(flow, own.about(error.field())).await;
         }
     };
-    let slot = match proxy.ensembles.take(ctx) {
+    let slot = match flow.proxy.ensembles.take(flow.ctx) {
         Ok(slot) => slot,
         Err(error) => {
-            proxy.ensembles.figures.count(EnsembleEnd::Refused);
-            return send_error(proxy, session, ctx, error).await;
+            flow.proxy.ensembles.figures.count(EnsembleEnd::Refused);
+            return send_error(flow, error).await;
         }
     };
-    let ensemble = Ensemble { proxy, plan, operation, source };
-    let served = match ensemble.gather(session, ctx).await {
+    let ensemble = Ensemble { proxy: flow.proxy, plan, operation, source };
+    let served = match ensemble.gather(flow).await {
         Ok(Gathered { prompt, parts }) => {
-            ctx.record.ensemble_parts = Some(parts);
-            match ensemble.final_request(session, ctx, &prompt) {
+            flow.ctx.record.ensemble_parts = Some(parts);
+            match ensemble.final_request(flow, &prompt) {
                 Ok(request) => {
-                    ctx.record.requested_model = Some(name);
+                    flow.ctx.record.requested_model = Some(name);
                     // The prompt is part of that request now.
                     drop(prompt);
-                    serve(proxy, session, ctx, request).await
+                    serve(flow, request).await
                 }
-                Err(error) => send_error(proxy, session, ctx, error).await,
+                Err(error) => send_error(flow, error).await,
             }
         }
-        Err(NoDraft::ClientGone) => ctx.client_gone(),
-        Err(NoDraft::Failed(CallFailure::Own(error))) => {
-            send_error(proxy, session, ctx, error).await
-        }
+        Err(NoDraft::ClientGone) => flow.ctx.client_gone(),
+        Err(NoDraft::Failed(CallFailure::Own(error))) => send_error(flow, error).await,
         Err(NoDraft::Failed(CallFailure::Held(held, outcome))) => {
-            ctx.record.outcome = Some(outcome);
-            send_held(proxy, session, ctx, held, false).await
+            flow.ctx.record.outcome = Some(outcome);
+            send_held(flow, held, false).await
         }
     };
-    proxy.ensembles.figures.count(end_of(ctx));
+    flow.proxy.ensembles.figures.count(end_of(flow.ctx));
     drop(slot);
     served
 }
@@ -137,9 +133,9 @@ struct Ensemble<'a> {
 
 impl Ensemble<'_> {
     /// Makes all calls before the final one.
-    async fn gather(&self, session: &Session, ctx: &RequestContext) -> Result<Gathered, NoDraft> {
+    async fn gather(&self, flow: &Flow<'_>) -> Result<Gathered, NoDraft> {
         let mut parts = EnsembleParts::default();
-        let drafts = self.run(session, ctx, EnsembleStage::Draft, |ensemble, call, _| {
+        let drafts = self.run(flow, EnsembleStage::Draft, |ensemble, call, _| {
             Some((ensemble.operation, ensemble.source.draft(ensemble.plan.member(call))))
         });
         let (drafts, last_failure) = sum(drafts.await?, &mut parts);
@@ -149,26 +145,21 @@ impl Ensemble<'_> {
             let none = || CallFailure::Own(OwnError::new(ErrorCode::InternalError, "No draft"));
             return Err(NoDraft::Failed(last_failure.unwrap_or_else(none)));
         }
-        let config = &ctx.generation.config.ensembles;
-        let critiques =
-            self.run(session, ctx, EnsembleStage::Critique, |ensemble, call, number| {
-                let (_, draft) = drafts.get(number)?;
-                let place = (number + 1).to_string();
-                let values = [
-                    ("query", ensemble.source.query()),
-                    ("number", &*place),
-                    ("response", &*draft.text),
-                ];
-                let model = ensemble.plan.member(call);
-                Some((
-                    Operation::Chat,
-                    critique_body(
-                        model,
-                        &config.critique_prompt.fill(&values),
-                        config.critique_tokens,
-                    ),
-                ))
-            });
+        let config = &flow.ctx.generation.config.ensembles;
+        let critiques = self.run(flow, EnsembleStage::Critique, |ensemble, call, number| {
+            let (_, draft) = drafts.get(number)?;
+            let place = (number + 1).to_string();
+            let values = [
+                ("query", ensemble.source.query()),
+                ("number", &*place),
+                ("response", &*draft.text),
+            ];
+            let model = ensemble.plan.member(call);
+            Some((
+                Operation::Chat,
+                critique_body(model, &config.critique_prompt.fill(&values), config.critique_tokens),
+            ))
+        });
         let (mut critiques, _) = sum(critiques.await?, &mut parts);
         parts.critiques = critiques.len();
         let candidates = (1_u8..).zip(drafts).map(|(number, (_, draft))| {
@@ -184,27 +175,27 @@ impl Ensemble<'_> {
     /// Makes the calls of a stage for which `body` returns one.
     async fn run(
         &self,
-        session: &Session,
-        ctx: &RequestContext,
+        flow: &Flow<'_>,
         stage: EnsembleStage,
         body: impl Fn(&Self, EnsembleCall, usize) -> Option<(Operation, Vec<u8>)>,
     ) -> Result<Vec<CallReport>, NoDraft> {
-        let deadline = deadline(ctx);
+        let deadline = deadline(flow.ctx);
         let of_stage = EnsemblePlan::calls().filter(|call| call.stage == stage);
         let (mut calls, mut reports) = (Vec::new(), Vec::new());
         for (number, call) in of_stage.enumerate() {
             let Some((operation, bytes)) = body(self, call, number) else { continue };
             let model = self.plan.member(call).into();
-            let prepared = self.held(ctx, operation, bytes.into()).and_then(|(profile, held)| {
-                let named = Named { profile, model };
-                Call::new(self.proxy, session, (ctx, call), named, held, deadline)
-            });
+            let prepared =
+                self.held(flow.ctx, operation, bytes.into()).and_then(|(profile, held)| {
+                    let named = Named { profile, model };
+                    Call::new(flow, call, named, held, deadline)
+                });
             match prepared {
                 Ok(call) => calls.push(call),
                 Err(error) => reports.push(CallReport::failed(call, CallFailure::Own(error))),
             }
         }
-        match run_stage(self.proxy, session, calls).await {
+        match run_stage(flow, calls).await {
             StageEnd::ClientGone => Err(NoDraft::ClientGone),
             StageEnd::Done(mut done) => {
                 reports.append(&mut done);
@@ -220,15 +211,14 @@ impl Ensemble<'_> {
     /// Makes the request whose response the client gets.
     fn final_request(
         &self,
-        session: &Session,
-        ctx: &mut RequestContext,
+        flow: &mut Flow<'_>,
         prompt: &str,
     ) -> Result<Box<ScannedRequest>, OwnError> {
         let bytes = self.source.with_prompt(&self.plan.model, prompt);
-        let (profile, held) = self.held(ctx, self.operation, bytes.into())?;
+        let (profile, held) = self.held(flow.ctx, self.operation, bytes.into())?;
         let model = self.plan.model.as_str().into();
         let scanned = Scanned::named(Named { profile, model });
-        admit_scanned(self.proxy, session, ctx, scanned, held)
+        admit_scanned(flow, scanned, held)
     }
 
     /// Scans a body, and takes memory for it.

@@ -11,14 +11,13 @@ use http::uri::PathAndQuery;
 use http::{Method, Uri};
 use penstock_api::Engine;
 use penstock_api::{Dialect, ErrorCode, Operation};
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{RequestContext, ScannedRequest};
 use super::response::Reply;
 use super::target::with_query_model;
 use crate::downstream::client::Client;
+use crate::proxy::flow::Flow;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
@@ -47,26 +46,24 @@ impl ClientWatch for Client {
 
 /// Sends the request and reads the response's head.
 pub(super) async fn exchange<'a>(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     request: &ScannedRequest,
     attempt: &'a Attempt<'a>,
 ) -> Result<Reply<'a>, Failure> {
-    let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
+    let mut interrupts = Interrupts::new(attempt.client, deadline(flow.ctx, request, attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
     // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
     // reused.
-    let settles = ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
+    let settles = flow.ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
     let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
     loop {
-        let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
+        let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
         exchange.accepts_switch = request.upgrade.is_some();
         exchange.needs_payload = request.conversion.is_some();
-        let error = match send(&mut exchange, session, ctx, request, attempt).await {
+        let error = match send(flow, &mut exchange, request, attempt).await {
             Ok(mut head) => {
-                if session.req_header().method == Method::HEAD {
+                if flow.client.head().method == Method::HEAD {
                     head.framing = Framing::Empty;
                 }
                 let started = Beginning::new(head.framing);
@@ -126,16 +123,15 @@ async fn connect(
 
 /// Writes the request and reads the response's head.
 async fn send(
+    flow: &Flow<'_>,
     exchange: &mut Exchange<'_>,
-    session: &Session,
-    ctx: &RequestContext,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<ResponseHead, ExchangeError> {
     let model = attempt.upstream_name(request);
     let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
     let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
-    let client = session.req_header();
+    let client = flow.client.head();
     let operation = request.conversion.as_ref().map(|conversion| conversion.operation());
     let target = match operation.and_then(|operation| operation.row().path()) {
         Some(path) => path.into(),
@@ -148,12 +144,12 @@ async fn send(
         method: client.method.as_str(),
         authority: &attempt.backend.authority,
         body_length: total_len(&body),
-        request_id: &ctx.request_id,
+        request_id: &flow.ctx.request_id,
         trace: attempt.trace,
         upgrade: request.upgrade.as_ref(),
-        key_form: key_form(ctx.dialect, operation, attempt.engine()),
+        key_form: key_form(flow.ctx.dialect, operation, attempt.engine()),
         is_converted: operation.is_some(),
-        forwarding: forwarding(ctx, attempt.client),
+        forwarding: forwarding(flow.ctx, attempt.client),
     };
     let config = &attempt.backend.config;
     let bytes = RequestBytes::write(&target, &client.headers, config, own, body);

@@ -13,7 +13,6 @@ use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Outcome;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
-use pingora_proxy::Session;
 
 use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd, Elsewhere};
@@ -32,6 +31,7 @@ use super::shift_state::TooLong;
 use super::token_count;
 use super::unsupported;
 use crate::downstream::body::BodyClaim;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
@@ -44,87 +44,74 @@ const FIRST_EVENT: Duration = Duration::from_millis(250);
 const ERROR_BODY: Duration = Duration::from_secs(2);
 
 /// The recipient of an attempt's response.
-pub(crate) enum Recipient<'a> {
+pub(crate) enum Recipient {
     /// The client of a request for a model.
-    Client(&'a mut Session),
+    Client,
     /// The client of a request for one backend. `may_miss`: another backend follows if this one
     /// does not have what was requested.
-    Direct { session: &'a mut Session, may_miss: bool },
+    Direct { may_miss: bool },
     /// A client that requests to switch to `protocol`.
-    Tunnel { session: &'a mut Session, protocol: HeaderValue },
-    /// An ensemble; the session is its client's.
-    Ensemble(&'a Session),
-}
-
-impl Recipient<'_> {
-    fn session(&self) -> &Session {
-        match self {
-            Self::Client(session) | Self::Direct { session, .. } | Self::Tunnel { session, .. } => {
-                session
-            }
-            Self::Ensemble(session) => session,
-        }
-    }
+    Tunnel { protocol: HeaderValue },
+    /// An ensemble.
+    Ensemble,
 }
 
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
 pub(crate) async fn make_attempt(
-    proxy: &Proxy,
-    to: Recipient<'_>,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
+    to: Recipient,
     request: &mut ScannedRequest,
     decided: Decided,
 ) -> AttemptEnd {
     let Decided { decision, permit } = decided;
     request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);
-    let client = ctx.client.clone();
-    let attempt = client
-        .as_ref()
-        .and_then(|client| Attempt::start(ctx, &decision, &fleet, client, permit, &proxy.seeds));
+    let client = flow.ctx.client.clone();
+    let attempt = client.as_ref().and_then(|client| {
+        Attempt::start(flow.ctx, &decision, &fleet, client, permit, &flow.proxy.seeds)
+    });
     let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
-    let is_gathered = matches!(to, Recipient::Ensemble(_));
-    let end = run(proxy, to, ctx, request, &mut attempt).await;
-    let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
+    let is_gathered = matches!(to, Recipient::Ensemble);
+    let end = run(flow, to, request, &mut attempt).await;
+    let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
     if is_gathered {
-        ctx.record.outcome = Some(result.outcome);
-        ctx.record.code = result.code;
+        flow.ctx.record.outcome = Some(result.outcome);
+        flow.ctx.record.code = result.code;
     }
-    record_outcome(&attempt, &result, &ctx.generation, &proxy.observers);
+    record_outcome(&attempt, &result, &flow.ctx.generation, &flow.proxy.observers);
     end
 }
 
 async fn run(
-    proxy: &Proxy,
-    to: Recipient<'_>,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
+    to: Recipient,
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
 ) -> AttemptEnd {
-    if let Recipient::Client(session) = &to {
+    if matches!(to, Recipient::Client) {
         if let Some(change) = residency::change_of(request, attempt) {
-            return residency::respond(proxy, session, ctx, request, attempt, change).await;
+            return residency::respond(flow, request, attempt, change).await;
         }
         if let Some(counter) = token_count::counter_of(request, attempt) {
-            return token_count::respond(proxy, session, ctx, request, attempt, counter).await;
+            return token_count::respond(flow, request, attempt, counter).await;
         }
     }
-    match prepare(proxy, ctx, request, attempt) {
+    match prepare(flow, request, attempt) {
         Ok(conversion) => attempt.conversion = conversion,
         Err(reason) => return AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)),
     }
     let attempt = &*attempt;
-    let reply = exchange(proxy, to.session(), ctx, request, attempt);
+    let reply = exchange(flow, request, attempt);
     let movable = match &to {
-        Recipient::Client(_) => Movable::of(ctx, request, attempt),
-        Recipient::Direct { .. } | Recipient::Tunnel { .. } | Recipient::Ensemble(_) => None,
+        Recipient::Client => Movable::of(flow.ctx, request, attempt),
+        Recipient::Direct { .. } | Recipient::Tunnel { .. } | Recipient::Ensemble => None,
     };
     let reply = match movable {
         // Boxed: no other request should carry room for it.
-        Some(movable) => Box::pin(movable.wait(proxy, ctx, request, attempt, reply)).await,
+        Some(movable) => Box::pin(movable.wait(flow, request, attempt, reply)).await,
         None => reply.await.map_err(Unresponded::Failed),
     };
     let reply = match reply {
@@ -133,25 +120,20 @@ async fn run(
         Err(Unresponded::Moved(reserved)) => return AttemptEnd::Moved(reserved),
     };
     match to {
-        Recipient::Client(session) => deliver(proxy, session, ctx, request, reply).await,
-        Recipient::Ensemble(_) => deliver_text(proxy, ctx, request, reply).await,
-        Recipient::Direct { session, may_miss } => {
-            deliver_direct(proxy, session, ctx, request, reply, may_miss).await
+        Recipient::Client => deliver(flow, request, reply).await,
+        Recipient::Ensemble => deliver_text(flow, request, reply).await,
+        Recipient::Direct { may_miss } => deliver_direct(flow, request, reply, may_miss).await,
+        Recipient::Tunnel { protocol } if reply.head.status == 101 => {
+            AttemptEnd::Relayed(switch(flow, reply, protocol).await)
         }
-        Recipient::Tunnel { session, protocol } if reply.head.status == 101 => {
-            AttemptEnd::Relayed(switch(proxy, session, ctx, reply, protocol).await)
-        }
-        Recipient::Tunnel { session, .. } => {
-            AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await)
-        }
+        Recipient::Tunnel { .. } => AttemptEnd::Relayed(relay(flow, request, reply, None).await),
     }
 }
 
 /// Converts the request if the backend does not serve its operation. Returns the operations before
 /// and after.
 fn prepare(
-    proxy: &Proxy,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     request: &mut ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<Option<(Operation, Operation)>, NotConverted> {
@@ -167,8 +149,8 @@ fn prepare(
         // Kept from an earlier attempt.
         Some(kept) if kept.fits(&terms) => kept,
         _ => {
-            let limit = ctx.generation.config.limits.buffered_bodies.to_usize();
-            let claim = |bytes| BodyClaim::take(&proxy.bodies, bytes, limit);
+            let limit = flow.ctx.generation.config.limits.buffered_bodies.to_usize();
+            let claim = |bytes| BodyClaim::take(&flow.proxy.bodies, bytes, limit);
             Box::new(Conversion::new(from, request.body(), terms, claim)?)
         }
     };
@@ -279,13 +261,11 @@ fn response_terms<'a>(
 
 /// Sends a response to the client, or holds it back because another backend may do better.
 async fn deliver(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> AttemptEnd {
-    let disposition = match judge(ctx, request, &mut reply, false).await {
+    let disposition = match judge(flow.ctx, request, &mut reply, false).await {
         Ok(disposition) => disposition,
         Err(failure) => return AttemptEnd::Failed(failure),
     };
@@ -294,59 +274,58 @@ async fn deliver(
             // From here on there is no retry, so the body is released.
             request.body = None;
             let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-            AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, way_back).await)
+            AttemptEnd::Relayed(relay(flow, request, reply, way_back).await)
         }
         Disposition::Hold(refusal) => {
-            let held = held_of(proxy, request, reply, Some(refusal));
+            let held = held_of(flow.proxy, request, reply, Some(refusal));
             AttemptEnd::Failed(Failure::Held(refusal, held))
         }
         Disposition::ConvertError => {
-            record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
-            let held = held_of(proxy, request, reply, None);
-            AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
+            record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+            let held = held_of(flow.proxy, request, reply, None);
+            AttemptEnd::Relayed(send_held(flow, held, false).await)
         }
         Disposition::Shorten(refusal) => {
-            let held = held_of(proxy, request, reply, None);
+            let held = held_of(flow.proxy, request, reply, None);
             let too_long = Box::new(TooLong { held, refusal });
             AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long))
         }
-        Disposition::Drop(what) => match unsupported::take_out(ctx, request, what) {
+        Disposition::Drop(what) => match unsupported::take_out(flow.ctx, request, what) {
             true => AttemptEnd::Changed,
             false => {
-                record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
-                let held = held_of(proxy, request, reply, None);
-                AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
+                record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+                let held = held_of(flow.proxy, request, reply, None);
+                AttemptEnd::Relayed(send_held(flow, held, false).await)
             }
         },
         Disposition::NoStream => {
-            record_backend(ctx, reply.attempt.serving, reply.attempt.backend);
-            ctx.record.outcome = Some(Outcome::Fault);
+            record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+            flow.ctx.record.outcome = Some(Outcome::Fault);
             let message = "The backend sent no stream to a request for one";
             let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
-            AttemptEnd::Relayed(send_error(proxy, session, ctx, error).await)
+            AttemptEnd::Relayed(send_error(flow, error).await)
         }
     }
 }
 
 /// Makes text of a response, for an ensemble.
 async fn deliver_text(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> AttemptEnd {
-    let disposition = match judge(ctx, request, &mut reply, true).await {
+    let disposition = match judge(flow.ctx, request, &mut reply, true).await {
         Ok(disposition) => disposition,
         Err(failure) => return AttemptEnd::Failed(failure),
     };
-    record_head(ctx, request, &reply.head, reply.attempt);
+    record_head(flow.ctx, request, &reply.head, reply.attempt);
     match disposition {
         Disposition::Relay | Disposition::Read if matches!(reply.head.status, 200..=299) => {
             let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-            gather(proxy, ctx, request, reply, way_back).await
+            gather(flow, request, reply, way_back).await
         }
         Disposition::Hold(refusal) => {
-            let held = held_of(proxy, request, reply, Some(refusal));
+            let held = held_of(flow.proxy, request, reply, Some(refusal));
             AttemptEnd::Failed(Failure::Held(refusal, held))
         }
         _ => {
@@ -354,16 +333,14 @@ async fn deliver_text(
                 500.. => Refusal::ServerError,
                 _ => Refusal::Client,
             };
-            let held = held_of(proxy, request, reply, None);
+            let held = held_of(flow.proxy, request, reply, None);
             AttemptEnd::Failed(Failure::Held(refusal, held))
         }
     }
 }
 
 async fn deliver_direct(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
     may_miss: bool,
@@ -374,11 +351,11 @@ async fn deliver_direct(
         if matches!(read.await, Err(ExchangeError::ClientGone)) {
             return AttemptEnd::Failed(Failure::ClientGone);
         }
-        keep_connection(proxy, reply);
+        keep_connection(flow.proxy, reply);
         return AttemptEnd::Elsewhere(Elsewhere::Missing);
     }
     request.body = None;
-    AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await)
+    AttemptEnd::Relayed(relay(flow, request, reply, None).await)
 }
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.

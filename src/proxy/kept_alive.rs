@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use penstock_api::{Operation, Work};
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 
-use super::context::{RequestContext, ScannedRequest, Served};
+use super::context::{ScannedRequest, Served};
 use super::own_response::add_common_fields;
 use super::response::{add_request_fields, add_stream_fields, frame_open_end};
+use crate::proxy::flow::Flow;
+use crate::upstream::relay::ResponseSink;
 
 /// Returns whether the client may get the head before there is a response: only the head of a token
 /// stream is known.
@@ -24,30 +25,26 @@ pub(crate) fn may_keep_alive(request: &ScannedRequest) -> bool {
 }
 
 /// Sends bytes that the client ignores, after the head if it has none.
-pub(crate) async fn send_waiting(
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    operation: Operation,
-) -> Served {
+pub(crate) async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> Served {
     let dialect = operation.row().dialect.row();
-    if !ctx.record.is_kept_alive {
+    if !flow.ctx.record.is_kept_alive {
         let mut head = ResponseHeader::build(200, Some(8))?;
         let content_type = HeaderValue::from_static(dialect.framing.content_type());
         head.insert_header(header::CONTENT_TYPE, content_type)?;
-        add_common_fields(&mut head, ctx)?;
+        add_common_fields(&mut head, flow.ctx)?;
         add_stream_fields(&mut head)?;
-        add_request_fields(&mut head, ctx)?;
-        frame_open_end(&mut head, session)?;
-        ctx.record.is_kept_alive = true;
-        ctx.record.status = 200;
-        session.as_downstream_mut().write_response_header(Box::new(head)).await?;
+        add_request_fields(&mut head, flow.ctx)?;
+        frame_open_end(&mut head, &mut flow.client)?;
+        flow.ctx.record.is_kept_alive = true;
+        flow.ctx.record.status = 200;
+        flow.client.write_head(Box::new(head)).await?;
     }
     let bytes = Bytes::from_static(dialect.waiting.as_bytes());
-    session.as_downstream_mut().write_response_body(bytes, false).await?;
-    if let Some(client) = &ctx.client {
+    flow.client.write_body(bytes, false).await?;
+    if let Some(client) = &flow.ctx.client {
         let flushed = poll_fn(|cx| client.poll_flush(cx)).await;
         if flushed.is_err() {
-            return ctx.client_gone();
+            return flow.ctx.client_gone();
         }
     }
     Ok(())

@@ -12,13 +12,12 @@ use http::header;
 use penstock_api::OllamaRoute;
 use penstock_core::fleet::Health;
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use serde_json::{Value, json};
 
-use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::own_response::{OwnResponse, send, send_error};
 use super::target::Target;
+use crate::proxy::flow::Flow;
 use model_list::{list_models, one_model};
 use ollama_pages::{list_loaded, list_loaded_details, list_tags};
 use ollama_version::lowest_version;
@@ -32,68 +31,58 @@ const ROOT_PAGE: &str = "<!doctype html><html lang=\"en\"><title>penstock</title
     <li><a href=\"/health\">/health</a></ul></html>\n";
 
 /// Responds to a GET on one of our own paths.
-pub(crate) async fn send_local(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    target: Target<'_>,
-) -> Served {
-    if let (Target::Health, Some(page)) = (target, usage::health(proxy, ctx)) {
-        return usage::send_page(proxy, session, ctx, page).await;
+pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
+    if let (Target::Health, Some(page)) = (target, usage::health(flow)) {
+        return usage::send_page(flow, page).await;
     }
-    let created = proxy.started_at;
+    let created = flow.proxy.started_at;
     let body = match target {
-        Target::Models => list_models(ctx, session.req_header().uri.query(), created),
-        Target::Model(id) => one_model(ctx, id, created),
-        Target::Root => return send_root(proxy, session, ctx).await,
-        Target::Ollama(OllamaRoute::Version) => Ok(version(ctx)),
+        Target::Models => list_models(flow.ctx, flow.client.head().uri.query(), created),
+        Target::Model(id) => one_model(flow.ctx, id, created),
+        Target::Root => return send_root(flow).await,
+        Target::Ollama(OllamaRoute::Version) => Ok(version(flow.ctx)),
         Target::Ollama(OllamaRoute::Status) => Ok(cloud_status()),
-        Target::Ollama(OllamaRoute::Tags) => Ok(list_tags(ctx, created)),
-        Target::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(ctx, created)),
-        Target::Ollama(OllamaRoute::LoadedDetails) => Ok(list_loaded_details(ctx, created)),
+        Target::Ollama(OllamaRoute::Tags) => Ok(list_tags(flow.ctx, created)),
+        Target::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(flow.ctx, created)),
+        Target::Ollama(OllamaRoute::LoadedDetails) => Ok(list_loaded_details(flow.ctx, created)),
         Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
         | Target::Health
         | Target::Operation(_)
         | Target::StoredResponse { .. }
         | Target::Usage(_)
         | Target::Passthrough(_)
-        | Target::Unknown => Ok(health(ctx)),
+        | Target::Unknown => Ok(health(flow.ctx)),
     };
     let body = match body {
         Ok(body) => body,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    ctx.record.status = 200;
+    flow.ctx.record.status = 200;
     let head = ResponseHeader::build(200, Some(8))?;
     let response = OwnResponse { head, body: Bytes::from(body.to_string()), closes: false };
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 /// Responds to a CORS preflight.
-pub(crate) async fn send_preflight(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    target: Target<'_>,
-) -> Served {
-    ctx.record.status = 204;
+pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
+    flow.ctx.record.status = 204;
     let mut head = ResponseHeader::build(204, Some(8))?;
-    if ctx.cors_origin.is_some() {
+    if flow.ctx.cors_origin.is_some() {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.methods(true))?;
-        let requested = session.req_header().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+        let requested = flow.client.head().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
         if let Some(requested) = requested {
             head.insert_header(header::ACCESS_CONTROL_ALLOW_HEADERS, requested.clone())?;
         }
         head.insert_header(header::ACCESS_CONTROL_MAX_AGE, "600")?;
     }
     let response = OwnResponse { head, body: Bytes::new(), closes: false };
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 /// Responds to a GET of `/`: with Ollama's text for its clients, which look for it; with a
 /// description of penstock for others, by their `Accept`.
-async fn send_root(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
-    let accepted = session.req_header().headers.get(header::ACCEPT);
+async fn send_root(flow: &mut Flow<'_>) -> Served {
+    let accepted = flow.client.head().headers.get(header::ACCEPT);
     let accepted = accepted.and_then(|value| value.to_str().ok()).unwrap_or("");
     let wants = |kind: &str| accepted.to_ascii_lowercase().contains(kind);
     let (kind, body) = if wants("text/html") {
@@ -103,12 +92,12 @@ async fn send_root(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContex
     } else {
         ("text/plain; charset=utf-8", ROOT_TEXT.to_owned())
     };
-    ctx.record.status = 200;
+    flow.ctx.record.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, kind)?;
     head.insert_header(header::VARY, "accept")?;
     let response = OwnResponse { head, body: Bytes::from(body), closes: false };
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 fn version(ctx: &RequestContext) -> Value {

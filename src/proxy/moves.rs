@@ -18,12 +18,12 @@ use penstock_core::fleet::InflightGuard;
 use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
-use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{RequestContext, ScannedRequest};
 use super::decision::reserve_better;
 use super::reserved::Reserved;
 use super::response::Reply;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait
@@ -71,25 +71,23 @@ impl Movable {
     /// Reserves a place elsewhere if less than half of the remaining wait is predicted there.
     fn find(
         &self,
-        proxy: &Proxy,
-        ctx: &RequestContext,
+        flow: &Flow<'_>,
         request: &ScannedRequest,
         attempt: &Attempt<'_>,
     ) -> Option<Reserved> {
         let elapsed = to_micros(now().since(attempt.started));
         let rest = rest_of_wait(&self.predicted, elapsed as f64);
         // While requests wait for a backend with room, those that have one stay there.
-        if rest < INTERVAL.as_secs_f64() * 1e6 || !proxy.queues.is_empty() {
+        if rest < INTERVAL.as_secs_f64() * 1e6 || !flow.proxy.queues.is_empty() {
             return None;
         }
-        reserve_better(proxy, ctx, request, attempt.decision, rest)
+        reserve_better(flow, request, attempt.decision, rest)
     }
 
     /// Waits for the first byte of the response's body, or until there is a better place.
     pub(super) async fn wait<'a>(
         self,
-        proxy: &Proxy,
-        ctx: &RequestContext,
+        flow: &Flow<'_>,
         request: &ScannedRequest,
         attempt: &'a Attempt<'a>,
         reply: impl Future<Output = Result<Reply<'a>, Failure>>,
@@ -101,7 +99,7 @@ impl Movable {
                 return Poll::Ready(reply.map_err(Unresponded::Failed));
             }
             while timer.as_mut().poll(cx).is_ready() {
-                if let Some(reserved) = self.find(proxy, ctx, request, attempt) {
+                if let Some(reserved) = self.find(flow, request, attempt) {
                     return Poll::Ready(Err(Unresponded::Moved(Box::new(reserved))));
                 }
                 timer.set(tokio::time::sleep(INTERVAL));

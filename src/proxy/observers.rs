@@ -8,9 +8,9 @@ use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
-use pingora_proxy::Session;
 
-use super::context::{RequestContext, RequestRecord};
+use super::context::RequestRecord;
+use crate::proxy::flow::Flow;
 
 /// All observers, in the order they are called.
 pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
@@ -66,13 +66,13 @@ impl Observers {
     }
 
     /// Reports the end of a request.
-    pub(crate) fn finished(&self, session: &Session, ctx: &RequestContext) {
-        let first_token = ctx.record.first_token;
+    pub(crate) fn finished(&self, flow: &Flow<'_>) {
+        let first_token = flow.ctx.record.first_token;
         self.report(&RequestOutcome {
-            operation: ctx.operation,
-            first_token: first_token.map(|at| at.since(ctx.arrived_at)),
-            took: now().since(ctx.arrived_at),
-            ..outcome_of(&ctx.record, about(session, ctx))
+            operation: flow.ctx.operation,
+            first_token: first_token.map(|at| at.since(flow.ctx.arrived_at)),
+            took: now().since(flow.ctx.arrived_at),
+            ..outcome_of(&flow.ctx.record, about(flow))
         });
     }
 
@@ -108,34 +108,35 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
 }
 
 /// The details for logs and traces.
-fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
-    let head = session.req_header();
+fn about<'a>(flow: &'a Flow<'_>) -> About<'a> {
+    let head = flow.client.head();
     // Pingora only sees a placeholder when the head was refused.
-    let (method, path) = match ctx.record.refused.as_deref() {
+    let (method, path) = match flow.ctx.record.refused.as_deref() {
         Some(refused) => (refused.method.as_str(), refused.path.as_str()),
         None => (head.method.as_str(), head.uri.path()),
     };
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
-        request_id: ctx.request_id(),
-        upstream_request_id: ctx
+        request_id: flow.ctx.request_id(),
+        upstream_request_id: flow
+            .ctx
             .record
             .upstream_request_id
             .as_ref()
             .and_then(|id| id.to_str().ok()),
-        key: ctx.key_name(),
-        client: ctx.client_address,
+        key: flow.ctx.key_name(),
+        client: flow.ctx.client_address,
         method,
         path,
-        requested_model: ctx.record.requested_model.as_deref(),
-        provider: ctx.record.provider,
-        prompt_tokens: ctx.record.prompt_tokens,
-        bytes_in: to_u64(ctx.record.bytes_in),
-        bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
-        trace: ctx.trace,
-        ensemble: ctx.record.ensemble,
-        replay: ctx.record.replay.as_deref(),
-        prediction: ctx.record.prediction,
+        requested_model: flow.ctx.record.requested_model.as_deref(),
+        provider: flow.ctx.record.provider,
+        prompt_tokens: flow.ctx.record.prompt_tokens,
+        bytes_in: to_u64(flow.ctx.record.bytes_in),
+        bytes_out: to_u64(flow.client.bytes_sent()),
+        trace: flow.ctx.trace,
+        ensemble: flow.ctx.record.ensemble,
+        replay: flow.ctx.record.replay.as_deref(),
+        prediction: flow.ctx.record.prediction,
     }
 }
 

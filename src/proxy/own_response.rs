@@ -9,9 +9,7 @@ use penstock_api::units::whole_seconds;
 use penstock_api::{Dialect, ErrorReport, error_body};
 use penstock_config::Cors;
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::failure::OwnError;
 use super::rate_limits::{add_rate_fields, settle_rate};
@@ -20,8 +18,10 @@ use super::target::Target;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
+use crate::upstream::relay::ResponseSink;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.
@@ -58,122 +58,89 @@ pub(crate) struct OwnResponse {
 }
 
 /// Responds with an error of our own, in the client's dialect.
-pub(crate) async fn send_error(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: OwnError,
-) -> Served {
-    if ctx.record.is_kept_alive {
-        return end_with_error(session, ctx, &error).await;
+pub(crate) async fn send_error(flow: &mut Flow<'_>, error: OwnError) -> Served {
+    if flow.ctx.record.is_kept_alive {
+        return end_with_error(flow, &error).await;
     }
-    let response = error_response(ctx, &error)?;
-    send(proxy, session, ctx, response).await
+    let response = error_response(flow.ctx, &error)?;
+    send(flow, response).await
 }
 
 /// Responds to a request whose body could not be read.
-pub(crate) async fn send_body_error(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: &BodyError,
-) -> Served {
-    let Some(own) = OwnError::from_body(error) else { return ctx.client_gone() };
-    let mut response = error_response(ctx, &own)?;
+pub(crate) async fn send_body_error(flow: &mut Flow<'_>, error: &BodyError) -> Served {
+    let Some(own) = OwnError::from_body(error) else { return flow.ctx.client_gone() };
+    let mut response = error_response(flow.ctx, &own)?;
     if matches!(error, BodyError::Coding(_)) {
         // RFC 9110 §15.5.16: what the client may send instead.
         response.head.insert_header(header::ACCEPT_ENCODING, ACCEPTED)?;
     }
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 /// Responds to a request whose head was refused; nothing after such a head can be trusted.
-pub(crate) async fn send_refusal(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    refused: RefusedHead,
-) -> Served {
-    ctx.record.refused = Some(Box::new(refused.requested));
-    ctx.request_id = proxy.seeds.next_request_id();
-    ctx.dialect = refused.dialect;
+pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> Served {
+    flow.ctx.record.refused = Some(Box::new(refused.requested));
+    flow.ctx.request_id = flow.proxy.seeds.next_request_id();
+    flow.ctx.dialect = refused.dialect;
     let error = OwnError::new(refused.error.code(), refused.error.to_string());
-    send_error(proxy, session, ctx, error.closing()).await
+    send_error(flow, error.closing()).await
 }
 
 /// Responds to a method that the path does not take.
 pub(crate) async fn send_wrong_method(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     target: Target<'_>,
     error: OwnError,
 ) -> Served {
-    let mut response = error_response(ctx, &error)?;
-    let has_cors = !matches!(ctx.generation.config.server.cors, Cors::Off);
+    let mut response = error_response(flow.ctx, &error)?;
+    let has_cors = !matches!(flow.ctx.generation.config.server.cors, Cors::Off);
     response.head.insert_header(header::ALLOW, target.methods(has_cors))?;
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 /// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`:
 /// every backend that could take the request has been tried. An early retry would try all of them
 /// again, so the response advises against it, unless the wait is short or the backend sends
 /// `x-should-retry`.
-pub(crate) async fn send_held(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    held: HeldResponse,
-    is_last: bool,
-) -> Served {
-    if ctx.record.is_kept_alive {
-        return end_with_held(session, ctx, &held).await;
+pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: bool) -> Served {
+    if flow.ctx.record.is_kept_alive {
+        return end_with_held(flow, &held).await;
     }
-    ctx.record.status = held.status;
+    flow.ctx.record.status = held.status;
     let mut head = *held.header;
-    keep_upstream_id(&mut head, ctx)?;
+    keep_upstream_id(&mut head, flow.ctx)?;
     let waits_shortly = held.retry_after.is_some_and(|wait| wait <= SHORT_WAIT);
     if is_last && !waits_shortly && !head.headers.contains_key(SHOULD_RETRY) {
         head.insert_header(SHOULD_RETRY, HeaderValue::from_static("false"))?;
     }
     let response = OwnResponse { head, body: held.body, closes: false };
-    send(proxy, session, ctx, response).await
+    send(flow, response).await
 }
 
 /// Sends a complete response.
-pub(crate) async fn send(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &RequestContext,
-    response: OwnResponse,
-) -> Served {
+pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
     // Boxed: no request that is forwarded, or waits in a queue, should carry room for it.
-    Box::pin(write(proxy, session, ctx, response)).await
+    Box::pin(write(flow, response)).await
 }
 
-async fn write(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &RequestContext,
-    OwnResponse { mut head, body, closes }: OwnResponse,
-) -> Served {
-    debug_assert!(!ctx.record.is_kept_alive, "a client that has a head gets no other");
-    settle_rate(ctx);
+async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnResponse) -> Served {
+    debug_assert!(!flow.ctx.record.is_kept_alive, "a client that has a head gets no other");
+    settle_rate(flow.ctx);
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
     }
     // Bytes of an unread body must not be taken for the next request.
-    let closes = closes || (ctx.body_length != BodyLength::None && !ctx.body_is_read);
+    let closes = closes || (flow.ctx.body_length != BodyLength::None && !flow.ctx.body_is_read);
     head.insert_header(header::CONTENT_LENGTH, body.len())?;
-    add_common_fields(&mut head, ctx)?;
-    let downstream = session.as_downstream_mut();
-    if closes || proxy.is_stopping() {
-        downstream.set_keepalive(None);
+    add_common_fields(&mut head, flow.ctx)?;
+    let client = &mut flow.client;
+    if closes || flow.proxy.is_stopping() {
+        client.close_after();
     }
-    downstream.write_response_header(Box::new(head)).await?;
-    downstream.write_response_body(body, true).await?;
-    if closes && let Some(client) = &ctx.client {
-        drain(client, &proxy.clients.refused_drains).await;
+    client.write_head(Box::new(head)).await?;
+    client.write_body(body, true).await?;
+    if closes && let Some(client) = &flow.ctx.client {
+        drain(client, &flow.proxy.clients.refused_drains).await;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use super::direct::stored_responses::serve_stored;
 use super::direct::tunnel::{Upgrade, requested_websocket, serve_tunnel};
 use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
+use super::flow::{ClientSide, Flow};
 use super::local_response::usage::send_usage;
 use super::own_response::{send_body_error, send_error, send_refusal};
 use super::queue::settle_charge;
@@ -37,6 +38,7 @@ use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
+use crate::downstream::http1::RefusedHead;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -91,10 +93,15 @@ impl ProxyHttp for DataPlane {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> pingora::Result<bool> {
-        let served = handle(&self.0, session, ctx).await;
-        settle_rate(ctx);
-        settle_charge(&self.0, &mut ctx.record);
-        self.0.observers.finished(session, ctx);
+        let prepared = prepare(&self.0, session, ctx);
+        let mut flow = Flow { proxy: &self.0, client: ClientSide::Session(session), ctx };
+        let served = match prepared {
+            Ok(()) => handle(&mut flow).await,
+            Err(refused) => refuse(&mut flow, refused).await,
+        };
+        settle_rate(flow.ctx);
+        settle_charge(&self.0, &mut flow.ctx.record);
+        self.0.observers.finished(&flow);
         served.map(|()| true)
     }
 
@@ -129,8 +136,15 @@ impl ProxyHttp for DataPlane {
     }
 }
 
-/// Handles one request, from its head to its end.
-async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
+/// Takes over the client's connection from Pingora.
+///
+/// # Errors
+/// The reason why the head was refused, if that is known: then nothing more may be read.
+fn prepare(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> Result<(), Option<RefusedHead>> {
     let config = &ctx.generation.config;
     let head = session.req_header();
     let keeps_alive = !proxy.is_stopping() && Client::keeps_alive(head.version, &head.headers);
@@ -138,102 +152,103 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
     session.set_keepalive(keep_alive);
     session.set_write_timeout(Some(config.limits.client_write_timeout));
     ctx.client = Client::of(session);
-    let Some(client) = ctx.client.clone() else {
-        let message = "The connection is not one this proxy reads from";
-        let error = OwnError::new(ErrorCode::InternalError, message);
-        return send_error(proxy, session, ctx, error).await;
-    };
+    let Some(client) = &ctx.client else { return Err(None) };
     let trusted = &config.server.trusted_proxies;
     if let Some(refused) = client.refused() {
         // No field of a refused head can be believed, `X-Forwarded-For` included.
         ctx.client_address = client.origin().client(&HeaderMap::new(), trusted);
-        return send_refusal(proxy, session, ctx, refused).await;
+        return Err(Some(refused));
     }
     let headers = &session.req_header().headers;
     ctx.client_address = client.origin().client(headers, trusted);
     ctx.body_length = client.body_length(headers);
     body_reader::take_over(session);
-    let Some(forwarded) = read_head(proxy, session, ctx).await? else {
-        if ctx.body_length == BodyLength::None {
+    Ok(())
+}
+
+/// Responds to a request that is not read.
+async fn refuse(flow: &mut Flow<'_>, refused: Option<RefusedHead>) -> Served {
+    match refused {
+        Some(refused) => send_refusal(flow, refused).await,
+        None => {
+            let message = "The connection is not one this proxy reads from";
+            send_error(flow, OwnError::new(ErrorCode::InternalError, message)).await
+        }
+    }
+}
+
+/// Handles one request, from its head to its end.
+async fn handle(flow: &mut Flow<'_>) -> Served {
+    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
+    let Some(forwarded) = read_head(flow).await? else {
+        if flow.ctx.body_length == BodyLength::None {
             client.expect_head();
         }
         return Ok(());
     };
     if let Forwarded::Blob = forwarded {
         // The body of a blob is not held.
-        if ctx.body_length == BodyLength::None {
+        if flow.ctx.body_length == BodyLength::None {
             client.expect_head();
         }
-        return serve_blob(proxy, session, ctx).await;
+        return serve_blob(flow).await;
     }
-    let body = match read_body(proxy, session, ctx, &client, forwarded.is_looked_into()).await {
+    let body = match read_body(flow, &client, forwarded.is_looked_into()).await {
         Ok(body) => body,
-        Err(error) => return send_body_error(proxy, session, ctx, &error).await,
+        Err(error) => return send_body_error(flow, &error).await,
     };
-    ctx.record.bytes_in = body.bytes.len();
-    forward(proxy, session, ctx, forwarded, body).await
+    flow.ctx.record.bytes_in = body.bytes.len();
+    forward(flow, forwarded, body).await
 }
 
 /// Forwards a request that needs a backend, with its body.
-async fn forward(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    forwarded: Forwarded,
-    body: HeldBody,
-) -> Served {
+async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> Served {
     let operation = match forwarded {
         Forwarded::Operation(operation) => operation,
         // Boxed: no request that waits in a queue should carry room for it.
-        other => return Box::pin(forward_other(proxy, session, ctx, other, body)).await,
+        other => return Box::pin(forward_other(flow, other, body)).await,
     };
-    let scanned = match scan_body(session, ctx, operation, &body) {
+    let scanned = match scan_body(flow, operation, &body) {
         Ok(scanned) => scanned,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    let plan = plan_of(ctx, &scanned.named.model);
+    let plan = plan_of(flow.ctx, &scanned.named.model);
     let named = &scanned.named;
     let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
-    if let Err(error) = limit_rate(proxy, ctx, Some(&estimate)).await {
-        return send_error(proxy, session, ctx, error).await;
+    if let Err(error) = limit_rate(flow, Some(&estimate)).await {
+        return send_error(flow, error).await;
     }
     if let Some(plan) = plan {
         // Boxed: no other request should carry room for one.
-        return Box::pin(serve_ensemble(proxy, session, ctx, plan, (scanned, body))).await;
+        return Box::pin(serve_ensemble(flow, plan, (scanned, body))).await;
     }
-    match admit_scanned(proxy, session, ctx, scanned, body) {
-        Ok(request) => serve(proxy, session, ctx, request).await,
-        Err(error) => send_error(proxy, session, ctx, error).await,
+    match admit_scanned(flow, scanned, body) {
+        Ok(request) => serve(flow, request).await,
+        Err(error) => send_error(flow, error).await,
     }
 }
 
 /// Forwards a request that is not for a model.
-async fn forward_other(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    forwarded: Forwarded,
-    body: HeldBody,
-) -> Served {
+async fn forward_other(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> Served {
     match forwarded {
-        Forwarded::Usage(call) => send_usage(proxy, session, ctx, call, &body.bytes).await,
-        Forwarded::Show => serve_show(proxy, session, ctx, body).await,
-        Forwarded::Command(kind) => serve_command(proxy, session, ctx, kind, body).await,
+        Forwarded::Usage(call) => send_usage(flow, call, &body.bytes).await,
+        Forwarded::Show => serve_show(flow, body).await,
+        Forwarded::Command(kind) => serve_command(flow, kind, body).await,
         Forwarded::Operation(_) | Forwarded::Blob => {
             debug_assert!(false, "an operation is for a model, and the body of a blob is not held");
             Ok(())
         }
-        Forwarded::StoredResponse => serve_stored(proxy, session, ctx, body).await,
+        Forwarded::StoredResponse => serve_stored(flow, body).await,
         Forwarded::Passthrough(way) => {
-            if let Err(error) = limit_rate(proxy, ctx, None).await {
-                return send_error(proxy, session, ctx, error).await;
+            if let Err(error) = limit_rate(flow, None).await {
+                return send_error(flow, error).await;
             }
-            match requested_websocket(session.req_header()) {
+            match requested_websocket(flow.client.head()) {
                 Some(protocol) => {
                     let upgrade = Upgrade { way: &way, protocol };
-                    serve_tunnel(proxy, session, ctx, upgrade, body).await
+                    serve_tunnel(flow, upgrade, body).await
                 }
-                None => serve_passthrough(proxy, session, ctx, &way, body).await,
+                None => serve_passthrough(flow, &way, body).await,
             }
         }
     }

@@ -9,7 +9,6 @@ mod shared;
 mod wait;
 
 pub(super) use charges::settle_charge;
-pub(super) use keep_alive::Waiter;
 pub(super) use wait::{
     Unadmitted, decide_in_turn, has_others_waiting, has_queue, keep_to_cooling, may_wait_after,
 };

@@ -19,6 +19,7 @@ use super::Proxy;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use super::rate_hold::RateHold;
+use crate::proxy::flow::Flow;
 use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [
@@ -61,14 +62,13 @@ impl<'a> Estimate<'a> {
 /// # Errors
 /// When a limit has no room for it.
 pub(crate) async fn limit_rate(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     estimate: Option<&Estimate<'_>>,
 ) -> Result<(), OwnError> {
-    let config = &ctx.generation.config;
-    let key = config.auth.limits_of(ctx.key).filter(|(_, limits)| !limits.is_unlimited());
+    let config = &flow.ctx.generation.config;
+    let key = config.auth.limits_of(flow.ctx.key).filter(|(_, limits)| !limits.is_unlimited());
     let per_client = &config.limits.per_client;
-    let address = ctx.client_address.filter(|_| !per_client.is_unlimited());
+    let address = flow.ctx.client_address.filter(|_| !per_client.is_unlimited());
     if key.is_none() && address.is_none() {
         return Ok(());
     }
@@ -76,13 +76,13 @@ pub(crate) async fn limit_rate(
         key: key.map(|(key, limits)| (key.name.as_str(), limits)),
         address: address.map(|address| (AddressKey::from(address), per_client)),
     };
-    let tokens = estimate.map_or(0, |estimate| expected_tokens(ctx, estimate));
-    let admitted = proxy.rates.admit(&caller, tokens, moment());
-    let admitted = match (admitted, proxy.shared.get()) {
+    let tokens = estimate.map_or(0, |estimate| expected_tokens(flow.ctx, estimate));
+    let admitted = flow.proxy.rates.admit(&caller, tokens, moment());
+    let admitted = match (admitted, flow.proxy.shared.get()) {
         (Ok(permit), Some(shared)) => {
             let accounts = shared_accounts(&caller);
             // Boxed: no other request should carry room for it.
-            Box::pin(limit_shared(proxy, shared, (permit, &accounts), tokens)).await
+            Box::pin(limit_shared(flow.proxy, shared, (permit, &accounts), tokens)).await
         }
         (admitted, _) => admitted.map(|permit| RateHold {
             status: Some(*permit.status()),
@@ -92,11 +92,11 @@ pub(crate) async fn limit_rate(
     };
     match admitted {
         Ok(hold) => {
-            ctx.rate = hold;
+            flow.ctx.rate = hold;
             Ok(())
         }
         Err(refusal) => {
-            ctx.rate.status = Some(refusal.status);
+            flow.ctx.rate.status = Some(refusal.status);
             Err(to_error(&refusal))
         }
     }

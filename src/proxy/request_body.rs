@@ -12,9 +12,7 @@ use penstock_core::fleet::BackendSet;
 use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
 use penstock_dialect::has_svg;
 use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::allowed_models;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
@@ -24,6 +22,7 @@ use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
+use crate::proxy::flow::Flow;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [
@@ -39,37 +38,38 @@ const OF_ENCODED: [HeaderName; 4] = [
 /// # Errors
 /// When the body is too large, too slow, malformed, or does not fit beside the others.
 pub(crate) async fn read_body(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     client: &Client,
     is_looked_into: bool,
 ) -> Result<HeldBody, BodyError> {
-    let generation = Arc::clone(&ctx.generation);
+    let generation = Arc::clone(&flow.ctx.generation);
     let limits = &generation.config.limits;
-    let headers = &session.req_header().headers;
+    let headers = &flow.client.head().headers;
     let coding = match is_looked_into {
         true => ContentCoding::of(fields_of(headers, &header::CONTENT_ENCODING))?,
         false => None,
     };
-    ctx.body_length.check(limits)?;
-    if headers.contains_key(header::EXPECT) && ctx.body_length != BodyLength::None {
-        let written = session.as_downstream_mut().write_continue_response().await;
+    flow.ctx.body_length.check(limits)?;
+    if headers.contains_key(header::EXPECT) && flow.ctx.body_length != BodyLength::None {
+        let written = flow.client.write_continue().await;
         written.map_err(|_gone| BodyError::ClientGone)?;
     }
-    let body = BodyReader::new(client, limits, &proxy.bodies).read(ctx.body_length).await?;
-    ctx.body_is_read = true;
-    if is_looked_into {
+    let body =
+        BodyReader::new(client, limits, &flow.proxy.bodies).read(flow.ctx.body_length).await?;
+    flow.ctx.body_is_read = true;
+    if let Some(head) = flow.client.head_mut()
+        && is_looked_into
+    {
         // Also `identity`, and a field without a value.
-        session.req_header_mut().remove_header(&header::CONTENT_ENCODING);
+        head.remove_header(&header::CONTENT_ENCODING);
+        for name in OF_ENCODED.iter().filter(|_| coding.is_some()) {
+            head.remove_header(name);
+        }
     }
     let Some(coding) = coding else { return Ok(body) };
-    for name in &OF_ENCODED {
-        session.req_header_mut().remove_header(name);
-    }
-    let bounds = DecodeBounds { limits, budget: &proxy.bodies };
+    let bounds = DecodeBounds { limits, budget: &flow.proxy.bodies };
     // Boxed: no other request should carry room for it.
-    Box::pin(decode(body, coding, bounds, &proxy.encoded)).await
+    Box::pin(decode(body, coding, bounds, &flow.proxy.encoded)).await
 }
 
 fn fields_of<'a>(
@@ -98,33 +98,27 @@ impl Scanned {
 /// # Errors
 /// When the body is malformed.
 pub(crate) fn scan_body(
-    session: &Session,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     operation: Operation,
     body: &HeldBody,
 ) -> Result<Scanned, OwnError> {
-    beside_the_loop(body.bytes.len(), || scan_here(session, ctx, operation, body))
+    beside_the_loop(body.bytes.len(), || scan_here(flow, operation, body))
 }
 
-fn scan_here(
-    session: &Session,
-    ctx: &RequestContext,
-    operation: Operation,
-    body: &HeldBody,
-) -> Result<Scanned, OwnError> {
-    let config = &ctx.generation.config;
-    let headers = &session.req_header().headers;
+fn scan_here(flow: &Flow<'_>, operation: Operation, body: &HeldBody) -> Result<Scanned, OwnError> {
+    let config = &flow.ctx.generation.config;
+    let headers = &flow.client.head().headers;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let options =
-        ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
+        ScanOptions { estimate: config.routing.token_estimate, arrived_at: flow.ctx.arrived_at };
     let profile =
         scan(operation, kind, &body.bytes, options).map_err(|error| scan_error(&error))?;
     if profile.needs.contains(Capabilities::VISION) && has_svg(operation, &body.bytes) {
         let message = "SVG images are not supported: send PNG, JPEG or WebP";
         return Err(OwnError::new(ErrorCode::InvalidRequest, message));
     }
-    let fleet = ctx.generation.fleet.topology();
-    let router = &ctx.generation.router;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let router = &flow.ctx.generation.router;
     let requested = router
         .requested_model(&profile, &body.bytes, &fleet)
         .map_err(|error| scan_error(&error))?;
@@ -137,17 +131,15 @@ fn scan_here(
 /// # Errors
 /// When the client's key may not use the model.
 pub(crate) fn admit_scanned(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     scanned: Scanned,
     body: HeldBody,
 ) -> Result<Box<ScannedRequest>, OwnError> {
     let Scanned { named, inserts_model } = scanned;
     let profile = named.profile;
-    let request = admit(proxy, session, ctx, named, body)?;
-    let adds_usage = adds_usage(ctx, &profile);
-    let shift = shift_of(ctx, &session.req_header().headers, &profile);
+    let request = admit(flow, named, body)?;
+    let adds_usage = adds_usage(flow.ctx, &profile);
+    let shift = shift_of(flow.ctx, &flow.client.head().headers, &profile);
     Ok(Box::new(ScannedRequest { inserts_model, adds_usage, shift, ..request }))
 }
 
@@ -174,26 +166,24 @@ pub(crate) struct Named {
 /// # Errors
 /// When the client's key may not use the model.
 pub(crate) fn admit(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     Named { profile, model }: Named,
     body: HeldBody,
 ) -> Result<ScannedRequest, OwnError> {
-    let config = &ctx.generation.config;
-    let headers = &session.req_header().headers;
-    let fleet = ctx.generation.fleet.topology();
-    let router = &ctx.generation.router;
-    ctx.record.requested_model = Some(Arc::clone(&model));
-    ctx.record.prompt_tokens = Some(profile.prompt_tokens);
-    let session = session_of(ctx, headers, profile.session.of(&body.bytes));
-    let split = split_of(ctx, session);
+    let config = &flow.ctx.generation.config;
+    let headers = &flow.client.head().headers;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let router = &flow.ctx.generation.router;
+    flow.ctx.record.requested_model = Some(Arc::clone(&model));
+    flow.ctx.record.prompt_tokens = Some(profile.prompt_tokens);
+    let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
+    let split = split_of(flow.ctx, session);
     let target = router.names.resolve(&model, &fleet, split);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
-    ctx.record.model = known.map(|model| model.name.clone());
-    ctx.record.is_streaming = profile.streaming;
-    ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
-    if !allowed_models::may_request(ctx, &fleet, &model) {
+    flow.ctx.record.model = known.map(|model| model.name.clone());
+    flow.ctx.record.is_streaming = profile.streaming;
+    flow.ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
+    if !allowed_models::may_request(flow.ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
@@ -203,13 +193,14 @@ pub(crate) fn admit(
     let field =
         |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
     let named = known.map_or(target, |model| &*model.name);
-    let objectives = read_objectives(config, field, ctx.key, named)
+    let objectives = read_objectives(config, field, flow.ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let previous = profile.previous_response.of(&body.bytes);
-    let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
+    let preferred = flow.proxy.response_ids.backend_of(previous, flow.ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
     let conversation = profile.conversation.of(&body.bytes);
-    let keeper = proxy.response_ids.backend_of_conversation(conversation, ctx.key_owner());
+    let keeper =
+        flow.proxy.response_ids.backend_of_conversation(conversation, flow.ctx.key_owner());
     let keeper = keeper.map_err(|error| error.about(Some("conversation")))?;
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
     Ok(ScannedRequest {

@@ -13,12 +13,9 @@ use penstock_api::{
 use penstock_config::{Compat, Config, Cors, FairnessId};
 use penstock_core::fleet::Owner;
 use penstock_core::routing::Way;
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::auth;
 use super::broadcast::check_right;
-use super::context::RequestContext;
 use super::direct::passthrough::deletes_model;
 use super::direct::tunnel::requested_websocket;
 use super::failure::OwnError;
@@ -29,6 +26,7 @@ use super::twins::check_query;
 use super::unknown_path;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
+use crate::proxy::flow::Flow;
 use crate::upstream::headers::{REQUEST_ID, is_key};
 use trace::trace_of;
 
@@ -57,29 +55,27 @@ impl Forwarded {
 
 /// Responds to a request that needs no backend. Returns one that does, with nothing but its head
 /// read so far.
-pub(crate) async fn read_head(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-) -> pingora::Result<Option<Forwarded>> {
-    identify(proxy, session, ctx);
-    let path = session.req_header().uri.path().to_owned();
-    let generation = Arc::clone(&ctx.generation);
+pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<Forwarded>> {
+    identify(flow);
+    let path = flow.client.head().uri.path().to_owned();
+    let generation = Arc::clone(&flow.ctx.generation);
     let compat = generation.config.server.compat;
-    let method = session.req_header().method.clone();
+    let method = flow.client.head().method.clone();
     let target = Target::of(&method, &path, &generation.router.passthrough, compat);
-    classify(session, ctx, target, &path);
-    let checked = check_head(proxy, session, ctx, target);
+    classify(flow, target, &path);
+    let checked = check_head(flow, target);
     if compat == Compat::Nomyo {
-        auth::remove_query_key(session.req_header_mut());
+        if let Some(head) = flow.client.head_mut() {
+            auth::remove_query_key(head);
+        }
     }
     match checked {
         Err(error) if error.code == ErrorCode::MethodNotAllowed => {
-            send_wrong_method(proxy, session, ctx, target, error).await?;
+            send_wrong_method(flow, target, error).await?;
         }
-        Err(error) => send_error(proxy, session, ctx, error).await?,
-        Ok(()) if session.req_header().method == Method::OPTIONS => {
-            send_preflight(proxy, session, ctx, target).await?;
+        Err(error) => send_error(flow, error).await?,
+        Ok(()) if flow.client.head().method == Method::OPTIONS => {
+            send_preflight(flow, target).await?;
         }
         Ok(()) => match target {
             Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
@@ -103,7 +99,7 @@ pub(crate) async fn read_head(
                 | OllamaRoute::LoadedDetails,
             )
             | Target::Unknown => {
-                send_local(proxy, session, ctx, target).await?;
+                send_local(flow, target).await?;
             }
         },
     }
@@ -111,7 +107,7 @@ pub(crate) async fn read_head(
 }
 
 /// Records the operation and the dialect of a request.
-fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, path: &str) {
+fn classify(flow: &mut Flow<'_>, target: Target<'_>, path: &str) {
     let is_forwarded = matches!(
         target,
         Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
@@ -119,16 +115,16 @@ fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, pat
             | Target::Passthrough(_)
     );
     if is_forwarded {
-        ctx.operation = Some(Operation::Passthrough);
+        flow.ctx.operation = Some(Operation::Passthrough);
     }
     if let Target::Operation(operation) = target {
-        ctx.operation = Some(operation);
-        ctx.dialect = operation.row().dialect;
+        flow.ctx.operation = Some(operation);
+        flow.ctx.dialect = operation.row().dialect;
     } else {
-        ctx.dialect = match target {
+        flow.ctx.dialect = match target {
             // Both APIs have this path; Anthropic's clients always send their version.
             Target::Models | Target::Model(_)
-                if session.req_header().headers.contains_key("anthropic-version") =>
+                if flow.client.head().headers.contains_key("anthropic-version") =>
             {
                 Dialect::Anthropic
             }
@@ -137,29 +133,25 @@ fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, pat
     }
 }
 
-fn identify(proxy: &Proxy, session: &Session, ctx: &mut RequestContext) {
-    let headers = &session.req_header().headers;
-    let config = &ctx.generation.config;
-    ctx.trace = trace_of(headers, &config.tracing, &proxy.seeds);
-    ctx.request_id = given_request_id(headers).unwrap_or_else(|| proxy.seeds.next_request_id());
+fn identify(flow: &mut Flow<'_>) {
+    let headers = &flow.client.head().headers;
+    let config = &flow.ctx.generation.config;
+    flow.ctx.trace = trace_of(headers, &config.tracing, &flow.proxy.seeds);
+    flow.ctx.request_id =
+        given_request_id(headers).unwrap_or_else(|| flow.proxy.seeds.next_request_id());
     if let Cors::Origins(allowed) = &config.server.cors {
         let may_read = |origin: &&HeaderValue| {
             allowed.iter().any(|name| name == "*" || name.as_bytes() == origin.as_bytes())
         };
-        ctx.cors_origin = headers.get(header::ORIGIN).filter(may_read).cloned();
+        flow.ctx.cors_origin = headers.get(header::ORIGIN).filter(may_read).cloned();
     }
 }
 
 /// Checks whether the request may go on, by its head alone.
-fn check_head(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
-    target: Target<'_>,
-) -> Result<(), OwnError> {
-    let head = session.req_header();
-    let config = &ctx.generation.config;
-    let has_body = ctx.body_length != BodyLength::None;
+fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
+    let head = flow.client.head();
+    let config = &flow.ctx.generation.config;
+    let has_body = flow.ctx.body_length != BodyLength::None;
     if head.raw_path().len() > MAX_TARGET {
         let message = "The request target is longer than 16 KiB";
         return Err(OwnError::new(ErrorCode::UriTooLong, message).closing());
@@ -172,9 +164,9 @@ fn check_head(
     // A body that is not going to be read ends the connection with the response.
     if target == Target::Unknown {
         let path = head.uri.path();
-        let passthrough = &ctx.generation.router.passthrough;
+        let passthrough = &flow.ctx.generation.router.passthrough;
         let mistake = unknown_path::hint(path, passthrough, config.server.compat);
-        let hint = ctx.dialect.row().unknown_path_hint;
+        let hint = flow.ctx.dialect.row().unknown_path_hint;
         let message = format!("Unknown path: {}{mistake}{hint}", shown(path));
         return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
     }
@@ -195,30 +187,31 @@ fn check_head(
     }
     if !is_preflight && !target.is_public() {
         let key = auth::check_key(config, head);
-        ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
+        flow.ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
     } else if config.server.compat == Compat::Nomyo {
         // A public page may say more to those who send a key.
-        ctx.key = auth::check_key(config, head).ok().flatten();
+        flow.ctx.key = auth::check_key(config, head).ok().flatten();
     }
     check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
     if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
-        check_right(ctx).map_err(|error| error.closing_if(has_body))?;
+        check_right(flow.ctx).map_err(|error| error.closing_if(has_body))?;
     }
-    ctx.requester.client = proxy.seeds.hash_client(ctx.key, ctx.client_address);
-    ctx.requester.credential = proxy.seeds.hash_credential(&head.headers);
-    ctx.requester.owner = owner_of(proxy, config, ctx, &head.headers);
+    flow.ctx.requester.client = flow.proxy.seeds.hash_client(flow.ctx.key, flow.ctx.client_address);
+    flow.ctx.requester.credential = flow.proxy.seeds.hash_credential(&head.headers);
+    flow.ctx.requester.owner = owner_of(flow, config, &head.headers);
     Ok(())
 }
 
 /// The owner of the request's turn: its client, or the tenant that a trusted client names. The
 /// weight is that of the key.
-fn owner_of(proxy: &Proxy, config: &Config, ctx: &RequestContext, headers: &HeaderMap) -> Owner {
+fn owner_of(flow: &Flow<'_>, config: &Config, headers: &HeaderMap) -> Owner {
     let named = match config.queue.fairness_id {
         FairnessId::Off => None,
         FairnessId::Header => headers.get(FAIRNESS_ID),
     };
-    let id = named.map_or(ctx.requester.client, |id| proxy.seeds.hash_tenant(id.as_bytes()));
-    let key = ctx.key.and_then(|position| config.auth.keys.get(position));
+    let id =
+        named.map_or(flow.ctx.requester.client, |id| flow.proxy.seeds.hash_tenant(id.as_bytes()));
+    let key = flow.ctx.key.and_then(|position| config.auth.keys.get(position));
     Owner { id, weight: key.map_or(1, |key| key.weight) }
 }
 

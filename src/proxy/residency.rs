@@ -9,14 +9,13 @@ use bytes::Bytes;
 use penstock_api::Operation;
 use penstock_clock::unix_seconds;
 use penstock_scan::ResidencyChange;
-use pingora_proxy::Session;
 use serde_json::{Value, json};
 
-use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd, own_json};
 use super::broadcast::one_backend::{Refused, post};
-use super::context::{RequestContext, ScannedRequest};
+use super::context::ScannedRequest;
 use super::response::record_backend;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
 /// The requested change of a model that the attempt's backend keeps loaded by itself.
@@ -31,19 +30,17 @@ pub(super) fn change_of(
 
 /// Responds as Ollama does when it has loaded or unloaded the model.
 pub(super) async fn respond(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
     change: ResidencyChange,
 ) -> AttemptEnd {
     let done = match attempt.serving.state.is_router() {
-        true => switch(proxy, session, ctx, request, attempt, change).await,
+        true => switch(flow, request, attempt, change).await,
         false => Ok(()),
     };
-    record_backend(ctx, attempt.serving, attempt.backend);
-    ctx.record.is_streaming = false;
+    record_backend(flow.ctx, attempt.serving, attempt.backend);
+    flow.ctx.record.is_streaming = false;
     match done {
         Ok(()) => own_json(&body(request, change, Duration::from_secs(unix_seconds()))),
         Err(None) => AttemptEnd::Failed(Failure::ClientGone),
@@ -60,9 +57,7 @@ pub(super) async fn respond(
 /// # Errors
 /// The router's refusal; `None` when the client is gone.
 async fn switch(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &RequestContext,
+    flow: &Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
     change: ResidencyChange,
@@ -73,9 +68,8 @@ async fn switch(
     };
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
     let body = Bytes::from(json!({ "model": model }).to_string());
-    let headers = &session.req_header().headers;
     // Boxed: every request would carry room for it along.
-    let mut posting = Box::pin(post(proxy, ctx, headers, attempt, (path, body)));
+    let mut posting = Box::pin(post(flow, attempt, path, body));
     let posted = tokio::select! {
         posted = &mut posting => posted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(None),

@@ -11,18 +11,18 @@ mod usage_filter;
 use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::conversion::WayBack;
 use super::failure::{timeout_message, unreadable_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
 use super::shift_state::CONTEXT_SHIFT;
+use crate::proxy::flow::{ClientSide, Flow};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Transform};
+use crate::upstream::relay::ResponseSink;
+use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 pub(super) use gathered::gather;
@@ -53,42 +53,44 @@ pub(crate) struct Reply<'a> {
 
 /// Relays a response to the client. `way_back`: its conversion.
 pub(crate) async fn relay(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     mut reply: Reply<'_>,
     way_back: Option<WayBack>,
 ) -> Served {
-    record_head(ctx, request, &reply.head, reply.attempt);
-    close_if_stopping(proxy, session, ctx);
+    record_head(flow.ctx, request, &reply.head, reply.attempt);
+    close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
-    keep_upstream_id(&mut reply.head.header, ctx)?;
+    keep_upstream_id(&mut reply.head.header, flow.ctx)?;
     let way_back = match way_back {
         // Some engines send a whole response to a request for a stream: their clients get a whole
         // one, too.
-        Some(way_back) if !is_stream && !ctx.record.is_kept_alive => {
+        Some(way_back) if !is_stream && !flow.ctx.record.is_kept_alive => {
             let way_back = way_back.of_whole_response();
-            return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
+            return converted::relay_whole(flow, request, reply, way_back).await;
         }
         Some(way_back) if !way_back.is_stream() => {
-            return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
+            return converted::relay_whole(flow, request, reply, way_back).await;
         }
         way_back => way_back,
     };
     let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
-    let mut transform = transform_of(proxy, &mut reply.head, ctx, request, way_back)?;
+    let mut transform = transform_of(flow, &mut reply.head, request, way_back)?;
     let Reply { mut exchange, mut head, attempt, started } = reply;
-    finish_head(&mut head, ctx, session, request, attempt)?;
+    finish_head(flow, &mut head, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
     }
     let mut monitor = request.monitor(operation, head.stream);
+    let timing = timing::requested(flow).filter(|_| is_stream);
+    let Flow { proxy, client, ctx } = &mut *flow;
     let progress = Progress::new(proxy, ctx, request, attempt, &head);
-    let Ok(mut held) = send_head(session, ctx, head.header, is_stream).await else {
-        return ctx.client_gone();
+    let sent = match ctx.record.is_kept_alive {
+        true => Ok(None),
+        false => send_head(client, head.header, timing).await,
     };
+    let Ok(mut held) = sent else { return ctx.client_gone() };
     let terms = RelayTerms {
         started,
         timeouts: &attempt.serving.timeouts,
@@ -96,37 +98,37 @@ pub(crate) async fn relay(
         transform: transform.as_deref_mut(),
         held: held.as_mut(),
     };
-    let end = exchange.relay(session, &mut monitor, terms).await;
+    let end = exchange.relay(client, &mut monitor, terms).await;
     if end == RelayEnd::LeftAfterEnd {
         // The client has its whole response, and the engine has nothing left to do.
         progress.response_read(&monitor);
     }
     progress.learn_id(&monitor);
-    record_relay(ctx, &monitor, end);
+    record_relay(flow.ctx, &monitor, end);
     match end {
         RelayEnd::Complete => {
             if head.keeps_alive {
-                proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+                flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
             }
             Ok(())
         }
-        RelayEnd::LeftAfterEnd => ctx.left_after_end(),
-        RelayEnd::ClientGone => ctx.client_gone(),
+        RelayEnd::LeftAfterEnd => flow.ctx.left_after_end(),
+        RelayEnd::ClientGone => flow.ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
             if let Some(held) = &mut held {
-                held.write(session).await?;
+                held.write(&mut flow.client).await?;
             }
-            break_off(session, ctx, code, &monitor, transform).await
+            break_off(flow, code, &monitor, transform).await
         }
     }
 }
 
 /// Closes the client's connection after the response if the process stops: it did not when the
 /// request came.
-fn close_if_stopping(proxy: &Proxy, session: &mut Session, ctx: &RequestContext) {
-    if proxy.is_stopping() && !ctx.record.is_kept_alive {
-        session.set_keepalive(None);
+fn close_if_stopping(flow: &mut Flow<'_>) {
+    if flow.proxy.is_stopping() && !flow.ctx.record.is_kept_alive {
+        flow.client.close_after();
     }
 }
 
@@ -150,21 +152,16 @@ fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayE
     }
 }
 
-/// Sends the head, unless the client has one already. Returns a head that waits for the first
-/// token.
+/// Sends the head. Returns one that waits for the first token, to state its time.
 async fn send_head(
-    session: &mut Session,
-    ctx: &RequestContext,
+    client: &mut ClientSide<'_>,
     header: Box<ResponseHeader>,
-    is_stream: bool,
+    timing: Option<Timing>,
 ) -> pingora::Result<Option<HeldHead>> {
-    if ctx.record.is_kept_alive {
-        return Ok(None);
-    }
-    match timing::requested(ctx, session).filter(|_| is_stream) {
+    match timing {
         Some(timing) => Ok(Some(HeldHead::new(header, timing))),
         None => {
-            session.as_downstream_mut().write_response_header(header).await?;
+            client.write_head(header).await?;
             Ok(None)
         }
     }
@@ -181,15 +178,14 @@ fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
 
 /// The transformation of the payload, with the head changed to match.
 fn transform_of(
-    proxy: &Proxy,
+    flow: &Flow<'_>,
     head: &mut ResponseHead,
-    ctx: &RequestContext,
     request: &ScannedRequest,
     way_back: Option<WayBack>,
 ) -> pingora::Result<Option<Box<dyn Transform>>> {
     if let Some(way_back) = way_back {
-        let claim = proxy.claim_response();
-        let converter = converted::converter(way_back, ctx, request).with_claim(claim);
+        let claim = flow.proxy.claim_response();
+        let converter = converted::converter(way_back, flow.ctx, request).with_claim(claim);
         converted::describe(head, converter.content_type())?;
         return Ok(Some(Box::new(converter)));
     }
@@ -237,31 +233,30 @@ pub(crate) fn record_backend(ctx: &mut RequestContext, serving: &Serving, backen
 
 /// Completes the head the client gets.
 fn finish_head(
+    flow: &mut Flow<'_>,
     head: &mut ResponseHead,
-    ctx: &RequestContext,
-    session: &mut Session,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> pingora::Result<()> {
     let header = &mut head.header;
-    add_common_fields(header, ctx)?;
+    add_common_fields(header, flow.ctx)?;
     if head.stream.is_some() {
         add_stream_fields(header)?;
     }
-    add_request_fields(header, ctx)?;
-    if ctx.generation.config.routing.expose_decision {
+    add_request_fields(header, flow.ctx)?;
+    if flow.ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
-            header.insert_header(DECISION, decision_text(ctx, decision, attempt))?;
+            header.insert_header(DECISION, decision_text(flow.ctx, decision, attempt))?;
         }
     }
     if head.stream.is_none()
-        && let Some(timing) = timing::requested(ctx, session)
+        && let Some(timing) = timing::requested(flow)
     {
         timing.describe(header, Some(now()));
     }
     match head.framing {
-        Framing::Chunked | Framing::UntilClose => frame_open_end(header, session),
+        Framing::Chunked | Framing::UntilClose => frame_open_end(header, &mut flow.client),
         Framing::Empty | Framing::Length(_) => Ok(()),
     }
 }
@@ -319,15 +314,15 @@ pub(super) fn add_request_fields(
 /// Frames a body whose length is not known.
 pub(super) fn frame_open_end(
     header: &mut ResponseHeader,
-    session: &mut Session,
+    client: &mut ClientSide<'_>,
 ) -> pingora::Result<()> {
-    match session.req_header().version {
+    match client.head().version {
         Version::HTTP_11 => {
             let chunked = HeaderValue::from_static("chunked");
             header.insert_header(header::TRANSFER_ENCODING, chunked)?;
         }
         // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
-        Version::HTTP_10 => session.set_keepalive(None),
+        Version::HTTP_10 => client.close_after(),
         _ => {}
     }
     Ok(())
@@ -344,14 +339,13 @@ fn ensemble_text(parts: EnsembleParts) -> String {
 /// Ends a response that broke off: a stream with an error event in the client's dialect, anything
 /// else with framing that no client takes for a whole response.
 async fn break_off(
-    session: &mut Session,
-    ctx: &RequestContext,
+    flow: &mut Flow<'_>,
     code: ErrorCode,
     monitor: &ResponseMonitor,
     transform: Option<Box<dyn Transform>>,
 ) -> Served {
     let message = timeout_message(code);
-    let end = match (transform, ctx.operation.zip(monitor.stream())) {
+    let end = match (transform, flow.ctx.operation.zip(monitor.stream())) {
         (Some(mut transform), _) => transform.cut(code, message),
         (None, Some((operation, framing))) => {
             let mut event = Vec::new();
@@ -367,7 +361,7 @@ async fn break_off(
             return pingora::Error::e_explain(cut, "the backend's response broke off");
         }
     };
-    let downstream = session.as_downstream_mut();
-    downstream.set_keepalive(None);
-    downstream.write_response_body(end, true).await
+    let client = &mut flow.client;
+    client.close_after();
+    client.write_body(end, true).await
 }

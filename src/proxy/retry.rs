@@ -10,9 +10,7 @@ use penstock_clock::now;
 use penstock_config::RetryUnanswered;
 use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
-use pingora_proxy::Session;
 
-use super::Proxy;
 use super::attempt::{AttemptEnd, Elsewhere};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
@@ -21,54 +19,46 @@ use super::decision::{Undecided, route_input};
 use super::failure::{OwnError, held_outcome};
 use super::forward::{Recipient, make_attempt};
 use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
-use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
+use super::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::response::record_backend;
 use super::similar_model::with_similar_model;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.
-pub(crate) async fn serve(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    mut request: Box<ScannedRequest>,
-) -> Served {
-    proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
+pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>) -> Served {
+    flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
     loop {
-        pass_over_small(ctx, &mut request);
-        let decided = decide_in_turn(proxy, Waiter::Request(session), ctx, &mut request).await;
+        pass_over_small(flow.ctx, &mut request);
+        let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
-                if shorten_for(ctx, &mut request, &error) =>
+                if shorten_for(flow.ctx, &mut request, &error) =>
             {
                 continue;
             }
             Err(reason) => {
-                let sent = send_unadmitted(proxy, session, ctx, &mut request, past, reason);
+                let sent = send_unadmitted(flow, &mut request, past, reason);
                 return Box::pin(sent).await;
             }
         };
         let decision = decided.decision;
         // Boxed, as what follows: a request that waits in a queue should not carry room for it.
-        let attempt = make_attempt(proxy, Recipient::Client(session), ctx, &mut request, decided);
+        let attempt = make_attempt(flow, Recipient::Client, &mut request, decided);
         let end = Box::pin(attempt).await;
-        let last = match after_attempt(proxy, ctx, &mut request, &mut past, decision, end) {
+        let last = match after_attempt(flow, &mut request, &mut past, decision, end) {
             Next::Attempt => continue,
             Next::Served(served) => return served,
             Next::Last(last) => last,
         };
         let sent = match last {
-            LastWord::Own(response) => {
-                Some(Box::pin(send_own(proxy, session, ctx, *response)).await)
-            }
-            LastWord::Failure(attempt) => {
-                Some(Box::pin(send_failure(proxy, session, ctx, attempt)).await)
-            }
-            LastWord::Refusal => Box::pin(send_refusal(proxy, session, ctx, &mut request)).await,
+            LastWord::Own(response) => Some(Box::pin(send_own(flow, *response)).await),
+            LastWord::Failure(attempt) => Some(Box::pin(send_failure(flow, attempt)).await),
+            LastWord::Refusal => Box::pin(send_refusal(flow, &mut request)).await,
         };
         if let Some(served) = sent {
             return served;
@@ -98,8 +88,7 @@ enum LastWord {
 
 /// Decides what follows an attempt at `decision`; `request` and `past` remember what it showed.
 fn after_attempt(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     past: &mut Past,
     decision: RoutingDecision,
@@ -107,11 +96,11 @@ fn after_attempt(
 ) -> Next {
     match end {
         AttemptEnd::Relayed(served) => {
-            record_expected_cached(ctx, &decision);
+            record_expected_cached(flow.ctx, &decision);
             return Next::Served(served);
         }
         AttemptEnd::Own { response, .. } => return Next::Last(LastWord::Own(Box::new(response))),
-        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(ctx.client_gone()),
+        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.client_gone()),
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_busy();
@@ -119,7 +108,7 @@ fn after_attempt(
             // Otherwise every refused request would reach the backends in cooldown. A request that
             // was not refused would fail without them.
             request.may_probe &= !failure.is_busy();
-            let goes_on = goes_on(proxy, ctx, request, &failure, is_refused_again);
+            let goes_on = goes_on(flow, request, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
             let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
             if !goes_on {
@@ -134,7 +123,7 @@ fn after_attempt(
         }
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             request.tried.insert(decision.backend);
-            if !learn_refusal(ctx, request, decision, *too_long) {
+            if !learn_refusal(flow.ctx, request, decision, *too_long) {
                 return Next::Last(LastWord::Refusal);
             }
         }
@@ -155,26 +144,20 @@ fn after_attempt(
 }
 
 /// Sends a response of penstock's own.
-async fn send_own(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    response: Result<OwnResponse, OwnError>,
-) -> Served {
+async fn send_own(flow: &mut Flow<'_>, response: Result<OwnResponse, OwnError>) -> Served {
     match response {
         Ok(response) => {
-            ctx.record.status = response.head.status.as_u16();
-            send(proxy, session, ctx, response).await
+            flow.ctx.record.status = response.head.status.as_u16();
+            send(flow, response).await
         }
-        Err(error) => send_error(proxy, session, ctx, error).await,
+        Err(error) => send_error(flow, error).await,
     }
 }
 
 /// Returns whether another attempt may follow a failed one; `request` remembers the backends to
 /// avoid. `is_refused_again`: after one backend limited its client's rate, another refused it too.
 fn goes_on(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     failure: &Failure,
     is_refused_again: bool,
@@ -185,18 +168,18 @@ fn goes_on(
             let sent = serving.conversion(request.profile.operation);
             serving.state.lessons.lacking().contains(sent.unwrap_or(request.profile.operation))
         });
-    let waits = may_wait_after(proxy, ctx, failure);
+    let waits = may_wait_after(flow, failure);
     if waits {
-        ctx.record.refusals += 1;
+        flow.ctx.record.refusals += 1;
         if is_refused_again {
-            keep_to_cooling(ctx, request);
+            keep_to_cooling(flow.ctx, request);
         }
     } else {
         // With another operation, the same backend may serve it.
         if !lacks_operation {
             request.tried.insert(decision.backend);
         }
-        if is_refused_again || !may_retry(proxy, ctx, request, failure) {
+        if is_refused_again || !may_retry(flow, request, failure) {
             return false;
         }
     }
@@ -205,33 +188,28 @@ fn goes_on(
         request.decision = None;
     }
     if lacks_operation {
-        request.fleet = ctx.generation.fleet.topology();
+        request.fleet = flow.ctx.generation.fleet.topology();
     }
     true
 }
 
 /// Returns whether the failure is safe to retry, and neither `routing.max_retries` nor the retry
 /// budget is used up.
-pub(super) fn may_retry(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    request: &ScannedRequest,
-    failure: &Failure,
-) -> bool {
-    ctx.record.lost_connections += u32::from(failure.is_lost_connection());
-    let routing = &ctx.generation.config.routing;
+pub(super) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
+    flow.ctx.record.lost_connections += u32::from(failure.is_lost_connection());
+    let routing = &flow.ctx.generation.config.routing;
     let safety = match safety_of(failure) {
         // A prompt that has cost two engines their connections may cost the others theirs.
         RetrySafety::IfLostAllowed
             if routing.retry_unanswered == RetryUnanswered::Lost
-                && (ctx.record.lost_connections > 1 || !request.is_repeatable()) =>
+                && (flow.ctx.record.lost_connections > 1 || !request.is_repeatable()) =>
         {
             RetrySafety::Unsafe
         }
         safety => safety,
     };
-    let attempts = ctx.record.attempts.saturating_sub(ctx.record.refusals);
-    proxy.retries.may_retry(safety, attempts, routing, now())
+    let attempts = flow.ctx.record.attempts.saturating_sub(flow.ctx.record.refusals);
+    flow.proxy.retries.may_retry(safety, attempts, routing, now())
 }
 
 /// The attempt after which no other follows, unless the request finds a backend in the queue.
@@ -254,81 +232,69 @@ struct Past {
 
 /// Responds to a request without a further attempt.
 async fn send_unadmitted(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     past: Past,
     reason: Unadmitted,
 ) -> Served {
     match reason {
-        Unadmitted::Undecided(Undecided::ClientGone) => ctx.client_gone(),
+        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.client_gone(),
         Unadmitted::Undecided(Undecided::NoRoute(error)) => {
-            send_unserved(proxy, session, ctx, request, past, error).await
+            send_unserved(flow, request, past, error).await
         }
-        Unadmitted::Queue(error) => send_queue_end(proxy, session, ctx, past.last, error).await,
+        Unadmitted::Queue(error) => send_queue_end(flow, past.last, error).await,
     }
 }
 
 /// Responds to a request that no backend is left for. Its last attempt explains more than the lack
 /// of a backend.
 async fn send_unserved(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     past: Past,
     error: RouteError,
 ) -> Served {
-    if let Some(served) = send_refusal(proxy, session, ctx, request).await {
+    if let Some(served) = send_refusal(flow, request).await {
         return served;
     }
     match (past.last, past.not_converted) {
         (Some(last), _) => {
             let last = Box::new(LastAttempt { is_last: true, ..*last });
-            send_failure(proxy, session, ctx, last).await
+            send_failure(flow, last).await
         }
-        (None, Some(reason)) => {
-            send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
-        }
+        (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
         (None, None) => {
-            let wait = return_time(proxy, ctx, request, &error);
-            let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            let wait = return_time(flow, request, &error);
+            let error = route_error(flow.ctx.dialect, &error, flow.proxy.seeds.next_share());
             let error = match wait {
                 Some(wait) => error.after(wait),
                 None => error,
             };
-            let error = with_similar_model(ctx, &request.model, error);
-            send_error(proxy, session, ctx, error).await
+            let error = with_similar_model(flow.ctx, &request.model, error);
+            send_error(flow, error).await
         }
     }
 }
 
 /// The wait after which a refused request should return, if that is predicted.
-fn return_time(
-    proxy: &Proxy,
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-    error: &RouteError,
-) -> Option<Duration> {
+fn return_time(flow: &Flow<'_>, request: &ScannedRequest, error: &RouteError) -> Option<Duration> {
     let (model, wait, together) = match error {
         RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
         RouteError::Saturated { model } => {
-            let router = &ctx.generation.router;
-            let room = router.room(&route_input(router, ctx, request, &request.tried, None))?;
+            let router = &flow.ctx.generation.router;
+            let room =
+                router.room(&route_input(router, flow.ctx, request, &request.tried, None))?;
             (model, room.wait, room.together)
         }
         _ => return None,
     };
-    Some(proxy.returns.after(model, wait, together, now()))
+    Some(flow.proxy.returns.after(model, wait, together, now()))
 }
 
 /// Responds to a request that waited in the queue in vain, or could not wait. Prefers an earlier
 /// 429 to the queue's timeout: it shows the client what to change.
 async fn send_queue_end(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     last: Option<Box<LastAttempt>>,
     error: OwnError,
 ) -> Served {
@@ -340,49 +306,42 @@ async fn send_queue_end(
                 held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
                 held.retry_after = Some(wait);
             }
-            send_failure(proxy, session, ctx, last).await
+            send_failure(flow, last).await
         }
-        _ => send_error(proxy, session, ctx, error).await,
+        _ => send_error(flow, error).await,
     }
 }
 
 /// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
-async fn send_failure(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    last: Box<LastAttempt>,
-) -> Served {
+async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
     let LastAttempt { failure, decision, fleet, is_last } = *last;
     let serving = decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
     if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
-        record_backend(ctx, serving, backend);
+        record_backend(flow.ctx, serving, backend);
     }
     match failure {
         // Without a body there is nothing to pass on.
         Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
-            ctx.record.outcome = Some(Outcome::Fault);
+            flow.ctx.record.outcome = Some(Outcome::Fault);
             let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
-            send_error(proxy, session, ctx, error).await
+            send_error(flow, error).await
         }
         Failure::Held(refusal, held) => {
-            ctx.record.outcome = Some(held_outcome(refusal, held.status));
+            flow.ctx.record.outcome = Some(held_outcome(refusal, held.status));
             let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
-            send_held(proxy, session, ctx, held, is_last && is_busy).await
+            send_held(flow, held, is_last && is_busy).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
-        Failure::NoResponse { .. } if ctx.record.lost_connections > 1 => {
+        Failure::NoResponse { .. } if flow.ctx.record.lost_connections > 1 => {
             let error = OwnError::from_failure(&failure).without_retry();
-            send_error(proxy, session, ctx, error).await
+            send_error(flow, error).await
         }
         Failure::NotSent(_)
         | Failure::NoResponse { .. }
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
-        | Failure::ClientGone => {
-            send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await
-        }
+        | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
     }
 }
 

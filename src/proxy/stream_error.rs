@@ -4,50 +4,41 @@
 
 use penstock_api::{ErrorCode, unstarted_error_event};
 use penstock_dialect::convert_error_event;
-use pingora_proxy::Session;
 
-use super::context::{RequestContext, Served};
+use super::context::Served;
 use super::failure::{OwnError, code_of_status};
 use super::observers::own_outcome;
 use super::rate_limits::settle_unserved;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::HeldResponse;
+use crate::upstream::relay::ResponseSink;
 
 /// Ends the stream with an error of our own.
-pub(crate) async fn end_with_error(
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: &OwnError,
-) -> Served {
-    let event =
-        ctx.operation.map(|operation| unstarted_error_event(operation, error.code, &error.message));
-    end(session, ctx, error.code, event).await
+pub(crate) async fn end_with_error(flow: &mut Flow<'_>, error: &OwnError) -> Served {
+    let event = flow
+        .ctx
+        .operation
+        .map(|operation| unstarted_error_event(operation, error.code, &error.message));
+    end(flow, error.code, event).await
 }
 
 /// Ends the stream with a backend's error.
-pub(crate) async fn end_with_held(
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    held: &HeldResponse,
-) -> Served {
+pub(crate) async fn end_with_held(flow: &mut Flow<'_>, held: &HeldResponse) -> Served {
     let code = code_of_status(held.status);
-    let event = ctx
+    let event = flow
+        .ctx
         .operation
         .map(|operation| convert_error_event(operation, code, held.status, &held.body));
-    end(session, ctx, code, event).await
+    end(flow, code, event).await
 }
 
-async fn end(
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    code: ErrorCode,
-    event: Option<Vec<u8>>,
-) -> Served {
+async fn end(flow: &mut Flow<'_>, code: ErrorCode, event: Option<Vec<u8>>) -> Served {
     debug_assert!(event.is_some(), "a stream that waits has an operation");
-    ctx.record.code = Some(code);
+    flow.ctx.record.code = Some(code);
     let outcome = || own_outcome(Some(code), code.row().status);
-    ctx.record.outcome.get_or_insert_with(outcome);
-    settle_unserved(ctx);
-    let downstream = session.as_downstream_mut();
-    downstream.set_keepalive(None);
-    downstream.write_response_body(event.unwrap_or_default().into(), true).await
+    flow.ctx.record.outcome.get_or_insert_with(outcome);
+    settle_unserved(flow.ctx);
+    let client = &mut flow.client;
+    client.close_after();
+    client.write_body(event.unwrap_or_default().into(), true).await
 }

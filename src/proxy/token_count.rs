@@ -5,18 +5,16 @@
 use std::future::poll_fn;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use penstock_api::Operation;
 use penstock_dialect::{RequestTerms, convert_request};
-use pingora_proxy::Session;
 use serde_json::{Value, json};
 
-use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd, Elsewhere, own_json};
 use super::broadcast::one_backend::{Refused, post};
-use super::context::{RequestContext, ScannedRequest};
+use super::context::ScannedRequest;
 use super::conversion::NotConverted;
 use super::response::record_backend;
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::Failure;
 
 /// The operation by which the attempt's backend counts tokens, if the request wants just that.
@@ -27,9 +25,7 @@ pub(super) fn counter_of(request: &ScannedRequest, attempt: &Attempt<'_>) -> Opt
 
 /// Counts by `counter`, and responds with the count.
 pub(super) async fn respond(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
     counter: Operation,
@@ -42,8 +38,7 @@ pub(super) async fn respond(
             return AttemptEnd::Elsewhere(Elsewhere::NotConverted(NotConverted::NoForm(error)));
         }
     };
-    let headers = &session.req_header().headers;
-    let engine = Counting { proxy, ctx, headers, attempt, model };
+    let engine = Counting { flow, attempt, model };
     // Boxed: every request would carry room for it along.
     let mut counting = Box::pin(async {
         match counter {
@@ -58,7 +53,7 @@ pub(super) async fn respond(
         }
     };
     drop(counting);
-    record_backend(ctx, attempt.serving, attempt.backend);
+    record_backend(flow.ctx, attempt.serving, attempt.backend);
     match counted {
         Ok(tokens) => own_json(&json!({ "input_tokens": tokens })),
         Err(refused) => {
@@ -71,9 +66,7 @@ pub(super) async fn respond(
 
 /// The engine that counts.
 struct Counting<'a> {
-    proxy: &'a Proxy,
-    ctx: &'a RequestContext,
-    headers: &'a HeaderMap,
+    flow: &'a Flow<'a>,
     attempt: &'a Attempt<'a>,
     /// The engine's name for the model.
     model: &'a str,
@@ -104,8 +97,7 @@ impl Counting<'_> {
     }
 
     async fn post(&self, path: &'static str, body: Bytes) -> Result<Value, Refused> {
-        let Self { proxy, ctx, headers, attempt, .. } = *self;
-        let page = post(proxy, ctx, headers, attempt, (path, body)).await?;
+        let page = post(self.flow, self.attempt, path, body).await?;
         serde_json::from_slice(&page).map_err(|_not_json| unreadable())
     }
 }

@@ -9,14 +9,13 @@ use penstock_core::routing::Way;
 use penstock_scan::{
     BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
 };
-use pingora_proxy::Session;
 use serde_json::Value;
 
 use super::allowed_models;
-use super::context::RequestContext;
 use super::failure::OwnError;
 use super::request_body::scan_error;
 use super::target::Target;
+use crate::proxy::flow::Flow;
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the
 /// query names the model, it does so once, in its plain spelling.
@@ -103,18 +102,14 @@ pub(super) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
 ///
 /// # Errors
 /// When the body is malformed, or a limited key sends one that is not read.
-pub(super) fn read_unknown(
-    session: &Session,
-    ctx: &RequestContext,
-    body: &[u8],
-) -> Result<RequestProfile, OwnError> {
+pub(super) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfile, OwnError> {
     const OPERATION: Operation = Operation::Passthrough;
     debug_assert!(OPERATION.row().body == BodyFormat::Json);
     let options = ScanOptions {
-        estimate: ctx.generation.config.routing.token_estimate,
-        arrived_at: ctx.arrived_at,
+        estimate: flow.ctx.generation.config.routing.token_estimate,
+        arrived_at: flow.ctx.arrived_at,
     };
-    let mut kinds = session.req_header().headers.get_all(header::CONTENT_TYPE).iter();
+    let mut kinds = flow.client.head().headers.get_all(header::CONTENT_TYPE).iter();
     let kind = kinds.next().and_then(|value| value.to_str().ok());
     if kinds.next().is_some() {
         return Err(ambiguous("content-type", "more than once"));
@@ -132,11 +127,11 @@ pub(super) fn read_unknown(
         if deciding(&form).any(|(field, _)| field == "model") {
             return Err(ambiguous("model", "in a form: name it in the query, or in JSON"));
         }
-    } else if !body.is_empty() && allowed_models::is_limited(ctx) {
+    } else if !body.is_empty() && allowed_models::is_limited(flow.ctx) {
         let message = "This key is limited to models, and the body is none that can be read here";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }
-    Ok(RequestProfile::opaque(OPERATION, ctx.arrived_at))
+    Ok(RequestProfile::opaque(OPERATION, flow.ctx.arrived_at))
 }
 
 #[cfg(test)]

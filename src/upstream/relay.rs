@@ -8,7 +8,6 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_config::TimeoutsConfig;
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 
 use super::beginning::Beginning;
 use super::failure::ExchangeError;
@@ -67,12 +66,11 @@ impl RelayTerms<'_> {
     /// Writes a part of the payload, which may be empty, after the held head.
     async fn write(
         &mut self,
-        session: &mut Session,
+        client: &mut impl ResponseSink,
         payload: Bytes,
         first_token: Option<Timestamp>,
         is_last: bool,
     ) -> Result<(), RelayEnd> {
-        let client = session.as_downstream_mut();
         let mut payload = payload;
         let mut is_changed = self.transform.is_some();
         if let Some(held) = self.held.as_deref_mut() {
@@ -86,7 +84,7 @@ impl RelayTerms<'_> {
                 }
                 Some(mut header) => {
                     held.timing.describe(&mut header, first_token);
-                    let written = client.write_response_header(header).await;
+                    let written = client.write_head(header).await;
                     written.map_err(|_gone| RelayEnd::ClientGone)?;
                 }
                 None => {}
@@ -95,7 +93,7 @@ impl RelayTerms<'_> {
         if payload.is_empty() && is_changed && !is_last {
             return Ok(());
         }
-        let written = client.write_response_body(payload, is_last).await;
+        let written = client.write_body(payload, is_last).await;
         written.map_err(|_gone| RelayEnd::ClientGone)
     }
 
@@ -105,6 +103,28 @@ impl RelayTerms<'_> {
             Some(transform) => transform.apply(payload, is_last, now()),
         }
     }
+}
+
+/// The way of a response to its client, whichever front door the request came through.
+pub(crate) trait ResponseSink {
+    /// Writes the head.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    fn write_head(
+        &mut self,
+        head: Box<ResponseHeader>,
+    ) -> impl Future<Output = pingora::Result<()>> + Send;
+
+    /// Writes a part of the body; the last one if `is_end`.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    fn write_body(
+        &mut self,
+        part: Bytes,
+        is_end: bool,
+    ) -> impl Future<Output = pingora::Result<()>> + Send;
 }
 
 /// The most payload bytes that are held before the first token.
@@ -124,11 +144,10 @@ impl HeldHead {
     }
 
     /// Writes the head and the held payload, unless the client already has them.
-    pub(crate) async fn write(&mut self, session: &mut Session) -> pingora::Result<()> {
+    pub(crate) async fn write(&mut self, client: &mut impl ResponseSink) -> pingora::Result<()> {
         let Some(header) = self.header.take() else { return Ok(()) };
-        let client = session.as_downstream_mut();
-        client.write_response_header(header).await?;
-        client.write_response_body(std::mem::take(&mut self.payload).freeze(), false).await
+        client.write_head(header).await?;
+        client.write_body(std::mem::take(&mut self.payload).freeze(), false).await
     }
 
     /// Returns the held payload with the next part of it appended.
@@ -182,7 +201,7 @@ impl Exchange<'_> {
     /// Relays the body of a response whose head the client already has.
     pub(crate) async fn relay(
         &mut self,
-        session: &mut Session,
+        client: &mut impl ResponseSink,
         monitor: &mut ResponseMonitor,
         mut terms: RelayTerms<'_>,
     ) -> RelayEnd {
@@ -209,7 +228,7 @@ impl Exchange<'_> {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),
             };
-            match terms.write(session, payload, monitor.first_token, is_last).await {
+            match terms.write(client, payload, monitor.first_token, is_last).await {
                 Ok(()) => {}
                 Err(RelayEnd::ClientGone) => return left(),
                 Err(end) => return end,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare what is predicted of a real engine with what it does: figures of docs/routing/objectives.md.
+"""Compare what is predicted of a real engine with what it does: figures of docs/performance/objectives.md.
 
     python engine_model.py --penstock PATH --work DIR [--minutes 2] [--rate 1.3] [--layers 12]
 

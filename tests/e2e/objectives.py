@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare strategies on real engines by the requests that meet their objectives: figures of docs/routing/objectives.md.
+"""Compare strategies on real engines by the requests that meet their objectives: figures of docs/performance/objectives.md.
 
     python objectives.py --penstock PATH --work DIR [--load 0.4] [--seconds 40] [--rounds 3] [--strategies slo,balanced]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the memory of a request that waits in the queue: figures of docs/operations/queue.md.
+"""Measure the memory of a request that waits in the queue: figures of docs/performance/queue.md.
 
     python queue_memory.py --penstock PATH --work DIR [--count 10000] [--of waiting]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare the simulator with real engines: the figures of docs/simulation.md.
+"""Compare the simulator with real engines: the figures of docs/performance/simulation.md.
 
     python simulated.py --penstock PATH --work DIR [--seconds 60] [--rate 6]
 

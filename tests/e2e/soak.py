@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Send requests that fail in every way, and look whether anything is left: figures of docs/routing/objectives.md.
+"""Send requests that fail in every way, and look whether anything is left: figures of docs/performance/objectives.md.
 
     python soak.py --penstock PATH --work DIR [--requests 50000] [--concurrency 128] [--every 4] [--simulated 1000000]
 

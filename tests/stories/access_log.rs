@@ -15,21 +15,6 @@ use crate::support::fleet::{CHAT, Leave, begin, read_until};
 use crate::support::penstock::{Penstock, binary, scratch};
 use crate::support::{eventually, free_address};
 
-crate::trials![
-    every_request_is_logged,
-    token_counts_are_reported_or_marked_estimated,
-    client_disconnects_are_logged_as_cancel,
-    lines_cannot_be_forged,
-    refused_heads_are_logged,
-    lines_contain_no_secrets,
-    rotated_file_is_reopened,
-    shutdown_flushes_all_lines,
-    lines_go_to_standard_output,
-    sampling_keeps_failed_requests,
-    failed_writes_name_the_file,
-    unwritable_file_fails_the_start,
-];
-
 const SOON: Duration = Duration::from_secs(5);
 
 /// A configuration section for an access log, and its path.
@@ -52,6 +37,7 @@ fn wait_for(path: &Path, count: usize) -> Vec<Value> {
     lines(path)
 }
 
+#[test]
 fn every_request_is_logged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -114,6 +100,7 @@ fn every_request_is_logged() {
     });
 }
 
+#[test]
 fn token_counts_are_reported_or_marked_estimated() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -134,6 +121,7 @@ fn token_counts_are_reported_or_marked_estimated() {
     }
 }
 
+#[test]
 fn client_disconnects_are_logged_as_cancel() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -150,6 +138,7 @@ fn client_disconnects_are_logged_as_cancel() {
     assert_eq!((&line["outcome"], &line["error"]), (&json!("fault"), &json!("upstream_closed")));
 }
 
+#[test]
 fn lines_cannot_be_forged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -173,6 +162,7 @@ fn lines_cannot_be_forged() {
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
 }
 
+#[test]
 fn refused_heads_are_logged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -234,6 +224,7 @@ fn refused_heads_are_logged() {
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
 }
 
+#[test]
 fn lines_contain_no_secrets() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -255,6 +246,7 @@ fn lines_contain_no_secrets() {
     }
 }
 
+#[test]
 fn rotated_file_is_reopened() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -277,6 +269,7 @@ fn rotated_file_is_reopened() {
     assert_eq!(silent.admin("/health/live").status, 200);
 }
 
+#[test]
 fn shutdown_flushes_all_lines() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
@@ -294,6 +287,7 @@ fn shutdown_flushes_all_lines() {
     assert_eq!(lines(&path).len(), 200);
 }
 
+#[test]
 fn lines_go_to_standard_output() {
     let one = engine("one", &["m"]);
     let (data, admin) = (free_address(), free_address());
@@ -326,6 +320,7 @@ fn lines_go_to_standard_output() {
     assert_eq!(rest, "", "nothing else is written there");
 }
 
+#[test]
 fn sampling_keeps_failed_requests() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("sample: 0");
@@ -340,6 +335,7 @@ fn sampling_keeps_failed_requests() {
     assert_eq!(lines[0]["error"], "model_not_found");
 }
 
+#[test]
 fn failed_writes_name_the_file() {
     let one = engine("one", &["m"]);
     let backends = backend(&one, "models: [m]");
@@ -353,6 +349,7 @@ fn failed_writes_name_the_file() {
     assert!(line.contains("/dev/full"), "{line}");
 }
 
+#[test]
 fn unwritable_file_fails_the_start() {
     let config = scratch("penstock.yaml");
     let (data, admin) = (free_address(), free_address());

@@ -12,20 +12,6 @@ use crate::support::engines::{backend, backends, engine, shares};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    web_pages_are_refused,
-    configured_token_is_required,
-    public_listen_address_needs_a_token,
-    backends_are_drained_and_resumed,
-    decisions_are_listed_newest_first,
-    dry_runs_have_no_side_effects,
-    every_endpoint_responds,
-    metrics_count_requests_and_errors,
-    junk_names_collapse_into_one_series,
-    admin_port_survives_garbage,
-    log_lines_cannot_be_forged,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
 fn post(penstock: &Penstock, path: &str, body: &[u8]) -> Response {
@@ -45,6 +31,7 @@ fn one() -> (penstock_mock::MockEngine, Penstock) {
     (engine, penstock)
 }
 
+#[test]
 fn web_pages_are_refused() {
     let (_engine, penstock) = one();
     let port = penstock.admin.port();
@@ -65,6 +52,7 @@ fn web_pages_are_refused() {
     assert_eq!(penstock.backend("one")["health"], "healthy", "nothing happened");
 }
 
+#[test]
 fn configured_token_is_required() {
     let token = file("token", "t0ken\n");
     let engine = engine("one", &["m"]);
@@ -83,6 +71,7 @@ fn configured_token_is_required() {
     assert_eq!(get_as(&penstock, "penstock.example", "authorization: Bearer t0ken\r\n"), 200);
 }
 
+#[test]
 fn public_listen_address_needs_a_token() {
     let config = |token: &str| {
         let yaml = format!(
@@ -103,6 +92,7 @@ fn public_listen_address_needs_a_token() {
     assert_eq!(check(&path, "check").code, Some(0));
 }
 
+#[test]
 fn backends_are_drained_and_resumed() {
     let (a, b) = (engine("a", &["m"]), engine("b", &["m"]));
     let items = backends(&[&a, &b], "models: [m]");
@@ -125,6 +115,7 @@ fn backends_are_drained_and_resumed() {
     assert_eq!((get.status, get.header("allow")), (405, Some("POST")), "links change nothing");
 }
 
+#[test]
 fn decisions_are_listed_newest_first() {
     let (_engine, penstock) = one();
     for id in ["first", "second", "third"] {
@@ -150,6 +141,7 @@ fn decisions_are_listed_newest_first() {
     assert_eq!(penstock.admin("/decisions?n=x").status, 400);
 }
 
+#[test]
 fn dry_runs_have_no_side_effects() {
     let (a, b) = (engine("a", &["m"]), engine("b", &["m"]));
     let items = backends(&[&a, &b], "models: [m]");
@@ -174,6 +166,7 @@ fn dry_runs_have_no_side_effects() {
     assert!(!penstock.admin("/metrics").text().contains("model=\"unknown\""));
 }
 
+#[test]
 fn every_endpoint_responds() {
     let (_engine, penstock) = one();
     let index = penstock.admin("/").text();
@@ -208,6 +201,7 @@ fn sample(metrics: &str, parts: &[&str]) -> f64 {
     matching.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
+#[test]
 fn metrics_count_requests_and_errors() {
     let (engine, penstock) = one();
     for _ in 0..3 {
@@ -242,6 +236,7 @@ fn series(metrics: &str) -> BTreeSet<String> {
     named.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
 }
 
+#[test]
 fn junk_names_collapse_into_one_series() {
     let (engine, penstock) = one();
     penstock.chat("m");
@@ -269,6 +264,7 @@ fn junk_names_collapse_into_one_series() {
     assert_eq!(engine.counters().requests, 1);
 }
 
+#[test]
 fn admin_port_survives_garbage() {
     let (_engine, penstock) = one();
     for garbage in [
@@ -293,6 +289,7 @@ fn admin_port_survives_garbage() {
     assert!(!penstock.log().contains("panicked"), "{}", penstock.log());
 }
 
+#[test]
 fn log_lines_cannot_be_forged() {
     let (_engine, penstock) = one();
     let mut forger = Client::connect(penstock.admin);

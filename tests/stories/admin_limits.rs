@@ -9,16 +9,11 @@ use crate::support::eventually;
 use crate::support::fleet::metric;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    connections_over_the_limit_are_refused_at_once,
-    half_open_connections_make_room_for_probes,
-    slow_request_heads_time_out,
-];
-
 /// A request whose body does not arrive.
 const UNFINISHED: &[u8] =
     b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
 
+#[test]
 fn half_open_connections_make_room_for_probes() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
@@ -38,6 +33,7 @@ fn half_open_connections_make_room_for_probes() {
     drop(held);
 }
 
+#[test]
 fn connections_over_the_limit_are_refused_at_once() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
@@ -99,6 +95,7 @@ fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
     }
 }
 
+#[test]
 fn slow_request_heads_time_out() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));

@@ -14,22 +14,6 @@ use crate::support::engines::last_body;
 use crate::support::fleet::{CHAT, Fleet, Setup};
 use crate::weighted_scorers::backend_of;
 
-crate::trials![
-    changing_first_line_hides_no_shared_prompt,
-    changing_first_line_reaches_no_converted_prompt,
-    tools_keep_a_prompt_from_a_short_context,
-    every_api_counts_the_same_conversation,
-    limits_count_what_tools_returned,
-    sessions_of_agents_have_one_home,
-    session_comes_home_after_a_spill,
-    session_has_one_home_over_its_models,
-    sub_agent_starts_at_the_home_of_its_parent,
-    sessions_belong_to_their_key,
-    other_strategies_ignore_sessions,
-    session_homes_can_be_turned_off,
-    explain_shows_the_home_of_a_session,
-];
-
 /// The instructions of Claude Code: the first line is another one in each request.
 fn instructions(nonce: &str, text: &str) -> Value {
     let line = format!(
@@ -45,6 +29,7 @@ fn message(nonce: &str, system: &str, text: &str) -> Value {
     })
 }
 
+#[test]
 fn changing_first_line_hides_no_shared_prompt() {
     for preset in ["prefix-affinity", "sticky", "llm-d"] {
         let routing = format!("preset: {preset}, expose_decision: true");
@@ -61,6 +46,7 @@ fn changing_first_line_hides_no_shared_prompt() {
     }
 }
 
+#[test]
 fn changing_first_line_reaches_no_converted_prompt() {
     let models = ["{ id: m, operations: [chat] }"];
     let fleet = Fleet::of(&models, Setup::default());
@@ -91,6 +77,7 @@ fn tools() -> Value {
     (0..27).map(tool).collect()
 }
 
+#[test]
 fn tools_keep_a_prompt_from_a_short_context() {
     let models = [
         "{ id: m, context_length: 8192, capabilities: [tools, json_mode] }",
@@ -114,6 +101,7 @@ fn tools_keep_a_prompt_from_a_short_context() {
     assert_eq!(backend_of(&fleet.penstock.post(CHAT, &fits)), "a", "nothing is added to text");
 }
 
+#[test]
 fn every_api_counts_the_same_conversation() {
     let text = "word ".repeat(8000);
     let arguments = json!({"x": text}).to_string();
@@ -175,6 +163,7 @@ fn every_api_counts_the_same_conversation() {
     }
 }
 
+#[test]
 fn limits_count_what_tools_returned() {
     let sections =
         "auth: { keys: [ { name: k, key: sk-k, limits: { tokens_per_minute: 5000 } } ] }";
@@ -217,6 +206,7 @@ fn served_by(fleet: &Fleet, headers: &[(&str, &str)]) -> String {
     backend_of(&ask(fleet, CHAT, headers, &client::chat("m", "hello")))
 }
 
+#[test]
 fn sessions_of_agents_have_one_home() {
     for strategy in ["weighted", "slo"] {
         let fleet = equals(3, strategy, "", "");
@@ -262,6 +252,7 @@ fn sessions_of_agents_have_one_home() {
     }
 }
 
+#[test]
 fn session_comes_home_after_a_spill() {
     let fleet = equals(2, "weighted", "", "max_in_flight: 1");
     let session = [("x-claude-code-session-id", "s")];
@@ -281,6 +272,7 @@ fn session_comes_home_after_a_spill() {
     }
 }
 
+#[test]
 fn session_has_one_home_over_its_models() {
     let routing = "preset: least-loaded, expose_decision: true, \
                    aliases: { \"m(high)\": m, \"m(low)\": m2 }";
@@ -299,6 +291,7 @@ fn session_has_one_home_over_its_models() {
     }
 }
 
+#[test]
 fn sub_agent_starts_at_the_home_of_its_parent() {
     let fleet = equals(3, "weighted", "", "");
     let mut homes = BTreeSet::new();
@@ -319,6 +312,7 @@ fn sub_agent_starts_at_the_home_of_its_parent() {
     assert!(homes.len() > 1, "sessions spread: {homes:?}");
 }
 
+#[test]
 fn sessions_belong_to_their_key() {
     let keys: String = (0..20).map(|key| format!("{{ name: k{key}, key: sk-{key} }}, ")).collect();
     let sections = format!("auth: {{ keys: [{keys}] }}");
@@ -339,6 +333,7 @@ fn sessions_belong_to_their_key() {
     assert_eq!(homes.len(), 2, "one name under twenty keys is twenty sessions");
 }
 
+#[test]
 fn other_strategies_ignore_sessions() {
     for strategy in ["round_robin", "smart", "random", "priority_only"] {
         let fleet = equals(2, strategy, "", "");
@@ -354,6 +349,7 @@ fn other_strategies_ignore_sessions() {
     }
 }
 
+#[test]
 fn session_homes_can_be_turned_off() {
     let fleet = equals(3, "weighted", "limits: { session_homes: 0 }", "");
     let session = [("x-session-id", "s")];
@@ -362,6 +358,7 @@ fn session_homes_can_be_turned_off() {
     assert_eq!(fleet.metric("penstock_session_homes"), 0.0);
 }
 
+#[test]
 fn explain_shows_the_home_of_a_session() {
     let fleet = equals(3, "weighted", "", "");
     let explained = |session: &str| {

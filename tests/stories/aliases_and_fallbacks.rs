@@ -12,21 +12,6 @@ use crate::support::engines::{backend, backends, engine, last_body, shares, star
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    alias_rewrites_only_the_model_value,
-    fallback_serves_when_the_model_is_unavailable,
-    fallback_serves_when_connecting_fails,
-    missing_capability_falls_back_before_it_is_refused,
-    each_attempt_sends_the_backends_model_name,
-    exhausted_fallback_chain_lists_every_model,
-    unserved_alias_error_names_alias_and_target,
-    patterns_cover_names_that_no_backend_serves,
-    window_of_a_split_is_that_of_its_shortest_branch,
-    alias_splits_requests_by_weight,
-    split_is_sticky_by_session_and_key,
-    split_is_explained_and_replayed,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
 /// Three engines with a model each: `a`, `b`, `c`.
@@ -59,6 +44,7 @@ impl Fleet {
     }
 }
 
+#[test]
 fn alias_rewrites_only_the_model_value() {
     let fleet = Fleet::start("aliases: { gpt-4: a, claude: gpt-4, fast: claude, b: c }", &[]);
     for name in ["gpt-4", "claude", "fast"] {
@@ -76,6 +62,7 @@ fn alias_rewrites_only_the_model_value() {
     assert!(fleet.penstock.log().contains("hides the model"), "and the log says so");
 }
 
+#[test]
 fn fallback_serves_when_the_model_is_unavailable() {
     let routing = "aliases: { old: c }, fallbacks: { a: [b, old], ghost: [b] }";
     let fleet = Fleet::start(routing, &["a", "b"]);
@@ -92,6 +79,7 @@ fn fallback_serves_when_the_model_is_unavailable() {
     assert_eq!(fleet.penstock.chat("ghost").status, 503, "its only fallback is out");
 }
 
+#[test]
 fn fallback_serves_when_connecting_fails() {
     let fleet = Fleet::start("fallbacks: { a: [b] }", &[]);
     block_on(fleet.a.kill()).unwrap();
@@ -102,6 +90,7 @@ fn fallback_serves_when_connecting_fails() {
     assert_eq!(response.json()["model"], "c", "others are not touched");
 }
 
+#[test]
 fn missing_capability_falls_back_before_it_is_refused() {
     let (blind, sees) = (engine("blind", &["a"]), engine("sees", &["b"]));
     let yaml = format!(
@@ -124,6 +113,7 @@ fn missing_capability_falls_back_before_it_is_refused() {
     assert_eq!(shares(&[&blind, &sees]), [0, 1], "never one that lacks something");
 }
 
+#[test]
 fn each_attempt_sends_the_backends_model_name() {
     let (one, two) = (engine("one", &["first/m"]), engine("two", &["m"]));
     let third = engine("three", &["spare/n"]);
@@ -146,6 +136,7 @@ fn each_attempt_sends_the_backends_model_name() {
     assert_eq!(last_body(&third), body("spare/n"));
 }
 
+#[test]
 fn exhausted_fallback_chain_lists_every_model() {
     let fleet = Fleet::start("fallbacks: { a: [b, c], b: [c] }", &["a", "b", "c"]);
     let response = fleet.penstock.chat("a");
@@ -166,6 +157,7 @@ fn exhausted_fallback_chain_lists_every_model() {
     assert_eq!(response.error_code(), "no_healthy_backend", "without a chain it is itself");
 }
 
+#[test]
 fn unserved_alias_error_names_alias_and_target() {
     let fleet = Fleet::start("aliases: { gpt-4: ghost }", &[]);
     let response = fleet.penstock.chat("gpt-4");
@@ -174,6 +166,7 @@ fn unserved_alias_error_names_alias_and_target() {
     assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
 }
 
+#[test]
 fn patterns_cover_names_that_no_backend_serves() {
     let routing =
         r#"aliases: { "*": a, "gpt-*": b, "gpt-4?": c, gpt-4o: a }, fallbacks: { b: [c] }"#;
@@ -208,6 +201,7 @@ fn patterns_cover_names_that_no_backend_serves() {
     );
 }
 
+#[test]
 fn window_of_a_split_is_that_of_its_shortest_branch() {
     let engine = |name: &str, context_length: u32| {
         let model = EngineModel { context_length, ..EngineModel::new(name) };
@@ -251,6 +245,7 @@ fn served_by(fleet: &Fleet, headers: &[(&str, &str)]) -> String {
     response.header("x-penstock-backend").unwrap().to_owned()
 }
 
+#[test]
 fn alias_splits_requests_by_weight() {
     let fleet = Fleet::start(SPLIT, &[]);
     let all = 400;
@@ -272,6 +267,7 @@ fn alias_splits_requests_by_weight() {
     assert!((0..20).all(|_| served_by(&fleet, &[]) == "c"));
 }
 
+#[test]
 fn split_is_sticky_by_session_and_key() {
     let fleet = Fleet::start(SPLIT, &[]);
     let mut seen = [0, 0];
@@ -307,6 +303,7 @@ fn split_is_sticky_by_session_and_key() {
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
+#[test]
 fn split_is_explained_and_replayed() {
     let fleet = Fleet::start(SPLIT, &[]);
     assert_eq!(fleet.penstock.admin("/decisions?capture=true").status, 200);

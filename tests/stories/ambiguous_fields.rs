@@ -11,14 +11,6 @@ use crate::support::engines::{backend, serving_all, start};
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    operations_refuse_twins,
-    paths_by_model_refuse_twins,
-    ollama_commands_refuse_twins,
-    names_are_judged_in_the_spelling_of_the_engine,
-    twins_have_the_error_of_their_dialect,
-];
-
 const KEYS: &str = "auth: { keys: [\
     { name: limited, key: k1, models: [mine], manage_models: true }, \
     { name: open, key: k2, manage_models: true }] }\n";
@@ -66,6 +58,7 @@ fn is_refused(response: &Response, about: &str) {
     assert_eq!(response.status, 400, "{about}: {}", response.text());
 }
 
+#[test]
 fn operations_refuse_twins() {
     let engine = OpenEngine::start("one");
     let models = [serving_all("mine"), serving_all("secret")].join(", ");
@@ -107,6 +100,7 @@ fn operations_refuse_twins() {
     }
 }
 
+#[test]
 fn paths_by_model_refuse_twins() {
     let engine = OpenEngine::start("one");
     let items = engine.item("engine: other, models: [mine, secret]");
@@ -165,6 +159,7 @@ fn ollama(models: &[&str]) -> MockEngine {
     start(EngineSpec { flavour: Flavour::Ollama, ..EngineSpec::new("o", models) })
 }
 
+#[test]
 fn ollama_commands_refuse_twins() {
     let engine = ollama(&["mine", "secret"]);
     let penstock =
@@ -203,6 +198,7 @@ fn ollama_commands_refuse_twins() {
     assert_eq!(sent(), before, "nothing reached the engine");
 }
 
+#[test]
 fn names_are_judged_in_the_spelling_of_the_engine() {
     let engine = ollama(&["mine", "Secret", "two", "Two"]);
     let keys = "auth: { keys: [{ name: a, key: k1, models: [mine, \"s*\", \"T*\"], manage_models: true }] }\n";
@@ -226,6 +222,7 @@ fn names_are_judged_in_the_spelling_of_the_engine() {
     assert_eq!(deleted.status, 403, "{}", deleted.text());
 }
 
+#[test]
 fn twins_have_the_error_of_their_dialect() {
     let engine = ollama(&["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "engine: ollama")));

@@ -10,16 +10,6 @@ use crate::support::engines::{backend, engine, start};
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    unknown_keys_get_401,
-    keys_are_limited_to_their_models,
-    backends_get_their_own_credentials,
-    client_credentials_pass_without_auth_keys,
-    keys_are_taken_from_every_usual_field_and_withheld,
-    keys_and_prompts_are_never_shown,
-    log_lines_cannot_be_forged,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 const KEYS: &str = "auth: { keys: [{ name: all, key: sk-all-0123456789 }, \
                     { name: some, key: sk-some-0123456789, models: [\"llama*\", \"q?\"] }] }";
@@ -36,6 +26,7 @@ fn send_to(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, Strin
     request(penstock.data, "POST", path, &headers, body.to_string().as_bytes())
 }
 
+#[test]
 fn unknown_keys_get_401() {
     let engine = engine("one", &["m"]);
     let penstock =
@@ -74,6 +65,7 @@ fn unknown_keys_get_401() {
     assert_eq!(engine.counters().requests, 3);
 }
 
+#[test]
 fn keys_are_limited_to_their_models() {
     let engine = engine("one", &["llama3:8b", "q4", "m"]);
     let routing = "routing: { aliases: { llama-best: m } }";
@@ -115,6 +107,7 @@ fn credentials(engine: &MockEngine) -> [Option<String>; 2] {
     ["authorization", "x-api-key"].map(|name| last.header(name).map(str::to_owned))
 }
 
+#[test]
 fn backends_get_their_own_credentials() {
     let (own, bare, passed) =
         (locked("own", "up-1"), engine("bare", &["bare"]), engine("passed", &["passed"]));
@@ -141,6 +134,7 @@ fn backends_get_their_own_credentials() {
     assert!(checked.iter().all(|probe| probe.header("authorization") == Some("Bearer up-1")));
 }
 
+#[test]
 fn client_credentials_pass_without_auth_keys() {
     let (open, strict) = (locked("open", "client-1"), engine("strict", &["strict"]));
     let items = backend(&open, "health: { path: /health }, models: [open]")
@@ -160,6 +154,7 @@ fn client_credentials_pass_without_auth_keys() {
     assert_eq!(credentials(&strict), [None, None]);
 }
 
+#[test]
 fn keys_and_prompts_are_never_shown() {
     let engine = locked("one", "upstream-secret-77");
     let more = "log: { level: trace }\nrouting: { expose_decision: true }";
@@ -214,6 +209,7 @@ fn keys_and_prompts_are_never_shown() {
     }
 }
 
+#[test]
 fn log_lines_cannot_be_forged() {
     let engine = engine("one", &["m"]);
     let yaml = format!("log: {{ level: debug }}\nbackends:\n{}", backend(&engine, "models: [m]"));
@@ -234,6 +230,7 @@ fn log_lines_cannot_be_forged() {
     assert!(!raw_escape, "{log}");
 }
 
+#[test]
 fn keys_are_taken_from_every_usual_field_and_withheld() {
     let one = OpenEngine::start("one");
     let engine = engine("two", &["m"]);

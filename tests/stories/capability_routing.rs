@@ -9,17 +9,6 @@ use crate::support::client::chat;
 use crate::support::engines::{backend, engine, model, shares, start};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    each_capability_selects_a_backend_that_has_it,
-    long_prompt_selects_a_long_context,
-    too_long_prompt_is_refused_in_the_words_of_each_client,
-    capability_mismatch_lists_what_is_missing,
-    plain_request_may_use_any_backend,
-    known_capability_beats_an_assumed_one,
-    operation_selects_a_backend_that_serves_it,
-    unhealthy_capable_backend_is_a_503,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 const IMAGE: &str = "data:image/png;base64,iVBORw0KGgo=";
 
@@ -89,6 +78,7 @@ fn tool() -> Value {
     json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})
 }
 
+#[test]
 fn each_capability_selects_a_backend_that_has_it() {
     let fleet = Fleet::start();
     let plain = chat("m", "hello");
@@ -139,6 +129,7 @@ fn each_capability_selects_a_backend_that_has_it() {
     assert_eq!((&needs["needs_json_mode"], &needs["needs_vision"]), (&json!(true), &json!(false)));
 }
 
+#[test]
 fn long_prompt_selects_a_long_context() {
     let fleet = Fleet::start();
     let of = |tokens: usize| chat("m", &"x".repeat(tokens * 4));
@@ -168,6 +159,7 @@ fn long_prompt_selects_a_long_context() {
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
 }
 
+#[test]
 fn too_long_prompt_is_refused_in_the_words_of_each_client() {
     let fleet = Fleet::start();
     let text = "x".repeat(4 * 16_001);
@@ -195,6 +187,7 @@ fn too_long_prompt_is_refused_in_the_words_of_each_client() {
     }
 }
 
+#[test]
 fn capability_mismatch_lists_what_is_missing() {
     let fleet = Fleet::start();
     let both = with(image_chat(), "tools", json!([tool()]));
@@ -214,6 +207,7 @@ fn capability_mismatch_lists_what_is_missing() {
     assert_eq!((status, &body["type"], &body["error"]), (400, &json!("error"), &wanted));
 }
 
+#[test]
 fn plain_request_may_use_any_backend() {
     let (all, none) = (engine("all", &["m"]), engine("none", &["m"]));
     let yaml = format!(
@@ -233,6 +227,7 @@ fn plain_request_may_use_any_backend() {
     assert_eq!(shares(&[&all, &none]), [2, 2]);
 }
 
+#[test]
 fn known_capability_beats_an_assumed_one() {
     let (assumed, known) = (engine("assumed", &["m"]), engine("known", &["m"]));
     let yaml = format!(
@@ -254,6 +249,7 @@ fn known_capability_beats_an_assumed_one() {
     assert_eq!((&decision["assumed"], &decision["backend"]), (&json!(true), &json!("assumed")));
 }
 
+#[test]
 fn operation_selects_a_backend_that_serves_it() {
     let (talks, embeds) = (engine("talks", &["m"]), engine("embeds", &["m"]));
     let yaml = format!(
@@ -271,6 +267,7 @@ fn operation_selects_a_backend_that_serves_it() {
     assert!(response.text().contains("[rerank]"), "{}", response.text());
 }
 
+#[test]
 fn unhealthy_capable_backend_is_a_503() {
     let (blind, sees) = (engine("blind", &["m"]), engine("sees", &["m"]));
     sees.set_health(503);

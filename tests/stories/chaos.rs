@@ -19,12 +19,6 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, engine, name};
 use crate::support::pace::{pause_between_readings, pause_until};
 use crate::support::{block_on, eventually, is_long};
 
-crate::trials![
-    recoverable_faults_stay_hidden_as_they_change,
-    responses_are_intact_while_engines_fail,
-    request_that_was_read_runs_again_once_at_most,
-];
-
 const ENGINES: usize = 4;
 const CLIENTS: u32 = 40;
 /// Between two requests of a client: together 200 per second.
@@ -325,6 +319,7 @@ fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     good
 }
 
+#[test]
 fn recoverable_faults_stay_hidden_as_they_change() {
     // When all refuse at the same time, that cannot be hidden: one never does.
     let mix = Mix { moods: hidden(), steady: 1, every: Duration::from_secs(1) };
@@ -346,6 +341,7 @@ fn recoverable_faults_stay_hidden_as_they_change() {
     fleet.wait_idle();
 }
 
+#[test]
 fn responses_are_intact_while_engines_fail() {
     let mix = Mix { moods: anything(), steady: 0, every: Duration::from_secs(1) };
     let (fleet, receipts, exchanges) = run(&mix);
@@ -359,6 +355,7 @@ fn responses_are_intact_while_engines_fail() {
     fleet.wait_idle();
 }
 
+#[test]
 fn request_that_was_read_runs_again_once_at_most() {
     let mix = Mix { moods: twelve_kinds(), steady: 1, every: Duration::from_millis(250) };
     let (fleet, receipts, exchanges) = run(&mix);

@@ -7,13 +7,6 @@ use crate::support::block_on;
 use crate::support::client::{self, chat, streaming_chat};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    response_is_relayed_unchanged,
-    stream_is_relayed_byte_for_byte,
-    alias_changes_only_the_model_value,
-    bodies_of_every_size_arrive_byte_for_byte,
-];
-
 fn engine(model: &str) -> MockEngine {
     block_on(MockEngine::start_local(EngineSpec::new("one", [EngineModel::new(model)]))).unwrap()
 }
@@ -26,6 +19,7 @@ fn config(engine: &MockEngine) -> String {
     )
 }
 
+#[test]
 fn response_is_relayed_unchanged() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
@@ -37,6 +31,7 @@ fn response_is_relayed_unchanged() {
     assert_eq!(through.header("content-type"), direct.header("content-type"));
 }
 
+#[test]
 fn stream_is_relayed_byte_for_byte() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
@@ -49,6 +44,7 @@ fn stream_is_relayed_byte_for_byte() {
     assert_eq!(through.header("cache-control"), Some("no-cache"));
 }
 
+#[test]
 fn alias_changes_only_the_model_value() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
@@ -62,6 +58,7 @@ fn alias_changes_only_the_model_value() {
     assert_eq!(received.headers.iter().filter(|(name, _)| name == "content-length").count(), 1);
 }
 
+#[test]
 fn bodies_of_every_size_arrive_byte_for_byte() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));

@@ -12,16 +12,7 @@ use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, Setup, read_until, reference};
 use crate::support::pace::best_of;
 
-crate::trials![
-    disconnect_during_upload_reaches_no_backend,
-    disconnect_while_connecting_starts_no_attempt,
-    disconnect_between_attempts_starts_no_attempt,
-    disconnect_closes_the_upstream_in_every_phase,
-    disconnects_do_not_affect_other_clients,
-    disconnects_do_not_count_against_the_backend,
-    disconnect_after_pipelined_requests_is_noticed,
-];
-
+#[test]
 fn disconnect_during_upload_reaches_no_backend() {
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", &"x".repeat(100_000)).to_string();
@@ -50,6 +41,7 @@ fn disconnect_during_upload_reaches_no_backend() {
     assert_eq!(fleet.chat().status, 200);
 }
 
+#[test]
 fn disconnect_while_connecting_starts_no_attempt() {
     let sections = "timeouts: { connect: 30s }";
     let mut fleet = Fleet::start(2, Setup { sections, ..Setup::default() });
@@ -69,6 +61,7 @@ fn disconnect_while_connecting_starts_no_attempt() {
     drop(hole);
 }
 
+#[test]
 fn disconnect_between_attempts_starts_no_attempt() {
     let sections = "timeouts: { connect: 30s }";
     let mut fleet = Fleet::start(3, Setup { sections, ..Setup::default() });
@@ -109,6 +102,7 @@ const MOST: Duration = Duration::from_millis(100);
 /// Rounds of which one must keep it: other tests share the machine.
 const ROUNDS: usize = 3;
 
+#[test]
 fn disconnect_closes_the_upstream_in_every_phase() {
     best_of(ROUNDS, MOST, leave_in_every_phase);
 }
@@ -141,6 +135,7 @@ fn leave_in_every_phase() -> Duration {
     took[took.len() * 99 / 100 - 1]
 }
 
+#[test]
 fn disconnects_do_not_affect_other_clients() {
     let step = Duration::from_millis(25);
     let pace = Pace { first_token: step, per_token: step, tokens: 24 };
@@ -167,6 +162,7 @@ fn disconnects_do_not_affect_other_clients() {
     fleet.wait_idle();
 }
 
+#[test]
 fn disconnects_do_not_count_against_the_backend() {
     let health = "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1, min_responses: 1, error_share: 0.01 }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
@@ -196,6 +192,7 @@ fn disconnects_do_not_count_against_the_backend() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
+#[test]
 fn disconnect_after_pipelined_requests_is_noticed() {
     let fleet = Fleet::start(1, Setup::default());
     let gate = Gate::new();

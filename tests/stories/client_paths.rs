@@ -11,16 +11,6 @@ use crate::support::eventually;
 use crate::support::fleet::{SOON, find_metric, metric};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    every_path_of_an_operation_is_served,
-    requests_go_to_engines_that_serve_the_operation,
-    operations_no_engine_serves_are_named,
-    errors_have_the_shape_of_the_path,
-    models_are_listed_without_v1,
-    prompts_too_long_to_run_can_be_counted,
-    native_streams_count_their_tokens,
-];
-
 /// A body that has the prompt of every operation.
 fn body(stream: bool) -> Value {
     json!({
@@ -49,6 +39,7 @@ fn fleet() -> ([MockEngine; 3], Penstock) {
     (engines, penstock)
 }
 
+#[test]
 fn every_path_of_an_operation_is_served() {
     let engine = engine("one", &["m"]);
     let models = format!("models: [{}]", serving_all("m"));
@@ -70,6 +61,7 @@ fn to_bytes() -> Vec<u8> {
     body(false).to_string().into_bytes()
 }
 
+#[test]
 fn requests_go_to_engines_that_serve_the_operation() {
     let (engines, penstock) = fleet();
     let [vllm, llamacpp, ollama] = &engines;
@@ -96,6 +88,7 @@ fn requests_go_to_engines_that_serve_the_operation() {
     }
 }
 
+#[test]
 fn operations_no_engine_serves_are_named() {
     let (engines, penstock) = fleet();
     for (path, operation) in [("/v1/moderations", "moderations"), ("/v1/fim/completions", "fim")] {
@@ -107,6 +100,7 @@ fn operations_no_engine_serves_are_named() {
     assert!(engines.iter().all(|engine| engine.counters().requests == 0));
 }
 
+#[test]
 fn errors_have_the_shape_of_the_path() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
@@ -130,6 +124,7 @@ fn errors_have_the_shape_of_the_path() {
     assert_eq!((response.status, response.header("allow")), (405, Some("POST")));
 }
 
+#[test]
 fn models_are_listed_without_v1() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
@@ -137,6 +132,7 @@ fn models_are_listed_without_v1() {
     assert_eq!(response.json()["data"][0]["id"], "m", "{}", response.text());
 }
 
+#[test]
 fn prompts_too_long_to_run_can_be_counted() {
     let all = penstock_api::Capabilities::ALL;
     let small = start(EngineSpec::new("small", [model("m", 100, all)]));
@@ -151,6 +147,7 @@ fn prompts_too_long_to_run_can_be_counted() {
     assert_eq!(counted.json()["input_tokens"], 50);
 }
 
+#[test]
 fn native_streams_count_their_tokens() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));

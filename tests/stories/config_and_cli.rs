@@ -11,32 +11,6 @@ use crate::support::engines::engine;
 use crate::support::free_address;
 use crate::support::penstock::{binary, remove_own_variables};
 
-crate::trials![
-    shipped_files_pass_the_check,
-    check_prints_a_summary,
-    errors_have_position_and_suggestion,
-    all_faults_come_at_once_with_the_warnings,
-    misplaced_keys_get_their_place,
-    urls_of_endpoints_are_warned_of,
-    broken_indentation_is_explained,
-    patterns_count_as_aliases,
-    pipes_are_read_for_a_while_only,
-    warnings_do_not_fail_the_check,
-    environment_and_flags_override_the_file,
-    unknown_variables_are_refused,
-    control_characters_are_escaped,
-    messages_name_the_file_and_not_the_library,
-    backends_at_own_addresses_are_warned_of,
-    check_opens_what_a_start_opens,
-    low_memory_limit_is_an_error_line,
-    dump_shows_everything_but_secrets,
-    schema_is_valid_json,
-    help_lists_commands_examples_and_exit_codes,
-    smallest_configuration_serves,
-    failed_start_names_its_cause,
-    demo_routes_as_expected,
-];
-
 fn check(yaml: &str) -> Ran {
     let config = file("penstock.yaml", yaml);
     run(["check".as_ref(), "--config".as_ref(), config.as_os_str()])
@@ -49,6 +23,7 @@ fn conf_files() -> Vec<PathBuf> {
     [conf.join("penstock.yaml")].into_iter().chain(examples).collect()
 }
 
+#[test]
 fn shipped_files_pass_the_check() {
     let files = conf_files();
     assert!(files.len() >= 5, "{files:?}");
@@ -64,6 +39,7 @@ fn shipped_files_pass_the_check() {
     }
 }
 
+#[test]
 fn check_prints_a_summary() {
     let ran = check(
         "routing: { strategy: Priority-Only, aliases: { gpt-4: m }, fallbacks: { m: [n] } }\n\
@@ -78,6 +54,7 @@ fn check_prints_a_summary() {
     assert!(empty.stderr.contains("'backends' is empty"), "{}", empty.stderr);
 }
 
+#[test]
 fn errors_have_position_and_suggestion() {
     let one = "backends: [http://a:1]\n";
     for (yaml, parts) in [
@@ -119,6 +96,7 @@ fn errors_have_position_and_suggestion() {
     assert!(ran.stderr.contains("cannot read"), "{}", ran.stderr);
 }
 
+#[test]
 fn all_faults_come_at_once_with_the_warnings() {
     let ran = check(
         "server: { listen: 127.0.0.1:8080, colour: red }\n\
@@ -154,6 +132,7 @@ fn all_faults_come_at_once_with_the_warnings() {
     assert_eq!(faults, 1, "no rule judges the default of an invalid value: {}", unread.stderr);
 }
 
+#[test]
 fn misplaced_keys_get_their_place() {
     for (yaml, place) in [
         ("server: { tls: {} }", "'server.listen[].tls'"),
@@ -169,6 +148,7 @@ fn misplaced_keys_get_their_place() {
     }
 }
 
+#[test]
 fn urls_of_endpoints_are_warned_of() {
     for (url, base) in [
         ("http://h:8000/v1/chat/completions", "http://h:8000"),
@@ -189,6 +169,7 @@ fn urls_of_endpoints_are_warned_of() {
     }
 }
 
+#[test]
 fn broken_indentation_is_explained() {
     for (yaml, place, cause) in [
         ("server:\n  listen: 127.0.0.1:1\n   threads: 2\n", ":3:", "wrong indentation"),
@@ -208,12 +189,14 @@ fn broken_indentation_is_explained() {
     }
 }
 
+#[test]
 fn patterns_count_as_aliases() {
     let ran = check("routing: { aliases: { 'gpt-*': m, big: m } }\nbackends: [http://a]");
     assert!(ran.stdout.contains("aliases     2\n"), "{}", ran.stdout);
     assert!(ran.stdout.contains("gpt-* -> m\n"), "{}", ran.stdout);
 }
 
+#[test]
 fn pipes_are_read_for_a_while_only() {
     let yaml = "backends: [http://a]";
     let piped = run_with(["check", "--config", "/dev/stdin"], yaml.as_bytes(), &[]);
@@ -228,6 +211,7 @@ fn pipes_are_read_for_a_while_only() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
+#[test]
 fn warnings_do_not_fail_the_check() {
     let ran = check(
         "routing: { strategy: fastest, aliases: { a: b, b: c, c: d, d: m } }\n\
@@ -240,6 +224,7 @@ fn warnings_do_not_fail_the_check() {
     assert!(!ran.stdout.contains("warnings    0"), "{}", ran.stdout);
 }
 
+#[test]
 fn environment_and_flags_override_the_file() {
     let config =
         file("penstock.yaml", "routing: { strategy: smart, max_retries: 1 }\nbackends: [http://a]");
@@ -258,6 +243,7 @@ fn environment_and_flags_override_the_file() {
     assert!(ran.stderr.contains("PENSTOCK_ROUTING_MAX_RETRIES"), "{}", ran.stderr);
 }
 
+#[test]
 fn control_characters_are_escaped() {
     let ran = check("backends:\n- { url: http://a, models: [\"m\\rx\", \"e\\e[2J\", \"bel\\a\"] }");
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -275,6 +261,7 @@ fn control_characters_are_escaped() {
     assert!(ran.stdout.contains("model-19 and 480 more"), "{}", ran.stdout);
 }
 
+#[test]
 fn messages_name_the_file_and_not_the_library() {
     for (text, expected) in [
         (&b"backends: [http://a]\n---\nbackends: [http://b]\n"[..], ":3:1: a second YAML document"),
@@ -293,6 +280,7 @@ fn messages_name_the_file_and_not_the_library() {
     }
 }
 
+#[test]
 fn backends_at_own_addresses_are_warned_of() {
     for (listen, url, is_loop) in [
         ("127.0.0.1:18080", "http://127.0.0.1:18080", true),
@@ -309,6 +297,7 @@ fn backends_at_own_addresses_are_warned_of() {
     }
 }
 
+#[test]
 fn check_opens_what_a_start_opens() {
     let missing = file("here", "").with_file_name("missing").join("access.log");
     let ran =
@@ -321,6 +310,7 @@ fn check_opens_what_a_start_opens() {
     assert_eq!((ran.code, new.exists()), (Some(0), false), "it creates no file: {}", ran.stderr);
 }
 
+#[test]
 fn low_memory_limit_is_an_error_line() {
     let config = file(
         "penstock.yaml",
@@ -346,6 +336,7 @@ fn low_memory_limit_is_an_error_line() {
     assert!(refused > 0, "no limit was met while threads were started");
 }
 
+#[test]
 fn unknown_variables_are_refused() {
     let config = file("penstock.yaml", "backends: [http://a]");
     for (command, variable, expected) in [
@@ -364,6 +355,7 @@ fn unknown_variables_are_refused() {
     }
 }
 
+#[test]
 fn dump_shows_everything_but_secrets() {
     let token = file("token", "token-secret-3\n");
     let key = file("key", "file-secret-2\n");
@@ -391,6 +383,7 @@ fn dump_shows_everything_but_secrets() {
     assert_eq!(dump(&file("again.yaml", &first)), first, "a dump loads back as what it was");
 }
 
+#[test]
 fn schema_is_valid_json() {
     let ran = run(["config", "schema"]);
     let schema: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -402,6 +395,7 @@ fn schema_is_valid_json() {
     }
 }
 
+#[test]
 fn help_lists_commands_examples_and_exit_codes() {
     let ran = run(["--help"]);
     assert_eq!(ran.code, Some(0));
@@ -420,6 +414,7 @@ fn help_lists_commands_examples_and_exit_codes() {
     assert_eq!(run(["explain", "--config", "x"]).code, Some(2), "a request is missing");
 }
 
+#[test]
 fn smallest_configuration_serves() {
     let engine = engine("one", &["m"]);
     let (data, admin) = (free_address(), free_address());
@@ -446,6 +441,7 @@ fn smallest_configuration_serves() {
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
+#[test]
 fn failed_start_names_its_cause() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -463,6 +459,7 @@ fn failed_start_names_its_cause() {
     assert_eq!(run(["serve", "--config", "/nowhere.yaml"]).code, Some(2));
 }
 
+#[test]
 fn demo_routes_as_expected() {
     let ran = run(["demo", "--once", "--listen", "127.0.0.1:0"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);

@@ -9,21 +9,6 @@ use crate::support::client::{self, Response};
 use crate::support::engines::last_body;
 use crate::support::fleet::{Fleet, Setup};
 
-crate::trials![
-    refused_conversation_is_shortened_in_every_dialect,
-    converted_conversation_is_shortened,
-    refusals_pass_where_nothing_allows_a_shift,
-    key_and_request_decide_before_the_model,
-    backend_with_room_comes_first,
-    instructions_stay,
-    conversation_is_shortened_for_the_roomiest_backend,
-    second_refusal_drops_the_tools_and_a_third_is_passed_on,
-    conversation_that_cannot_be_shortened_gets_the_engines_error,
-    declared_context_shortens_before_an_engine_refuses,
-    context_is_learned_from_a_response_that_fills_it,
-    explain_shows_the_plan,
-];
-
 const ON: &str = "models: { m: { context_shift: true } }";
 
 /// The error of llama.cpp.
@@ -68,6 +53,7 @@ fn shift_of(response: &Response) -> Option<&str> {
 
 const CHAT: &str = "/v1/chat/completions";
 
+#[test]
 fn refused_conversation_is_shortened_in_every_dialect() {
     for (path, operation) in [
         (CHAT, "chat"),
@@ -105,6 +91,7 @@ fn refused_conversation_is_shortened_in_every_dialect() {
     }
 }
 
+#[test]
 fn converted_conversation_is_shortened() {
     let models = ["{ id: m, operations: [chat] }"];
     let fleet = Fleet::of(&models, Setup { sections: ON, ..Setup::default() });
@@ -119,6 +106,7 @@ fn converted_conversation_is_shortened() {
     }
 }
 
+#[test]
 fn refusals_pass_where_nothing_allows_a_shift() {
     let fleet = Fleet::start(1, Setup::default());
     fleet.a().fail_on("oldest", refusal(1000, 512));
@@ -138,6 +126,7 @@ fn refusals_pass_where_nothing_allows_a_shift() {
     }
 }
 
+#[test]
 fn instructions_stay() {
     let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
     fleet.a().fail_on("oldest", refusal(1000, 512));
@@ -150,6 +139,7 @@ fn instructions_stay() {
     assert_eq!(received(&fleet)["messages"][0], instructions, "although they are the oldest");
 }
 
+#[test]
 fn key_and_request_decide_before_the_model() {
     let keys = "auth: { keys: [{ name: on, key: sk-on, context_shift: true }, \
                 { name: off, key: sk-off, context_shift: false }, { name: any, key: sk-any }] }";
@@ -173,6 +163,7 @@ fn key_and_request_decide_before_the_model() {
     }
 }
 
+#[test]
 fn backend_with_room_comes_first() {
     let fleet = Fleet::start(2, Setup { sections: ON, ..Setup::default() });
     fleet.a().fail_on("oldest", refusal(1000, 512));
@@ -190,6 +181,7 @@ fn backend_with_room_comes_first() {
     assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")));
 }
 
+#[test]
 fn conversation_is_shortened_for_the_roomiest_backend() {
     let fleet = Fleet::start(2, Setup { sections: ON, ..Setup::default() });
     fleet.a().fail_on("oldest", refusal(1000, 128));
@@ -201,6 +193,7 @@ fn conversation_is_shortened_for_the_roomiest_backend() {
     assert_eq!(fleet.requests(), 3, "each refused once");
 }
 
+#[test]
 fn second_refusal_drops_the_tools_and_a_third_is_passed_on() {
     let tools = json!([{"type": "function", "function": {"name": "f", "description": "words"}}]);
     for (drops, attempts) in [(true, 3), (false, 3)] {
@@ -233,6 +226,7 @@ fn second_refusal_drops_the_tools_and_a_third_is_passed_on() {
     assert_eq!(fleet.requests(), 3);
 }
 
+#[test]
 fn conversation_that_cannot_be_shortened_gets_the_engines_error() {
     let models = ["{ id: m, operations: [chat] }"];
     let fleet = Fleet::of(&models, Setup { sections: ON, ..Setup::default() });
@@ -257,6 +251,7 @@ fn conversation_that_cannot_be_shortened_gets_the_engines_error() {
     );
 }
 
+#[test]
 fn declared_context_shortens_before_an_engine_refuses() {
     let models = ["{ id: m, context_length: 512 }"];
     let fleet = Fleet::of(&models, Setup { sections: ON, ..Setup::default() });
@@ -271,6 +266,7 @@ fn declared_context_shortens_before_an_engine_refuses() {
     assert_eq!(response.error_code(), "context_length_exceeded");
 }
 
+#[test]
 fn context_is_learned_from_a_response_that_fills_it() {
     let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
     let filled = |prompt: u32, output: u32, finish: &str| {
@@ -307,6 +303,7 @@ fn explain(fleet: &Fleet, line: &str) -> Value {
     client::request(fleet.penstock.admin, "POST", "/explain", &[], line.as_bytes()).json()
 }
 
+#[test]
 fn explain_shows_the_plan() {
     let models = ["{ id: m, context_length: 512 }"];
     let fleet = Fleet::of(&models, Setup { sections: ON, ..Setup::default() });

@@ -11,27 +11,6 @@ use crate::support::client::{self, Response};
 use crate::support::engines::last_body;
 use crate::support::fleet::{Fleet, Leave, Setup, begin, read_until};
 
-crate::trials![
-    every_client_api_works_on_every_backend_api,
-    embeddings_are_converted,
-    tool_calls_are_converted,
-    requested_usage_is_removed_from_streams_that_lack_it,
-    images_are_converted,
-    errors_of_the_engine_keep_status_and_text,
-    broken_streams_end_visibly,
-    broken_whole_responses_become_errors,
-    whole_responses_are_bounded,
-    leaving_client_frees_the_engine,
-    failover_converts_for_each_backend,
-    what_cannot_be_converted_names_the_field,
-    models_are_loaded_and_unloaded_without_a_call,
-    tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it,
-    tokens_are_counted_by_a_tokenizer_that_takes_messages,
-    conversions_are_shown_and_counted,
-    http10_clients_get_whole_streams,
-    keys_and_content_types_fit_the_backend,
-];
-
 /// An API as a client uses it.
 #[derive(Clone, Copy)]
 struct Api {
@@ -150,6 +129,7 @@ fn serving(apis: &[Api], setup: Setup<'_>) -> Fleet {
     Fleet::of(&models, setup)
 }
 
+#[test]
 fn every_client_api_works_on_every_backend_api() {
     for (client, backend) in PAIRS {
         let fleet = serving(&[backend], Setup::default());
@@ -188,6 +168,7 @@ fn every_client_api_works_on_every_backend_api() {
     }
 }
 
+#[test]
 fn embeddings_are_converted() {
     let vector = |value: &Value| value.as_array().map(Vec::len).unwrap_or_default();
     let embeddings = Api { name: "embeddings", path: "/v1/embeddings", ..CHAT };
@@ -211,6 +192,7 @@ fn embeddings_are_converted() {
     assert_eq!(lengths, [16, 16], "{data}");
 }
 
+#[test]
 fn requested_usage_is_removed_from_streams_that_lack_it() {
     let sections = "ledger: { request_usage: true }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
@@ -245,6 +227,7 @@ fn choice_text(event: &Value) -> String {
     string(event, "/choices/0/delta/content") + &string(event, "/choices/0/text")
 }
 
+#[test]
 fn tool_calls_are_converted() {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
     let function = json!({"name": "weather", "parameters": parameters});
@@ -283,6 +266,7 @@ fn tool_calls_are_converted() {
     }
 }
 
+#[test]
 fn images_are_converted() {
     const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     for (client, backend) in PAIRS {
@@ -319,6 +303,7 @@ fn images_are_converted() {
     }
 }
 
+#[test]
 fn errors_of_the_engine_keep_status_and_text() {
     for (client, backend) in PAIRS {
         let fleet = serving(&[backend], Setup::default());
@@ -347,6 +332,7 @@ fn errors_of_the_engine_keep_status_and_text() {
     }
 }
 
+#[test]
 fn broken_streams_end_visibly() {
     for (client, backend) in PAIRS {
         let fleet = serving(&[backend], Setup::default());
@@ -373,6 +359,7 @@ fn broken_streams_end_visibly() {
     }
 }
 
+#[test]
 fn broken_whole_responses_become_errors() {
     let fleet = serving(&[CHAT], Setup::default());
     for fault in [
@@ -389,6 +376,7 @@ fn broken_whole_responses_become_errors() {
     fleet.wait_idle();
 }
 
+#[test]
 fn whole_responses_are_bounded() {
     let sections = "limits: { converted_response: 200B }";
     let fleet = serving(&[CHAT], Setup { sections, ..Setup::default() });
@@ -398,6 +386,7 @@ fn whole_responses_are_bounded() {
     assert_eq!(response.status, 200, "a stream is converted as it comes: {}", response.text());
 }
 
+#[test]
 fn leaving_client_frees_the_engine() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::from_secs(30), tokens: 4 };
     let fleet = serving(&[CHAT], Setup { pace, ..Setup::default() });
@@ -414,6 +403,7 @@ fn leaving_client_frees_the_engine() {
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
 }
 
+#[test]
 fn failover_converts_for_each_backend() {
     for stream in [true, false] {
         let fleet = serving(&[CHAT, OLLAMA_CHAT, CHAT], Setup::default());
@@ -437,6 +427,7 @@ fn failover_converts_for_each_backend() {
     }
 }
 
+#[test]
 fn what_cannot_be_converted_names_the_field() {
     let fleet = serving(&[CHAT], Setup::default());
     let mut body = OLLAMA_GENERATE.body(false);
@@ -453,6 +444,7 @@ fn what_cannot_be_converted_names_the_field() {
     fleet.wait_idle();
 }
 
+#[test]
 fn models_are_loaded_and_unloaded_without_a_call() {
     let fleet = serving(&[CHAT], Setup::default());
     for (path, body, reason) in [
@@ -474,6 +466,7 @@ fn models_are_loaded_and_unloaded_without_a_call() {
     fleet.wait_idle();
 }
 
+#[test]
 fn tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it() {
     let models = ["{ id: m, operations: [chat, apply_template, tokenize] }"];
     let fleet = Fleet::of(&models, Setup::default());
@@ -509,6 +502,7 @@ fn tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it() {
     fleet.wait_idle();
 }
 
+#[test]
 fn tokens_are_counted_by_a_tokenizer_that_takes_messages() {
     let fleet = Fleet::of(&["{ id: m, operations: [chat, tokenize] }"], Setup::default());
     let path = "/v1/messages/count_tokens";
@@ -534,6 +528,7 @@ fn tokens_are_counted_by_a_tokenizer_that_takes_messages() {
     fleet.wait_idle();
 }
 
+#[test]
 fn conversions_are_shown_and_counted() {
     let fleet = serving(&[CHAT], Setup { routing: "expose_decision: true", ..Setup::default() });
     let response = fleet.penstock.post("/api/chat", &OLLAMA_CHAT.body(true));
@@ -560,6 +555,7 @@ fn conversions_are_shown_and_counted() {
     );
 }
 
+#[test]
 fn http10_clients_get_whole_streams() {
     let fleet = serving(&[CHAT], Setup::default());
     for stream in [true, false] {
@@ -573,6 +569,7 @@ fn http10_clients_get_whole_streams() {
     }
 }
 
+#[test]
 fn keys_and_content_types_fit_the_backend() {
     let backend = "api_key: sk-backend, engine: anthropic";
     let fleet = serving(&[MESSAGES], Setup { backend, ..Setup::default() });

@@ -11,22 +11,6 @@ use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, read_until, referen
 use crate::support::penstock::scratch;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    last_refusal_is_relayed_unchanged,
-    relayed_refusal_counts_as_busy_of_its_backend,
-    clients_do_not_retry_what_every_backend_refused,
-    one_probe_goes_to_the_first_cooldown_to_expire,
-    cooldown_probe_slot_is_always_freed,
-    cooldown_expires,
-    saturated_backends_reject_at_once,
-    sequential_requests_always_get_the_only_permit,
-    saturation_falls_back_only_if_configured,
-    all_unhealthy_is_rejected_at_once,
-    every_outcome_releases_its_permit,
-    buffered_bodies_are_bounded_before_reading,
-    body_is_released_at_the_first_response_byte,
-];
-
 fn refusal(status: u16, retry_after: &str) -> Fault {
     Fault::Status {
         status,
@@ -45,6 +29,7 @@ fn assert_refused(response: &Response, status: u16, retry_after: &str) {
     assert_eq!(response.text(), expected);
 }
 
+#[test]
 fn last_refusal_is_relayed_unchanged() {
     for (first, last) in [(503, 429), (429, 503)] {
         let fleet = Fleet::start(2, Setup::default());
@@ -59,6 +44,7 @@ fn last_refusal_is_relayed_unchanged() {
     assert_refused(&fleet.stream(), 429, date);
 }
 
+#[test]
 fn relayed_refusal_counts_as_busy_of_its_backend() {
     for status in [429, 503] {
         let path = scratch("access.log");
@@ -93,6 +79,7 @@ fn relayed_refusal_counts_as_busy_of_its_backend() {
     }
 }
 
+#[test]
 fn clients_do_not_retry_what_every_backend_refused() {
     let with_own = |value: &str| Fault::Status {
         status: 429,
@@ -119,6 +106,7 @@ fn clients_do_not_retry_what_every_backend_refused() {
     }
 }
 
+#[test]
 fn one_probe_goes_to_the_first_cooldown_to_expire() {
     for (second, status, code) in
         [(429, 429, "backends_cooling_down"), (503, 503, "all_backends_busy")]
@@ -158,6 +146,7 @@ fn one_probe_goes_to_the_first_cooldown_to_expire() {
     }
 }
 
+#[test]
 fn cooldown_probe_slot_is_always_freed() {
     let sections = "timeouts: { response: 200ms }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
@@ -191,6 +180,7 @@ fn cooldown_probe_slot_is_always_freed() {
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
 }
 
+#[test]
 fn cooldown_expires() {
     let fleet = Fleet::start(2, Setup::default());
     fleet.a().script([refusal(503, "1")]);
@@ -206,6 +196,7 @@ fn cooldown_expires() {
     );
 }
 
+#[test]
 fn saturated_backends_reject_at_once() {
     let fleet = Fleet::start(2, Setup { backend: "max_in_flight: 2", ..Setup::default() });
     let gate = Gate::new();
@@ -229,6 +220,7 @@ fn saturated_backends_reject_at_once() {
     assert_eq!(fleet.chat().status, 200);
 }
 
+#[test]
 fn sequential_requests_always_get_the_only_permit() {
     let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
     for turn in 0..100 {
@@ -237,6 +229,7 @@ fn sequential_requests_always_get_the_only_permit() {
     }
 }
 
+#[test]
 fn saturation_falls_back_only_if_configured() {
     for (enabled, status) in [(false, 503), (true, 200)] {
         let routing = format!("fallbacks: {{ m: [m2] }}, fallback_on_saturation: {enabled}");
@@ -252,6 +245,7 @@ fn saturation_falls_back_only_if_configured() {
     }
 }
 
+#[test]
 fn all_unhealthy_is_rejected_at_once() {
     let health = "interval: 200ms, unhealthy_interval: 200ms, fall: 2";
     let fleet = Fleet::start(3, Setup { health, ..Setup::default() });
@@ -281,6 +275,7 @@ fn all_unhealthy_is_rejected_at_once() {
     eventually("requests succeed again", Duration::from_secs(3), || fleet.chat().status == 200);
 }
 
+#[test]
 fn every_outcome_releases_its_permit() {
     let setup = Setup {
         routing: "cooldown: { default: 1ms, min: 1ms }",
@@ -350,6 +345,7 @@ fn large(text: &str) -> Value {
     body
 }
 
+#[test]
 fn buffered_bodies_are_bounded_before_reading() {
     let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
     let gate = Gate::new();
@@ -386,6 +382,7 @@ fn buffered_bodies_are_bounded_before_reading() {
     assert_eq!(fleet.a().counters().requests, 3);
 }
 
+#[test]
 fn body_is_released_at_the_first_response_byte() {
     let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
     fleet.a().script([Fault::HangMidStream { after_events: 3 }]);

@@ -10,18 +10,12 @@ use crate::support::block_on;
 use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
-crate::trials![
-    errors_reveal_no_address_path_or_panic,
-    request_cannot_choose_another_backend,
-    data_port_serves_no_admin_endpoint,
-    concurrent_clients_get_their_own_responses,
-];
-
 fn head_and_body(response: &Response) -> String {
     let head = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
     head.collect::<String>() + &response.text()
 }
 
+#[test]
 fn errors_reveal_no_address_path_or_panic() {
     let sections =
         "timeouts: { connect: 300ms, first_token: 300ms, response: 300ms, between_tokens: 300ms }";
@@ -107,6 +101,7 @@ fn request_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
     sent
 }
 
+#[test]
 fn request_cannot_choose_another_backend() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
@@ -149,6 +144,7 @@ fn request_cannot_choose_another_backend() {
     assert!(elsewhere.accept().is_err(), "no connection was made there");
 }
 
+#[test]
 fn data_port_serves_no_admin_endpoint() {
     let fleet = Fleet::start(1, Setup::default());
     let index = fleet.penstock.admin("/").text();
@@ -203,6 +199,7 @@ fn fleet_response(fleet: &Fleet, number: usize) -> String {
     crate::support::client::post(fleet.a().addr(), CHAT, &body).text()
 }
 
+#[test]
 fn concurrent_clients_get_their_own_responses() {
     const CLIENTS: usize = 400;
     let fleet = Fleet::start(1, Setup::default());

@@ -13,17 +13,6 @@ use crate::support::collect_keys;
 use crate::support::command::{Ran, file, run, run_with};
 use crate::support::fleet::{CHAT, Fleet, Setup, yaml};
 
-crate::trials![
-    captures_of_1024_decisions_replay_identically,
-    every_strategy_replays_identically,
-    replay_reports_a_changed_reading,
-    replay_with_other_settings_is_a_what_if,
-    replay_lists_rejected_backends,
-    capture_is_off_by_default,
-    captures_hold_no_prompts_and_their_keys_are_documented,
-    replay_refuses_files_without_decisions,
-];
-
 const SECTIONS: &str = "telemetry: { interval: 10ms, idle_interval: 20ms, max_cpu: 1 }";
 const SCORERS: &str = "prefix-affinity:3,queue-depth:2,kv-utilization:2,latency:1";
 
@@ -121,6 +110,7 @@ fn assert_identical(fleet: &Fleet, (strategy, routing): (&str, &str), each: usiz
     text
 }
 
+#[test]
 fn captures_of_1024_decisions_replay_identically() {
     let scorers = format!("scorers: \"{SCORERS}\"");
     let fleet = Fleet::start(4, setup("weighted", &scorers));
@@ -140,6 +130,7 @@ fn captures_of_1024_decisions_replay_identically() {
     assert_identical(&fleet, ("weighted", &drawn), 128);
 }
 
+#[test]
 fn every_strategy_replays_identically() {
     let fleet = Fleet::start(4, setup("smart", ""));
     for (strategy, routing) in [
@@ -155,6 +146,7 @@ fn every_strategy_replays_identically() {
     }
 }
 
+#[test]
 fn replay_reports_a_changed_reading() {
     let routing = format!("scorers: \"{SCORERS}\"");
     let fleet = Fleet::start(4, setup("weighted", &routing));
@@ -172,6 +164,7 @@ fn replay_reports_a_changed_reading() {
     assert!(elsewhere.count() > 0, "a weight decides");
 }
 
+#[test]
 fn replay_with_other_settings_is_a_what_if() {
     let fleet = Fleet::start(4, setup("round_robin", ""));
     let text = assert_identical(&fleet, ("round_robin", ""), 8);
@@ -227,6 +220,7 @@ fn replay_with_other_settings_is_a_what_if() {
     }
 }
 
+#[test]
 fn replay_lists_rejected_backends() {
     let fleet = Fleet::start(3, Setup { strategy: "smart", ..Setup::default() });
     assert_eq!(
@@ -253,6 +247,7 @@ fn replay_lists_rejected_backends() {
     assert!(ran.stdout.contains("rejected (draining): is draining"), "{}", ran.stdout);
 }
 
+#[test]
 fn capture_is_off_by_default() {
     let fleet = Fleet::start(2, Setup { strategy: "random", ..Setup::default() });
     assert_eq!(fleet.chat().status, 200);
@@ -277,6 +272,7 @@ fn capture_is_off_by_default() {
     assert_eq!(all["decisions"].as_array().unwrap().len(), 1024);
 }
 
+#[test]
 fn captures_hold_no_prompts_and_their_keys_are_documented() {
     let routing = "scorers: [{ name: session-affinity, weight: 1, header: x-who }, \
                    { name: prefix-affinity, weight: 2 }, { name: lora-affinity, weight: 1 }], \
@@ -308,6 +304,7 @@ fn captures_hold_no_prompts_and_their_keys_are_documented() {
     assert!(unknown.is_empty(), "no page explains {unknown:?}");
 }
 
+#[test]
 fn replay_refuses_files_without_decisions() {
     let fleet = Fleet::start(1, Setup::default());
     assert_eq!(fleet.chat().status, 200);

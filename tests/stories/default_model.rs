@@ -8,21 +8,13 @@ use crate::support::client::{self, post};
 use crate::support::engines::{backend, engine, last_body, start};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    the_only_model_is_the_default,
-    configured_default_serves_any_operation,
-    defaults_can_differ_by_operation,
-    without_a_default_the_error_names_the_field,
-    optional_models_go_where_the_operation_is_served,
-    keys_apply_to_the_default_model,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
 fn nameless() -> Value {
     json!({"messages": [{"role": "user", "content": "hi"}], "input": "x", "prompt": "x"})
 }
 
+#[test]
 fn the_only_model_is_the_default() {
     let engine = engine("one", &["org/real"]);
     let items = backend(&engine, "models: [{ id: m, upstream_id: org/real }]");
@@ -48,6 +40,7 @@ fn the_only_model_is_the_default() {
     assert_eq!(logged.status, 400, "an empty name is an error, not a missing one");
 }
 
+#[test]
 fn configured_default_serves_any_operation() {
     let engine = engine("one", &["a", "b"]);
     let items = backend(&engine, "models: [a, b]");
@@ -61,6 +54,7 @@ fn configured_default_serves_any_operation() {
     }
 }
 
+#[test]
 fn defaults_can_differ_by_operation() {
     let engine = engine("one", &["a", "b", "c"]);
     let items = backend(&engine, "models: [a, b, c]");
@@ -75,6 +69,7 @@ fn defaults_can_differ_by_operation() {
     assert_eq!((response.status, response.error_code().as_str()), (400, "missing_model"));
 }
 
+#[test]
 fn without_a_default_the_error_names_the_field() {
     let engine = engine("one", &["m"]);
     let items = backend(&engine, "models: [m]");
@@ -88,6 +83,7 @@ fn without_a_default_the_error_names_the_field() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn optional_models_go_where_the_operation_is_served() {
     let llamacpp = start(EngineSpec {
         flavour: Flavour::LlamaCpp,
@@ -112,6 +108,7 @@ fn optional_models_go_where_the_operation_is_served() {
     assert_eq!(sent["model"], "omni-moderation", "the one that is declared to serve it");
 }
 
+#[test]
 fn keys_apply_to_the_default_model() {
     let engine = engine("one", &["m"]);
     let items = backend(&engine, "models: [m]");

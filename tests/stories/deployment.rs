@@ -15,26 +15,6 @@ use crate::support::fleet::{CHAT, metric};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    requests_go_where_their_model_is_in_memory,
-    model_swaps_are_fewer_than_in_turn,
-    models_that_start_on_one_backend_part,
-    model_pushed_out_past_penstock_is_loaded_elsewhere,
-    responses_show_what_is_in_memory_where_queries_fail,
-    equals_share_requests_evenly,
-    limits_per_model_hold_under_parallel_requests,
-    saturated_backends_are_exceeded_only_where_requests_spill,
-    client_that_leaves_frees_its_slot,
-    names_with_and_without_latest_are_one_model,
-    unloaded_model_is_seen_at_once,
-    forwarded_404_refreshes_the_list,
-    failing_query_changes_nothing_else,
-    dead_backend_is_retested_by_checks_alone,
-    sleeping_and_unloaded_models_differ,
-    decisions_are_explained_and_replayed,
-    configured_context_is_requested_and_preferred,
-];
-
 const SOON: Duration = Duration::from_secs(10);
 
 /// An Ollama with both models on disk and room for one of them.
@@ -71,6 +51,7 @@ fn loads(engines: &[&MockEngine]) -> usize {
     engines.iter().map(|engine| engine.counters().loads).sum()
 }
 
+#[test]
 fn requests_go_where_their_model_is_in_memory() {
     let (a, b) = (ollama("a"), ollama("b"));
     let penstock = start_before(&[&a, &b], "strategy: deployment", "vram: 6GiB", "");
@@ -112,6 +93,7 @@ fn mix(penstock: &Penstock, threads: usize, each: usize) {
     });
 }
 
+#[test]
 fn model_swaps_are_fewer_than_in_turn() {
     let count = |routing: &str| {
         let engines = ["a", "b", "c", "d"].map(unhurried_ollama);
@@ -132,6 +114,7 @@ fn steer(penstock: &Penstock, path: &str) {
     assert_eq!(client::request(penstock.admin, "POST", path, &[], b"").status, 200);
 }
 
+#[test]
 fn models_that_start_on_one_backend_part() {
     let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
     let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 8", "");
@@ -153,6 +136,7 @@ fn models_that_start_on_one_backend_part() {
     assert_eq!(loads(&[&a, &b]), 3, "both on a, and then m on b");
 }
 
+#[test]
 fn model_pushed_out_past_penstock_is_loaded_elsewhere() {
     let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
     let often = "discovery: { loaded_interval: 50ms }";
@@ -174,6 +158,7 @@ fn model_pushed_out_past_penstock_is_loaded_elsewhere() {
     assert_eq!(responses.recv_timeout(SOON).unwrap().status, 200);
 }
 
+#[test]
 fn responses_show_what_is_in_memory_where_queries_fail() {
     let (a, b) = (ollama("a"), ollama("b"));
     for engine in [&a, &b] {
@@ -187,6 +172,7 @@ fn responses_show_what_is_in_memory_where_queries_fail() {
     assert!(loads(&[&a, &b]) <= 3, "each model stays where its responses come from");
 }
 
+#[test]
 fn equals_share_requests_evenly() {
     let engines = ["a", "b", "c"].map(|name| start(EngineSpec::new(name, [EngineModel::new("m")])));
     let items = backends(&engines.each_ref(), "engine: other, models: [m]");
@@ -218,6 +204,7 @@ fn gated(engines: &[&MockEngine]) -> Gate {
     gate
 }
 
+#[test]
 fn limits_per_model_hold_under_parallel_requests() {
     let engines = ["a", "b", "c"].map(ollama);
     let engines = engines.each_ref();
@@ -250,6 +237,7 @@ fn limits_per_model_hold_under_parallel_requests() {
     });
 }
 
+#[test]
 fn saturated_backends_are_exceeded_only_where_requests_spill() {
     let (a, b) = (ollama("a"), ollama("b"));
     let gate = gated(&[&a, &b]);
@@ -268,6 +256,7 @@ fn saturated_backends_are_exceeded_only_where_requests_spill() {
     }
 }
 
+#[test]
 fn client_that_leaves_frees_its_slot() {
     let a = ollama("a");
     let penstock = start_before(&[&a], "strategy: deployment", "", "");
@@ -287,6 +276,7 @@ fn client_that_leaves_frees_its_slot() {
     }
 }
 
+#[test]
 fn names_with_and_without_latest_are_one_model() {
     let spec = |name: &str, flavour, id: &str| {
         start(EngineSpec { flavour, ..EngineSpec::new(name, [EngineModel::new(id)]) })
@@ -305,6 +295,7 @@ fn names_with_and_without_latest_are_one_model() {
     assert_eq!(shares(&[&ollama, &vllm]), [4, 4], "each by its own spelling");
 }
 
+#[test]
 fn unloaded_model_is_seen_at_once() {
     let a = ollama("a");
     let penstock = start_before(&[&a], "strategy: deployment", "num_parallel: 4", "");
@@ -319,6 +310,7 @@ fn unloaded_model_is_seen_at_once() {
     });
 }
 
+#[test]
 fn forwarded_404_refreshes_the_list() {
     let a = ollama("a");
     let tags = json!({"models": [{"model": "m"}, {"model": "ghost"}]}).to_string();
@@ -347,6 +339,7 @@ fn forwarded_404_refreshes_the_list() {
     assert!(tags() - before <= 3, "clients cause at most a query per second: {}", tags() - before);
 }
 
+#[test]
 fn failing_query_changes_nothing_else() {
     let a = ollama("a");
     let often = "discovery: { interval: 100ms, loaded_interval: 100ms, error_interval: 50ms }";
@@ -369,6 +362,7 @@ fn failing_query_changes_nothing_else() {
     assert_eq!(residency(&penstock, "a", "m"), "resident");
 }
 
+#[test]
 fn dead_backend_is_retested_by_checks_alone() {
     let (a, b) = (ollama("a"), ollama("b"));
     let rest = "num_parallel: 99, health: { interval: 100ms, unhealthy_interval: 200ms, fall: 2 }";
@@ -386,6 +380,7 @@ fn dead_backend_is_retested_by_checks_alone() {
     eventually("its memory is read", SOON, || residency(&penstock, "a", "n") == "loadable");
 }
 
+#[test]
 fn sleeping_and_unloaded_models_differ() {
     let spec = |name: &str, flavour| {
         start(EngineSpec { flavour, ..EngineSpec::new(name, ["m", "n"].map(EngineModel::new)) })
@@ -430,6 +425,7 @@ fn sleeping_and_unloaded_models_differ() {
     eventually("its slots bound the model", SOON, || model(&penstock, "cpp", "m")["slots"] == 3);
 }
 
+#[test]
 fn decisions_are_explained_and_replayed() {
     let (a, b) = (ollama("a"), ollama("b"));
     let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 4", "");
@@ -447,6 +443,7 @@ fn decisions_are_explained_and_replayed() {
 
 /// Clients of OpenAI and Anthropic get the context that the operator configured for a model, and a
 /// backend that has it in memory with less is the second choice.
+#[test]
 fn configured_context_is_requested_and_preferred() {
     let (a, b) = (ollama("a"), ollama("b"));
     for (engine, length) in [(&a, 4096), (&b, 32_768)] {

@@ -19,23 +19,6 @@ use crate::support::fleet::{begin, metric};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    models_of_each_engine_are_discovered,
-    lm_studio_is_detected_by_its_own_list,
-    anthropic_is_probed_with_its_own_headers,
-    discovered_facts_decide_routing,
-    declared_facts_win,
-    unknown_model_waits_for_discovery,
-    discovery_gives_up_on_a_backend_that_never_reports,
-    models_of_an_unhealthy_backend_stay_known,
-    model_lists_are_refreshed_and_survive_failures,
-    requests_succeed_while_model_lists_change,
-    rejected_key_is_logged_once_by_name,
-    model_ids_of_backends_are_bounded,
-    readiness_waits_for_every_first_check,
-    idle_connections_to_llamacpp_leave_its_slots_free,
-];
-
 const SOON: Duration = Duration::from_secs(10);
 const CHAT: &str = "/v1/chat/completions";
 
@@ -47,6 +30,7 @@ fn flavoured(
     start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
 }
 
+#[test]
 fn lm_studio_is_detected_by_its_own_list() {
     let studio = flavoured("studio", Flavour::Plain, [model("m", 100, Capabilities::ALL)]);
     let list = json!({"object": "list", "data": [{"id": "m", "state": "not-loaded"}]});
@@ -57,6 +41,7 @@ fn lm_studio_is_detected_by_its_own_list() {
     assert_eq!(response.error_code(), "capability_mismatch", "it has no such operation");
 }
 
+#[test]
 fn anthropic_is_probed_with_its_own_headers() {
     let hosted = flavoured("hosted", Flavour::Plain, [model("m", 100, Capabilities::ALL)]);
     let rest = "engine: anthropic, api_key: sk-1, models: [m]";
@@ -69,6 +54,7 @@ fn anthropic_is_probed_with_its_own_headers() {
     assert_eq!(probe.header("authorization"), None);
 }
 
+#[test]
 fn models_of_each_engine_are_discovered() {
     let vision = Capabilities::VISION;
     let engines = [
@@ -129,6 +115,7 @@ fn models_of_each_engine_are_discovered() {
     }
 }
 
+#[test]
 fn discovered_facts_decide_routing() {
     let (blind, sees) = (
         flavoured("blind", Flavour::Ollama, [model("m", 100, Capabilities::NONE)]),
@@ -153,6 +140,7 @@ fn discovered_facts_decide_routing() {
     assert_eq!(shares(&[&blind, &sees]), [1, 2]);
 }
 
+#[test]
 fn declared_facts_win() {
     let engine = flavoured(
         "one",
@@ -169,6 +157,7 @@ fn declared_facts_win() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn unknown_model_waits_for_discovery() {
     let (declared, silent) = (engine("declared", &["m"]), engine("silent", &["late"]));
     silent.always_probes(Some(Fault::HangBeforeHead));
@@ -192,6 +181,7 @@ fn unknown_model_waits_for_discovery() {
     assert_eq!(penstock.chat("unknown").error_code(), "model_not_found");
 }
 
+#[test]
 fn discovery_gives_up_on_a_backend_that_never_reports() {
     let (up, down) = (engine("up", &["m"]), engine("down", &["late"]));
     let address = down.addr();
@@ -214,6 +204,7 @@ fn discovery_gives_up_on_a_backend_that_never_reports() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn models_of_an_unhealthy_backend_stay_known() {
     let engine = engine("one", &["m"]);
     let yaml =
@@ -300,6 +291,7 @@ fn respond_once(
     reader.get_mut().write_all(&[head, body].concat().into_bytes())
 }
 
+#[test]
 fn model_lists_are_refreshed_and_survive_failures() {
     let lists = Lists::start(&["a"]);
     let yaml = format!(
@@ -328,6 +320,7 @@ fn model_lists_are_refreshed_and_survive_failures() {
     eventually("a removed model is forgotten", SOON, || ids() == ["b"]);
 }
 
+#[test]
 fn requests_succeed_while_model_lists_change() {
     let (lists, steady) = (Lists::start(&["m", "x"]), engine("steady", &["m"]));
     let yaml = format!(
@@ -358,6 +351,7 @@ fn requests_succeed_while_model_lists_change() {
     assert_eq!(penstock.chat("unknown").status, 404);
 }
 
+#[test]
 fn rejected_key_is_logged_once_by_name() {
     let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
     let locked = start(EngineSpec { api_key: Some("right-key-1".to_owned()), ..spec });
@@ -376,6 +370,7 @@ fn rejected_key_is_logged_once_by_name() {
     assert!(!log.contains("right-key-1") && !log.contains("wrong-key-2"), "{log}");
 }
 
+#[test]
 fn readiness_waits_for_every_first_check() {
     let (good, hangs) = (engine("good", &["m"]), engine("hangs", &["n"]));
     hangs.always_probes(Some(Fault::HangBeforeHead));
@@ -397,6 +392,7 @@ fn readiness_waits_for_every_first_check() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn model_ids_of_backends_are_bounded() {
     let huge = |end: &str| format!("{}{end}", "x".repeat(900_000));
     let ids = ["good", &huge("1"), &huge("2"), "cr\rlf\n", "esc\u{1b}[2J\u{7}", "good", "good"];
@@ -469,6 +465,7 @@ fn idle_after_a_burst(flavour: Flavour, engine_name: &str, count: usize) -> f64 
 }
 
 /// llama.cpp gives each connection one of its few threads, also while it is idle.
+#[test]
 fn idle_connections_to_llamacpp_leave_its_slots_free() {
     let kept = idle_after_a_burst(Flavour::LlamaCpp, "llamacpp", 12);
     assert!((1.0..=4.0).contains(&kept), "{kept} kept of 12, for 4 slots");

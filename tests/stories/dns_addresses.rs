@@ -16,18 +16,6 @@ use crate::support::fleet::{CHAT, SOON, begin, find_metric, metric};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually, free_address};
 
-crate::trials![
-    each_address_of_a_name_is_a_backend,
-    added_address_gets_requests_and_removed_one_drains,
-    added_address_starts_slowly,
-    failed_lookup_keeps_the_addresses,
-    name_without_addresses_has_no_backend_yet,
-    srv_records_give_port_priority_and_weight,
-    addresses_over_the_limit_are_not_used,
-    moved_address_gets_all_new_requests,
-    saved_fleet_of_a_name_is_explained,
-];
-
 const NAME: &str = "engines.example";
 
 fn start(last: u8, port: u16, pace: Pace) -> MockEngine {
@@ -76,6 +64,7 @@ fn group(penstock: &Penstock) -> Value {
     penstock.admin("/fleet").json()["groups"][0].clone()
 }
 
+#[test]
 fn each_address_of_a_name_is_a_backend() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2, 3]);
@@ -103,6 +92,7 @@ fn each_address_of_a_name_is_a_backend() {
     assert_eq!(metric(&penstock, "penstock_group_backends{group=\"e\"}"), 2.0);
 }
 
+#[test]
 fn added_address_gets_requests_and_removed_one_drains() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);
@@ -128,6 +118,7 @@ fn added_address_gets_requests_and_removed_one_drains() {
     assert_eq!(log.matches("addresses changed").count(), 3, "{log}");
 }
 
+#[test]
 fn added_address_starts_slowly() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);
@@ -145,6 +136,7 @@ fn added_address_starts_slowly() {
     assert!(share(2) > 0.99);
 }
 
+#[test]
 fn failed_lookup_keeps_the_addresses() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);
@@ -169,6 +161,7 @@ fn failed_lookup_keeps_the_addresses() {
     assert_eq!(log.matches("name resolution recovered").count(), 1, "{log}");
 }
 
+#[test]
 fn name_without_addresses_has_no_backend_yet() {
     let server = DnsServer::start();
     let (port, engines) = engines(&[2], Pace::at_once(8));
@@ -192,6 +185,7 @@ fn name_without_addresses_has_no_backend_yet() {
     assert_eq!(engines[0].counters().requests, 1);
 }
 
+#[test]
 fn srv_records_give_port_priority_and_weight() {
     let server = DnsServer::start();
     let ports: Vec<u16> = (0..3).map(|_| free_address().port()).collect();
@@ -221,6 +215,7 @@ fn srv_records_give_port_priority_and_weight() {
     assert_eq!(received.header("host"), Some(NAME), "not the name of the service or of its target");
 }
 
+#[test]
 fn addresses_over_the_limit_are_not_used() {
     let server = DnsServer::start();
     let many: Vec<u8> = (2..102).collect();
@@ -240,6 +235,7 @@ fn addresses_over_the_limit_are_not_used() {
 
 /// One backend with the addresses of a name together: its idle connections do not outlive the
 /// address.
+#[test]
 fn moved_address_gets_all_new_requests() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);
@@ -266,6 +262,7 @@ fn moved_address_gets_all_new_requests() {
     );
 }
 
+#[test]
 fn saved_fleet_of_a_name_is_explained() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2, 3]);

@@ -9,14 +9,6 @@ use crate::support::engines::{backend, start};
 use crate::support::free_address;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    healthy_fleet_has_only_ok_findings,
-    slots_of_llamacpp_are_named,
-    each_problem_is_named_with_its_remedy,
-    doctor_queries_the_running_instance,
-    doctor_refuses_an_invalid_configuration,
-];
-
 fn vllm(name: &str) -> MockEngine {
     let spec = EngineSpec::new(name, [EngineModel::new("m")]);
     start(EngineSpec { flavour: Flavour::Vllm, ..spec })
@@ -45,6 +37,7 @@ fn of<'a>(findings: &'a [Value], about: &str, word: &str) -> Vec<&'a Value> {
     findings.iter().filter(is_it).collect()
 }
 
+#[test]
 fn healthy_fleet_has_only_ok_findings() {
     let one = vllm("gpu");
     let yaml = format!("backends:\n{}", backend(&one, "engine: other"));
@@ -66,6 +59,7 @@ fn healthy_fleet_has_only_ok_findings() {
     assert!(findings.iter().all(|one| one["level"] == "ok"), "{findings:#?}");
 }
 
+#[test]
 fn slots_of_llamacpp_are_named() {
     let spec = EngineSpec::new("cpp", [EngineModel::new("m")]);
     let engine = start(EngineSpec { flavour: Flavour::LlamaCpp, ..spec });
@@ -75,6 +69,7 @@ fn slots_of_llamacpp_are_named() {
     assert!(slots.len() == 1 && slots[0]["level"] == "ok", "{findings:#?}");
 }
 
+#[test]
 fn each_problem_is_named_with_its_remedy() {
     let (busy, bare, closing) = (vllm("busy"), vllm("bare"), vllm("closing"));
     let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
@@ -116,6 +111,7 @@ fn each_problem_is_named_with_its_remedy() {
     assert_eq!(of(&blind, "config", "but telemetry is off")[0]["level"], "warn");
 }
 
+#[test]
 fn doctor_queries_the_running_instance() {
     let one = vllm("gpu");
     let yaml = format!("backends:\n{}", backend(&one, ""));
@@ -139,6 +135,7 @@ fn doctor_queries_the_running_instance() {
     assert_eq!(ran.code, Some(1), "an engine is no penstock: {}", ran.stdout);
 }
 
+#[test]
 fn doctor_refuses_an_invalid_configuration() {
     let path = file("penstock.yaml", "backend: []\n");
     let ran = run(["doctor", "--config", path.to_str().unwrap()]);

@@ -21,26 +21,6 @@ use crate::support::markdown::{anchors, blocks, calls, links, spans};
 use crate::support::penstock::Penstock;
 use pages::{Page, block, page, pages, root};
 
-crate::trials![
-    readme_fits_one_screen,
-    quick_start_is_exactly_two_commands,
-    reference_tables_match_the_code,
-    drawn_layers_match_the_table,
-    strategies_and_scorer_parameters_are_documented,
-    every_command_line_is_understood,
-    every_shell_block_uses_what_exists,
-    every_configuration_passes_check,
-    every_option_and_name_exists,
-    every_named_file_exists,
-    explain_prints_what_the_docs_show,
-    explain_output_keys_are_documented,
-    score_prints_what_the_docs_show,
-    service_starts_what_the_docs_install,
-    links_resolve,
-    every_page_is_in_the_table_of_contents,
-    default_authorization_is_as_documented,
-];
-
 fn succeed(arguments: &[&str], input: &str) -> String {
     let ran = run_with(arguments, input.as_bytes(), &[]);
     assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
@@ -53,11 +33,13 @@ fn documented() -> BTreeSet<String> {
     pages().iter().flat_map(|page| -> Vec<String> { found(page) }).collect()
 }
 
+#[test]
 fn readme_fits_one_screen() {
     let lines = page("README.md").text.lines().count();
     assert!(lines <= 150, "README.md has {lines} lines");
 }
 
+#[test]
 fn quick_start_is_exactly_two_commands() {
     let text = page("README.md").text;
     let (_, section) = text.split_once("## Quick start\n").unwrap();
@@ -68,6 +50,7 @@ fn quick_start_is_exactly_two_commands() {
     assert_eq!(first.text, commands[0], "the first commands of the README are the quick start");
 }
 
+#[test]
 fn reference_tables_match_the_code() {
     let mut generated = BTreeSet::new();
     let mut outdated = Vec::new();
@@ -92,10 +75,12 @@ fn reference_tables_match_the_code() {
     );
 }
 
+#[test]
 fn drawn_layers_match_the_table() {
     layers::hold();
 }
 
+#[test]
 fn strategies_and_scorer_parameters_are_documented() {
     let text = page("docs/routing/strategies.md").text;
     for strategy in Strategy::ALL {
@@ -110,6 +95,7 @@ fn strategies_and_scorer_parameters_are_documented() {
     }
 }
 
+#[test]
 fn every_command_line_is_understood() {
     let mut found = 0;
     for page in pages() {
@@ -134,6 +120,7 @@ fn every_command_line_is_understood() {
 }
 
 /// Endpoints, files and benches in shell blocks. Other programs are not ours to run.
+#[test]
 fn every_shell_block_uses_what_exists() {
     let penstock = Penstock::start("backends: [{ name: fast, url: http://127.0.0.1:9 }]");
     let endpoints = penstock.admin("/").text();
@@ -165,6 +152,7 @@ fn every_shell_block_uses_what_exists() {
     assert!(found > 12, "{found} endpoints, files and benches");
 }
 
+#[test]
 fn every_configuration_passes_check() {
     let mut found = 0;
     for page in pages() {
@@ -213,6 +201,7 @@ fn is_name(span: &str) -> bool {
     span.contains('_') && span.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
+#[test]
 fn every_option_and_name_exists() {
     let mut known: BTreeSet<String> = BTreeSet::new();
     collect_options(&json_schema(), "", &mut known);
@@ -250,6 +239,7 @@ fn every_option_and_name_exists() {
     assert!(options > 100, "{options} options are named");
 }
 
+#[test]
 fn every_named_file_exists() {
     let folders = [
         ".ci/",
@@ -277,12 +267,14 @@ fn every_named_file_exists() {
 
 const EXAMPLE: &str = "conf/examples/mixed-fleet-vision.yaml";
 
+#[test]
 fn explain_prints_what_the_docs_show() {
     let request = file("request.json", block("json", "{\"model\""));
     let printed = succeed(&["explain", request.to_str().unwrap(), "--config", EXAMPLE], "");
     assert_eq!(printed, block("text", "model       "));
 }
 
+#[test]
 fn explain_output_keys_are_documented() {
     let requests = block("json", "{\"path\"");
     let fleet = file("fleet.json", block("json", "{\"backends\""));
@@ -305,12 +297,14 @@ fn explain_output_keys_are_documented() {
     assert!(missing.is_empty(), "no page explains {missing:?}");
 }
 
+#[test]
 fn score_prints_what_the_docs_show() {
     let printed = succeed(&["score"], &block("json", "{\"scorers\""));
     let shown: Value = serde_json::from_str(&block("json", "{\"scores\"")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), shown);
 }
 
+#[test]
 fn service_starts_what_the_docs_install() {
     let unit = std::fs::read_to_string(root().join("systemd/penstock.service")).unwrap();
     let install = block("sh", "cargo build --profile dist\nsudo");
@@ -338,6 +332,7 @@ fn service_starts_what_the_docs_install() {
     }
 }
 
+#[test]
 fn links_resolve() {
     for page in pages() {
         let path = root().join(&page.name);
@@ -360,6 +355,7 @@ fn links_resolve() {
     }
 }
 
+#[test]
 fn every_page_is_in_the_table_of_contents() {
     let summary = page("docs/SUMMARY.md").text;
     let listed: BTreeSet<String> =
@@ -372,6 +368,7 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(listed, found);
 }
 
+#[test]
 fn default_authorization_is_as_documented() {
     let keys = "auth: { keys: [{ name: a, key: sk-a }] }\n";
     let backend = "backends: [{ url: http://127.0.0.1:9";

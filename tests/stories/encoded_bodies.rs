@@ -18,19 +18,6 @@ use crate::support::http2::{End, Http2};
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    every_coding_is_decoded_before_it_is_forwarded,
-    encoded_uploads_come_in_chunks_and_over_http2,
-    every_api_takes_encoded_bodies,
-    bodies_that_are_not_looked_into_pass_as_they_came,
-    expanding_bodies_are_refused_and_leave_no_memory,
-    limits_count_decoded_bytes,
-    broken_bodies_get_400_and_the_connection_goes_on,
-    unknown_codings_get_415_in_the_clients_dialect,
-    requests_to_engines_accept_plain_responses_only,
-    encoded_response_to_a_converted_request_is_named,
-];
-
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 fn gzip(text: &[u8]) -> Vec<u8> {
@@ -95,6 +82,7 @@ fn send(penstock: &Penstock, path: &str, coding: &str, body: &[u8]) -> Response 
     request(penstock.data, "POST", path, &[JSON, ("content-encoding", coding)], body)
 }
 
+#[test]
 fn every_coding_is_decoded_before_it_is_forwarded() {
     let (engine, penstock) = start("");
     let texts = ["hello".to_owned(), "A longer text, of many words. ".repeat(20_000)];
@@ -131,6 +119,7 @@ fn every_coding_is_decoded_before_it_is_forwarded() {
     assert_eq!(["gzip", "deflate", "br", "zstd"].map(decoded), [5.0, 4.0, 2.0, 4.0]);
 }
 
+#[test]
 fn encoded_uploads_come_in_chunks_and_over_http2() {
     let (fleet, address) = crate::http2_clients::start(1, Setup::default());
     let body = chat_with(&"over frames and chunks, ".repeat(10_000));
@@ -155,6 +144,7 @@ fn encoded_uploads_come_in_chunks_and_over_http2() {
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
+#[test]
 fn every_api_takes_encoded_bodies() {
     let (engine, penstock) = start("");
     let messages = json!([{"role": "user", "content": "hi"}]);
@@ -179,6 +169,7 @@ fn every_api_takes_encoded_bodies() {
     assert_eq!(last_body(&engine), form.as_bytes());
 }
 
+#[test]
 fn bodies_that_are_not_looked_into_pass_as_they_came() {
     let engine = OpenEngine::start("one");
     let routing =
@@ -203,6 +194,7 @@ fn bomb(encode: Encoder, bytes: usize) -> Vec<u8> {
     encode(chat_with(&"a".repeat(bytes)).as_bytes())
 }
 
+#[test]
 fn expanding_bodies_are_refused_and_leave_no_memory() {
     let (engine, penstock) = start("");
     assert_eq!(penstock.chat("m").status, 200);
@@ -231,6 +223,7 @@ fn expanding_bodies_are_refused_and_leave_no_memory() {
     assert_eq!(metric(&penstock, counted), 8.0);
 }
 
+#[test]
 fn limits_count_decoded_bytes() {
     let limits = "limits: { max_body_size: 64KiB, buffered_bodies: 256KiB, max_body_ratio: 5000 }";
     let (engine, penstock) = start(limits);
@@ -248,6 +241,7 @@ fn limits_count_decoded_bytes() {
     assert_eq!(metric(&penstock, "penstock_held_body_bytes"), 0.0);
 }
 
+#[test]
 fn broken_bodies_get_400_and_the_connection_goes_on() {
     let (engine, penstock) = start("");
     let body = chat_with(&"some text ".repeat(5000));
@@ -278,6 +272,7 @@ fn broken_bodies_get_400_and_the_connection_goes_on() {
     assert_eq!(client.read_response().unwrap().status, 200, "on the same connection");
 }
 
+#[test]
 fn unknown_codings_get_415_in_the_clients_dialect() {
     let (engine, penstock) = start("");
     let encoded = gzip(chat("m", "x").to_string().as_bytes());
@@ -297,6 +292,7 @@ fn unknown_codings_get_415_in_the_clients_dialect() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn requests_to_engines_accept_plain_responses_only() {
     let fleet = Fleet::start(1, Setup::default());
     for accepted in [&[][..], &["gzip"], &["zstd, br", "*"]] {
@@ -312,6 +308,7 @@ fn requests_to_engines_accept_plain_responses_only() {
     }
 }
 
+#[test]
 fn encoded_response_to_a_converted_request_is_named() {
     let engine = OpenEngine::start("one");
     let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");

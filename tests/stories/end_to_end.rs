@@ -3,22 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use crate::support::certificates::Authority;
 use crate::support::penstock::remove_own_variables;
-use crate::support::requires_all;
+use crate::support::{report, requires_all};
 
-static SUMMARY: OnceLock<String> = OnceLock::new();
-
-crate::trials![real_engines_and_sdks, required_run_must_be_complete];
-
-/// The closing line of a test run.
-pub fn summary() -> String {
-    let none = || "e2e: 0 run, 0 skipped: not selected".to_owned();
-    SUMMARY.get().cloned().unwrap_or_else(none)
-}
-
+#[test]
 fn real_engines_and_sdks() {
     let is_required = requires_all();
     let python = match prepare() {
@@ -26,7 +16,7 @@ fn real_engines_and_sdks() {
         Err(reason) => {
             let line = format!("e2e: 0 run, 1 skipped: {reason}");
             assert!(!is_required, "{line}");
-            let _first = SUMMARY.set(line);
+            report(&line);
             return;
         }
     };
@@ -46,7 +36,7 @@ fn real_engines_and_sdks() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = text.lines().last().unwrap_or_default().to_owned();
-    let _first = SUMMARY.set(last.clone());
+    report(&last);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}\n{errors}");
     assert!(!is_required || is_complete(&last), "not every case ran: {last}");
@@ -63,6 +53,7 @@ fn is_complete(line: &str) -> bool {
     run.is_some_and(|run| run > 0) && skipped == Some(0)
 }
 
+#[test]
 fn required_run_must_be_complete() {
     assert!(is_complete("e2e: 71 run, 0 skipped: none"));
     for line in [

@@ -11,16 +11,6 @@ use crate::support::client::streaming_chat;
 use crate::support::fleet::{Fleet, SOON, Setup, find_metric, metric, name, yaml};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    engine_metrics_are_shown,
-    engines_are_scraped_only_when_needed,
-    telemetry_becomes_stale_failing_and_fresh_again,
-    engine_restart_clears_learned_latency,
-    busy_engines_are_scraped_more_often,
-    reload_starts_and_stops_scraping,
-    scrape_intervals_grow_over_budget,
-];
-
 const ON: &str = "telemetry: { enabled: true, interval: 20ms, idle_interval: 50ms, max_cpu: 1 }";
 
 fn page(waiting: u32, running: u32, kv: &str) -> String {
@@ -58,6 +48,7 @@ fn scrapes(fleet: &Fleet, index: usize) -> usize {
     probes.iter().filter(|probe| probe.target == "/metrics").count()
 }
 
+#[test]
 fn engine_metrics_are_shown() {
     let fleet = fleet(2, ON);
     fleet.b().set_page("/metrics", Some(&page(0, 1, "NaN")));
@@ -84,6 +75,7 @@ fn engine_metrics_are_shown() {
     drop(client);
 }
 
+#[test]
 fn engines_are_scraped_only_when_needed() {
     let off = fleet(1, "");
     assert_eq!(off.chat().status, 200);
@@ -101,6 +93,7 @@ fn engines_are_scraped_only_when_needed() {
     assert!(one.penstock.log().contains("/metrics returned 404"), "{}", one.penstock.log());
 }
 
+#[test]
 fn telemetry_becomes_stale_failing_and_fresh_again() {
     let fleet = fleet(1, ON);
     wait_telemetry(&fleet, "a", "standing", &json!("fresh"));
@@ -116,6 +109,7 @@ fn telemetry_becomes_stale_failing_and_fresh_again() {
     eventually("it is fresh again", limit, || telemetry(&fleet, "a", "standing") == "fresh");
 }
 
+#[test]
 fn engine_restart_clears_learned_latency() {
     let fleet = fleet(1, ON);
     assert_eq!(fleet.stream().status, 200);
@@ -128,6 +122,7 @@ fn engine_restart_clears_learned_latency() {
     assert_eq!(first_token(), Value::Null);
 }
 
+#[test]
 fn busy_engines_are_scraped_more_often() {
     let fleet =
         fleet(2, "telemetry: { enabled: true, interval: 20ms, idle_interval: 2s, max_cpu: 1 }");
@@ -141,6 +136,7 @@ fn busy_engines_are_scraped_more_often() {
     drop(client);
 }
 
+#[test]
 fn reload_starts_and_stops_scraping() {
     let fleet = fleet(2, "");
     let with = |sections, models: &[&str]| {
@@ -163,6 +159,7 @@ fn reload_starts_and_stops_scraping() {
     wait_telemetry(&fleet, "a", "standing", &json!("stale"));
 }
 
+#[test]
 fn scrape_intervals_grow_over_budget() {
     let spend = |share: &str| {
         format!(

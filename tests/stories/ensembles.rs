@@ -14,27 +14,6 @@ use crate::support::eventually;
 use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Leave, SOON, Setup};
 use crate::support::penstock::scratch;
 
-crate::trials![
-    calls_go_to_distinct_backends_and_become_one_response,
-    final_response_streams_in_every_dialect,
-    one_backend_makes_all_calls_even_one_at_a_time,
-    members_take_turns,
-    failed_calls_are_left_out,
-    calls_are_retried_like_requests,
-    error_of_the_last_draft_reaches_the_client,
-    slow_draft_is_left_out,
-    client_that_leaves_frees_every_engine,
-    tokens_of_all_calls_are_counted,
-    calls_are_spans_of_one_trace_with_a_decision_each,
-    ensembles_are_limited_in_all_and_by_key,
-    key_needs_the_right_to_use_the_model,
-    ensembles_are_off_by_default,
-    requests_that_cannot_be_ensembles_are_refused,
-    prompts_come_from_files,
-    bad_prompts_are_errors_of_the_configuration,
-    plan_and_price_are_shown_before_it_runs,
-];
-
 const ON: &str = "ensembles: { enabled: true }";
 const REVIEW: &str = "Review its response";
 const LAST: &str = "Write the best possible response";
@@ -79,6 +58,7 @@ fn text_of(body: &Value) -> &str {
     body["messages"][0]["content"].as_str().unwrap()
 }
 
+#[test]
 fn calls_go_to_distinct_backends_and_become_one_response() {
     let fleet = fleet(3, ON);
     let response = ensemble(&fleet);
@@ -125,6 +105,7 @@ fn calls_go_to_distinct_backends_and_become_one_response() {
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
+#[test]
 fn final_response_streams_in_every_dialect() {
     let messages = json!([{"role": "user", "content": "hello"}]);
     for operations in
@@ -173,6 +154,7 @@ fn final_response_streams_in_every_dialect() {
     }
 }
 
+#[test]
 fn one_backend_makes_all_calls_even_one_at_a_time() {
     for backend in ["", "max_in_flight: 1"] {
         let setup = Setup { sections: ON, backend, ..Setup::default() };
@@ -185,6 +167,7 @@ fn one_backend_makes_all_calls_even_one_at_a_time() {
     }
 }
 
+#[test]
 fn members_take_turns() {
     let sections = format!("{ON}\nmodels: {{ m: {{ ensemble: [m, m2] }} }}");
     let fleet = Fleet::of(&["m, m2"], Setup { sections: &sections, ..Setup::default() });
@@ -198,6 +181,7 @@ fn members_take_turns() {
     assert_eq!(models, ["m m m2", "m m2 m2", "m"]);
 }
 
+#[test]
 fn failed_calls_are_left_out() {
     let fleet = fleet(3, ON);
     fleet.b().always(Some(Fault::CloseAfterRequest));
@@ -218,6 +202,7 @@ fn failed_calls_are_left_out() {
     assert_eq!((response.status, parts(&response).as_str()), (200, "drafts=3;critiques=0"));
 }
 
+#[test]
 fn calls_are_retried_like_requests() {
     let fleet = fleet(3, ON);
     fleet.b().script([Fault::status_with_retry(503, "1")]);
@@ -226,6 +211,7 @@ fn calls_are_retried_like_requests() {
     assert_eq!(fleet.requests(), 8, "seven, and one that was refused");
 }
 
+#[test]
 fn error_of_the_last_draft_reaches_the_client() {
     let fleet = fleet(3, ON);
     for engine in &fleet.engines {
@@ -250,6 +236,7 @@ fn error_of_the_last_draft_reaches_the_client() {
     fleet.wait_idle();
 }
 
+#[test]
 fn slow_draft_is_left_out() {
     let fleet = fleet(3, "ensembles: { enabled: true, stage_timeout: 3s }");
     fleet.b().script([Fault::HangBeforeHead]);
@@ -259,6 +246,7 @@ fn slow_draft_is_left_out() {
     assert_eq!(fleet.b().counters().cancelled, 1);
 }
 
+#[test]
 fn client_that_leaves_frees_every_engine() {
     for (stage, held) in [("why is the sky", [3, 3]), (REVIEW, [6, 3]), (LAST, [7, 1])] {
         for how in Leave::BOTH {
@@ -281,6 +269,7 @@ fn client_that_leaves_frees_every_engine() {
     }
 }
 
+#[test]
 fn tokens_of_all_calls_are_counted() {
     let fleet = fleet(3, ON);
     let response = ensemble(&fleet);
@@ -317,6 +306,7 @@ fn tokens_of_all_calls_are_counted() {
     }
 }
 
+#[test]
 fn calls_are_spans_of_one_trace_with_a_decision_each() {
     let fleet = fleet(3, ON);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -348,6 +338,7 @@ fn calls_are_spans_of_one_trace_with_a_decision_each() {
     assert_eq!(calls, BTreeSet::from(expected));
 }
 
+#[test]
 fn ensembles_are_limited_in_all_and_by_key() {
     let all = "ensembles: { enabled: true, in_flight: 1 }";
     let keys = format!(
@@ -386,6 +377,7 @@ fn ensembles_are_limited_in_all_and_by_key() {
     }
 }
 
+#[test]
 fn key_needs_the_right_to_use_the_model() {
     let sections = format!(
         "{ON}\nmodels: {{ m: {{ ensemble: [m, m2] }} }}\nauth: {{ keys: [\
@@ -403,6 +395,7 @@ fn key_needs_the_right_to_use_the_model() {
     assert_eq!((refused.status, &*refused.error_code()), (403, "model_not_allowed"));
 }
 
+#[test]
 fn ensembles_are_off_by_default() {
     let fleet = fleet(1, "");
     let response = ensemble(&fleet);
@@ -413,6 +406,7 @@ fn ensembles_are_off_by_default() {
     assert_eq!(fleet.requests(), 0);
 }
 
+#[test]
 fn requests_that_cannot_be_ensembles_are_refused() {
     let fleet = fleet(1, ON);
     for (path, body, words) in [
@@ -433,6 +427,7 @@ fn requests_that_cannot_be_ensembles_are_refused() {
     assert_eq!(fleet.requests(), 0);
 }
 
+#[test]
 fn prompts_come_from_files() {
     let folder = folder("prompts");
     std::fs::write(folder.join("c.txt"), "CRITIQUE {response} OF {query}").unwrap();
@@ -462,6 +457,7 @@ fn prompts_come_from_files() {
     assert!(text_of(&self::body(&last)).starts_with("OTHER <candidate_1>"));
 }
 
+#[test]
 fn bad_prompts_are_errors_of_the_configuration() {
     let folder = folder("bad-prompts");
     std::fs::write(folder.join("f.txt"), "{query}").unwrap();
@@ -476,6 +472,7 @@ fn bad_prompts_are_errors_of_the_configuration() {
     }
 }
 
+#[test]
 fn plan_and_price_are_shown_before_it_runs() {
     let sections = format!("{ON}\nmodels: {{ m: {{ price: {{ input: 1, output: 2 }} }} }}");
     let fleet = fleet(3, &sections);

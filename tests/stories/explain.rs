@@ -11,22 +11,6 @@ use crate::support::command::{Ran, file, run, run_with};
 use crate::support::engines::{backend, engine};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    explain_reads_lines_in_order_and_rotates,
-    explain_prints_requirements_and_decisions,
-    explain_reports_refused_lines_in_order,
-    explain_honours_the_token_estimate,
-    explain_applies_a_fleet_dump,
-    explain_refuses_an_invalid_fleet_dump,
-    explain_with_a_seed_is_reproducible,
-    explain_prints_one_request_as_text,
-    explain_prints_warnings_to_stderr,
-    explain_says_how_to_get_unknown_models,
-    explain_stops_at_an_invalid_configuration,
-    explain_agrees_with_the_running_instance,
-    golden_decisions_are_unchanged,
-];
-
 const FLEET: &str = "backends:
   - { name: plain, url: http://10.0.0.1:1, priority: 10, models: [{ id: m, context_length: 1000, capabilities: [] }] }
   - { name: sees, url: http://10.0.0.2:1, models: [{ id: m, upstream_id: org/m, context_length: 4096, capabilities: [vision] }] }
@@ -55,6 +39,7 @@ fn backends(ran: &Ran) -> Vec<String> {
     ran.json_lines().into_iter().map(name).collect()
 }
 
+#[test]
 fn explain_reads_lines_in_order_and_rotates() {
     let config = config("strategy: round_robin");
     let lines: Vec<String> = (0..5).map(|_| line(&client::chat("m", "hello"))).collect();
@@ -63,6 +48,7 @@ fn explain_reads_lines_in_order_and_rotates() {
     assert_eq!(ran.stderr, "");
 }
 
+#[test]
 fn explain_prints_requirements_and_decisions() {
     let config = config("aliases: { gpt-4: m }, fallbacks: { ghost: [m] }");
     let text = "x".repeat(40);
@@ -94,6 +80,7 @@ fn explain_prints_requirements_and_decisions() {
     assert_eq!(lines[2]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
 }
 
+#[test]
 fn explain_reports_refused_lines_in_order() {
     let config = config("strategy: smart");
     let raw = |line: Value| line.to_string();
@@ -126,6 +113,7 @@ fn explain_reports_refused_lines_in_order() {
     assert_eq!(lines[0]["error"]["message"], message);
 }
 
+#[test]
 fn explain_honours_the_token_estimate() {
     let lines = [line(&client::chat("m", &"\u{4e00}".repeat(400)))];
     for (estimate, tokens) in [("auto", 300), ("chars", 100), ("utf8", 300)] {
@@ -134,6 +122,7 @@ fn explain_honours_the_token_estimate() {
     }
 }
 
+#[test]
 fn explain_applies_a_fleet_dump() {
     let config = config("strategy: smart");
     let requests = [line(&client::chat("m", "hi")), line(&client::chat("late", "hi"))];
@@ -168,6 +157,7 @@ fn explain_applies_a_fleet_dump() {
     }
 }
 
+#[test]
 fn explain_refuses_an_invalid_fleet_dump() {
     let config = config("strategy: smart");
     for (fleet, reason) in [
@@ -188,6 +178,7 @@ fn explain_refuses_an_invalid_fleet_dump() {
     }
 }
 
+#[test]
 fn explain_with_a_seed_is_reproducible() {
     let config = config("strategy: random");
     let lines: Vec<String> = (0..40).map(|_| line(&client::chat("m", "hi"))).collect();
@@ -198,6 +189,7 @@ fn explain_with_a_seed_is_reproducible() {
     assert!(first.iter().any(|name| name == "plain") && first.iter().any(|name| name == "sees"));
 }
 
+#[test]
 fn explain_prints_one_request_as_text() {
     let config = config("strategy: smart");
     let request = file("request.json", client::chat("m", "hello").to_string());
@@ -224,6 +216,7 @@ fn explain_prints_one_request_as_text() {
     assert_eq!(value["decision"]["backend"], "plain", "from standard input");
 }
 
+#[test]
 fn explain_says_how_to_get_unknown_models() {
     let config = file("penstock.yaml", "backends: [http://a:1, http://b:1]");
     let request = file("request.json", r#"{"model": "x", "messages": []}"#);
@@ -235,6 +228,7 @@ fn explain_says_how_to_get_unknown_models() {
     }
 }
 
+#[test]
 fn explain_prints_warnings_to_stderr() {
     let config = config("strategy: fastest");
     let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
@@ -242,6 +236,7 @@ fn explain_prints_warnings_to_stderr() {
     assert!(ran.stderr.contains("UNKNOWN STRATEGY 'fastest'"), "{}", ran.stderr);
 }
 
+#[test]
 fn explain_stops_at_an_invalid_configuration() {
     let config = config("strateggy: smart");
     let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
@@ -249,6 +244,7 @@ fn explain_stops_at_an_invalid_configuration() {
     assert!(ran.stderr.contains("did you mean 'strategy'?"), "{}", ran.stderr);
 }
 
+#[test]
 fn explain_agrees_with_the_running_instance() {
     let (one, two) = (engine("one", &["m"]), engine("two", &["m"]));
     let yaml = format!(
@@ -312,6 +308,7 @@ fn explain_agrees_with_the_running_instance() {
 /// The decisions of each strategy about 250 requests over 12 backends in every state are those that
 /// the program of commit a847925 printed, the last one before scorers came in. Since then images
 /// count 1,000 tokens, which do not fit a context of 256.
+#[test]
 fn golden_decisions_are_unchanged() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let read = |name: &str| std::fs::read_to_string(golden.join(name)).unwrap();

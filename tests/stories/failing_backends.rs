@@ -12,25 +12,6 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::pace::{pause_between_requests, pause_until};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    fast_failing_engine_draws_no_traffic_of_one_client,
-    fast_failing_engine_draws_no_traffic_of_many_clients,
-    poison_prompts_of_one_client_cost_others_nothing,
-    poison_prompts_of_a_gateway_leave_the_load_spread,
-    faults_steer_the_client_that_met_them,
-    prompts_that_fail_everywhere_open_nothing,
-    traffic_alone_never_opens_the_last_backend,
-    faults_of_two_clients_steer_everyone,
-    faults_of_one_model_say_nothing_about_another,
-    faults_of_one_client_are_probed_by_one_request,
-    breaker_transitions_are_logged_and_counted,
-    cooldown_is_per_model,
-    refusals_of_two_models_pause_the_backend,
-    cooldown_is_per_credential_where_it_is_passed,
-    rate_limit_is_retried_on_one_other_backend,
-    slow_period_is_forgotten,
-];
-
 /// Requests per second.
 const RATE: u32 = 60;
 /// The response time of engines that work.
@@ -126,10 +107,12 @@ fn for_each_combination(clients: u32) {
     });
 }
 
+#[test]
 fn fast_failing_engine_draws_no_traffic_of_one_client() {
     for_each_combination(1);
 }
 
+#[test]
 fn fast_failing_engine_draws_no_traffic_of_many_clients() {
     for_each_combination(20);
 }
@@ -160,6 +143,7 @@ fn failures_beside_poison(fleet: &Fleet, poison: &[String]) -> usize {
     failed.into_inner()
 }
 
+#[test]
 fn poison_prompts_of_one_client_cost_others_nothing() {
     for count in [1, 20] {
         let fleet = Fleet::start(3, Setup { strategy: "smart", health: "", ..Setup::default() });
@@ -178,6 +162,7 @@ fn requests_of_each(fleet: &Fleet) -> Vec<usize> {
     fleet.engines.iter().map(|engine| engine.counters().requests).collect()
 }
 
+#[test]
 fn poison_prompts_of_a_gateway_leave_the_load_spread() {
     let setup = Setup { strategy: "round_robin", health: PATIENT, ..Setup::default() };
     let fleet = Fleet::start(4, setup);
@@ -210,6 +195,7 @@ fn sent_to_a(fleet: &Fleet, host: u8, prompt: &str) -> (u16, bool) {
     (status, fleet.a().counters().requests > before)
 }
 
+#[test]
 fn faults_steer_the_client_that_met_them() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
     fleet.a().fail_on("bad", Fault::status(500));
@@ -225,6 +211,7 @@ fn faults_steer_the_client_that_met_them() {
     assert_eq!(fleet.fact("a", "clients_avoiding"), json!(1));
 }
 
+#[test]
 fn prompts_that_fail_everywhere_open_nothing() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
     for engine in &fleet.engines {
@@ -238,6 +225,7 @@ fn prompts_that_fail_everywhere_open_nothing() {
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
 }
 
+#[test]
 fn traffic_alone_never_opens_the_last_backend() {
     let fleet = Fleet::start(1, Setup { health: PATIENT, ..Setup::default() });
     fleet.a().fail_on("bad", Fault::status(500));
@@ -248,6 +236,7 @@ fn traffic_alone_never_opens_the_last_backend() {
     assert_eq!(sent_to_a(&fleet, 9, "good"), (200, true));
 }
 
+#[test]
 fn faults_of_two_clients_steer_everyone() {
     let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
     fleet.a().script(vec![Fault::status(500); 3]);
@@ -262,6 +251,7 @@ fn faults_of_two_clients_steer_everyone() {
     assert_eq!(sent_to_a(&fleet, 3, "hello"), (200, true), "while there is one");
 }
 
+#[test]
 fn faults_of_one_model_say_nothing_about_another() {
     let fleet = Fleet::of(&["m, m2, m3", "m2, m3"], Setup { health: PATIENT, ..Setup::default() });
     let chat_of = |host: u8, model: &str| {
@@ -287,6 +277,7 @@ fn faults_of_one_model_say_nothing_about_another() {
     assert_eq!(chat_of(5, "m"), (200, true), "no other backend has it");
 }
 
+#[test]
 fn faults_of_one_client_are_probed_by_one_request() {
     let health = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
          breaker: { open: 100ms, max_open: 100ms }";
@@ -322,6 +313,7 @@ fn openings(fleet: &Fleet, backend: &str) -> f64 {
     ["unreachable", "faults", "health_check", "probe"].into_iter().map(opened).sum()
 }
 
+#[test]
 fn breaker_transitions_are_logged_and_counted() {
     let health = "slow_start: 0s, breaker: { open: 100ms, max_open: 100ms }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
@@ -352,6 +344,7 @@ fn rate_limited(model: &str, engines: &[penstock_mock::MockEngine]) {
     }
 }
 
+#[test]
 fn cooldown_is_per_model() {
     let fleet = Fleet::of(&["m, m2"; 2], Setup::default());
     rate_limited("m", &fleet.engines);
@@ -364,6 +357,7 @@ fn cooldown_is_per_model() {
     assert_eq!(fleet.fact("a", "cooldown_status"), json!(null), "the backend itself is in none");
 }
 
+#[test]
 fn refusals_of_two_models_pause_the_backend() {
     let fleet = Fleet::of(&["m, m2, m3"; 2], Setup::default());
     rate_limited("m", &fleet.engines[..1]);
@@ -383,6 +377,7 @@ fn chat_with_key(fleet: &Fleet, key: &str) -> Response {
     client.read_response().unwrap()
 }
 
+#[test]
 fn cooldown_is_per_credential_where_it_is_passed() {
     for (backend, others) in [("authorization: pass", 200), ("authorization: strip", 429)] {
         let fleet = Fleet::start(2, Setup { backend, ..Setup::default() });
@@ -403,6 +398,7 @@ fn cooldown_is_per_credential_where_it_is_passed() {
     }
 }
 
+#[test]
 fn rate_limit_is_retried_on_one_other_backend() {
     let fleet = Fleet::start(4, Setup { routing: "max_retries: 3", ..Setup::default() });
     rate_limited("m", &fleet.engines);
@@ -416,6 +412,7 @@ fn rate_limit_is_retried_on_one_other_backend() {
     assert_eq!(fleet.requests(), 4, "a 503 is no limit of the client");
 }
 
+#[test]
 fn slow_period_is_forgotten() {
     let strategy = "smart, weights: { priority: 0, load: 90, latency: 10 }";
     let fleet = Fleet::start(4, Setup { strategy, ..Setup::default() });

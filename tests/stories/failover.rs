@@ -16,26 +16,7 @@ use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Setup, engine, name, 
 use crate::support::pace::pause_between_readings;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    refused_connections_fail_over,
-    unread_request_fails_over_byte_for_byte,
-    close_at_accept_never_runs_a_request_twice,
-    request_stuck_in_the_send_buffer_fails_over,
-    closed_idle_connection_is_replaced_and_request_runs_once,
-    ambiguous_end_of_a_reused_connection_is_not_retried,
-    retry_after_sets_the_cooldown,
-    cooldown_stays_within_configured_bounds,
-    response_to_older_request_does_not_end_cooldown,
-    status_500_is_retried_only_with_retry_5xx,
-    lost_connection_is_retried_once,
-    retry_probes_a_backend_in_cooldown_unless_it_was_refused,
-    stored_response_is_not_repeated_after_a_lost_connection,
-    max_retries_bounds_attempts,
-    retry_budget_runs_out_and_refills,
-    retry_budget_by_traffic_share_alone,
-    fallback_model_follows_when_every_candidate_was_tried,
-];
-
+#[test]
 fn refused_connections_fail_over() {
     let fleet = Fleet::start(2, Setup::default());
     block_on(fleet.a().kill()).unwrap();
@@ -51,6 +32,7 @@ fn refused_connections_fail_over() {
     assert_eq!(fleet.b().counters().complete, 20, "each request ran once");
 }
 
+#[test]
 fn unread_request_fails_over_byte_for_byte() {
     let fleet = Fleet::start(2, Setup::default());
     // More than sockets hold, so that it cannot have been written whole.
@@ -65,6 +47,7 @@ fn unread_request_fails_over_byte_for_byte() {
     assert_eq!(fleet.b().counters().complete, 1);
 }
 
+#[test]
 fn close_at_accept_never_runs_a_request_twice() {
     for fault in [Fault::CloseOnAccept, Fault::ResetOnAccept] {
         let fleet = Fleet::start(2, Setup::default());
@@ -107,6 +90,7 @@ fn engine_with_a_full_window() -> SocketAddr {
     address
 }
 
+#[test]
 fn request_stuck_in_the_send_buffer_fails_over() {
     let (address, engine) = (engine_with_a_full_window(), engine("b", Pace::at_once(8)));
     let penstock = Penstock::start(&format!(
@@ -123,6 +107,7 @@ fn request_stuck_in_the_send_buffer_fails_over() {
     assert_eq!(penstock.backend("a")["requests_total"], 1);
 }
 
+#[test]
 fn closed_idle_connection_is_replaced_and_request_runs_once() {
     let fleet = Fleet::start(1, Setup::default());
     let expected = reference("a", CHAT, &chat("m", "hello"));
@@ -141,6 +126,7 @@ fn closed_idle_connection_is_replaced_and_request_runs_once() {
     assert_eq!(fleet.a().counters().complete, 21, "each request ran once");
 }
 
+#[test]
 fn ambiguous_end_of_a_reused_connection_is_not_retried() {
     for fault in [Fault::CloseUnread, Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
         let routing = "retry_unanswered: never";
@@ -155,6 +141,7 @@ fn ambiguous_end_of_a_reused_connection_is_not_retried() {
     }
 }
 
+#[test]
 fn retry_after_sets_the_cooldown() {
     for status in [429, 503] {
         let fleet = Fleet::start(3, Setup::default());
@@ -177,6 +164,7 @@ fn retry_after_sets_the_cooldown() {
     }
 }
 
+#[test]
 fn cooldown_stays_within_configured_bounds() {
     let cases: [(&str, &str, f64, f64); 8] = [
         ("retry-after", "7", 4.0, 7.8),
@@ -206,6 +194,7 @@ fn cooldown_stays_within_configured_bounds() {
     }
 }
 
+#[test]
 fn response_to_older_request_does_not_end_cooldown() {
     let fleet = Fleet::start(2, Setup::default());
     let gate = penstock_mock::Gate::new();
@@ -222,6 +211,7 @@ fn response_to_older_request_does_not_end_cooldown() {
     assert_eq!(fleet.a().counters().requests, 2);
 }
 
+#[test]
 fn status_500_is_retried_only_with_retry_5xx() {
     let refusal = Fault::Status {
         status: 500,
@@ -252,6 +242,7 @@ fn status_500_is_retried_only_with_retry_5xx() {
     assert_eq!(response.header("x-engine"), Some("kept"));
 }
 
+#[test]
 fn lost_connection_is_retried_once() {
     let health = FAULTS_FORGOTTEN;
     let start = |routing| Fleet::start(3, Setup { routing, health, ..Setup::default() });
@@ -291,6 +282,7 @@ fn lost_connection_is_retried_once() {
     }
 }
 
+#[test]
 fn retry_probes_a_backend_in_cooldown_unless_it_was_refused() {
     let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     let pause_a = || {
@@ -311,6 +303,7 @@ fn retry_probes_a_backend_in_cooldown_unless_it_was_refused() {
     assert_eq!(fleet.requests(), before + 1, "a refusal is no reason to disturb another backend");
 }
 
+#[test]
 fn stored_response_is_not_repeated_after_a_lost_connection() {
     let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     let body = |store: Value| json!({"model": "m", "input": "hi", "store": store});
@@ -325,6 +318,7 @@ fn stored_response_is_not_repeated_after_a_lost_connection() {
     }
 }
 
+#[test]
 fn max_retries_bounds_attempts() {
     for (allowed, status) in [(0, 503), (1, 503), (2, 503), (3, 200)] {
         let routing = format!("max_retries: {allowed}");
@@ -337,6 +331,7 @@ fn max_retries_bounds_attempts() {
     }
 }
 
+#[test]
 fn retry_budget_runs_out_and_refills() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 1 }";
     let health = FAULTS_FORGOTTEN;
@@ -357,6 +352,7 @@ fn retry_budget_runs_out_and_refills() {
     assert_eq!((fleet.chat().status, fleet.requests()), (500, 1));
 }
 
+#[test]
 fn retry_budget_by_traffic_share_alone() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.5, per_second: 0 }";
     let health = FAULTS_FORGOTTEN;
@@ -366,6 +362,7 @@ fn retry_budget_by_traffic_share_alone() {
     assert!((18..=22).contains(&retried), "{retried} of 40 requests were retried");
 }
 
+#[test]
 fn fallback_model_follows_when_every_candidate_was_tried() {
     let routing = "fallbacks: { m: [other] }, aliases: { other: m2 }";
     let models = ["m", "m", "{ id: m2, capabilities: [] }"];

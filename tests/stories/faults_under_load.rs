@@ -10,8 +10,6 @@ use crate::support::client::{Client, Response, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
 use crate::support::pace::pause_until;
 
-crate::trials![recoverable_faults_are_hidden_under_load, responses_are_intact_under_faults,];
-
 /// The responses a request may get when no engine fails.
 struct Case {
     body: Value,
@@ -65,6 +63,7 @@ fn mixed_fleet() -> Fleet {
     Fleet::start(3, Setup { strategy: "round_robin", routing: QUICK_REST, ..Setup::default() })
 }
 
+#[test]
 fn recoverable_faults_are_hidden_under_load() {
     let fleet = mixed_fleet();
     let cases = cases();
@@ -109,6 +108,7 @@ fn recoverable_faults_are_hidden_under_load() {
     assert!(fleet.engines.iter().all(|engine| engine.faults_left() < 60), "the faults were met");
 }
 
+#[test]
 fn responses_are_intact_under_faults() {
     let fleet = mixed_fleet();
     let cases = cases();

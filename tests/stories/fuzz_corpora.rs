@@ -11,21 +11,6 @@ use crate::support::is_long;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-crate::trials![
-    json_bodies,
-    forms,
-    configurations,
-    streams,
-    heads,
-    response_heads,
-    chunked_bodies,
-    proxy_headers,
-    metrics_pages,
-    http2_frames,
-    converted_requests,
-    converted_streams
-];
-
 /// Mutations of each file of a corpus: always the same ones.
 fn mutations() -> usize {
     if is_long() { 100_000 } else { 300 }
@@ -77,50 +62,62 @@ fn mutate(bytes: &[u8], corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
     mutated
 }
 
+#[test]
 fn json_bodies() {
     replay("scan_json", targets::scan_json);
 }
 
+#[test]
 fn forms() {
     replay("scan_form", targets::scan_form);
 }
 
+#[test]
 fn configurations() {
     replay("load_config", targets::load_config);
 }
 
+#[test]
 fn streams() {
     replay("watch_stream", targets::watch_stream);
 }
 
+#[test]
 fn heads() {
     replay("read_head", targets::read_head);
 }
 
+#[test]
 fn response_heads() {
     replay("response_head", targets::response_head);
 }
 
+#[test]
 fn chunked_bodies() {
     replay("chunk_decoder", targets::chunk_decoder);
 }
 
+#[test]
 fn proxy_headers() {
     replay("proxy_header", targets::proxy_header);
 }
 
+#[test]
 fn metrics_pages() {
     replay("metrics_page", targets::metrics_page);
 }
 
+#[test]
 fn http2_frames() {
     replay("frame_watcher", targets::frame_watcher);
 }
 
+#[test]
 fn converted_requests() {
     replay("convert_request", targets::convert_request);
 }
 
+#[test]
 fn converted_streams() {
     replay("convert_stream", targets::convert_stream);
 }

@@ -11,16 +11,6 @@ use crate::support::engines::{backend, engine, start};
 use crate::support::penstock::{Penstock, scratch};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    idle_process_exits_at_once,
-    unix_socket_is_removed_at_the_stop,
-    streams_finish_and_new_requests_are_refused,
-    drain_timeout_cuts_unfinished_requests,
-    second_signal_exits_at_once,
-    readiness_fails_before_the_listeners_close,
-    admin_port_stays_open_during_the_drain,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
 fn serve(engine: &MockEngine, drain_timeout: &str) -> Penstock {
@@ -32,6 +22,7 @@ fn refuses(penstock: &Penstock) -> bool {
     TcpStream::connect_timeout(&penstock.data, Duration::from_secs(1)).is_err()
 }
 
+#[test]
 fn idle_process_exits_at_once() {
     let engine = engine("one", &["m"]);
     for signal in ["TERM", "INT"] {
@@ -52,6 +43,7 @@ fn idle_process_exits_at_once() {
     }
 }
 
+#[test]
 fn unix_socket_is_removed_at_the_stop() {
     let engine = engine("one", &["m"]);
     let path = scratch("stop.sock");
@@ -64,6 +56,7 @@ fn unix_socket_is_removed_at_the_stop() {
     assert!(!path.exists(), "a socket without a listener");
 }
 
+#[test]
 fn streams_finish_and_new_requests_are_refused() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 25 };
@@ -110,6 +103,7 @@ fn stuck(drain_timeout: &str) -> (MockEngine, Penstock, Client, Gate) {
     (engine, penstock, client, gate)
 }
 
+#[test]
 fn drain_timeout_cuts_unfinished_requests() {
     let (_engine, mut penstock, mut client, _gate) = stuck("1s");
     let signalled = Instant::now();
@@ -121,6 +115,7 @@ fn drain_timeout_cuts_unfinished_requests() {
     assert!(client.read_response().is_err(), "the request is cut");
 }
 
+#[test]
 fn second_signal_exits_at_once() {
     for (first, second) in [("INT", "INT"), ("TERM", "TERM"), ("TERM", "INT")] {
         let (_engine, mut penstock, _client, _gate) = stuck("60s");
@@ -132,6 +127,7 @@ fn second_signal_exits_at_once() {
     }
 }
 
+#[test]
 fn readiness_fails_before_the_listeners_close() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
@@ -165,6 +161,7 @@ fn readiness_fails_before_the_listeners_close() {
     penstock.wait_end(Duration::from_secs(5));
 }
 
+#[test]
 fn admin_port_stays_open_during_the_drain() {
     let (_engine, mut penstock, _client, gate) = stuck("60s");
     penstock.signal("TERM");

@@ -20,18 +20,6 @@ use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::{Penstock, Successor, scratch};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    upgrade_under_load_loses_no_request,
-    unix_socket_survives_upgrade,
-    manual_drains_survive_upgrade_and_reload,
-    learned_predictions_survive_upgrade,
-    use_of_limits_survives_upgrade,
-    stored_responses_survive_upgrade,
-    homes_of_sessions_survive_upgrade,
-    failed_upgrade_keeps_the_old_process,
-    take_over_flag_needs_a_running_process,
-];
-
 /// Long enough for two processes to start, drain and end.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -39,6 +27,7 @@ fn upgrade(penstock: &Penstock) -> Response {
     client::request(penstock.admin, "POST", "/upgrade", &[], b"")
 }
 
+#[test]
 fn upgrade_under_load_loses_no_request() {
     let fast = engine("fast", &["m"]);
     let pace =
@@ -97,6 +86,7 @@ fn request_over(path: &Path) -> std::io::Result<String> {
     Ok(response.lines().next().unwrap_or_default().to_owned())
 }
 
+#[test]
 fn unix_socket_survives_upgrade() {
     let one = engine("one", &["m"]);
     let path = scratch("api.sock");
@@ -136,6 +126,7 @@ fn unix_socket_survives_upgrade() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn manual_drains_survive_upgrade_and_reload() {
     let (one, two, three) = (engine("one", &["m"]), engine("two", &["m"]), engine("three", &["m"]));
     let rows = |two_drains: &str| {
@@ -173,6 +164,7 @@ fn manual_drains_survive_upgrade_and_reload() {
     assert!(second.is_alive());
 }
 
+#[test]
 fn learned_predictions_survive_upgrade() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(5), tokens: 20 };
@@ -198,6 +190,7 @@ fn learned_predictions_survive_upgrade() {
     assert!(penstock.log().contains("predictions continue"), "{}", penstock.log());
 }
 
+#[test]
 fn use_of_limits_survives_upgrade() {
     let one = engine("one", &["m"]);
     let yaml = format!(
@@ -217,6 +210,7 @@ fn use_of_limits_survives_upgrade() {
     assert_eq!(status(), 429);
 }
 
+#[test]
 fn failed_upgrade_keeps_the_old_process() {
     let one = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
@@ -241,12 +235,14 @@ fn failed_upgrade_keeps_the_old_process() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn take_over_flag_needs_a_running_process() {
     let ran = run_with(["serve", "--take-over"], b"", &[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("POST /upgrade"), "{}", ran.stderr);
 }
 
+#[test]
 fn homes_of_sessions_survive_upgrade() {
     let engines = ["a", "b", "c"].map(|name| engine(name, &["m"]));
     let items: String = engines.iter().map(|one| backend(one, "models: [m]")).collect();
@@ -268,6 +264,7 @@ fn homes_of_sessions_survive_upgrade() {
     assert_eq!(after, before);
 }
 
+#[test]
 fn stored_responses_survive_upgrade() {
     let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
     let engine = OpenEngine::start("a");

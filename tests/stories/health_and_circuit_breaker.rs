@@ -15,30 +15,6 @@ use crate::support::load::EndsWith;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    backend_is_unused_before_its_first_check,
-    readiness_waits_for_first_checks_with_a_limit,
-    health_changes_after_rise_and_fall_checks,
-    frozen_engine_is_out_within_four_seconds,
-    unreachable_engine_is_out_within_four_seconds,
-    slow_engine_stays_healthy,
-    refused_list_of_models_shows_a_server,
-    progress_outweighs_checks_that_hang,
-    failing_health_page_drains_a_backend_that_serves,
-    engine_without_progress_is_avoided_until_it_makes_some,
-    long_prefill_is_no_freeze,
-    health_path_is_per_backend,
-    rejected_key_is_logged_once,
-    killed_engine_fails_over_and_is_used_after_restart,
-    recovered_backend_is_used_within_three_seconds,
-    connect_failures_open_the_breaker,
-    faults_of_one_client_keep_the_breaker_closed,
-    client_errors_keep_the_breaker_closed,
-    half_open_probe_slot_is_always_freed,
-    half_open_breaker_admits_one_probe,
-    half_open_breaker_admits_next_probe_after_first_token,
-];
-
 const CHECKS: &str =
     "interval: 50ms, unhealthy_interval: 50ms, jitter: 0, timeout: 1s, slow_start: 0s";
 
@@ -53,6 +29,7 @@ fn start_unready(engines: &[MockEngine], setup: Setup<'_>) -> Penstock {
     penstock
 }
 
+#[test]
 fn backend_is_unused_before_its_first_check() {
     let engines = two_engines();
     let gate = Gate::new();
@@ -71,6 +48,7 @@ fn backend_is_unused_before_its_first_check() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn readiness_waits_for_first_checks_with_a_limit() {
     let engines = two_engines();
     engines[0].always_probes(Some(Fault::HangBeforeHead));
@@ -86,6 +64,7 @@ fn readiness_waits_for_first_checks_with_a_limit() {
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
 }
 
+#[test]
 fn health_changes_after_rise_and_fall_checks() {
     let health = format!("{CHECKS}, rise: 4, fall: 5");
     let fleet = Fleet::start(2, Setup { health: &health, ..Setup::default() });
@@ -113,6 +92,7 @@ fn seconds_until_out(fleet: &Fleet) -> f64 {
     frozen_at.elapsed().as_secs_f64()
 }
 
+#[test]
 fn frozen_engine_is_out_within_four_seconds() {
     let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
     assert_eq!(fleet.chat().status, 200);
@@ -123,6 +103,7 @@ fn frozen_engine_is_out_within_four_seconds() {
     assert_eq!(fleet.chat().status, 200, "the other engine serves");
 }
 
+#[test]
 fn unreachable_engine_is_out_within_four_seconds() {
     let mut fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
     let _hole = fleet.turn_into_black_hole(0);
@@ -132,6 +113,7 @@ fn unreachable_engine_is_out_within_four_seconds() {
 }
 
 /// A check may take as long as `health.timeout`, however many run beside it.
+#[test]
 fn slow_engine_stays_healthy() {
     let health = "interval: 100ms, unhealthy_interval: 60s, fast_interval: 50ms, timeout: 5s";
     let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
@@ -142,6 +124,7 @@ fn slow_engine_stays_healthy() {
     assert_eq!(fleet.chat().status, 200);
 }
 
+#[test]
 fn refused_list_of_models_shows_a_server() {
     for (status, expected) in [(401, 200), (404, 200), (429, 200), (500, 503), (503, 503)] {
         let engines = [engine("a", Setup::default().pace)];
@@ -164,6 +147,7 @@ fn failures_for(fleet: &Fleet, time: Duration) -> usize {
     failures
 }
 
+#[test]
 fn progress_outweighs_checks_that_hang() {
     let health = "interval: 100ms, unhealthy_interval: 100ms, fast_interval: 50ms, timeout: 200ms";
     let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
@@ -176,6 +160,7 @@ fn progress_outweighs_checks_that_hang() {
     fleet.wait_fact("a", "health", &json!("unhealthy"));
 }
 
+#[test]
 fn failing_health_page_drains_a_backend_that_serves() {
     let setup = Setup { health: CHECKS, backend: "engine: vllm", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -187,6 +172,7 @@ fn failing_health_page_drains_a_backend_that_serves() {
 const FROZEN: &str = "interval: 60s, fast_interval: 20ms, slow_start: 0s, frozen_after: 1s, \
      breaker: { open: 200ms, max_open: 3s }";
 
+#[test]
 fn engine_without_progress_is_avoided_until_it_makes_some() {
     let setup = Setup { health: FROZEN, strategy: "round_robin", ..Setup::default() };
     let fleet = Fleet::start(2, setup);
@@ -216,6 +202,7 @@ fn engine_without_progress_is_avoided_until_it_makes_some() {
 }
 
 /// Both prompts are long for the rate that is assumed, and nothing is known of the engine's own.
+#[test]
 fn long_prefill_is_no_freeze() {
     let fleet = Fleet::start(2, Setup { health: FROZEN, ..Setup::default() });
     fleet.a().always(Some(Fault::SlowHead(Duration::from_secs(3))));
@@ -236,6 +223,7 @@ fn long_prefill_is_no_freeze() {
     });
 }
 
+#[test]
 fn health_path_is_per_backend() {
     let engines = two_engines();
     let setup = Setup { health: CHECKS, backend: "engine: other", ..Setup::default() };
@@ -256,6 +244,7 @@ fn health_path_is_per_backend() {
     assert_eq!(penstock.backend("a")["health"], "healthy");
 }
 
+#[test]
 fn rejected_key_is_logged_once() {
     let spec = EngineSpec {
         api_key: Some("sk-of-the-engine".to_owned()),
@@ -325,6 +314,7 @@ impl Clients {
     }
 }
 
+#[test]
 fn killed_engine_fails_over_and_is_used_after_restart() {
     let setup = Setup {
         strategy: "round_robin",
@@ -363,6 +353,7 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
     fleet.wait_idle();
 }
 
+#[test]
 fn recovered_backend_is_used_within_three_seconds() {
     // Default configuration.
     let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
@@ -385,6 +376,7 @@ fn recovered_backend_is_used_within_three_seconds() {
 const BREAKER: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      breaker: { connect_failures: 3, open: 300ms, max_open: 300ms }";
 
+#[test]
 fn connect_failures_open_the_breaker() {
     let fleet = Fleet::start(2, Setup { health: BREAKER, ..Setup::default() });
     block_on(fleet.a().kill()).unwrap();
@@ -418,6 +410,7 @@ fn chat_with_key(fleet: &Fleet, number: usize) -> u16 {
     request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes()).status
 }
 
+#[test]
 fn faults_of_one_client_keep_the_breaker_closed() {
     let fleet = Fleet::start(1, Setup { health: BREAKER, sections: KEYS, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
@@ -433,6 +426,7 @@ fn faults_of_one_client_keep_the_breaker_closed() {
     assert_eq!(chat_with_key(&fleet, 0), 200, "at once");
 }
 
+#[test]
 fn client_errors_keep_the_breaker_closed() {
     let fleet = Fleet::start(1, Setup { sections: KEYS, ..Setup::default() });
     assert_eq!(chat_with_key(&fleet, 0), 200, "so that a 404 does not say that there are no chats");
@@ -459,6 +453,7 @@ fn half_open(fleet: &Fleet) {
 const EAGER: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      breaker: { connect_failures: 1, open: 100ms, max_open: 100ms }";
 
+#[test]
 fn half_open_probe_slot_is_always_freed() {
     let setup = Setup {
         health: EAGER,
@@ -514,6 +509,7 @@ fn half_open_probe_slot_is_always_freed() {
     fleet.wait_idle();
 }
 
+#[test]
 fn half_open_breaker_admits_one_probe() {
     let fleet = Fleet::start(1, Setup { health: EAGER, ..Setup::default() });
     half_open(&fleet);
@@ -535,6 +531,7 @@ fn half_open_breaker_admits_one_probe() {
 }
 
 /// A generation may take minutes: it keeps the others away only until its first token.
+#[test]
 fn half_open_breaker_admits_next_probe_after_first_token() {
     let fleet = Fleet::start(1, Setup { health: EAGER, ..Setup::default() });
     half_open(&fleet);

@@ -16,13 +16,6 @@ use crate::support::eventually;
 use crate::support::fleet::{SOON, find_metric, metric};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    converted_responses_share_a_budget,
-    streams_that_repeat_their_output_count,
-    drafts_of_ensembles_count,
-    refusals_count,
-];
-
 /// An engine with long responses, whose last byte waits until it may come.
 struct LongWinded {
     address: SocketAddr,
@@ -124,6 +117,7 @@ fn is_refused(response: &Response) -> bool {
     true
 }
 
+#[test]
 fn converted_responses_share_a_budget() {
     let engine = LongWinded::start(200, 1 << 20);
     let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
@@ -151,6 +145,7 @@ fn converted_responses_share_a_budget() {
     assert_eq!(metric(&penstock, "penstock_max_held_response_bytes"), 8.0 * MIB);
 }
 
+#[test]
 fn streams_that_repeat_their_output_count() {
     let engine = LongWinded::start(200, 1 << 20);
     let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
@@ -181,6 +176,7 @@ fn streams_that_repeat_their_output_count() {
     assert_eq!(find_metric(&penstock, faults), None);
 }
 
+#[test]
 fn drafts_of_ensembles_count() {
     let engine = LongWinded::start(200, 1 << 20);
     engine.may_end.store(true, Ordering::SeqCst);
@@ -199,6 +195,7 @@ fn drafts_of_ensembles_count() {
     }
 }
 
+#[test]
 fn refusals_count() {
     let engine = LongWinded::start(429, 40_000);
     engine.may_end.store(true, Ordering::SeqCst);

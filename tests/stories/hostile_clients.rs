@@ -17,16 +17,6 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, reference};
 use crate::support::pace::{best_of, pause_between_drips, pause_between_requests};
 use crate::support::{block_on, eventually, is_long};
 
-crate::trials![
-    slow_heads_and_bodies_time_out,
-    slow_steady_upload_is_served,
-    stalled_readers_use_bounded_memory_and_lose_nothing,
-    reader_that_never_reads_is_disconnected,
-    idle_connections_use_little_memory,
-    attacks_do_not_slow_down_other_clients,
-    connections_over_the_limit_get_503_immediately,
-];
-
 const SLOW: &str = "limits: { header_timeout: 2s }";
 /// The time by which a slow client must be disconnected, with `limits.header_timeout` at 2s and a
 /// body's rate at its default.
@@ -51,6 +41,7 @@ fn drip(fleet: &Fleet, start: &str, drip: &[u8]) -> (Option<u16>, Duration) {
     }
 }
 
+#[test]
 fn slow_heads_and_bodies_time_out() {
     let fleet = Fleet::start(1, Setup { sections: SLOW, ..Setup::default() });
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\n");
@@ -81,6 +72,7 @@ fn slow_heads_and_bodies_time_out() {
     assert_eq!(fleet.chat().status, 200);
 }
 
+#[test]
 fn slow_steady_upload_is_served() {
     let sections = "limits: { header_timeout: 5s, min_body_rate: 100B/s }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
@@ -102,6 +94,7 @@ fn narrow(fleet: &Fleet) -> Client {
     Client::over(TcpStream::from(socket))
 }
 
+#[test]
 fn stalled_readers_use_bounded_memory_and_lose_nothing() {
     const READERS: usize = 10;
     // About 12 MB for each reader: more than the kernel's socket buffers hold.
@@ -148,6 +141,7 @@ fn stalled_readers_use_bounded_memory_and_lose_nothing() {
     fleet.wait_idle();
 }
 
+#[test]
 fn reader_that_never_reads_is_disconnected() {
     let sections = "limits: { client_write_timeout: 1s, client_send_buffer: 64KiB }";
     let pace = Pace::at_once(40_000);
@@ -168,6 +162,7 @@ fn allow_connections(count: u64) {
     assert!(hard >= wanted, "{count} connections need {wanted} open files, the limit is {hard}");
 }
 
+#[test]
 fn idle_connections_use_little_memory() {
     let count = if is_long() { 10_000 } else { 2000 };
     allow_connections(count as u64);
@@ -247,6 +242,7 @@ fn attacks(fleet: &Fleet) -> Vec<Attack<'_>> {
     ]
 }
 
+#[test]
 fn attacks_do_not_slow_down_other_clients() {
     let fleet = Fleet::of(&["m", "m2"], Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
@@ -297,6 +293,7 @@ fn during(
     took[98]
 }
 
+#[test]
 fn connections_over_the_limit_get_503_immediately() {
     let sections = "limits: { connections: 20 }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });

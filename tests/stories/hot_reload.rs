@@ -14,22 +14,6 @@ use crate::support::load::Load;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    reloads_under_load_lose_no_request,
-    fleet_is_replaced_under_load,
-    invalid_file_keeps_the_old_configuration,
-    empty_list_of_backends_is_refused,
-    pipe_without_a_writer_is_refused_at_once,
-    sighup_reloads_and_logs_the_result,
-    learned_state_survives_a_reload,
-    removed_backend_gets_no_more_checks,
-    new_backend_serves_when_the_reload_returns,
-    secret_files_are_reread_and_never_shown,
-    limits_apply_and_restart_settings_are_named,
-    trusted_proxies_apply_after_a_reload,
-    tracing_settings_apply_after_a_reload,
-];
-
 const SLOW: Pace =
     Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 40 };
 
@@ -50,6 +34,7 @@ fn reload(penstock: &Penstock, yaml: &str) -> Value {
     response.json()
 }
 
+#[test]
 fn reloads_under_load_lose_no_request() {
     let (a, b, c) = (engine("a", &["m"]), engine("b", &["m"]), engine("c", &["m"]));
     let slow = slow_engine("slow");
@@ -87,6 +72,7 @@ fn reloads_under_load_lose_no_request() {
     assert_eq!(metric(&penstock, "penstock_config_reloads_total{result=\"applied\"}"), 5.0);
 }
 
+#[test]
 fn fleet_is_replaced_under_load() {
     // The same names at other addresses: every backend is new, without learned state.
     let (old, new) = (engine("a", &["m"]), engine("a", &["m"]));
@@ -102,6 +88,7 @@ fn fleet_is_replaced_under_load() {
     assert!(old.counters().requests > 0 && new.counters().requests > 0);
 }
 
+#[test]
 fn invalid_file_keeps_the_old_configuration() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
@@ -145,6 +132,7 @@ fn invalid_file_keeps_the_old_configuration() {
     assert_eq!(metric(&penstock, "penstock_config_last_reload_successful"), 1.0);
 }
 
+#[test]
 fn empty_list_of_backends_is_refused() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
@@ -162,6 +150,7 @@ fn empty_list_of_backends_is_refused() {
     reload(&penstock, &good);
 }
 
+#[test]
 fn pipe_without_a_writer_is_refused_at_once() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
@@ -178,6 +167,7 @@ fn pipe_without_a_writer_is_refused_at_once() {
     assert_eq!(penstock.chat("m").status, 200, "later reloads work");
 }
 
+#[test]
 fn sighup_reloads_and_logs_the_result() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
@@ -209,6 +199,7 @@ fn facts_of(penstock: &Penstock, name: &str) -> Value {
     row
 }
 
+#[test]
 fn learned_state_survives_a_reload() {
     let (kept, moved) = (engine("kept", &["m"]), engine("moved", &["m"]));
     let elsewhere = engine("moved", &["m"]);
@@ -230,6 +221,7 @@ fn learned_state_survives_a_reload() {
     assert_eq!(penstock.backend("moved")["requests_total"], 0, "another address, another backend");
 }
 
+#[test]
 fn removed_backend_gets_no_more_checks() {
     let (stays, goes) = (engine("stays", &["m"]), engine("goes", &["m"]));
     let often = "health: { interval: 50ms }\nlimits: { idle_timeout: 60s }\n";
@@ -251,6 +243,7 @@ fn removed_backend_gets_no_more_checks() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn new_backend_serves_when_the_reload_returns() {
     let (one, two) = (engine("one", &["m"]), engine("two", &["n"]));
     let penstock = Penstock::start(&list(&[&one], ""));
@@ -271,6 +264,7 @@ fn new_backend_serves_when_the_reload_returns() {
     assert_eq!(penstock.admin("/health/ready").status, 200, "a reload does not affect readiness");
 }
 
+#[test]
 fn secret_files_are_reread_and_never_shown() {
     let one = engine("one", &["m"]);
     let (client_key, engine_key) = (file("client", "first-client"), file("engine", "first-engine"));
@@ -307,6 +301,7 @@ fn secret_files_are_reread_and_never_shown() {
     }
 }
 
+#[test]
 fn limits_apply_and_restart_settings_are_named() {
     let one = engine("one", &["m"]);
     let fleet = list(&[&one], "models: [m]");
@@ -334,6 +329,7 @@ fn limits_apply_and_restart_settings_are_named() {
     assert_eq!(again["restart_needed"], report["restart_needed"], "still to be done");
 }
 
+#[test]
 fn trusted_proxies_apply_after_a_reload() {
     let one = engine("one", &["m"]);
     let server = "forwarded_for: append, trusted_proxies: [10.0.0.0/8]";
@@ -367,6 +363,7 @@ fn trusted_proxies_apply_after_a_reload() {
     );
 }
 
+#[test]
 fn tracing_settings_apply_after_a_reload() {
     let one = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));

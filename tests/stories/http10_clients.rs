@@ -9,14 +9,6 @@ use serde_json::json;
 use crate::support::client::{Client, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 
-crate::trials![
-    connection_closes_unless_keep_alive_is_requested,
-    requested_keep_alive_is_kept,
-    admin_port_does_the_same,
-    streams_end_with_the_connection,
-    http11_close_is_obeyed,
-];
-
 /// Everything until the other side closes, and how long that takes.
 fn read_to_end(client: &mut Client) -> (String, Duration) {
     let (read, took) = timed(|| {
@@ -33,6 +25,7 @@ fn post(version: &str, fields: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+#[test]
 fn connection_closes_unless_keep_alive_is_requested() {
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", "hello").to_string();
@@ -53,6 +46,7 @@ fn connection_closes_unless_keep_alive_is_requested() {
     }
 }
 
+#[test]
 fn requested_keep_alive_is_kept() {
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", "hello").to_string();
@@ -67,6 +61,7 @@ fn requested_keep_alive_is_kept() {
     assert!(read_to_end(&mut client).0.contains("healthy"));
 }
 
+#[test]
 fn admin_port_does_the_same() {
     let fleet = Fleet::start(1, Setup::default());
     for path in ["/metrics", "/health/live", "/nowhere"] {
@@ -83,6 +78,7 @@ fn admin_port_does_the_same() {
     }
 }
 
+#[test]
 fn streams_end_with_the_connection() {
     let fleet = Fleet::start(1, Setup::default());
     let body = streaming_chat("m", "hello");
@@ -99,6 +95,7 @@ fn streams_end_with_the_connection() {
     }
 }
 
+#[test]
 fn http11_close_is_obeyed() {
     let fleet = Fleet::start(1, Setup::default());
     let body = json!({"model": "m", "input": "x"}).to_string();

@@ -18,18 +18,6 @@ use crate::support::pace::{best_of, pause_between_requests};
 use crate::support::penstock::scratch;
 use crate::support::{block_on, free_address};
 
-crate::trials![
-    rapid_reset_gets_enhance_your_calm,
-    streams_reset_by_the_server_count_as_resets,
-    cancelled_requests_count_as_resets,
-    frame_floods_are_bounded,
-    header_bomb_is_bounded,
-    unfinished_frames_time_out,
-    heads_ambiguous_in_http1_are_refused,
-    wrong_content_length_resets_the_stream,
-    revoked_client_ca_closes_connections,
-];
-
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const ALLOWED_GROWTH: f64 = 64.0 * 1024.0 * 1024.0;
 
@@ -179,6 +167,7 @@ fn slowest_during(fleet: &Fleet, what: &str, attack: &(impl Fn() + Sync)) -> Dur
     p99
 }
 
+#[test]
 fn rapid_reset_gets_enhance_your_calm() {
     let (fleet, address) = start(Setup::default());
     during(&fleet, "rapid resets", || {
@@ -209,6 +198,7 @@ type Flood<'a> = &'a (dyn Fn(u32) -> Vec<u8> + Sync);
 
 /// MadeYouReset: frames that oblige the server to reset a stream cost it a request each, and the
 /// client nothing (CVE-2025-8671).
+#[test]
 fn streams_reset_by_the_server_count_as_resets() {
     let (fleet, address) = start(Setup::default());
     let head = |stream| frame(HEADERS, END_HEADERS, stream, &post_block());
@@ -240,6 +230,7 @@ fn streams_reset_by_the_server_count_as_resets() {
     assert!(fleet.metric("penstock_connections_closed_total{reason=\"http2\"}") >= 4.0);
 }
 
+#[test]
 fn cancelled_requests_count_as_resets() {
     let pace = Pace { first_token: Duration::from_secs(30), per_token: Duration::ZERO, tokens: 1 };
     let sections = "limits: { http2: { resets: 5 } }";
@@ -262,6 +253,7 @@ fn cancelled_requests_count_as_resets() {
     fleet.wait_metric("penstock_connections_closed_total{reason=\"http2\"}", 1.0);
 }
 
+#[test]
 fn frame_floods_are_bounded() {
     let (fleet, address) = start(Setup::default());
     let block = post_block();
@@ -290,6 +282,7 @@ fn frame_floods_are_bounded() {
     }
 }
 
+#[test]
 fn header_bomb_is_bounded() {
     let (fleet, address) = start(Setup::default());
     // One field of 4000 bytes enters the HPACK table; each further byte refers to it.
@@ -315,6 +308,7 @@ fn header_bomb_is_bounded() {
     assert_eq!(fleet.a().received().iter().filter(|got| got.header("a").is_some()).count(), 0);
 }
 
+#[test]
 fn unfinished_frames_time_out() {
     let sections = "limits: { header_timeout: 1s, body_read_timeout: 2s }";
     let (fleet, address) = start(Setup { sections, ..Setup::default() });
@@ -360,6 +354,7 @@ fn unfinished_frames_time_out() {
     assert_eq!(fleet.requests(), 0);
 }
 
+#[test]
 fn heads_ambiguous_in_http1_are_refused() {
     let (fleet, address) = start(Setup::default());
     assert_eq!(fleet.chat().status, 200);
@@ -405,6 +400,7 @@ fn heads_ambiguous_in_http1_are_refused() {
     assert_eq!(fleet.requests(), 1, "none of it reached an engine");
 }
 
+#[test]
 fn wrong_content_length_resets_the_stream() {
     let (fleet, address) = start(Setup::default());
     let client = Http2::connect(address);
@@ -431,6 +427,7 @@ fn is_open(stream: &mut Secured) -> bool {
     }
 }
 
+#[test]
 fn revoked_client_ca_closes_connections() {
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let file = scratch("clients.pem");

@@ -12,22 +12,6 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, reference};
 use crate::support::http2::{End, Http2, head, send_all};
 use crate::support::{block_on, eventually, free_address};
 
-crate::trials![
-    http1_and_http2_share_a_port,
-    bodies_of_every_size_arrive_unchanged,
-    oversized_bodies_are_refused_before_they_are_read,
-    slow_upload_times_out_alone,
-    many_requests_share_a_connection,
-    streamed_responses_pass_unbuffered,
-    responses_with_a_length_pass_unbuffered,
-    cancelled_request_frees_its_backend,
-    broken_response_never_looks_complete,
-    stalled_reader_does_not_block_other_streams,
-    errors_are_the_same_as_over_http1,
-    shutdown_finishes_streams_and_sends_goaway,
-    idle_connection_is_closed,
-];
-
 /// A fleet with a second listener for cleartext HTTP/2.
 pub(crate) fn start(count: usize, setup: Setup<'_>) -> (Fleet, std::net::SocketAddr) {
     let address = free_address();
@@ -43,6 +27,7 @@ fn padded(size: usize) -> String {
     body.to_string()
 }
 
+#[test]
 fn http1_and_http2_share_a_port() {
     let (fleet, address) = start(1, Setup::default());
     let plain = crate::support::client::post(address, CHAT, &chat("m", "hello"));
@@ -58,6 +43,7 @@ fn http1_and_http2_share_a_port() {
     assert_eq!(fleet.requests(), 2);
 }
 
+#[test]
 fn bodies_of_every_size_arrive_unchanged() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
@@ -81,6 +67,7 @@ fn bodies_of_every_size_arrive_unchanged() {
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
+#[test]
 fn oversized_bodies_are_refused_before_they_are_read() {
     let sections = "limits: { max_body_size: 64KiB, buffered_bodies: 1MiB }";
     let (fleet, address) = start(1, Setup { sections, ..Setup::default() });
@@ -98,6 +85,7 @@ fn oversized_bodies_are_refused_before_they_are_read() {
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
+#[test]
 fn slow_upload_times_out_alone() {
     let sections = "limits: { body_read_timeout: 1s }";
     let (fleet, address) = start(1, Setup { sections, ..Setup::default() });
@@ -111,6 +99,7 @@ fn slow_upload_times_out_alone() {
     assert_eq!(fleet.requests(), 1);
 }
 
+#[test]
 fn many_requests_share_a_connection() {
     let pace =
         Pace { first_token: Duration::from_millis(100), per_token: Duration::ZERO, tokens: 8 };
@@ -132,6 +121,7 @@ fn many_requests_share_a_connection() {
     fleet.wait_idle();
 }
 
+#[test]
 fn streamed_responses_pass_unbuffered() {
     let (fleet, address) = start(1, Setup::default());
     fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
@@ -152,6 +142,7 @@ fn streamed_responses_pass_unbuffered() {
     assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
 }
 
+#[test]
 fn responses_with_a_length_pass_unbuffered() {
     let (fleet, address) = start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello"));
@@ -168,6 +159,7 @@ fn responses_with_a_length_pass_unbuffered() {
     fleet.wait_idle();
 }
 
+#[test]
 fn cancelled_request_frees_its_backend() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
@@ -219,6 +211,7 @@ fn cancelled_request_frees_its_backend() {
     );
 }
 
+#[test]
 fn broken_response_never_looks_complete() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
@@ -239,6 +232,7 @@ fn broken_response_never_looks_complete() {
     assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection stays open");
 }
 
+#[test]
 fn stalled_reader_does_not_block_other_streams() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::ZERO, tokens: 40_000 };
     let sections = "limits: { client_write_timeout: 2s }";
@@ -257,6 +251,7 @@ fn stalled_reader_does_not_block_other_streams() {
     assert!(page.contains("outcome=\"cancel\""), "{page}");
 }
 
+#[test]
 fn errors_are_the_same_as_over_http1() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
@@ -290,6 +285,7 @@ fn errors_are_the_same_as_over_http1() {
     assert_eq!(client.get("/health").status, 200, "the connection stays open");
 }
 
+#[test]
 fn shutdown_finishes_streams_and_sends_goaway() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 25 };
@@ -309,6 +305,7 @@ fn shutdown_finishes_streams_and_sends_goaway() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
+#[test]
 fn idle_connection_is_closed() {
     let setup = Setup { server: "keep_alive: 1s", ..Setup::default() };
     let (fleet, address) = start(1, setup);

@@ -20,19 +20,6 @@ use crate::support::http2::{End, Http2};
 use crate::support::penstock::scratch;
 use crate::support::{eventually, free_address};
 
-crate::trials![
-    tls_serves_http1_and_http2,
-    certificates_reload_without_restart,
-    client_certificates_are_required_or_optional,
-    revoked_client_ca_closes_connections_between_requests,
-    tls_sessions_are_resumed,
-    unfinished_handshake_times_out,
-    connections_over_the_limit_get_503_over_tls,
-    unix_socket_serves_requests,
-    proxy_header_needs_a_trusted_proxy,
-    forwarded_for_follows_the_policy,
-];
-
 /// A fleet with a second listener; `rest` is its configuration after the address.
 fn start(rest: &str, setup: Setup<'_>) -> (Fleet, SocketAddr) {
     let address = free_address();
@@ -60,6 +47,7 @@ fn tls(issued: &Issued, rest: &str) -> String {
     format!("tls: {{ {}, {rest} }}", issued.yaml())
 }
 
+#[test]
 fn tls_serves_http1_and_http2() {
     let authority = Authority::new("the authority");
     let issued = authority.issue("localhost");
@@ -85,6 +73,7 @@ fn tls_serves_http1_and_http2() {
     assert!(expiry > 1.7e9, "{expiry}");
 }
 
+#[test]
 fn certificates_reload_without_restart() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let issued = old.issue("localhost");
@@ -102,6 +91,7 @@ fn certificates_reload_without_restart() {
     assert!(response.starts_with("HTTP/1.1 200"), "open connections stay open: {response}");
 }
 
+#[test]
 fn client_certificates_are_required_or_optional() {
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let issued = servers.issue("localhost");
@@ -157,6 +147,7 @@ fn is_closed(stream: &mut Secured) -> bool {
     }
 }
 
+#[test]
 fn revoked_client_ca_closes_connections_between_requests() {
     let servers = Authority::new("servers");
     let (old, new) = (Authority::new("old clients"), Authority::new("new clients"));
@@ -211,6 +202,7 @@ fn revoked_client_ca_closes_connections_between_requests() {
     fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 5.0);
 }
 
+#[test]
 fn tls_sessions_are_resumed() {
     let authority = Authority::new("the authority");
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), Setup::default());
@@ -226,6 +218,7 @@ fn tls_sessions_are_resumed() {
     drop(fleet);
 }
 
+#[test]
 fn unfinished_handshake_times_out() {
     let authority = Authority::new("the authority");
     let setup = Setup { sections: "limits: { header_timeout: 1s }", ..Setup::default() };
@@ -240,6 +233,7 @@ fn unfinished_handshake_times_out() {
     fleet.wait_metric("penstock_connections_closed_total{reason=\"too_slow\"}", 2.0);
 }
 
+#[test]
 fn connections_over_the_limit_get_503_over_tls() {
     let authority = Authority::new("the authority");
     let setup = Setup { sections: "limits: { connections: 4 }", ..Setup::default() };
@@ -279,6 +273,7 @@ fn connections_over_the_limit_get_503_over_tls() {
     eventually("there is room again", SOON, is_served);
 }
 
+#[test]
 fn unix_socket_serves_requests() {
     let path = scratch("api.sock");
     let listener = format!("{{ address: \"unix:{}\", mode: \"0600\" }}", path.display());
@@ -298,6 +293,7 @@ fn binary_header(client: [u8; 4]) -> Vec<u8> {
     [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &addresses].concat()
 }
 
+#[test]
 fn proxy_header_needs_a_trusted_proxy() {
     let authority = Authority::new("the authority");
     let issued = authority.issue("localhost");
@@ -344,6 +340,7 @@ fn proxy_header_needs_a_trusted_proxy() {
     assert_eq!(fleet.requests(), 0);
 }
 
+#[test]
 fn forwarded_for_follows_the_policy() {
     let claims = "x-forwarded-for: 198.51.100.7\r\nx-forwarded-proto: https\r\nx-real-ip: 1.1.1.1\r\nforwarded: for=1.1.1.1\r\n";
     for (server, expected) in [

@@ -13,23 +13,9 @@ use crate::support::fleet::SOON;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    model_name_selects_its_backend,
-    every_operation_reaches_the_engine_unchanged,
-    base_path_is_prepended,
-    upstream_id_replaces_the_model_value,
-    last_duplicate_model_key_wins,
-    unserved_model_is_a_404,
-    similar_model_is_named_to_those_who_may_use_it,
-    no_healthy_backend_is_a_503,
-    model_list_includes_aliases,
-    anthropic_clients_list_models_in_their_shape,
-    creation_times_are_stable,
-    empty_fleet_lists_no_models,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
+#[test]
 fn model_name_selects_its_backend() {
     let names = ["llama3:8b", "llama3", "meta-llama/Llama-3.1-8B-Instruct", "Modèle \"ü\" 漢"];
     let engines: Vec<MockEngine> =
@@ -94,6 +80,7 @@ fn form(model: &str) -> Vec<u8> {
     [file, part("name=\"model\"", model.as_bytes()), prompt, b"--XyZ--\r\n".to_vec()].concat()
 }
 
+#[test]
 fn every_operation_reaches_the_engine_unchanged() {
     let engine = engine("one", &["m", "renamed"]);
     let routing = "routing: { aliases: { alias: renamed } }\n";
@@ -131,6 +118,7 @@ fn every_operation_reaches_the_engine_unchanged() {
     assert!(engine.malformed().is_empty());
 }
 
+#[test]
 fn base_path_is_prepended() {
     let engine = engine("one", &["m"]);
     let url = engine.url();
@@ -144,6 +132,7 @@ fn base_path_is_prepended() {
     assert!(paths.contains(&"/deep/er/v1/models".to_owned()), "{paths:?}");
 }
 
+#[test]
 fn upstream_id_replaces_the_model_value() {
     let engine = engine("one", &["org/real-\"name\""]);
     let items = backend(&engine, r#"models: [{ id: m, upstream_id: 'org/real-"name"' }]"#);
@@ -156,6 +145,7 @@ fn upstream_id_replaces_the_model_value() {
     assert_eq!(String::from_utf8(last_body(&engine)).unwrap(), expected);
 }
 
+#[test]
 fn last_duplicate_model_key_wins() {
     let (first, last) = (engine("first", &["a"]), engine("last", &["b"]));
     let items = backend(&first, "models: [a]") + &backend(&last, "models: [b]");
@@ -166,6 +156,7 @@ fn last_duplicate_model_key_wins() {
     assert_eq!(shares(&[&first, &last]), [0, 1]);
 }
 
+#[test]
 fn unserved_model_is_a_404() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
@@ -190,6 +181,7 @@ fn unserved_model_is_a_404() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn similar_model_is_named_to_those_who_may_use_it() {
     let engine = engine("one", &["llama3:8b", "secret-model"]);
     let yaml = format!(
@@ -217,6 +209,7 @@ fn similar_model_is_named_to_those_who_may_use_it() {
     assert!(message("sk-all", &long).len() < 3000, "bounded");
 }
 
+#[test]
 fn no_healthy_backend_is_a_503() {
     let ill = engine("one", &["m"]);
     ill.set_health(500);
@@ -238,6 +231,7 @@ fn no_healthy_backend_is_a_503() {
     assert_eq!(ill.counters().requests, 0);
 }
 
+#[test]
 fn model_list_includes_aliases() {
     let (one, two) = (engine("one", &["a/b:8b", "m"]), engine("two", &["m", "z"]));
     let yaml = format!(
@@ -269,6 +263,7 @@ fn model_list_includes_aliases() {
     assert_eq!((health.status, &health.json()["status"]), (200, &json!("healthy")));
 }
 
+#[test]
 fn anthropic_clients_list_models_in_their_shape() {
     let names: Vec<String> = (0..25).map(|number| format!("m{number:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -317,6 +312,7 @@ fn anthropic_clients_list_models_in_their_shape() {
     assert_eq!((&openai["object"], ids(&openai).len()), (&json!("list"), 26));
 }
 
+#[test]
 fn creation_times_are_stable() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
@@ -332,6 +328,7 @@ fn creation_times_are_stable() {
     assert_eq!(penstock.get("/v1/models/m").json()["created"], first);
 }
 
+#[test]
 fn empty_fleet_lists_no_models() {
     let penstock = Penstock::start("backends: []");
     let response = penstock.chat("m");

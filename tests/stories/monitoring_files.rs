@@ -11,12 +11,6 @@ use crate::support::eventually;
 use crate::support::fleet::{Fleet, SOON, Setup};
 use crate::support::promql::{self, Expression, Selector, is_of_the_scrape};
 
-crate::trials![
-    dashboard_queries_existing_metrics,
-    alerts_query_existing_metrics,
-    unknown_metrics_are_detected,
-];
-
 /// Metric families that the dashboard must show completely.
 const COMPLETE_FAMILIES: [&str; 4] =
     ["penstock_backend_", "penstock_telemetry_", "penstock_prefix_", "penstock_shadow_"];
@@ -146,6 +140,7 @@ fn labels_in(text: &str) -> Vec<&str> {
     inner.map(str::trim).collect()
 }
 
+#[test]
 fn dashboard_queries_existing_metrics() {
     let dashboard: Value = serde_json::from_str(&conf("grafana-dashboard.json")).unwrap();
     let shown = metrics_shown();
@@ -180,6 +175,7 @@ fn dashboard_queries_existing_metrics() {
     }
 }
 
+#[test]
 fn alerts_query_existing_metrics() {
     type Rule = BTreeMap<String, Value>;
     let file: Value = serde_saphyr::from_str(&conf("alerts.yaml")).unwrap();
@@ -212,6 +208,7 @@ fn alerts_query_existing_metrics() {
     assert!(names.len() >= 15, "{names:?}");
 }
 
+#[test]
 fn unknown_metrics_are_detected() {
     let shown: BTreeSet<String> = metric_rows().map(|row| row.name.to_owned()).collect();
     for good in [

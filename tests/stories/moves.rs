@@ -11,15 +11,6 @@ use crate::support::client::{streaming_chat, timed};
 use crate::support::eventually;
 use crate::support::fleet::{Fleet, SOON, Setup, name};
 
-crate::trials![
-    stalled_stream_moves_to_a_backend_that_is_faster,
-    stream_moves_once,
-    streams_stay_where_moves_are_not_allowed,
-    streams_stay_where_nothing_is_known_of_the_others,
-    whole_responses_stay,
-    client_that_leaves_takes_its_stream_along,
-];
-
 const MOVES: &str = "predict: true, move_waiting: true";
 /// The number of requests that both engines need until their predictions are trusted.
 const LEARNED: usize = 60;
@@ -68,6 +59,7 @@ fn moves(fleet: &Fleet, backend: &str) -> f64 {
     fleet.metric(&format!("penstock_moves_total{{backend=\"{backend}\"}}"))
 }
 
+#[test]
 fn stalled_stream_moves_to_a_backend_that_is_faster() {
     let fleet = learned(MOVES);
     for (done, fault) in [(0.0, Fault::HangBeforeHead), (1.0, Fault::HangAfterHead)] {
@@ -90,6 +82,7 @@ fn stalled_stream_moves_to_a_backend_that_is_faster() {
     assert_eq!(fleet.fact("a", "health"), json!("healthy"), "a move is no failure");
 }
 
+#[test]
 fn stream_moves_once() {
     let fleet = learned(MOVES);
     fleet.engines.iter().for_each(|engine| engine.script([Fault::HangBeforeHead]));
@@ -102,6 +95,7 @@ fn stream_moves_once() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn streams_stay_where_moves_are_not_allowed() {
     let fleet = learned("predict: true");
     fleet.a().script([Fault::HangBeforeHead]);
@@ -112,6 +106,7 @@ fn streams_stay_where_moves_are_not_allowed() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn streams_stay_where_nothing_is_known_of_the_others() {
     let setup = Setup { strategy: "priority_only", ..setup(MOVES) };
     let fleet = Fleet::start(2, setup);
@@ -125,6 +120,7 @@ fn streams_stay_where_nothing_is_known_of_the_others() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn whole_responses_stay() {
     let fleet = learned(MOVES);
     fleet.engines.iter().for_each(|engine| engine.script([Fault::HangBeforeHead]));
@@ -135,6 +131,7 @@ fn whole_responses_stay() {
     assert_eq!(moves(&fleet, "a") + moves(&fleet, "b"), 0.0);
 }
 
+#[test]
 fn client_that_leaves_takes_its_stream_along() {
     let fleet = learned(MOVES);
     fleet.engines.iter().for_each(|engine| engine.script([Fault::HangAfterHead]));

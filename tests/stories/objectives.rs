@@ -11,21 +11,6 @@ use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, begin, engine, yaml};
 use crate::support::penstock::{Penstock, scratch};
 
-crate::trials![
-    bad_values_are_refused_in_every_dialect,
-    engines_get_no_control_headers,
-    objectives_are_named_by_key_and_model,
-    predictions_are_learned_and_leave_nothing,
-    predictions_are_explained_and_logged_beside_the_truth,
-    faster_backend_gets_requests_with_objectives,
-    engine_that_stops_after_first_tokens_is_avoided,
-    sheddable_request_is_refused_where_it_would_be_late,
-    quote_says_where_and_when,
-    another_engine_version_is_learned_again,
-    new_backend_starts_like_another_one_or_as_configured,
-    timing_is_in_the_head_where_it_is_requested,
-];
-
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 fn send(penstock: &Penstock, path: &str, headers: &[(&str, &str)], body: &Value) -> Response {
@@ -38,6 +23,7 @@ fn pace(first_token: u64, per_token: u64, tokens: u32) -> Pace {
     Pace { first_token: millis(first_token), per_token: millis(per_token), tokens }
 }
 
+#[test]
 fn bad_values_are_refused_in_every_dialect() {
     let fleet = Fleet::start(1, Setup::default());
     let messages = json!([{"role": "user", "content": "hello"}]);
@@ -58,6 +44,7 @@ fn bad_values_are_refused_in_every_dialect() {
     assert_eq!(fleet.requests(), 0);
 }
 
+#[test]
 fn engines_get_no_control_headers() {
     let fleet = Fleet::start(1, Setup::default());
     let headers = [
@@ -78,6 +65,7 @@ fn engines_get_no_control_headers() {
     }
 }
 
+#[test]
 fn objectives_are_named_by_key_and_model() {
     let sections = "objectives: { chat: { ttft: 500ms, priority: 5 } }\n\
                     models: { m: { objective: chat } }";
@@ -104,6 +92,7 @@ fn learn_until_trusted(fleet: &Fleet) {
     panic!("predictions are not trusted");
 }
 
+#[test]
 fn predictions_are_learned_and_leave_nothing() {
     let setup = Setup { routing: "predict: true", pace: pace(30, 5, 12), ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -131,6 +120,7 @@ fn predictions_are_learned_and_leave_nothing() {
     assert!(prompt >= 0.0, "{prompt}");
 }
 
+#[test]
 fn predictions_are_explained_and_logged_beside_the_truth() {
     let path = scratch("access.log");
     let sections = format!("access_log: {{ path: \"{}\" }}", path.display());
@@ -180,6 +170,7 @@ fn unequal(setup: Setup<'_>) -> Fleet {
     Fleet { penstock: Penstock::start(&yaml), engines }
 }
 
+#[test]
 fn faster_backend_gets_requests_with_objectives() {
     let setup = Setup { strategy: "slo", routing: "expose_decision: true", ..Setup::default() };
     let fleet = unequal(setup);
@@ -194,6 +185,7 @@ fn faster_backend_gets_requests_with_objectives() {
     assert!(slow <= 5, "{slow} of 30 went to the slow one");
 }
 
+#[test]
 fn engine_that_stops_after_first_tokens_is_avoided() {
     let setup = Setup { strategy: "slo", pace: pace(20, 10, 12), ..Setup::default() };
     let fleet = Fleet::start(2, setup);
@@ -218,6 +210,7 @@ fn engine_that_stops_after_first_tokens_is_avoided() {
     assert_eq!(fleet.a().counters().requests, before + 1);
 }
 
+#[test]
 fn sheddable_request_is_refused_where_it_would_be_late() {
     let setup = Setup { strategy: "slo", pace: pace(500, 5, 12), ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -255,6 +248,7 @@ fn sheddable_request_is_refused_where_it_would_be_late() {
     assert_eq!(send(&fleet.penstock, CHAT, &easy, &body).status, 200);
 }
 
+#[test]
 fn quote_says_where_and_when() {
     let quote = |penstock: &Penstock, body: &str| {
         request(penstock.admin, "POST", "/quote", &[JSON], body.as_bytes())
@@ -283,6 +277,7 @@ fn quote_says_where_and_when() {
     }
 }
 
+#[test]
 fn another_engine_version_is_learned_again() {
     let setup = Setup {
         routing: "predict: true",
@@ -311,6 +306,7 @@ fn another_engine_version_is_learned_again() {
     learn_until_trusted(&fleet);
 }
 
+#[test]
 fn new_backend_starts_like_another_one_or_as_configured() {
     let engines = vec![engine("a", pace(30, 5, 12)), engine("b", pace(30, 5, 12))];
     let routing = "predict: true";
@@ -341,6 +337,7 @@ fn timing(response: &Response, name: &str) -> Option<f64> {
     metrics.filter_map(of).next()
 }
 
+#[test]
 fn timing_is_in_the_head_where_it_is_requested() {
     let routing = "predict: true, expose_decision: true";
     let setup = Setup { routing, pace: pace(60, 5, 12), ..Setup::default() };

@@ -12,19 +12,6 @@ use crate::support::engines::{last_body, start};
 use crate::support::fleet::{Fleet, Leave, Setup, begin, read_until, reference};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    ollama_requests_pass_untouched_both_ways,
-    streams_are_the_default_and_unbuffered,
-    timeouts_are_those_of_streams_by_default,
-    broken_stream_ends_with_an_error_line,
-    models_are_loaded_and_unloaded_by_empty_requests,
-    unknown_models_and_bad_bodies_get_ollama_errors,
-    busy_ollama_is_saturation,
-    leaving_client_frees_the_engine,
-    images_and_tools_choose_a_capable_backend,
-    aliases_rename_the_model_in_place,
-];
-
 const OLLAMA: Setup<'static> = Setup {
     strategy: "priority_only",
     routing: "",
@@ -50,6 +37,7 @@ fn lines(response: &Response) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+#[test]
 fn ollama_requests_pass_untouched_both_ways() {
     let fleet = Fleet::start(1, OLLAMA);
     let embed = json!({"model": "m", "input": ["a", "b"]});
@@ -76,6 +64,7 @@ fn ollama_requests_pass_untouched_both_ways() {
     assert!(counted > 0.0, "the counts of the last line are read");
 }
 
+#[test]
 fn streams_are_the_default_and_unbuffered() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(400), tokens: 4 };
@@ -90,6 +79,7 @@ fn streams_are_the_default_and_unbuffered() {
     fleet.wait_metric("penstock_stream_tokens_total", 4.0);
 }
 
+#[test]
 fn timeouts_are_those_of_streams_by_default() {
     let sections = "timeouts: { response: 200ms, first_token: 20s }";
     let fleet = Fleet::start(1, Setup { sections, ..OLLAMA });
@@ -102,6 +92,7 @@ fn timeouts_are_those_of_streams_by_default() {
     }
 }
 
+#[test]
 fn broken_stream_ends_with_an_error_line() {
     let fleet = Fleet::start(1, OLLAMA);
     for path in ["/api/chat", "/api/generate"] {
@@ -129,6 +120,7 @@ fn broken_stream_ends_with_an_error_line() {
     }
 }
 
+#[test]
 fn models_are_loaded_and_unloaded_by_empty_requests() {
     let fleet = Fleet::start(1, OLLAMA);
     for (path, body, reason) in [
@@ -144,6 +136,7 @@ fn models_are_loaded_and_unloaded_by_empty_requests() {
     assert_eq!(fleet.requests(), 4, "Ollama loads and unloads its models itself");
 }
 
+#[test]
 fn unknown_models_and_bad_bodies_get_ollama_errors() {
     let fleet = Fleet::start(1, OLLAMA);
     let error = |path: &str, body: &Value| {
@@ -173,6 +166,7 @@ fn unknown_models_and_bad_bodies_get_ollama_errors() {
     assert_eq!((response.status, response.json()["error"].is_string()), (503, true));
 }
 
+#[test]
 fn busy_ollama_is_saturation() {
     let fleet = Fleet::start(2, OLLAMA);
     let busy = r#"{"error":"server busy, please try again.  maximum pending requests exceeded"}"#;
@@ -193,6 +187,7 @@ fn busy_ollama_is_saturation() {
     fleet.wait_idle();
 }
 
+#[test]
 fn leaving_client_frees_the_engine() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::from_secs(30), tokens: 4 };
     let fleet = Fleet::start(1, Setup { pace, ..OLLAMA });
@@ -209,6 +204,7 @@ fn leaving_client_frees_the_engine() {
     fleet.wait_idle();
 }
 
+#[test]
 fn images_and_tools_choose_a_capable_backend() {
     let engine = |name: &str, capabilities| {
         let model = EngineModel { capabilities, ..EngineModel::new("m") };
@@ -247,6 +243,7 @@ fn images_and_tools_choose_a_capable_backend() {
     assert_eq!(blind.counters().requests, 1);
 }
 
+#[test]
 fn aliases_rename_the_model_in_place() {
     let fleet = Fleet::start(1, Setup { routing: "aliases: { gpt-4: m }", ..OLLAMA });
     let mut body = chat(&json!({"stream": false, "options": {"seed": 7}}));

@@ -13,33 +13,6 @@ use crate::support::fleet::metric;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    root_says_what_ollama_clients_look_for,
-    version_is_the_lowest_of_the_fleet,
-    status_says_that_the_cloud_is_off,
-    tags_list_the_models_of_all_engines,
-    dead_backend_fails_no_list,
-    loaded_models_are_merged_by_name,
-    show_is_passed_on_or_made,
-    keys_see_only_their_models,
-    management_needs_a_right,
-    pull_reports_the_progress_of_every_backend,
-    pull_without_stream_is_one_object,
-    partial_failure_is_the_last_line,
-    failure_everywhere_has_a_status,
-    client_that_leaves_ends_the_pull_everywhere,
-    one_backend_can_be_named,
-    copy_and_delete_go_to_those_that_have_the_model,
-    push_goes_to_one_holder,
-    blobs_are_uploaded_to_all_backends,
-    broken_uploads_are_kept_nowhere,
-    large_files_are_refused,
-    slow_uploads_give_their_place_back,
-    commands_are_bounded,
-    llamacpp_router_loads_and_unloads_models,
-    routes_take_their_methods_only,
-];
-
 const SOON: Duration = Duration::from_secs(10);
 const MANAGED: &str = "ollama: { manage_models: true }\n";
 
@@ -91,6 +64,7 @@ fn has(engine: &MockEngine, model: &str) -> bool {
     names(&request(engine.addr(), "GET", "/api/tags", &[], b"").json()).contains(&model.to_owned())
 }
 
+#[test]
 fn root_says_what_ollama_clients_look_for() {
     let (_engines, penstock) = two();
     let response = penstock.get("/");
@@ -110,6 +84,7 @@ fn root_says_what_ollama_clients_look_for() {
     }
 }
 
+#[test]
 fn version_is_the_lowest_of_the_fleet() {
     let (engines, penstock) = two();
     assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.13.0"}));
@@ -125,6 +100,7 @@ fn version_is_the_lowest_of_the_fleet() {
     assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.14.0"}));
 }
 
+#[test]
 fn status_says_that_the_cloud_is_off() {
     let (engines, penstock) = two();
     let response = penstock.get("/api/status");
@@ -133,6 +109,7 @@ fn status_says_that_the_cloud_is_off() {
     assert!(engines.iter().all(|engine| engine.received().is_empty()), "no backend is queried");
 }
 
+#[test]
 fn tags_list_the_models_of_all_engines() {
     let one = ollama("one", &["m", "only"]);
     let vllm = start(EngineSpec {
@@ -165,6 +142,7 @@ fn tags_list_the_models_of_all_engines() {
     assert!(one.probes().len() <= before + 2, "a list is no query of the backends");
 }
 
+#[test]
 fn dead_backend_fails_no_list() {
     let (engines, penstock) = two();
     block_on(engines[1].kill()).unwrap();
@@ -174,6 +152,7 @@ fn dead_backend_fails_no_list() {
     assert_eq!(tags(&penstock), ["m", "n"]);
 }
 
+#[test]
 fn loaded_models_are_merged_by_name() {
     let engines = ["a", "b"].map(|name| {
         let models = ["m", "n"].map(EngineModel::new);
@@ -207,6 +186,7 @@ fn loaded_models_are_merged_by_name() {
     assert!(!details.to_string().contains("127.0.0.1"), "addresses are not for clients");
 }
 
+#[test]
 fn show_is_passed_on_or_made() {
     let one = ollama("one", &["m"]);
     let renamed = ollama("two", &["upstream"]);
@@ -246,6 +226,7 @@ fn show_is_passed_on_or_made() {
     }
 }
 
+#[test]
 fn keys_see_only_their_models() {
     let engine = ollama("a", &["m", "secret"]);
     let loaded = ["m", "secret"].map(|name| json!({"name": name, "model": name}));
@@ -275,6 +256,7 @@ fn keys_see_only_their_models() {
     assert!(engine.received().is_empty(), "{:?}", got(&engine));
 }
 
+#[test]
 fn management_needs_a_right() {
     let engine = ollama("a", &["m"]);
     let auth =
@@ -314,6 +296,7 @@ fn management_needs_a_right() {
     assert!(refused.json()["error"].as_str().unwrap().contains("Ollama"));
 }
 
+#[test]
 fn pull_reports_the_progress_of_every_backend() {
     let (engines, penstock) = two();
     let response = send(&penstock, "POST", "/api/pull", &json!({"model": "new"}));
@@ -334,6 +317,7 @@ fn pull_reports_the_progress_of_every_backend() {
     assert_eq!(penstock.chat("new").status, 200);
 }
 
+#[test]
 fn pull_without_stream_is_one_object() {
     let (engines, penstock) = two();
     let body = json!({"model": "new", "stream": false});
@@ -348,6 +332,7 @@ fn pull_without_stream_is_one_object() {
     assert!(text.contains("backend 'b': scripted") && text.contains("done on a"), "{text}");
 }
 
+#[test]
 fn partial_failure_is_the_last_line() {
     let (engines, penstock) = two();
     engines[0].script([Fault::status(500)]);
@@ -360,6 +345,7 @@ fn partial_failure_is_the_last_line() {
     assert!(has(&engines[1], "new") && !has(&engines[0], "new"));
 }
 
+#[test]
 fn failure_everywhere_has_a_status() {
     let (engines, penstock) = two();
     let response = send(&penstock, "POST", "/api/pull", &json!({"model": "missing"}));
@@ -375,6 +361,7 @@ fn failure_everywhere_has_a_status() {
     assert_eq!(response.status, 502, "{}", response.text());
 }
 
+#[test]
 fn client_that_leaves_ends_the_pull_everywhere() {
     let engines = [slow("a"), slow("b")];
     let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
@@ -389,6 +376,7 @@ fn client_that_leaves_ends_the_pull_everywhere() {
     }
 }
 
+#[test]
 fn one_backend_can_be_named() {
     let (engines, penstock) = two();
     let response = send(&penstock, "POST", "/api/pull?backend=b", &json!({"model": "new"}));
@@ -402,6 +390,7 @@ fn one_backend_can_be_named() {
     assert_eq!(refused.status, 400, "a name, never an address: {}", refused.text());
 }
 
+#[test]
 fn copy_and_delete_go_to_those_that_have_the_model() {
     let (engines, penstock) = two();
     let body = json!({"source": "n", "destination": "n2"});
@@ -414,6 +403,7 @@ fn copy_and_delete_go_to_those_that_have_the_model() {
     assert_eq!(tags(&penstock), ["n2"], "gone from the list at once");
 }
 
+#[test]
 fn push_goes_to_one_holder() {
     let (engines, penstock) = two();
     engines[1].script([Fault::status(500)]);
@@ -441,6 +431,7 @@ fn head(penstock: &Penstock, path: &str) -> u16 {
     status
 }
 
+#[test]
 fn blobs_are_uploaded_to_all_backends() {
     let (engines, penstock) = two();
     // Larger than the limit of other bodies: it is never held.
@@ -465,6 +456,7 @@ fn blobs_are_uploaded_to_all_backends() {
     assert!(engines.iter().all(|engine| has(engine, "made")));
 }
 
+#[test]
 fn broken_uploads_are_kept_nowhere() {
     let (engines, penstock) = two();
     let path = digest_path(b"one");
@@ -496,6 +488,7 @@ fn broken_uploads_are_kept_nowhere() {
     assert_eq!(head(&penstock, &path), 404);
 }
 
+#[test]
 fn large_files_are_refused() {
     let engine = ollama("a", &["m"]);
     let limits = "ollama: { manage_models: true, max_blob_size: 1KiB }\n";
@@ -516,6 +509,7 @@ fn large_files_are_refused() {
     assert_eq!(head(&penstock, &digest_path(&large)), 404, "no backend keeps it");
 }
 
+#[test]
 fn commands_are_bounded() {
     let engine = slow("a");
     let limits = "ollama: { manage_models: true, commands: 1 }\n";
@@ -535,6 +529,7 @@ fn commands_are_bounded() {
     eventually("none is counted", SOON, || metric(&penstock, "penstock_commands") == 0.0);
 }
 
+#[test]
 fn llamacpp_router_loads_and_unloads_models() {
     let router = start(EngineSpec {
         flavour: Flavour::LlamaCpp,
@@ -575,6 +570,7 @@ fn llamacpp_router_loads_and_unloads_models() {
     assert!(refused.json()["error"].as_str().unwrap().contains("router"), "{}", refused.text());
 }
 
+#[test]
 fn routes_take_their_methods_only() {
     let (_engines, penstock) = two();
     for (method, path, allow) in [
@@ -591,6 +587,7 @@ fn routes_take_their_methods_only() {
     }
 }
 
+#[test]
 fn slow_uploads_give_their_place_back() {
     let engine = ollama("a", &["m"]);
     let setup = "ollama: { manage_models: true, commands: 1 }\nlimits: { min_body_rate: 1KiB/s }\n";

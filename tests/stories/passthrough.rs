@@ -13,21 +13,6 @@ use crate::support::fleet::{SOON, find_metric};
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    paths_are_forwarded_to_the_named_backend,
-    paths_are_forwarded_by_model,
-    nothing_else_is_forwarded,
-    websockets_pass_bytes_both_ways,
-    websockets_count_as_in_flight_and_end_when_idle,
-    websockets_need_a_key,
-    a_refused_upgrade_is_relayed,
-    websockets_are_closed_in_order_on_shutdown,
-    only_websockets_are_connected_through,
-    methods_that_penstock_does_not_serve_are_forwarded,
-    websocket_on_a_path_of_penstock_gets_426,
-    models_are_deleted_by_those_who_may_manage_them,
-];
-
 fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
     let (one, two) = (OpenEngine::start("one"), OpenEngine::start("two"));
     let items = one.item("engine: other, models: [m, a]") + &two.item("engine: other, models: [n]");
@@ -37,6 +22,7 @@ fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
     (one, two, penstock)
 }
 
+#[test]
 fn paths_are_forwarded_to_the_named_backend() {
     let (one, two, penstock) = start("");
     for (method, path, body) in [
@@ -63,6 +49,7 @@ fn paths_are_forwarded_to_the_named_backend() {
     eventually("they are counted", SOON, || find_metric(&penstock, name) == Some(7.0));
 }
 
+#[test]
 fn paths_are_forwarded_by_model() {
     let (_one, _two, penstock) = start("");
     for (model, server) in [("m", "one"), ("n", "two"), ("alias", "two")] {
@@ -83,6 +70,7 @@ fn paths_are_forwarded_by_model() {
     assert_eq!((unknown.status, unknown.error_code().as_str()), (404, "model_not_found"));
 }
 
+#[test]
 fn nothing_else_is_forwarded() {
     let (one, two, penstock) = start("");
     for path in ["/metrics", "/v1/files/../../metrics", "/v1/files/%2e%2e/x", "/v1/batches", "/"] {
@@ -121,6 +109,7 @@ fn read_until(client: &mut Client, end: &str) -> String {
     text
 }
 
+#[test]
 fn websockets_pass_bytes_both_ways() {
     let (one, two, penstock) = start("");
     for (target, server) in
@@ -156,6 +145,7 @@ fn websockets_pass_bytes_both_ways() {
     assert_eq!(two.take_requests(), [named, named], "an alias is replaced");
 }
 
+#[test]
 fn websockets_count_as_in_flight_and_end_when_idle() {
     let (_one, _two, penstock) = start("timeouts: { between_tokens: 1s }\n");
     let mut client = open(&penstock, "/ws", "");
@@ -173,6 +163,7 @@ fn websockets_count_as_in_flight_and_end_when_idle() {
     eventually("it is no longer in flight", SOON, || in_flight() == Some(0));
 }
 
+#[test]
 fn websockets_need_a_key() {
     let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef0123 }, \
                 { name: b, key: 0123456789abcdef0124, models: [m] }] }\n";
@@ -190,6 +181,7 @@ fn websockets_need_a_key() {
     }
 }
 
+#[test]
 fn a_refused_upgrade_is_relayed() {
     let plain = engine("plain", &["m"]);
     let routing = "routing: { passthrough: { \"/ws\": plain } }\n";
@@ -199,6 +191,7 @@ fn a_refused_upgrade_is_relayed() {
     assert_eq!(client.read_response().unwrap().status, 404, "the engine's own response");
 }
 
+#[test]
 fn websockets_are_closed_in_order_on_shutdown() {
     let (one, two) = (OpenEngine::start("one"), OpenEngine::start("two"));
     let items = one.item("models: [m]") + &two.item("models: [n]");
@@ -229,6 +222,7 @@ fn switched(penstock: &Penstock, path: &str, upgrade: &str) -> u16 {
     client.read_status()
 }
 
+#[test]
 fn only_websockets_are_connected_through() {
     let (one, two, penstock) = start("");
     for token in ["websocket", "WebSocket", "WEBSOCKET"] {
@@ -258,6 +252,7 @@ fn only_websockets_are_connected_through() {
     assert!(one.take_requests().is_empty() && two.take_requests().is_empty());
 }
 
+#[test]
 fn methods_that_penstock_does_not_serve_are_forwarded() {
     let one = OpenEngine::start("one");
     let routing = "routing: { passthrough: { \"/v1/*\": one, \"/*\": one } }\n";
@@ -282,6 +277,7 @@ fn methods_that_penstock_does_not_serve_are_forwarded() {
     }
 }
 
+#[test]
 fn websocket_on_a_path_of_penstock_gets_426() {
     let (one, _two, penstock) = start("");
     for path in ["/v1/responses", "/v1/chat/completions"] {
@@ -298,6 +294,7 @@ fn websocket_on_a_path_of_penstock_gets_426() {
     assert_eq!(switched(&passing, "/v1/responses", "Upgrade: websocket\r\n"), 101);
 }
 
+#[test]
 fn models_are_deleted_by_those_who_may_manage_them() {
     let one = OpenEngine::start("one");
     let keys =

@@ -8,21 +8,6 @@ use crate::support::client::{Client, chat, request};
 use crate::support::engines::{backend, engine};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    unknown_paths_are_404,
-    unknown_paths_say_what_to_do,
-    root_says_what_this_is,
-    wrong_methods_are_405_with_allow,
-    head_is_get_without_a_body,
-    one_connection_serves_many_requests,
-    cors_allows_only_configured_origins,
-    without_cors_there_are_no_cors_headers,
-    request_id_is_kept_or_generated,
-    upstream_request_id_has_its_own_name,
-    anthropic_clients_get_their_request_id,
-    no_request_field_selects_another_backend,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 
 fn start(environment: &[(&str, &str)]) -> (MockEngine, Penstock) {
@@ -32,6 +17,7 @@ fn start(environment: &[(&str, &str)]) -> (MockEngine, Penstock) {
     (engine, penstock)
 }
 
+#[test]
 fn unknown_paths_are_404() {
     let (engine, penstock) = start(&[]);
     let paths = [
@@ -77,6 +63,7 @@ fn unknown_paths_are_404() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn unknown_paths_say_what_to_do() {
     let (_engine, penstock) = start(&[]);
     for (path, hint) in [
@@ -96,6 +83,7 @@ fn unknown_paths_say_what_to_do() {
     assert_eq!(other.json()["error"]["message"], "Unknown path: /favicon.ico");
 }
 
+#[test]
 fn root_says_what_this_is() {
     let engine = engine("gpu-a", &["m"]);
     let keys = "auth: { keys: [{ name: team, key: secret-key-of-team }] }";
@@ -118,6 +106,7 @@ fn root_says_what_this_is() {
     assert_eq!(penstock.get("/v1/models").status, 401, "the rest still needs a key");
 }
 
+#[test]
 fn wrong_methods_are_405_with_allow() {
     let (engine, penstock) = start(&[]);
     for (path, allow, methods) in [
@@ -156,6 +145,7 @@ fn wrong_methods_are_405_with_allow() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn head_is_get_without_a_body() {
     let (_engine, penstock) = start(&[]);
     let mut client = Client::connect(penstock.data);
@@ -173,6 +163,7 @@ fn head_is_get_without_a_body() {
     assert_eq!(client.read_response().unwrap().json()["status"], "healthy");
 }
 
+#[test]
 fn one_connection_serves_many_requests() {
     let (engine, penstock) = start(&[]);
     let mut client = Client::connect(penstock.data);
@@ -191,6 +182,7 @@ fn one_connection_serves_many_requests() {
     assert_eq!(engine.received()[4].connection, engine.received()[1].connection, "reused upstream");
 }
 
+#[test]
 fn cors_allows_only_configured_origins() {
     let (engine, penstock) = start(&[("PENSTOCK_SERVER_CORS", "https://chat.example.com")]);
     let good = [
@@ -236,6 +228,7 @@ fn cors_allows_only_configured_origins() {
     assert_eq!(engine.counters().requests, 2, "no preflight got through");
 }
 
+#[test]
 fn without_cors_there_are_no_cors_headers() {
     let (_engine, penstock) = start(&[]);
     let page = [("origin", "https://chat.example.com"), ("access-control-request-method", "POST")];
@@ -245,6 +238,7 @@ fn without_cors_there_are_no_cors_headers() {
     assert!(response.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
 }
 
+#[test]
 fn request_id_is_kept_or_generated() {
     let (engine, penstock) = start(&[]);
     let body = chat("m", "hello").to_string();
@@ -268,6 +262,7 @@ fn with_fields(status: u16, fields: &[(&str, &str)]) -> Fault {
     Fault::Status { status, retry_after: None, body: "{}".to_owned(), headers: headers.collect() }
 }
 
+#[test]
 fn upstream_request_id_has_its_own_name() {
     let (engine, penstock) = start(&[]);
     // Relayed at once, held back, and refused.
@@ -288,6 +283,7 @@ fn upstream_request_id_has_its_own_name() {
     assert_eq!(response.header("x-upstream-request-id"), None, "the engine returns ours");
 }
 
+#[test]
 fn anthropic_clients_get_their_request_id() {
     let (engine, penstock) = start(&[]);
     let body = json!({"model": "ghost", "max_tokens": 1, "messages": []}).to_string();
@@ -307,6 +303,7 @@ fn anthropic_clients_get_their_request_id() {
     assert_eq!(response.header("request-id"), Some("mine"), "an engine sends none");
 }
 
+#[test]
 fn no_request_field_selects_another_backend() {
     let (configured, penstock) = start(&[]);
     let other = engine("other", &["m"]);

@@ -9,12 +9,7 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, name};
 use crate::support::{block_on, eventually};
 use crate::weighted_scorers::{backend_of, conversation, weighted};
 
-crate::trials![
-    engine_restart_clears_its_prefix_index,
-    failed_request_is_not_recorded_as_cached,
-    reported_cached_tokens_correct_the_prediction,
-];
-
+#[test]
 fn engine_restart_clears_its_prefix_index() {
     let setup = Setup {
         strategy: "weighted",
@@ -59,6 +54,7 @@ fn engine_restart_clears_its_prefix_index() {
     assert_eq!(fleet.metric("penstock_decisions_without_telemetry_total"), 1.0);
 }
 
+#[test]
 fn failed_request_is_not_recorded_as_cached() {
     let fleet = weighted("prefix-affinity:1");
     let prompt = conversation(1, 3);
@@ -75,6 +71,7 @@ fn failed_request_is_not_recorded_as_cached() {
     }
 }
 
+#[test]
 fn reported_cached_tokens_correct_the_prediction() {
     let setup = Setup { strategy: "weighted", ..Setup::default() };
     let fleet = Fleet::start(1, setup);

@@ -12,22 +12,6 @@ use crate::support::client::{Client, Response, chat, request, streaming_chat, ti
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, yaml};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    waiting_requests_are_all_served_within_the_limit,
-    full_queue_and_long_waits_end_in_every_dialect,
-    sheddable_request_is_refused_once_its_objective_is_missed,
-    client_that_leaves_takes_its_request_along,
-    reload_lets_waiting_requests_through,
-    recovered_backend_serves_what_waits,
-    those_who_wait_learn_that_all_backends_are_down,
-    cooldown_that_ends_serves_what_waits,
-    waiting_requests_survive_a_shutdown,
-    deployment_waits_for_a_slot,
-    other_models_are_not_held_up,
-    calls_of_an_ensemble_wait,
-    without_a_queue_none_waits,
-];
-
 pub const QUEUE: &str = "queue: { size: 100, timeout: 20s }";
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -89,6 +73,7 @@ pub fn nothing_is_left(fleet: &Fleet) {
     fleet.wait_metric("penstock_queue_requests", 0.0);
 }
 
+#[test]
 fn waiting_requests_are_all_served_within_the_limit() {
     let setup =
         Setup { sections: "queue: { size: 300 }", backend: "max_in_flight: 2", ..Setup::default() };
@@ -116,6 +101,7 @@ fn waiting_requests_are_all_served_within_the_limit() {
     assert!((waits - ended(&fleet, "served")).abs() < 0.1);
 }
 
+#[test]
 fn full_queue_and_long_waits_end_in_every_dialect() {
     let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 700ms }");
     let messages = json!([{"role": "user", "content": "hello"}]);
@@ -156,6 +142,7 @@ fn full_queue_and_long_waits_end_in_every_dialect() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn sheddable_request_is_refused_once_its_objective_is_missed() {
     let (fleet, gate, mut first) = busy(QUEUE);
     let headers = [("x-priority", "-1"), ("x-slo-ttft-ms", "300")];
@@ -171,6 +158,7 @@ fn sheddable_request_is_refused_once_its_objective_is_missed() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn client_that_leaves_takes_its_request_along() {
     for leave in Leave::BOTH {
         let (fleet, gate, mut first) = busy(QUEUE);
@@ -195,6 +183,7 @@ fn line_up_after(fleet: &Fleet, others: f64) -> Client {
     line_up(fleet, "last", &[])
 }
 
+#[test]
 fn reload_lets_waiting_requests_through() {
     let (fleet, gate, mut first) = busy(QUEUE);
     let mut waiting = line_up(&fleet, "waiting", &[]);
@@ -218,6 +207,7 @@ fn reload_lets_waiting_requests_through() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn recovered_backend_serves_what_waits() {
     let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(2, setup);
@@ -233,6 +223,7 @@ fn recovered_backend_serves_what_waits() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn cooldown_that_ends_serves_what_waits() {
     let routing = "cooldown: { default: 2s, min: 1s, max: 3s }, max_retries: 0";
     let fleet = Fleet::start(1, Setup { sections: QUEUE, routing, ..Setup::default() });
@@ -254,6 +245,7 @@ fn cooldown_that_ends_serves_what_waits() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn waiting_requests_survive_a_shutdown() {
     let (mut fleet, gate, mut first) = busy(QUEUE);
     let mut waiting: Vec<Client> = (0..3).map(|n| line_up(&fleet, &format!("{n}"), &[])).collect();
@@ -266,6 +258,7 @@ fn waiting_requests_survive_a_shutdown() {
     assert_eq!(fleet.penstock.wait_end(SOON).code(), Some(0));
 }
 
+#[test]
 fn deployment_waits_for_a_slot() {
     let sections = QUEUE;
     let backend = "engine: other, num_parallel: 1";
@@ -280,6 +273,7 @@ fn deployment_waits_for_a_slot() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn other_models_are_not_held_up() {
     let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::of(&["m", "m2"], setup);
@@ -292,6 +286,7 @@ fn other_models_are_not_held_up() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn calls_of_an_ensemble_wait() {
     let (fleet, gate, mut first) = busy(&format!("{QUEUE}\nensembles: {{ enabled: true }}"));
     let mut ensemble = fleet.begin(&chat("moe-m", "together"));
@@ -313,6 +308,7 @@ fn calls_of_an_ensemble_wait() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn without_a_queue_none_waits() {
     let (fleet, gate, mut first) = busy("");
     let response = fleet.chat();
@@ -322,6 +318,7 @@ fn without_a_queue_none_waits() {
     assert!(!fleet.penstock.admin("/metrics").text().contains("penstock_queue_requests{"));
 }
 
+#[test]
 fn those_who_wait_learn_that_all_backends_are_down() {
     let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(1, setup);

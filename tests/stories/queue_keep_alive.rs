@@ -14,19 +14,6 @@ use crate::support::http2::{End, Http2, head, send_all};
 use crate::support::penstock::scratch;
 use crate::support::{block_on, eventually, free_address};
 
-crate::trials![
-    stream_that_waits_is_kept_alive_and_served,
-    converted_and_filtered_streams_are_kept_alive,
-    long_wait_ends_in_an_error_event,
-    errors_of_the_engine_become_events,
-    stream_that_breaks_off_later_ends_visibly,
-    http2_stream_is_kept_alive,
-    client_that_leaves_meanwhile_takes_its_request_along,
-    client_that_does_not_read_holds_up_no_other,
-    whole_responses_and_short_waits_get_no_early_head,
-    kept_alive_streams_are_logged_as_errors,
-];
-
 const KEEP_ALIVE: &str = "queue: { size: 100, timeout: 20s, keep_alive: 100ms }";
 const KEPT_ALIVE: &str = "penstock_queue_kept_alive_total{model=\"m\"";
 
@@ -139,6 +126,7 @@ fn with_http2(sections: &str) -> (Fleet, SocketAddr) {
     (Fleet::start(1, setup), address)
 }
 
+#[test]
 fn stream_that_waits_is_kept_alive_and_served() {
     for api in APIS {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
@@ -159,6 +147,7 @@ fn stream_that_waits_is_kept_alive_and_served() {
     }
 }
 
+#[test]
 fn converted_and_filtered_streams_are_kept_alive() {
     for (sections, backend) in [
         (KEEP_ALIVE.to_owned(), "max_in_flight: 1, engine: anthropic, api_key: x"),
@@ -177,6 +166,7 @@ fn converted_and_filtered_streams_are_kept_alive() {
     }
 }
 
+#[test]
 fn long_wait_ends_in_an_error_event() {
     for api in APIS {
         let sections = "queue: { size: 100, timeout: 1s, keep_alive: 100ms }";
@@ -192,6 +182,7 @@ fn long_wait_ends_in_an_error_event() {
     }
 }
 
+#[test]
 fn errors_of_the_engine_become_events() {
     let refused = |status: u16, message: &str| Fault::Status {
         status,
@@ -231,6 +222,7 @@ fn errors_of_the_engine_become_events() {
     }
 }
 
+#[test]
 fn stream_that_breaks_off_later_ends_visibly() {
     for api in APIS {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
@@ -245,6 +237,7 @@ fn stream_that_breaks_off_later_ends_visibly() {
     }
 }
 
+#[test]
 fn http2_stream_is_kept_alive() {
     for (timeout, is_served) in [("20s", true), ("1s", false)] {
         let sections = format!("queue: {{ size: 100, timeout: {timeout}, keep_alive: 100ms }}");
@@ -272,6 +265,7 @@ fn http2_stream_is_kept_alive() {
     }
 }
 
+#[test]
 fn client_that_leaves_meanwhile_takes_its_request_along() {
     for leave in Leave::BOTH {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
@@ -287,6 +281,7 @@ fn client_that_leaves_meanwhile_takes_its_request_along() {
     }
 }
 
+#[test]
 fn client_that_does_not_read_holds_up_no_other() {
     let (fleet, address) = with_http2(KEEP_ALIVE);
     let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
@@ -315,6 +310,7 @@ fn client_that_does_not_read_holds_up_no_other() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn whole_responses_and_short_waits_get_no_early_head() {
     let sections = "queue: { size: 100, timeout: 600ms, keep_alive: 100ms }";
     let (fleet, gate, mut first) = busy(sections);
@@ -337,6 +333,7 @@ fn whole_responses_and_short_waits_get_no_early_head() {
     }
 }
 
+#[test]
 fn kept_alive_streams_are_logged_as_errors() {
     let log = scratch("access.log");
     let sections = format!(

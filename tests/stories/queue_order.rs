@@ -7,14 +7,7 @@ use crate::support::block_on;
 use crate::support::client::{Client, chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
-crate::trials![
-    important_requests_come_first_and_others_in_order,
-    keys_take_turns_by_weight,
-    tenants_take_turns_where_their_header_is_trusted,
-    important_request_displaces_another,
-    keys_take_no_place_that_they_may_not_have,
-];
-
+#[test]
 fn important_requests_come_first_and_others_in_order() {
     let (fleet, gate, mut first) = busy(QUEUE);
     let mut clients: Vec<Client> =
@@ -33,6 +26,7 @@ fn important_requests_come_first_and_others_in_order() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn keys_take_turns_by_weight() {
     let keys = "auth: { keys: [{ name: much, key: k1 }, { name: little, key: k2 }, { name: paid, key: k3, weight: 2 }] }";
     let setup = Setup {
@@ -64,6 +58,7 @@ fn keys_take_turns_by_weight() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn tenants_take_turns_where_their_header_is_trusted() {
     for (fairness_id, early) in [("off", 0), ("header", 2)] {
         let sections = format!("queue: {{ size: 100, timeout: 20s, fairness_id: {fairness_id} }}");
@@ -88,6 +83,7 @@ fn tenants_take_turns_where_their_header_is_trusted() {
     }
 }
 
+#[test]
 fn important_request_displaces_another() {
     let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 20s }");
     let mut plain = line_up(&fleet, "plain", &[]);
@@ -105,6 +101,7 @@ fn important_request_displaces_another() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn keys_take_no_place_that_they_may_not_have() {
     let keys = "auth: { keys: [{ name: plain, key: k1 }, { name: loud, key: k2 }, { name: high, key: k3, max_priority: 7 }] }";
     let setup = Setup {

@@ -10,16 +10,6 @@ use super::queue::{QUEUE, ended, line_up, nothing_is_left, occupy, ok};
 use crate::support::client::{Response, request, timed};
 use crate::support::fleet::{FAULTS_FORGOTTEN, Fleet, Setup};
 
-crate::trials![
-    refused_request_waits_and_is_served,
-    refusals_are_no_retries,
-    rate_limits_are_met_once_per_cooldown,
-    long_cooldown_is_a_refusal_at_once,
-    wait_after_refusals_ends_in_time,
-    retry_waits_for_a_backend_with_room,
-    failures_are_retried_no_more_than_configured,
-];
-
 fn refusal(status: u16, retry_after: Option<&str>) -> Fault {
     Fault::Status {
         status,
@@ -33,6 +23,7 @@ fn retry_after(response: &Response) -> u64 {
     response.header("retry-after").unwrap().parse().unwrap()
 }
 
+#[test]
 fn refused_request_waits_and_is_served() {
     for status in [429, 503] {
         let setup = Setup { sections: QUEUE, routing: "max_retries: 0", ..Setup::default() };
@@ -48,6 +39,7 @@ fn refused_request_waits_and_is_served() {
 }
 
 /// Also without retries, another backend takes the request at once.
+#[test]
 fn refusals_are_no_retries() {
     let setup = Setup { sections: QUEUE, routing: "max_retries: 0", ..Setup::default() };
     let fleet = Fleet::start(3, setup);
@@ -59,6 +51,7 @@ fn refusals_are_no_retries() {
     assert_eq!(fleet.c().counters().requests, 1);
 }
 
+#[test]
 fn rate_limits_are_met_once_per_cooldown() {
     let sections = "queue: { size: 100, timeout: 3500ms }";
     let fleet = Fleet::start(3, Setup { sections, ..Setup::default() });
@@ -78,6 +71,7 @@ fn rate_limits_are_met_once_per_cooldown() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn long_cooldown_is_a_refusal_at_once() {
     for status in [429, 503] {
         let fleet = Fleet::start(1, Setup { sections: QUEUE, ..Setup::default() });
@@ -90,6 +84,7 @@ fn long_cooldown_is_a_refusal_at_once() {
     }
 }
 
+#[test]
 fn wait_after_refusals_ends_in_time() {
     let sections = "queue: { size: 100, timeout: 1500ms }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
@@ -103,6 +98,7 @@ fn wait_after_refusals_ends_in_time() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn retry_waits_for_a_backend_with_room() {
     let setup = Setup {
         sections: QUEUE,
@@ -126,6 +122,7 @@ fn retry_waits_for_a_backend_with_room() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn failures_are_retried_no_more_than_configured() {
     let setup = Setup {
         sections: QUEUE,

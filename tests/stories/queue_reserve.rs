@@ -8,8 +8,6 @@ use crate::support::block_on;
 use crate::support::client::{Client, chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
-crate::trials![key_below_its_share_finds_room_and_a_place, key_that_is_alone_has_all_room,];
-
 const LARGE: &[(&str, &str)] = &[("authorization", "Bearer k1")];
 const SMALL: &[(&str, &str)] = &[("authorization", "Bearer k2")];
 const KEYS: &str = "auth: { keys: [{ name: large, key: k1 }, { name: small, key: k2 }] }";
@@ -31,6 +29,7 @@ fn send(fleet: &Fleet, text: &str, key: &[(&str, &str)]) -> Client {
     client
 }
 
+#[test]
 fn key_below_its_share_finds_room_and_a_place() {
     let (fleet, gate) = held(2);
     let mut clients = vec![send(&fleet, "small", SMALL)];
@@ -53,6 +52,7 @@ fn key_below_its_share_finds_room_and_a_place() {
     nothing_is_left(&fleet);
 }
 
+#[test]
 fn key_that_is_alone_has_all_room() {
     let (fleet, gate) = held(2);
     let mut clients: Vec<Client> = (0..4).map(|_| send(&fleet, "large", LARGE)).collect();

@@ -9,22 +9,6 @@ use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, metric, read_until, yaml};
 use crate::support::penstock::{Penstock, scratch};
 
-crate::trials![
-    requests_over_the_limit_get_429_in_every_dialect,
-    keys_of_one_name_share_a_limit_and_others_have_their_own,
-    tokens_are_reserved_and_settled_by_usage,
-    absurd_usage_of_an_engine_is_no_debt,
-    request_that_can_never_pass_gets_400,
-    slots_are_free_again_however_a_request_ends,
-    next_request_after_a_response_finds_the_slot_free,
-    addresses_are_limited_each,
-    reload_changes_limits_and_forgets_no_use,
-    day_continues_after_a_restart_with_the_ledger,
-    ensemble_counts_once_with_the_tokens_of_all_its_calls,
-    pages_without_a_model_and_clients_without_limits_are_not_counted,
-    concurrent_clients_never_pass_more_than_the_limit,
-];
-
 fn keyed(limits: &str) -> String {
     format!("auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ {limits} }} }}] }}")
 }
@@ -45,6 +29,7 @@ fn number(response: &Response, field: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{field}: {text}"))
 }
 
+#[test]
 fn requests_over_the_limit_get_429_in_every_dialect() {
     let fleet = start("requests_per_minute: 3");
     for left in [2, 1, 0] {
@@ -79,6 +64,7 @@ fn requests_over_the_limit_get_429_in_every_dialect() {
     fleet.wait_metric("penstock_errors_total{code=\"rate_limited\"}", 3.0);
 }
 
+#[test]
 fn keys_of_one_name_share_a_limit_and_others_have_their_own() {
     let sections = "auth: { limits: { requests_per_minute: 2 }, keys: [\
         { name: team, key: sk-old-key-of-a-team }, { name: team, key: sk-new-key-of-a-team },\
@@ -97,6 +83,7 @@ fn keys_of_one_name_share_a_limit_and_others_have_their_own() {
     assert!((0..5).all(|_| status("sk-key-without-any") == 200), "its own limits: none");
 }
 
+#[test]
 fn tokens_are_reserved_and_settled_by_usage() {
     let fleet = start("tokens_per_minute: 100000, tokens_per_day: 1000000");
     for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
@@ -118,6 +105,7 @@ fn tokens_are_reserved_and_settled_by_usage() {
     }
 }
 
+#[test]
 fn request_that_can_never_pass_gets_400() {
     let fleet = start("tokens_per_minute: 1000");
     let mut body = chat("m", "hello");
@@ -142,6 +130,7 @@ fn begin(fleet: &Fleet, body: &Value) -> Client {
     client
 }
 
+#[test]
 fn slots_are_free_again_however_a_request_ends() {
     let fleet = start("in_flight: 2, tokens_per_day: 100000000");
     let in_flight = "penstock_key_in_flight{key=\"k\"}";
@@ -169,6 +158,7 @@ fn slots_are_free_again_however_a_request_ends() {
     fleet.wait_idle();
 }
 
+#[test]
 fn next_request_after_a_response_finds_the_slot_free() {
     let fleet = start("in_flight: 1");
     for number in 0..200 {
@@ -179,6 +169,7 @@ fn next_request_after_a_response_finds_the_slot_free() {
     }
 }
 
+#[test]
 fn addresses_are_limited_each() {
     let sections = "limits: { per_client: { requests_per_minute: 2 }, client_addresses: 1000 }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
@@ -195,6 +186,7 @@ fn addresses_are_limited_each() {
     fleet.wait_metric("penstock_client_addresses", 2.0);
 }
 
+#[test]
 fn reload_changes_limits_and_forgets_no_use() {
     let fleet = start("requests_per_minute: 3");
     let whole = std::fs::read_to_string(&fleet.penstock.config).unwrap();
@@ -214,6 +206,7 @@ fn reload_changes_limits_and_forgets_no_use() {
     assert_eq!(status(), 200);
 }
 
+#[test]
 fn day_continues_after_a_restart_with_the_ledger() {
     let sections = format!(
         "ledger: {{ path: {} }}\n{}",
@@ -232,6 +225,7 @@ fn day_continues_after_a_restart_with_the_ledger() {
     assert!((restored - used).abs() < 0.5, "{restored}: {used}");
 }
 
+#[test]
 fn ensemble_counts_once_with_the_tokens_of_all_its_calls() {
     let sections = format!(
         "ensembles: {{ enabled: true }}\n{}",
@@ -254,6 +248,7 @@ fn ensemble_counts_once_with_the_tokens_of_all_its_calls() {
     fleet.wait_metric("penstock_key_in_flight{key=\"k\"}", 0.0);
 }
 
+#[test]
 fn pages_without_a_model_and_clients_without_limits_are_not_counted() {
     let fleet = start("requests_per_minute: 1");
     for path in ["/v1/models", "/api/tags", "/health"] {
@@ -266,6 +261,7 @@ fn pages_without_a_model_and_clients_without_limits_are_not_counted() {
     assert!(response.headers.iter().all(|(name, _)| !name.starts_with("x-ratelimit")));
 }
 
+#[test]
 fn concurrent_clients_never_pass_more_than_the_limit() {
     let fleet = start("requests_per_minute: 50");
     let statuses: Vec<u16> = std::thread::scope(|scope| {
@@ -286,6 +282,7 @@ fn concurrent_clients_never_pass_more_than_the_limit() {
     assert_eq!(fleet.requests(), passed);
 }
 
+#[test]
 fn absurd_usage_of_an_engine_is_no_debt() {
     let fleet = start("tokens_per_minute: 100000, tokens_per_day: 1000000");
     let usage = json!({"prompt_tokens": u64::MAX, "completion_tokens": u64::MAX});

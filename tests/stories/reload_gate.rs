@@ -11,11 +11,6 @@ use crate::support::engines::{backend, start};
 use crate::support::fleet::{CHAT, begin};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    worse_configuration_is_refused_with_the_figures,
-    without_a_gate_or_traffic_nothing_is_simulated,
-];
-
 const PACE: Pace = Pace {
     first_token: Duration::from_millis(20),
     per_token: Duration::from_millis(5),
@@ -54,6 +49,7 @@ fn simulated_reload(penstock: &Penstock, yaml: &str) -> (u16, Value) {
     (response.status, response.json())
 }
 
+#[test]
 fn worse_configuration_is_refused_with_the_figures() {
     let (a, b) = (paced("a"), paced("b"));
     let good = format!("{GATE}{}", fleet(&[&a, &b], "models: [m]"));
@@ -77,6 +73,7 @@ fn worse_configuration_is_refused_with_the_figures() {
     assert_eq!(penstock.reload().status, 200, "a reload without a simulation is not refused");
 }
 
+#[test]
 fn without_a_gate_or_traffic_nothing_is_simulated() {
     let a = paced("a");
     let plain = fleet(&[&a], "models: [m]");

@@ -11,18 +11,7 @@ use crate::request_validation::{CHAT, assert_openai_error, send, start};
 use crate::support::client::{Client, chat, timed};
 use crate::support::pace::best_of;
 
-crate::trials![
-    depth_bombs_are_cheap,
-    oversized_bodies_get_a_readable_413,
-    bodies_up_to_the_limit_pass,
-    chunked_bodies_arrive_whole,
-    malformed_chunks_reach_no_backend,
-    expect_100_continue_is_answered,
-    pipelined_requests_are_served_in_order,
-    unread_bodies_are_not_parsed_as_requests,
-    missing_body_times_out,
-];
-
+#[test]
 fn depth_bombs_are_cheap() {
     let (engine, penstock) = start("");
     let million = 1_000_000;
@@ -50,6 +39,7 @@ fn depth_bombs_are_cheap() {
     assert_eq!(send(&penstock, fits(200).as_bytes()).status, 400);
 }
 
+#[test]
 fn oversized_bodies_get_a_readable_413() {
     let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
     // Announced: refused before a byte of it is sent.
@@ -86,6 +76,7 @@ fn oversized_bodies_get_a_readable_413() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
+#[test]
 fn bodies_up_to_the_limit_pass() {
     let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
     let mut body = chat("m", "x").to_string().into_bytes();
@@ -113,6 +104,7 @@ pub(crate) fn in_chunks(fields: &str, parts: &[&[u8]], extension: &str) -> Vec<u
     bytes
 }
 
+#[test]
 fn chunked_bodies_arrive_whole() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello, chunks").to_string().into_bytes();
@@ -144,6 +136,7 @@ const BROKEN_CHUNKS: [&str; 8] = [
     "2\n{}\n",
 ];
 
+#[test]
 fn malformed_chunks_reach_no_backend() {
     let (engine, penstock) = start("");
     thread::scope(|scope| {
@@ -163,6 +156,7 @@ fn malformed_chunks_reach_no_backend() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn expect_100_continue_is_answered() {
     let (engine, penstock) = start("");
     let body = chat("m", "x").to_string();
@@ -184,6 +178,7 @@ fn expect_100_continue_is_answered() {
     assert!(response.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&response));
 }
 
+#[test]
 fn pipelined_requests_are_served_in_order() {
     let (engine, penstock) = start("");
     let mut both = Vec::new();
@@ -223,6 +218,7 @@ fn pipelined_requests_are_served_in_order() {
     assert_eq!(client.read_response().unwrap().json()["status"], "healthy");
 }
 
+#[test]
 fn unread_bodies_are_not_parsed_as_requests() {
     let (engine, penstock) = start("auth: { keys: [{ name: k, key: sk-1 }] }");
     let inner = chat("m", "smuggled").to_string();
@@ -270,6 +266,7 @@ fn unread_bodies_are_not_parsed_as_requests() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn missing_body_times_out() {
     let (engine, penstock) = start("limits: { body_read_timeout: 1s, header_timeout: 1s }");
     let started = Instant::now();

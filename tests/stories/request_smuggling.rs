@@ -13,18 +13,6 @@ use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, find_metric};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    ambiguous_heads_are_refused,
-    ambiguous_chunks_are_refused,
-    refusals_use_the_dialect_and_are_counted,
-    unusual_but_valid_requests_are_served,
-    upgrades_are_ignored,
-    hop_by_hop_headers_are_not_forwarded,
-    oversized_heads_use_bounded_memory,
-    head_limit_is_exact,
-    other_protocols_get_400_immediately,
-];
-
 fn start(more: &str) -> (MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let yaml = format!("{more}\nbackends:\n{}", backend(&engine, "models: [m]"));
@@ -138,6 +126,7 @@ const HEADS: [&str; 32] = [
     "CONNECT t:80 HTTP/1.1\r\nHost: t",
 ];
 
+#[test]
 fn ambiguous_heads_are_refused() {
     let (engine, penstock) = start("");
     let framed = FRAMINGS.map(|fields| {
@@ -155,6 +144,7 @@ fn ambiguous_heads_are_refused() {
     assert_eq!(penstock.chat("m").status, 200, "other clients are served");
 }
 
+#[test]
 fn ambiguous_chunks_are_refused() {
     let (engine, penstock) = start("");
     let long_extension = format!("2;{}\r\n{{}}\r\n0\r\n\r\n", "x".repeat(2000));
@@ -202,6 +192,7 @@ fn ambiguous_chunks_are_refused() {
     assert_untouched(&engine);
 }
 
+#[test]
 fn refusals_use_the_dialect_and_are_counted() {
     let (engine, penstock) = start("");
     let send = |path: &str, fields: &str| -> Response {
@@ -225,6 +216,7 @@ fn refusals_use_the_dialect_and_are_counted() {
     assert_untouched(&engine);
 }
 
+#[test]
 fn unusual_but_valid_requests_are_served() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello").to_string();
@@ -281,6 +273,7 @@ fn unusual_but_valid_requests_are_served() {
     assert_eq!(engine.malformed().len(), 0);
 }
 
+#[test]
 fn upgrades_are_ignored() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello").to_string();
@@ -321,6 +314,7 @@ fn upgrades_are_ignored() {
     assert_eq!((engine.received().len(), engine.malformed().len()), (3, 0));
 }
 
+#[test]
 fn hop_by_hop_headers_are_not_forwarded() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello").to_string();
@@ -348,6 +342,7 @@ fn hop_by_hop_headers_are_not_forwarded() {
     assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
 }
 
+#[test]
 fn head_limit_is_exact() {
     let (_engine, penstock) = start("limits: { max_head_size: 2KiB }");
     let sized = |size: usize| {
@@ -371,6 +366,7 @@ fn head_limit_is_exact() {
     }
 }
 
+#[test]
 fn oversized_heads_use_bounded_memory() {
     let (engine, penstock) = start("limits: { header_timeout: 20s }");
     let host = format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\n");
@@ -404,6 +400,7 @@ fn oversized_heads_use_bounded_memory() {
     assert_eq!(client.read_response().unwrap().status, 404, "16 KiB are allowed");
 }
 
+#[test]
 fn other_protocols_get_400_immediately() {
     // So long that a test which waits for it fails.
     let (engine, penstock) = start("limits: { header_timeout: 600s }");

@@ -9,16 +9,6 @@ use crate::support::client::{Client, Response, chat, request};
 use crate::support::engines::{backend, engine, last_body};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    malformed_json_gets_400_and_reaches_no_backend,
-    wrong_types_get_400_with_the_field,
-    anthropic_clients_get_anthropic_errors,
-    malformed_forms_are_refused,
-    other_media_types_get_415,
-    byte_order_mark_is_skipped_and_forwarded,
-    repeated_credentials_get_400,
-];
-
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 pub(crate) fn start(more: &str) -> (MockEngine, Penstock) {
@@ -145,6 +135,7 @@ const BROKEN_BODIES: [&[u8]; 38] = [
     b"<xml model=\"m\"/>",
 ];
 
+#[test]
 fn malformed_json_gets_400_and_reaches_no_backend() {
     let (engine, penstock) = start("");
     let framed = BROKEN_VALUES
@@ -174,6 +165,7 @@ fn malformed_json_gets_400_and_reaches_no_backend() {
     assert_eq!(send(&penstock, chat("m", "x").to_string().as_bytes()).status, 200);
 }
 
+#[test]
 fn wrong_types_get_400_with_the_field() {
     let (engine, penstock) = start("routing: { default_model: none }");
     let cases = [
@@ -197,6 +189,7 @@ fn wrong_types_get_400_with_the_field() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn anthropic_clients_get_anthropic_errors() {
     let (engine, penstock) = start("routing: { default_model: none }");
     for body in [&b"{"[..], b"{}", b"{\"model\":1}", b"\xff"] {
@@ -216,6 +209,7 @@ fn anthropic_clients_get_anthropic_errors() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn malformed_forms_are_refused() {
     let (engine, penstock) = start("routing: { default_model: none }");
     let path = "/v1/audio/transcriptions";
@@ -238,6 +232,7 @@ fn malformed_forms_are_refused() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+#[test]
 fn other_media_types_get_415() {
     let (engine, penstock) = start("");
     let json = json!({"model": "m"}).to_string();
@@ -266,6 +261,7 @@ fn other_media_types_get_415() {
     assert_eq!(engine.counters().requests, 2);
 }
 
+#[test]
 fn byte_order_mark_is_skipped_and_forwarded() {
     let (engine, penstock) = start("routing: { aliases: { gpt: m } }");
     for name in ["m", "gpt"] {
@@ -288,6 +284,7 @@ fn byte_order_mark_is_skipped_and_forwarded() {
     assert_openai_error(&broken, 400, "invalid_json", "half a mark");
 }
 
+#[test]
 fn repeated_credentials_get_400() {
     for keys in ["", "auth: { keys: [{ name: team, key: good-key-of-team }] }"] {
         let (engine, penstock) = start(keys);

@@ -12,13 +12,9 @@ use crate::support::engines::{backend, backends, start};
 use crate::support::fleet::CHAT;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    few_descriptors_refuse_clients_and_blame_no_backend,
-    idle_connections_give_way_when_descriptors_run_out,
-];
-
 const CLIENTS: usize = 100;
 
+#[test]
 fn few_descriptors_refuse_clients_and_blame_no_backend() {
     let pace = Pace {
         first_token: Duration::from_millis(200),
@@ -66,6 +62,7 @@ fn few_descriptors_refuse_clients_and_blame_no_backend() {
 }
 
 /// Twelve backends times six clients are more connections than 64 files allow.
+#[test]
 fn idle_connections_give_way_when_descriptors_run_out() {
     let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
     let slow = Pace { first_token: Duration::from_millis(20), ..Pace::at_once(1) };

@@ -14,23 +14,6 @@ use crate::support::http2_engine::{self, Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 use crate::support::raw_engine::{RawEngine, Respond, chunked, until_close, whole};
 
-crate::trials![
-    failures_with_a_good_status_go_elsewhere,
-    refusals_that_no_client_caused_go_elsewhere,
-    busy_errors_start_a_cooldown_whatever_their_status,
-    converted_failures_have_the_status_they_mean,
-    failures_that_were_committed_count_all_the_same,
-    complete_stream_is_ok_although_its_client_leaves_first,
-    what_clients_provoke_says_nothing_about_the_backend,
-    operation_that_a_backend_lacks_is_converted,
-    operation_that_a_backend_lacks_goes_to_one_that_has_it,
-    operations_can_be_declared_for_all_models_of_a_backend,
-    every_framing_is_converted,
-    every_framing_of_http2_is_relayed_and_converted,
-    http2_responses_without_a_body_are_failures,
-    errors_whose_bodies_never_come_are_passed_on,
-];
-
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 const MESSAGES: &str = "/v1/messages";
@@ -82,6 +65,7 @@ fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize
     bad.take_requests().len()
 }
 
+#[test]
 fn failures_with_a_good_status_go_elsewhere() {
     let streams: [Respond; 7] = [
         |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
@@ -108,6 +92,7 @@ fn failures_with_a_good_status_go_elsewhere() {
     }
 }
 
+#[test]
 fn refusals_that_no_client_caused_go_elsewhere() {
     let refusals: [(Respond, &str, usize); 5] = [
         (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
@@ -132,6 +117,7 @@ fn refusals_that_no_client_caused_go_elsewhere() {
     assert!(fact["cooldown_remaining_s"].as_f64().unwrap() > 50.0);
 }
 
+#[test]
 fn busy_errors_start_a_cooldown_whatever_their_status() {
     let errors: [Respond; 3] = [
         |_, _| whole(200, JSON, r#"{"error":{"message":"slow down","code":429}}"#),
@@ -157,6 +143,7 @@ fn busy_errors_start_a_cooldown_whatever_their_status() {
     assert_eq!(penstock.backend("only")["cooldown_status"], Value::Null);
 }
 
+#[test]
 fn converted_failures_have_the_status_they_mean() {
     let cases: [(Respond, u16, &str); 4] = [
         (|_, _| whole(200, JSON, ERROR), 502, "it broke"),
@@ -177,6 +164,7 @@ fn converted_failures_have_the_status_they_mean() {
     }
 }
 
+#[test]
 fn failures_that_were_committed_count_all_the_same() {
     let broken: [Respond; 2] = [
         |_, _| {
@@ -196,6 +184,7 @@ fn failures_that_were_committed_count_all_the_same() {
     }
 }
 
+#[test]
 fn complete_stream_is_ok_although_its_client_leaves_first() {
     // The last chunk never comes.
     let (_, penstock) = alone(
@@ -216,6 +205,7 @@ fn complete_stream_is_ok_although_its_client_leaves_first() {
     assert_eq!((of("ok"), of("cancel"), of("fault")), (1.0, 0.0, 0.0));
 }
 
+#[test]
 fn what_clients_provoke_says_nothing_about_the_backend() {
     let provoked: [(Respond, u16); 4] = [
         (
@@ -247,6 +237,7 @@ fn chats_only(path: &str, body: &str) -> Vec<u8> {
     }
 }
 
+#[test]
 fn operation_that_a_backend_lacks_is_converted() {
     for engine in ["openai", "auto", "vllm", "other"] {
         let (only, penstock) = alone(chats_only, &format!("engine: {engine}, models: [m]"));
@@ -264,6 +255,7 @@ fn operation_that_a_backend_lacks_is_converted() {
     }
 }
 
+#[test]
 fn operation_that_a_backend_lacks_goes_to_one_that_has_it() {
     let lacks = RawEngine::start("lacks", |path, body| match path {
         "/v1/rerank" => whole(501, JSON, r#"{"error":"not implemented"}"#),
@@ -284,6 +276,7 @@ fn operation_that_a_backend_lacks_goes_to_one_that_has_it() {
     assert_eq!(lacks.take_requests(), [CHAT], "it serves its chats as before");
 }
 
+#[test]
 fn operations_can_be_declared_for_all_models_of_a_backend() {
     let (only, penstock) = alone(chats_only, "engine: openai, operations: [chat], models: [m, n]");
     for model in ["m", "n"] {
@@ -293,6 +286,7 @@ fn operations_can_be_declared_for_all_models_of_a_backend() {
     }
 }
 
+#[test]
 fn every_framing_is_converted() {
     let framings: [Respond; 3] = [
         |_, _| whole(200, EVENTS, HELLO_EVENTS),
@@ -323,6 +317,7 @@ fn over_http2() -> (Http2Engine, Penstock) {
     (engine, penstock)
 }
 
+#[test]
 fn every_framing_of_http2_is_relayed_and_converted() {
     let (engine, penstock) = over_http2();
     for end in [http2_engine::End::Data, http2_engine::End::EmptyData, http2_engine::End::Trailers]
@@ -347,6 +342,7 @@ fn every_framing_of_http2_is_relayed_and_converted() {
     assert_eq!(find_metric(&penstock, faults), None);
 }
 
+#[test]
 fn http2_responses_without_a_body_are_failures() {
     for (path, body) in [(CHAT, streaming_chat("m", "hi")), (MESSAGES, messages(true))] {
         for (status, content_type, end) in [
@@ -368,6 +364,7 @@ fn http2_responses_without_a_body_are_failures() {
     }
 }
 
+#[test]
 fn errors_whose_bodies_never_come_are_passed_on() {
     let endless: [Respond; 3] = [
         |_, _| {

@@ -11,15 +11,6 @@ use crate::support::fleet::{CHAT, SOON, Setup, begin};
 use crate::support::penstock::Penstock;
 use crate::support::redis::{Pair, Redis};
 
-crate::trials![
-    decisions_count_the_requests_of_the_other_penstock,
-    limit_of_a_backend_is_that_of_all_penstocks,
-    requests_of_a_killed_penstock_are_forgotten,
-    penstock_that_has_drained_is_forgotten_before_its_lease_ends,
-    without_the_server_each_penstock_counts_alone,
-    option_switches_it_off,
-];
-
 const OTHERS: &str = "penstock_backend_others_in_flight";
 
 /// The least loaded engine, by penstock's own counts and what other penstocks report alone.
@@ -61,6 +52,7 @@ fn wait_others(penstock: &Penstock, backend: &str, count: u64) {
     eventually(&what, 2 * SOON, || others(penstock, backend) == count);
 }
 
+#[test]
 fn decisions_count_the_requests_of_the_other_penstock() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 2, least_loaded(), "");
@@ -83,6 +75,7 @@ fn decisions_count_the_requests_of_the_other_penstock() {
     wait_others(second, busy, 0);
 }
 
+#[test]
 fn limit_of_a_backend_is_that_of_all_penstocks() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let setup = Setup {
@@ -109,6 +102,7 @@ fn limit_of_a_backend_is_that_of_all_penstocks() {
     drop((held, of_second));
 }
 
+#[test]
 fn requests_of_a_killed_penstock_are_forgotten() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 1, Setup::default(), "lease: 2s");
@@ -123,6 +117,7 @@ fn requests_of_a_killed_penstock_are_forgotten() {
     drop(held);
 }
 
+#[test]
 fn penstock_that_has_drained_is_forgotten_before_its_lease_ends() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 1, Setup::default(), "lease: 10m");
@@ -139,6 +134,7 @@ fn penstock_that_has_drained_is_forgotten_before_its_lease_ends() {
     assert_eq!(others(first, "a"), 0);
 }
 
+#[test]
 fn without_the_server_each_penstock_counts_alone() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 2, least_loaded(), "lease: 1s");
@@ -163,6 +159,7 @@ fn without_the_server_each_penstock_counts_alone() {
     }
 }
 
+#[test]
 fn option_switches_it_off() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 1, Setup::default(), "in_flight: false");

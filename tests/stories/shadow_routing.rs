@@ -10,13 +10,6 @@ use crate::support::engines::shares;
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric};
 
-crate::trials![
-    shadow_reports_expected_prefix_hits,
-    shadow_of_the_same_strategy_agrees,
-    shadow_reads_its_session_header,
-    reload_adds_keeps_and_removes_a_shadow,
-];
-
 const DECISIONS: &str = "penstock_shadow_decisions_total";
 const AFFINE: &str = "strategy: weighted, scorers: \"prefix-affinity:3,queue-depth:2\"";
 
@@ -59,6 +52,7 @@ fn converse(fleet: &Fleet, conversations: usize, turns: usize) {
     });
 }
 
+#[test]
 fn shadow_reports_expected_prefix_hits() {
     let fleet = fleet("round_robin", &format!("shadow: {{ {AFFINE} }}"));
     // 13 conversations over 4 engines in turn: the next turn of each is the next engine's.
@@ -94,6 +88,7 @@ fn shadow_reports_expected_prefix_hits() {
     );
 }
 
+#[test]
 fn shadow_of_the_same_strategy_agrees() {
     let own = AFFINE.strip_prefix("strategy: weighted, ").unwrap();
     // A scrape may arrive between the two decisions and change only one of them.
@@ -122,6 +117,7 @@ fn shadow_of_the_same_strategy_agrees() {
     assert!(busy.len() >= 3, "strangers spread");
 }
 
+#[test]
 fn shadow_reads_its_session_header() {
     let scorers = "[{ name: session-affinity, weight: 1, header: x-conversation }]";
     let fleet =
@@ -137,6 +133,7 @@ fn shadow_reads_its_session_header() {
     assert_eq!((decided(&fleet, "same"), decided(&fleet, "other")), (2.0, 6.0));
 }
 
+#[test]
 fn reload_adds_keeps_and_removes_a_shadow() {
     let fleet = fleet("round_robin", "expose_decision: true");
     let plain = std::fs::read_to_string(&fleet.penstock.config).unwrap();

@@ -13,14 +13,6 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, find_metric};
 use crate::support::penstock::Penstock;
 use crate::support::redis::{Pair, Redis, UP};
 
-crate::trials![
-    two_penstocks_pass_one_limit_together,
-    limits_are_shared_over_tls,
-    killed_server_fails_no_request_and_is_shared_again,
-    server_that_hangs_delays_no_request,
-    slots_are_shared_and_those_of_a_killed_penstock_expire,
-];
-
 const KEY: (&str, &str) = ("authorization", "Bearer sk-key-of-the-test");
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -37,6 +29,7 @@ fn send(penstock: &Penstock) -> Response {
     request(penstock.data, "POST", CHAT, &[KEY, JSON], body.as_bytes())
 }
 
+#[test]
 fn two_penstocks_pass_one_limit_together() {
     let Some(redis) = Redis::start("shared_state") else { return };
     // A generous timeout: on a busy machine a request must not go on without the server.
@@ -67,6 +60,7 @@ fn two_penstocks_pass_one_limit_together() {
     }
 }
 
+#[test]
 fn limits_are_shared_over_tls() {
     let authority = Authority::new("redis");
     let Some(redis) = Redis::start_secured("shared_state", &authority) else { return };
@@ -93,6 +87,7 @@ fn limits_are_shared_over_tls() {
     assert_eq!(other.metric(UP), 0.0);
 }
 
+#[test]
 fn killed_server_fails_no_request_and_is_shared_again() {
     let Some(redis) = Redis::start("shared_state") else { return };
     let pair = limited(&redis, "requests_per_minute: 1000", "");
@@ -123,6 +118,7 @@ fn killed_server_fails_no_request_and_is_shared_again() {
     assert!(second < first, "the other's request counts: {first}, {second}");
 }
 
+#[test]
 fn server_that_hangs_delays_no_request() {
     let Some(redis) = Redis::start("shared_state") else { return };
     let pair = limited(&redis, "requests_per_minute: 1000", "timeout: 100ms");
@@ -144,6 +140,7 @@ fn begin(penstock: &Penstock) -> Client {
     client
 }
 
+#[test]
 fn slots_are_shared_and_those_of_a_killed_penstock_expire() {
     let Some(redis) = Redis::start("shared_state") else { return };
     let pair = limited(&redis, "in_flight: 1", "timeout: 5s, lease: 2s");

@@ -14,14 +14,6 @@ use crate::support::pace::pause_between_requests;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    outage_stops_errors_and_load_evens_out,
-    cooldown_of_one_backend_is_invisible_to_clients,
-    slow_start_limits_a_recovered_backend,
-    configured_drain_shows_its_estimate,
-    nothing_leaks_after_disconnects,
-];
-
 /// Sends sequential requests on each of `clients` connections for the time `takes`; returns the
 /// failures with their times.
 fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration, u16)> {
@@ -43,6 +35,7 @@ fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration,
     failures.into_inner().unwrap()
 }
 
+#[test]
 fn outage_stops_errors_and_load_evens_out() {
     // Default health and slow start.
     let setup = Setup { strategy: "round_robin", health: "", ..Setup::default() };
@@ -67,6 +60,7 @@ fn outage_stops_errors_and_load_evens_out() {
     assert!(shares.iter().all(|share| share * 2 >= fair), "{shares:?} of {fair} each");
 }
 
+#[test]
 fn cooldown_of_one_backend_is_invisible_to_clients() {
     let fleet = Fleet::start(3, Setup { strategy: "round_robin", ..Setup::default() });
     fleet.a().always(Some(Fault::status_with_retry(429, "30")));
@@ -77,6 +71,7 @@ fn cooldown_of_one_backend_is_invisible_to_clients() {
     assert!((20.0..=33.0).contains(&left), "the requested time plus up to a tenth: {left}");
 }
 
+#[test]
 fn slow_start_limits_a_recovered_backend() {
     let health = "interval: 100ms, unhealthy_interval: 100ms, rise: 1, fall: 1, slow_start: 60s";
     let fleet = Fleet::start(2, Setup { strategy: "round_robin", health, ..Setup::default() });
@@ -94,6 +89,7 @@ fn slow_start_limits_a_recovered_backend() {
     assert!(fleet.metric("penstock_backend_slow_start_share{backend=\"b\"}") > 0.99);
 }
 
+#[test]
 fn configured_drain_shows_its_estimate() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(50), tokens: 60 };
@@ -134,6 +130,7 @@ fn configured_drain_shows_its_estimate() {
     );
 }
 
+#[test]
 fn nothing_leaks_after_disconnects() {
     let fleet = Fleet::start(2, Setup { strategy: "round_robin", ..Setup::default() });
     let figure = |name: &str| fleet.metric(&format!("penstock_process_{name}"));

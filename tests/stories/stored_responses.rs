@@ -10,19 +10,6 @@ use crate::support::fleet::metric;
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    stored_responses_are_served_by_the_backend_that_made_them,
-    unknown_ids_are_found_on_any_backend,
-    ids_of_streams_are_known_before_they_end,
-    continued_responses_prefer_the_backend_that_made_them,
-    remembered_ids_are_bounded,
-    failure_of_the_owner_is_no_404,
-    responses_belong_to_the_key_that_made_them,
-    forgotten_responses_are_served_to_no_key,
-    conversations_belong_to_the_key_that_used_them,
-    response_that_no_backend_can_have_is_a_404,
-];
-
 struct Fleet {
     engines: [OpenEngine; 3],
     penstock: Penstock,
@@ -54,6 +41,7 @@ impl Fleet {
     }
 }
 
+#[test]
 fn stored_responses_are_served_by_the_backend_that_made_them() {
     let fleet = Fleet::start("");
     for _ in 0..3 {
@@ -77,6 +65,7 @@ fn stored_responses_are_served_by_the_backend_that_made_them() {
     assert_eq!(metric(&fleet.penstock, "penstock_response_ids"), 3.0);
 }
 
+#[test]
 fn unknown_ids_are_found_on_any_backend() {
     let fleet = Fleet::start("");
     let (id, owner) = fleet.make();
@@ -93,6 +82,7 @@ fn unknown_ids_are_found_on_any_backend() {
     assert_eq!(fleet.sent().len(), 3, "every backend was queried");
 }
 
+#[test]
 fn ids_of_streams_are_known_before_they_end() {
     let engine = engine("one", &["m"]);
     let items = backend(&engine, "models: [m]");
@@ -105,6 +95,7 @@ fn ids_of_streams_are_known_before_they_end() {
     assert_eq!(metric(&penstock, "penstock_response_ids"), 1.0, "only responses are stored");
 }
 
+#[test]
 fn continued_responses_prefer_the_backend_that_made_them() {
     let fleet = Fleet::start("");
     let (id, owner) = fleet.make();
@@ -123,6 +114,7 @@ fn continued_responses_prefer_the_backend_that_made_them() {
     assert_eq!(post(fleet.penstock.data, "/v1/responses", &body).status, 200, "a preference only");
 }
 
+#[test]
 fn failure_of_the_owner_is_no_404() {
     let engines = ["a", "b"].map(|name| engine(name, &["m"]));
     let items: String = engines.iter().map(|one| backend(one, "models: [m]")).collect();
@@ -136,6 +128,7 @@ fn failure_of_the_owner_is_no_404() {
     assert_eq!(response.error_code(), "connect_failed");
 }
 
+#[test]
 fn remembered_ids_are_bounded() {
     let fleet = Fleet::start("limits: { response_ids: 2 }\n");
     let (first, _) = fleet.make();
@@ -147,6 +140,7 @@ fn remembered_ids_are_bounded() {
     assert_eq!(response.status, 200, "still found: {}", response.text());
 }
 
+#[test]
 fn responses_belong_to_the_key_that_made_them() {
     let (of_a, of_b) = ("Bearer 0123456789abcdef000a", "Bearer 0123456789abcdef000b");
     let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef000a }, \
@@ -178,6 +172,7 @@ fn responses_belong_to_the_key_that_made_them() {
     assert_eq!(send(of_a, "POST", "/v1/responses", &next).status, 200);
 }
 
+#[test]
 fn forgotten_responses_are_served_to_no_key() {
     let (of_a, of_b) = ("Bearer 0123456789abcdef000a", "Bearer 0123456789abcdef000b");
     let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef000a }, \
@@ -204,6 +199,7 @@ fn forgotten_responses_are_served_to_no_key() {
     assert_eq!(send(of_a, "GET", &format!("/v1/responses/{known}"), "").status, 200);
 }
 
+#[test]
 fn conversations_belong_to_the_key_that_used_them() {
     let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
     let engine = OpenEngine::start("a");
@@ -241,6 +237,7 @@ fn conversations_belong_to_the_key_that_used_them() {
     assert_eq!(send("k2", "POST", "/v1/responses", &with(r#""conv_2""#)), 200, "its own");
 }
 
+#[test]
 fn response_that_no_backend_can_have_is_a_404() {
     let engine = OpenEngine::start("a");
     let items = engine.item("engine: other, models: [{ id: m, operations: [chat] }]");

@@ -14,18 +14,6 @@ use crate::support::fleet::{CHAT, begin};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    round_robin_rotates_per_model,
-    priority_only_picks_the_lowest_number,
-    random_reaches_every_backend,
-    smart_prefers_the_fewest_in_flight,
-    weights_share_requests,
-    load_counts_by_weight,
-    unknown_strategy_falls_back_to_smart_with_a_warning,
-    max_in_flight_holds_under_parallel_requests,
-    saturated_model_falls_back_when_configured,
-];
-
 fn three() -> [MockEngine; 3] {
     ["a", "b", "c"].map(|name| engine(name, &["m", "n"]))
 }
@@ -45,6 +33,7 @@ fn chats(penstock: &Penstock, model: &str, count: usize) {
     }
 }
 
+#[test]
 fn round_robin_rotates_per_model() {
     let engines = three();
     let penstock = start(&engines, "strategy: Round-Robin", "models: [m, n]");
@@ -57,6 +46,7 @@ fn round_robin_rotates_per_model() {
     assert_eq!(shares(&engines.each_ref()), [4, 4, 4], "models rotate on their own");
 }
 
+#[test]
 fn weights_share_requests() {
     let engines = three();
     let [a, b, c] = &engines;
@@ -87,6 +77,7 @@ fn weights_share_requests() {
     assert!((60..=146).contains(&on_b), "{on_b} of 400");
 }
 
+#[test]
 fn load_counts_by_weight() {
     let pace = Pace { first_token: Duration::from_secs(2), ..Pace::at_once(3) };
     let engines = ["a", "b"].map(|name| {
@@ -128,6 +119,7 @@ fn load_counts_by_weight() {
     }
 }
 
+#[test]
 fn priority_only_picks_the_lowest_number() {
     let [a, b, c] = three();
     let yaml = format!(
@@ -142,6 +134,7 @@ fn priority_only_picks_the_lowest_number() {
     assert_eq!(shares(&[&a, &b, &c]), [0, 3, 3], "the environment beats the file; ties rotate");
 }
 
+#[test]
 fn random_reaches_every_backend() {
     let engines = three();
     let penstock = start(&engines, "strategy: random", "models: [m]");
@@ -163,6 +156,7 @@ fn spawn_chat(penstock: &Penstock, model: &str, responses: &mpsc::Sender<Respons
     });
 }
 
+#[test]
 fn smart_prefers_the_fewest_in_flight() {
     let engines = three();
     let gate = Gate::new();
@@ -187,6 +181,7 @@ fn smart_prefers_the_fewest_in_flight() {
     });
 }
 
+#[test]
 fn unknown_strategy_falls_back_to_smart_with_a_warning() {
     let engines = three();
     let penstock = start(&engines, "strategy: fastest, expose_decision: true", "models: [m]");
@@ -196,6 +191,7 @@ fn unknown_strategy_falls_back_to_smart_with_a_warning() {
     assert_eq!(penstock.admin("/decisions").json()["decisions"][0]["strategy"], "smart");
 }
 
+#[test]
 fn max_in_flight_holds_under_parallel_requests() {
     let engines = three();
     let gate = Gate::new();
@@ -228,6 +224,7 @@ fn max_in_flight_holds_under_parallel_requests() {
     });
 }
 
+#[test]
 fn saturated_model_falls_back_when_configured() {
     let (big, small) = (engine("big", &["m"]), engine("small", &["n"]));
     let gate = Gate::new();

@@ -14,19 +14,6 @@ use crate::support::fleet::{
 };
 use crate::support::pace::pause_between_requests;
 
-crate::trials![
-    broken_stream_ends_with_error_in_its_dialect,
-    broken_response_is_visibly_broken,
-    started_response_is_never_retried,
-    engine_error_is_relayed_unchanged,
-    invalid_response_is_502,
-    unsolicited_response_is_discarded,
-    early_response_is_relayed_and_its_connection_closed,
-    unusual_but_legal_responses_pass,
-    streams_are_relayed_unbuffered,
-    responses_with_a_length_are_relayed_unbuffered,
-];
-
 /// One dialect's streams.
 struct Stream {
     path: &'static str,
@@ -70,6 +57,7 @@ fn streams() -> [Stream; 4] {
 
 const CUTS: [Cut; 4] = [Cut::Fin, Cut::Reset, Cut::BadChunk, Cut::ShortLength];
 
+#[test]
 fn broken_stream_ends_with_error_in_its_dialect() {
     let fleet = Fleet::start(1, Setup::default());
     for stream in streams() {
@@ -99,6 +87,7 @@ fn broken_stream_ends_with_error_in_its_dialect() {
     fleet.wait_idle();
 }
 
+#[test]
 fn broken_response_is_visibly_broken() {
     let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
@@ -114,6 +103,7 @@ fn broken_response_is_visibly_broken() {
     assert_eq!(fleet.chat().text(), whole);
 }
 
+#[test]
 fn started_response_is_never_retried() {
     let routing = "retry_unanswered: true, retry_5xx: true";
     let fleet = Fleet::start(2, Setup { routing, health: FAULTS_FORGOTTEN, ..Setup::default() });
@@ -132,6 +122,7 @@ fn started_response_is_never_retried() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
+#[test]
 fn engine_error_is_relayed_unchanged() {
     let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     for stream in streams() {
@@ -145,6 +136,7 @@ fn engine_error_is_relayed_unchanged() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
+#[test]
 fn invalid_response_is_502() {
     let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     for fault in [Fault::Garbage, Fault::Http09, Fault::Switching101, Fault::TwoLengths] {
@@ -163,6 +155,7 @@ fn invalid_response_is_502() {
     assert_eq!(fleet.b().counters().requests, 0, "it may have been processed");
 }
 
+#[test]
 fn unsolicited_response_is_discarded() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
@@ -180,6 +173,7 @@ fn unsolicited_response_is_discarded() {
     assert!(received[..3].windows(2).all(next), "a poisoned connection was used again");
 }
 
+#[test]
 fn early_response_is_relayed_and_its_connection_closed() {
     let fleet = Fleet::start(2, Setup::default());
     for length in [0, 100 << 10, 24 << 20] {
@@ -197,6 +191,7 @@ fn early_response_is_relayed_and_its_connection_closed() {
     assert_eq!((fleet.a().malformed().len(), fleet.b().counters().requests), (0, 0));
 }
 
+#[test]
 fn unusual_but_legal_responses_pass() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
@@ -232,6 +227,7 @@ fn unusual_but_legal_responses_pass() {
     assert_eq!((response.status, response.error_code().as_str()), (502, "bad_upstream_response"));
 }
 
+#[test]
 fn streams_are_relayed_unbuffered() {
     let fleet = Fleet::start(1, Setup::default());
     fleet.a().script([Fault::HangMidStream { after_events: 4 }]);
@@ -262,6 +258,7 @@ fn streams_are_relayed_unbuffered() {
     assert_eq!(second, reference("a", CHAT, &chat("m", "hello")).text());
 }
 
+#[test]
 fn responses_with_a_length_are_relayed_unbuffered() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello"));

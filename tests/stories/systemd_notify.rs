@@ -15,14 +15,6 @@ use crate::support::engines::{backend, engine};
 use crate::support::penstock::{Penstock, Successor};
 use crate::support::skip;
 
-crate::trials![
-    lifecycle_is_reported_to_systemd,
-    upgrade_reports_the_new_main_pid,
-    low_file_limit_is_warned_about,
-    unit_has_required_settings,
-    systemd_analyze_accepts_the_unit,
-];
-
 /// A mock service manager.
 struct Manager {
     socket: UnixDatagram,
@@ -60,6 +52,7 @@ impl Manager {
     }
 }
 
+#[test]
 fn lifecycle_is_reported_to_systemd() {
     let one = engine("one", &["m"]);
     let manager = Manager::new("life");
@@ -90,6 +83,7 @@ fn lifecycle_is_reported_to_systemd() {
     assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
 }
 
+#[test]
 fn upgrade_reports_the_new_main_pid() {
     let one = engine("one", &["m"]);
     let manager = Manager::new("upgrade");
@@ -104,6 +98,7 @@ fn upgrade_reports_the_new_main_pid() {
     manager.expect("STOPPING=1");
 }
 
+#[test]
 fn low_file_limit_is_warned_about() {
     let one = engine("one", &["m"]);
     let fleet = format!("backends:\n{}", backend(&one, "models: [m]"));
@@ -131,6 +126,7 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
         .collect()
 }
 
+#[test]
 fn unit_has_required_settings() {
     let unit = unit();
     for (key, value) in [
@@ -163,6 +159,7 @@ fn analyze(arguments: &[&str]) -> Option<(bool, String)> {
     Some((ran.status.success(), String::from_utf8_lossy(&text).into_owned()))
 }
 
+#[test]
 fn systemd_analyze_accepts_the_unit() {
     // Only the package installs the manual page.
     let Some(verified) = analyze(&["verify", "--man=no"]) else {

@@ -10,17 +10,6 @@ use crate::support::block_on;
 use crate::support::client::{Response, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 
-crate::trials![
-    silence_before_head_is_504_and_cancels_the_engine,
-    role_deltas_and_pings_are_not_tokens,
-    between_tokens_timeout_ends_stream_in_its_dialect,
-    response_timeout_breaks_response_visibly,
-    slow_steady_stream_is_not_cut,
-    timeouts_per_backend_and_model,
-    total_timeout_ends_any_response,
-    connect_timeout_fails_over,
-];
-
 /// The timeouts would otherwise open the breaker.
 const PATIENT: &str = "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1000 }";
 const QUICK: &str = "timeouts: { first_token: 400ms, between_tokens: 300ms, response: 350ms }";
@@ -42,6 +31,7 @@ fn wait_cancelled(fleet: &Fleet, count: usize) {
     block_on(fleet.a().wait_for(|counters| counters.cancelled >= count)).unwrap();
 }
 
+#[test]
 fn silence_before_head_is_504_and_cancels_the_engine() {
     let fleet = quick(2);
     fleet.a().script([Fault::HangBeforeHead, Fault::HangBeforeHead]);
@@ -66,6 +56,7 @@ fn assert_ended(response: &Response, code: &str, what: &str) {
     assert!(!text.contains("[DONE]"), "{what}: {text}");
 }
 
+#[test]
 fn role_deltas_and_pings_are_not_tokens() {
     let fleet = quick(1);
     let every = Duration::from_millis(40);
@@ -84,6 +75,7 @@ fn role_deltas_and_pings_are_not_tokens() {
     }
 }
 
+#[test]
 fn between_tokens_timeout_ends_stream_in_its_dialect() {
     let fleet = quick(1);
     let every = Duration::from_millis(40);
@@ -112,6 +104,7 @@ fn between_tokens_timeout_ends_stream_in_its_dialect() {
     wait_cancelled(&fleet, 4);
 }
 
+#[test]
 fn response_timeout_breaks_response_visibly() {
     let fleet = quick(1);
     fleet.a().script([Fault::HangMidStream { after_events: 1 }]);
@@ -121,6 +114,7 @@ fn response_timeout_breaks_response_visibly() {
     wait_cancelled(&fleet, 1);
 }
 
+#[test]
 fn slow_steady_stream_is_not_cut() {
     let step = Duration::from_millis(120);
     let pace = Pace { first_token: step, per_token: step, tokens: 8 };
@@ -132,6 +126,7 @@ fn slow_steady_stream_is_not_cut() {
     assert_eq!((response.is_whole, response.text()), (true, expected.text()));
 }
 
+#[test]
 fn timeouts_per_backend_and_model() {
     let sections = "timeouts: { first_token: 30s, response: 30s }\n\
          models: { m2: { timeouts: { first_token: 300ms } }, m3: { timeouts: { first_token: 30s } } }";
@@ -155,6 +150,7 @@ fn timeouts_per_backend_and_model() {
     assert_took(took, 300, "the backend's own timeout wins over the model's");
 }
 
+#[test]
 fn total_timeout_ends_any_response() {
     let step = Duration::from_millis(50);
     let pace = Pace { first_token: step, per_token: step, tokens: 1000 };
@@ -180,6 +176,7 @@ fn total_timeout_ends_any_response() {
     drop(hole);
 }
 
+#[test]
 fn connect_timeout_fails_over() {
     let sections = "timeouts: { connect: 300ms, first_token: 20s, response: 20s }";
     let setup = Setup { health: PATIENT, sections, ..Setup::default() };

@@ -16,18 +16,6 @@ use crate::support::fleet::{CHAT, Fleet, Setup, metric, read_until};
 use crate::support::load::Load;
 use crate::support::penstock::{Penstock, Successor, scratch};
 
-crate::trials![
-    thousand_mixed_requests_are_counted_exactly,
-    tables_hold_counts_names_and_times_only,
-    cancelled_stream_counts_what_was_seen,
-    crash_loses_at_most_one_interval,
-    upgrade_loses_nothing,
-    locked_file_is_written_later_and_fails_no_request,
-    damaged_file_is_replaced_while_requests_go_on,
-    unusable_file_fails_no_request,
-    reload_changes_prices,
-];
-
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Input, output and their sum.
@@ -139,6 +127,7 @@ fn send_mixed(penstock: &Penstock, thread: usize) -> BTreeMap<bool, (i64, i64)> 
     expected
 }
 
+#[test]
 fn thousand_mixed_requests_are_counted_exactly() {
     let path = scratch("ledger.db");
     let sections = format!(
@@ -180,6 +169,7 @@ fn thousand_mixed_requests_are_counted_exactly() {
     check_exports(&path, [("one", one), ("two", two)]);
 }
 
+#[test]
 fn tables_hold_counts_names_and_times_only() {
     let path = scratch("ledger.db");
     let sections = ledger(&path, "50ms");
@@ -213,6 +203,7 @@ fn tables_hold_counts_names_and_times_only() {
     assert!(!String::from_utf8_lossy(&bytes).contains("very secret"));
 }
 
+#[test]
 fn cancelled_stream_counts_what_was_seen() {
     let path = scratch("ledger.db");
     let pace =
@@ -242,6 +233,7 @@ fn cancelled_stream_counts_what_was_seen() {
     assert_eq!(sums(&path, "token_counts"), before);
 }
 
+#[test]
 fn crash_loses_at_most_one_interval() {
     let path = scratch("ledger.db");
     let sections = ledger(&path, "200ms");
@@ -273,6 +265,7 @@ fn crash_loses_at_most_one_interval() {
     assert_eq!(page["total_tokens"], left, "the totals are read at start");
 }
 
+#[test]
 fn upgrade_loses_nothing() {
     let path = scratch("ledger.db");
     let sections = ledger(&path, "100ms");
@@ -299,6 +292,7 @@ fn upgrade_loses_nothing() {
     assert_eq!(sums(&path, "time_series"), expected);
 }
 
+#[test]
 fn locked_file_is_written_later_and_fails_no_request() {
     let path = scratch("ledger.db");
     let sections = ledger(&path, "50ms");
@@ -322,6 +316,7 @@ fn locked_file_is_written_later_and_fails_no_request() {
     assert!(log.contains("token ledger: writing resumed"), "{log}");
 }
 
+#[test]
 fn damaged_file_is_replaced_while_requests_go_on() {
     let path = scratch("ledger.db");
     std::fs::write(&path, "no database at all: ".repeat(300)).unwrap();
@@ -344,6 +339,7 @@ fn damaged_file_is_replaced_while_requests_go_on() {
 }
 
 /// Without a folder, and where no file may grow: as on a full disk.
+#[test]
 fn unusable_file_fails_no_request() {
     let missing = scratch("x").with_file_name("missing").join("ledger.db");
     let checked = scratch("check.yaml");
@@ -385,6 +381,7 @@ fn unusable_file_fails_no_request() {
     wait_total(&penstock, 6 * (each.0 + each.1));
 }
 
+#[test]
 fn reload_changes_prices() {
     let path = scratch("ledger.db");
     let fleet = Fleet::start(1, Setup::default());

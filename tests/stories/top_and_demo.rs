@@ -19,23 +19,13 @@ use crate::support::free_address;
 use crate::support::pace::pause_between_requests;
 use crate::support::penstock::{Penstock, binary, scratch};
 
-crate::trials![
-    top_prints_a_frame,
-    top_without_a_terminal_prints_one_frame,
-    demo_admin_port_can_be_chosen,
-    top_reports_connection_errors,
-    https_admin_url_is_verified,
-    dashboard_is_a_self_contained_page,
-    dashboard_data_needs_the_token,
-    demo_traffic_fills_every_section_and_leaves_nothing,
-];
-
 fn top(penstock: &Penstock, more: &[&str]) -> crate::support::command::Ran {
     let admin = format!("http://{}", penstock.admin);
     let arguments = ["top", "--once", "--interval", "1s", "--admin", &admin];
     run(arguments.iter().chain(more))
 }
 
+#[test]
 fn top_prints_a_frame() {
     let fleet = Fleet::start(2, Setup { backend: "max_in_flight: 8", ..Setup::default() });
     request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"");
@@ -78,6 +68,7 @@ fn top_prints_a_frame() {
 }
 
 /// A listener with TLS that has no admin API: a verified connection ends in its 404.
+#[test]
 fn https_admin_url_is_verified() {
     let authority = Authority::new("the authority");
     let address = free_address();
@@ -96,6 +87,7 @@ fn https_admin_url_is_verified() {
     assert!(unverified.stderr.contains("certificate"), "{}", unverified.stderr);
 }
 
+#[test]
 fn top_without_a_terminal_prints_one_frame() {
     let fleet = Fleet::start(1, Setup::default());
     let admin = format!("http://{}", fleet.penstock.admin);
@@ -104,6 +96,7 @@ fn top_without_a_terminal_prints_one_frame() {
     assert_eq!(ran.stdout.matches("IN FLIGHT").count(), 1, "{}", ran.stdout);
 }
 
+#[test]
 fn demo_admin_port_can_be_chosen() {
     let (by_flag, by_variable) = (free_address(), free_address());
     for (arguments, variable, wanted) in [
@@ -129,6 +122,7 @@ fn demo_admin_port_can_be_chosen() {
     }
 }
 
+#[test]
 fn top_reports_connection_errors() {
     let unreachable = run(["top", "--once", "--admin", "http://127.0.0.1:9"]);
     assert_eq!(unreachable.code, Some(1));
@@ -160,6 +154,7 @@ fn open(penstock: &Penstock, host: &str, site: &str) -> Response {
     client.read_response().unwrap()
 }
 
+#[test]
 fn dashboard_is_a_self_contained_page() {
     let one = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&one, "")));
@@ -189,6 +184,7 @@ fn dashboard_is_a_self_contained_page() {
     assert_eq!(penstock.get("/dashboard").status, 404, "not on the data port");
 }
 
+#[test]
 fn dashboard_data_needs_the_token() {
     let one = engine("secret-backend", &["secret-model"]);
     let token = file("token", "t0ken\n");
@@ -254,6 +250,7 @@ impl Drop for Demo {
     }
 }
 
+#[test]
 fn demo_traffic_fills_every_section_and_leaves_nothing() {
     const TIMEOUT: Duration = Duration::from_secs(90);
     let temporary = scratch("demo");

@@ -13,14 +13,6 @@ use crate::support::client::{chat, request, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
-crate::trials![
-    trace_context_is_forwarded_with_a_span_per_attempt,
-    requests_without_a_trace_start_one,
-    tracing_off_forwards_headers_unchanged,
-    spans_reach_the_collector,
-    spans_are_dropped_and_counted_without_a_collector,
-];
-
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
 const SOON: Duration = Duration::from_secs(10);
@@ -50,6 +42,7 @@ fn parts(traceparent: &str) -> Vec<String> {
     parts
 }
 
+#[test]
 fn trace_context_is_forwarded_with_a_span_per_attempt() {
     let fleet = Fleet::start(2, Setup::default());
     fleet.a().script([Fault::status(503)]);
@@ -66,6 +59,7 @@ fn trace_context_is_forwarded_with_a_span_per_attempt() {
     assert_eq!(second.1.as_deref(), Some("vendor=value"));
 }
 
+#[test]
 fn requests_without_a_trace_start_one() {
     let fleet = Fleet::start(1, Setup::default());
     let mut traces = Vec::new();
@@ -92,6 +86,7 @@ fn requests_without_a_trace_start_one() {
     assert!(seen(quiet.a())[1].0.ends_with("-01"), "clients decide about their own traces");
 }
 
+#[test]
 fn tracing_off_forwards_headers_unchanged() {
     let setup = Setup { sections: "tracing: { propagate: false }", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -154,6 +149,7 @@ fn attribute(span: &Value, key: &str) -> Value {
     found.unwrap_or_default()
 }
 
+#[test]
 fn spans_reach_the_collector() {
     let collector = Collector::start();
     let sections = format!(
@@ -216,6 +212,7 @@ fn spans_reach_the_collector() {
     fleet.wait_metric("penstock_spans_total{result=\"sent\"}", 5.0);
 }
 
+#[test]
 fn spans_are_dropped_and_counted_without_a_collector() {
     let address = crate::support::free_address();
     let sections = format!("tracing: {{ otlp_endpoint: \"http://{address}\" }}");

@@ -9,15 +9,6 @@ use crate::support::engines::last_body;
 use crate::support::eventually;
 use crate::support::fleet::{Fleet, Setup};
 
-crate::trials![
-    refused_tools_are_taken_out,
-    refused_images_are_taken_out_in_every_dialect,
-    what_is_not_allowed_is_never_taken_out,
-    other_errors_are_passed_on,
-    svg_is_refused_up_front,
-    debug_log_has_decisions_counts_and_failed_connections,
-];
-
 const CHAT: &str = "/v1/chat/completions";
 const IMAGE: &str = "data:image/png;base64,iVBORw0KGgo=";
 const WITHOUT: &str = "retry_without: [tools, vision]";
@@ -77,6 +68,7 @@ fn last(fleet: &Fleet) -> Value {
     serde_json::from_slice(&last_body(fleet.a())).unwrap()
 }
 
+#[test]
 fn refused_tools_are_taken_out() {
     let fleet = start(WITHOUT);
     fleet.a().script([no_tools()]);
@@ -94,6 +86,7 @@ fn refused_tools_are_taken_out() {
     );
 }
 
+#[test]
 fn refused_images_are_taken_out_in_every_dialect() {
     let fleet = start(WITHOUT);
     for (path, body, expected) in with_image() {
@@ -114,6 +107,7 @@ fn refused_images_are_taken_out_in_every_dialect() {
     assert_eq!(response.header("x-penstock-retried-without"), Some("vision, tools"));
 }
 
+#[test]
 fn what_is_not_allowed_is_never_taken_out() {
     let fleet = start("retry_without: [vision]");
     fleet.a().script([no_tools()]);
@@ -129,6 +123,7 @@ fn what_is_not_allowed_is_never_taken_out() {
     assert_eq!(fleet.requests(), 4);
 }
 
+#[test]
 fn other_errors_are_passed_on() {
     let fleet = start(WITHOUT);
     fleet.a().script([refusal(400, "'messages' is too short")]);
@@ -142,6 +137,7 @@ fn other_errors_are_passed_on() {
     assert!(response.text().contains("does not support tools"), "{}", response.text());
 }
 
+#[test]
 fn svg_is_refused_up_front() {
     let fleet = start("");
     for (path, mut body, _) in with_image() {
@@ -161,6 +157,7 @@ fn svg_is_refused_up_front() {
     assert_eq!(fleet.penstock.post(CHAT, &body).status, 200, "only images count, not the text");
 }
 
+#[test]
 fn debug_log_has_decisions_counts_and_failed_connections() {
     let sections = "log: { level: debug }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });

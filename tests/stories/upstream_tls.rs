@@ -19,18 +19,6 @@ use crate::support::fleet::{CHAT, SOON, begin, read_until};
 use crate::support::http2_engine::{Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 
-crate::trials![
-    backend_certificate_is_verified,
-    reload_changes_trusted_ca,
-    client_certificate_is_sent_to_backends,
-    sni_and_host_name_the_service,
-    public_service_needs_url_and_key,
-    backends_can_use_http2,
-    http2_requests_are_sent_once,
-    refused_http2_stream_fails_over,
-    client_disconnect_resets_http2_stream,
-];
-
 /// The properties of a handshake that a TLS front saw.
 #[derive(Debug, Clone, Default)]
 struct Handshake {
@@ -93,6 +81,7 @@ fn wait_unhealthy(penstock: &Penstock) {
     });
 }
 
+#[test]
 fn backend_certificate_is_verified() {
     let (authority, stranger) = (Authority::new("the authority"), Authority::new("a stranger"));
     let engine = engine("one", &["m"]);
@@ -127,6 +116,7 @@ fn backend_certificate_is_verified() {
     assert_eq!(penstock.chat("m").status, 200, "an operator may say so");
 }
 
+#[test]
 fn reload_changes_trusted_ca() {
     let (authority, stranger) = (Authority::new("the authority"), Authority::new("a stranger"));
     let engine = engine("one", &["m"]);
@@ -163,6 +153,7 @@ fn reload_changes_trusted_ca() {
     assert!(engine.counters().requests > trusted);
 }
 
+#[test]
 fn client_certificate_is_sent_to_backends() {
     let (engines, clients) = (Authority::new("engines"), Authority::new("clients"));
     let engine = engine("one", &["m"]);
@@ -179,6 +170,7 @@ fn client_certificate_is_sent_to_backends() {
     assert!(penstock.chat("m").status >= 502, "without one it is not let in");
 }
 
+#[test]
 fn sni_and_host_name_the_service() {
     // As with OpenAI itself: the name is in the handshake and in Host, and the key is its own.
     let authority = Authority::new("the authority");
@@ -197,6 +189,7 @@ fn sni_and_host_name_the_service() {
     assert_eq!(received.header("authorization"), Some("Bearer sk-service"));
 }
 
+#[test]
 fn public_service_needs_url_and_key() {
     let authority = Authority::new("an authority of this machine");
     let engine = engine("one", &["m"]);
@@ -223,6 +216,7 @@ fn public_service_needs_url_and_key() {
     assert_eq!(front.last().name.as_deref(), Some("localhost"));
 }
 
+#[test]
 fn backends_can_use_http2() {
     let authority = Authority::new("the authority");
     let secured = authority.issue("localhost").server(&["h2"], None);
@@ -264,6 +258,7 @@ fn backends_can_use_http2() {
     }
 }
 
+#[test]
 fn http2_requests_are_sent_once() {
     let engine = Http2Engine::start(None);
     let url = format!("http://{}", engine.address);
@@ -294,6 +289,7 @@ fn http2_requests_are_sent_once() {
     eventually("the next one gets a new connection", SOON, || penstock.chat("m").status == 200);
 }
 
+#[test]
 fn refused_http2_stream_fails_over() {
     let refusing = Http2Engine::start(None);
     let other = engine("other", &["m"]);
@@ -315,6 +311,7 @@ fn refused_http2_stream_fails_over() {
     assert_eq!(penstock.chat("m").status, 200, "and the next one goes there again");
 }
 
+#[test]
 fn client_disconnect_resets_http2_stream() {
     let engine = Http2Engine::start(None);
     let penstock = serve(&format!("http://{}", engine.address), "http2: true");

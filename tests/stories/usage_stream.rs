@@ -11,18 +11,6 @@ use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, Setup, begin, read_until};
 use crate::support::penstock::scratch;
 
-crate::trials![
-    stream_shows_the_state_at_once_and_each_change,
-    first_state_does_not_wait_for_the_interval,
-    slow_reader_delays_no_request_and_sees_the_newest_state_last,
-    thousand_streams_are_served_and_end_at_shutdown,
-    counts_of_the_engine_come_before_estimates,
-    pages_have_the_documented_shapes,
-    data_port_serves_usage_only_where_it_is_configured,
-    key_in_the_query_reaches_neither_log_nor_backend,
-    usage_by_key_is_shown_with_and_without_a_file,
-];
-
 const TIMEOUT: Duration = Duration::from_secs(20);
 const NOMYO: &str = "compat: nomyo";
 
@@ -60,6 +48,7 @@ fn next(client: &mut Client) -> Value {
     serde_json::from_str(event).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+#[test]
 fn stream_shows_the_state_at_once_and_each_change() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(30), tokens: 40 };
@@ -87,6 +76,7 @@ fn stream_shows_the_state_at_once_and_each_change() {
     }
 }
 
+#[test]
 fn first_state_does_not_wait_for_the_interval() {
     let setup = Setup { sections: "usage: { interval: 60s }", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -94,6 +84,7 @@ fn first_state_does_not_wait_for_the_interval() {
     assert_eq!(first["usage_counts"], json!({}));
 }
 
+#[test]
 fn slow_reader_delays_no_request_and_sees_the_newest_state_last() {
     let fleet = Fleet::start(1, Setup { sections: "usage: { interval: 1ms }", ..Setup::default() });
     let mut slow = open(fleet.penstock.admin);
@@ -111,6 +102,7 @@ fn slow_reader_delays_no_request_and_sees_the_newest_state_last() {
     assert_eq!(seen["usage_counts"], json!({}));
 }
 
+#[test]
 fn thousand_streams_are_served_and_end_at_shutdown() {
     const STREAMS: usize = 1000;
     let sections = format!("usage: {{ streams: {STREAMS} }}");
@@ -143,6 +135,7 @@ fn thousand_streams_are_served_and_end_at_shutdown() {
     assert_eq!(fleet.penstock.wait_end(Duration::from_secs(5)).code(), Some(0));
 }
 
+#[test]
 fn counts_of_the_engine_come_before_estimates() {
     let fleet = Fleet::start(1, Setup::default());
     let body = json!({
@@ -159,6 +152,7 @@ fn counts_of_the_engine_come_before_estimates() {
     });
 }
 
+#[test]
 fn pages_have_the_documented_shapes() {
     let fleet = Fleet::of(&["m", "m2"], Setup { server: NOMYO, ..Setup::default() });
     let penstock = &fleet.penstock;
@@ -222,6 +216,7 @@ fn pages_have_the_documented_shapes() {
     assert_eq!(health["endpoints"][&other], json!({"status": "ok", "version": "latest"}));
 }
 
+#[test]
 fn data_port_serves_usage_only_where_it_is_configured() {
     let fleet = Fleet::start(1, Setup::default());
     for path in ["/api/usage", "/api/usage-stream", "/api/token_counts", "/api/config"] {
@@ -231,6 +226,7 @@ fn data_port_serves_usage_only_where_it_is_configured() {
     assert_eq!(fleet.penstock.get("/health").json()["status"], "healthy", "our own shape");
 }
 
+#[test]
 fn key_in_the_query_reaches_neither_log_nor_backend() {
     const KEY: &str = "sk-very-secret";
     let sections = format!(
@@ -267,6 +263,7 @@ fn key_in_the_query_reaches_neither_log_nor_backend() {
     eventually("the request is counted", TIMEOUT, || total() > 0);
 }
 
+#[test]
 fn usage_by_key_is_shown_with_and_without_a_file() {
     let keys = "auth: { keys: [{ name: team-a, key: sk-secret-a }, { name: team-b, key: sk-secret-b }] }\n\
                 models: { m: { price: { input: 1000000, output: 0 } } }";

@@ -12,19 +12,6 @@ use crate::support::command::{Ran, file, run, run_with};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::{block_on, eventually};
 
-crate::trials![
-    conversation_stays_with_its_backend,
-    burst_of_equal_prompts_sees_the_first_decision,
-    load_scorer_alone_finds_the_least_loaded,
-    sessions_are_sticky_by_header_and_cookie,
-    decision_header_lists_each_scorer,
-    decision_reports_the_age_of_telemetry,
-    flags_and_policy_files_choose_the_scorers,
-    scorers_on_the_command_line_ask_for_weighted,
-    lines_are_scored_in_order,
-    reload_changes_the_strategy,
-];
-
 pub fn weighted(scorers: &str) -> Fleet {
     let routing = format!("scorers: \"{scorers}\", expose_decision: true");
     Fleet::start(4, Setup { strategy: "weighted", routing: &routing, ..Setup::default() })
@@ -47,6 +34,7 @@ pub fn backend_of(response: &Response) -> String {
     response.header("x-penstock-backend").unwrap().to_owned()
 }
 
+#[test]
 fn conversation_stays_with_its_backend() {
     let fleet = weighted("prefix-affinity:3,load-balance:1");
     let mut homes = BTreeSet::new();
@@ -64,6 +52,7 @@ fn conversation_stays_with_its_backend() {
     assert!(homes.len() >= 3, "strangers spread: {homes:?}");
 }
 
+#[test]
 fn burst_of_equal_prompts_sees_the_first_decision() {
     // Load alone would spread the burst over all four: only the first decision keeps it together.
     let fleet = weighted("prefix-affinity:3,load-balance:1");
@@ -84,6 +73,7 @@ fn burst_of_equal_prompts_sees_the_first_decision() {
     assert_eq!(homes.len(), 1, "{homes:?}");
 }
 
+#[test]
 fn load_scorer_alone_finds_the_least_loaded() {
     let fleet = weighted("load-balance:1");
     let gate = Gate::new();
@@ -104,6 +94,7 @@ fn load_scorer_alone_finds_the_least_loaded() {
     drop(waiting);
 }
 
+#[test]
 fn sessions_are_sticky_by_header_and_cookie() {
     for (params, header, other) in [
         ("header: x-conversation", "x-conversation", "x-request-kind"),
@@ -135,6 +126,7 @@ fn sessions_are_sticky_by_header_and_cookie() {
     }
 }
 
+#[test]
 fn decision_header_lists_each_scorer() {
     let fleet = weighted("prefix-affinity:3,load-balance:1");
     let first = fleet.penstock.post(CHAT, &conversation(1, 1));
@@ -177,6 +169,7 @@ fn decision_header_lists_each_scorer() {
     }
 }
 
+#[test]
 fn decision_reports_the_age_of_telemetry() {
     let setup = Setup {
         strategy: "weighted",
@@ -225,6 +218,7 @@ fn explain(flags: &[&str]) -> Ran {
     run(arguments.into_iter().chain(flags.iter().map(Into::into)))
 }
 
+#[test]
 fn flags_and_policy_files_choose_the_scorers() {
     let output = |flags: &[&str]| {
         let ran = explain(flags);
@@ -254,6 +248,7 @@ fn flags_and_policy_files_choose_the_scorers() {
     assert!(ran.stdout.contains("weighted (new-prefill-batch 1; max-score)"), "{}", ran.stdout);
 }
 
+#[test]
 fn scorers_on_the_command_line_ask_for_weighted() {
     let check = |text: &str, flags: &[&str]| {
         let config = file("penstock.yaml", format!("{text}\n{THREE}"));
@@ -279,6 +274,7 @@ fn scorers_on_the_command_line_ask_for_weighted() {
     }
 }
 
+#[test]
 fn lines_are_scored_in_order() {
     let backends = json!([{"name": "a", "waiting": 0, "running": 1, "kv_utilization": 0.5},
         {"name": "b", "waiting": 4, "running": 9, "kv_utilization": 0.1}]);
@@ -307,6 +303,7 @@ fn lines_are_scored_in_order() {
     assert!(schema["$defs"]["line"]["properties"]["backends"].is_object());
 }
 
+#[test]
 fn reload_changes_the_strategy() {
     let fleet = weighted("prefix-affinity:1");
     let home = backend_of(&fleet.penstock.post(CHAT, &conversation(1, 1)));

@@ -7,8 +7,7 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-crate::trials![compressed_text_decompresses_to_the_same];
-
+#[test]
 fn compressed_text_decompresses_to_the_same() {
     let text = "a stone in the river, a river around the stone. ".repeat(2000);
     for level in [1, 6, 9] {

@@ -1,6 +1,5 @@
-//! The files of `src/` and `crates/` as modules of one tree: the paths each names, tests left out,
-//! relative ones resolved. `crates/NAME/src` is the folder `NAME` of the tree; the folders of
-//! `crates/core/src` keep their names.
+//! The files of the workspace as modules: the paths each names, tests left out, relative ones
+//! resolved. Modules begin with the name of their crate: `penstock_scan::json`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,33 +10,39 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
-/// A file of `src/` or `crates/`, without its tests.
+/// A file of a crate, without its tests.
 pub struct Source {
     /// Its path below the repository's root.
     pub name: String,
     /// Its text.
     pub text: String,
-    /// Its module, as in `crate::fleet::load`.
+    /// Its module, as in `penstock_core::fleet::load`.
     pub module: String,
-    /// Every path its code names, from `crate` or another crate on.
+    /// Every path that its code names, from the name of a crate on.
     pub paths: BTreeSet<String>,
     /// The re-exported names, and the paths they stand for.
     reexports: Vec<(String, String)>,
 }
 
 impl Source {
-    /// The folder of `src/`, the crate, or the folder of `crates/core/src` it belongs to.
+    /// The folder of its crate that it belongs to: `fleet` for `penstock_core::fleet::load`.
     pub fn room(&self) -> &str {
         self.module.split("::").nth(1).unwrap_or("lib")
     }
 
-    /// The module its folder stands for: `crate::fleet` for `crate::fleet::load`.
+    /// Its crate.
+    pub fn package(&self) -> &str {
+        self.module.split("::").next().unwrap_or_default()
+    }
+
+    /// The module that its folder stands for: `penstock_core::fleet` for
+    /// `penstock_core::fleet::load`.
     pub fn folder(&self) -> String {
-        self.module.rsplit_once("::").map_or("crate", |(folder, _)| folder).to_owned()
+        self.module.rsplit_once("::").map_or(self.package(), |(folder, _)| folder).to_owned()
     }
 }
 
-/// Every file of `src/` and `crates/` that is not a test.
+/// Every file of the workspace that is not a test.
 pub fn sources() -> &'static [Source] {
     static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(read_all);
     &SOURCES
@@ -47,14 +52,12 @@ fn read_all() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     collect(&root.join("src"), &mut files);
-    for entry in fs::read_dir(root.join("crates")).unwrap() {
-        let sources = entry.unwrap().path().join("src");
+    for folder in fs::read_dir(root.join("crates")).unwrap() {
+        let sources = folder.unwrap().path().join("src");
         if sources.is_dir() {
             collect(&sources, &mut files);
         }
     }
-    // It only declares the folders of the crate.
-    files.retain(|path| !path.ends_with("crates/core/src/lib.rs"));
     files.sort();
     files.iter().map(|path| read(path, root)).collect()
 }
@@ -76,15 +79,15 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 fn read(path: &Path, root: &Path) -> Source {
     let text = fs::read_to_string(path).unwrap();
     let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-    let (package, inner) = match name.strip_prefix("crates/") {
-        Some(path) => path.split_once("/src/").unwrap(),
-        None => ("", name.trim_start_matches("src/")),
+    let (package, inner) = match name.strip_prefix("crates/").and_then(|rest| rest.split_once('/'))
+    {
+        Some((package, inner)) => (format!("penstock_{package}"), inner),
+        None => ("penstock".to_owned(), name.as_str()),
     };
-    let home = root_of(package);
-    let inner = inner.trim_end_matches(".rs").replace('/', "::");
-    let module = if inner == "lib" { home.clone() } else { format!("{home}::{inner}") };
+    let inner = inner.trim_start_matches("src/").trim_end_matches(".rs").replace('/', "::");
+    let module = if inner == "lib" { package } else { format!("{package}::{inner}") };
     let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut names = Names { home, module: module.clone(), ..Names::default() };
+    let mut names = Names { module: module.clone(), ..Names::default() };
     names.children = file
         .items
         .iter()
@@ -95,14 +98,6 @@ fn read(path: &Path, root: &Path) -> Source {
         .collect();
     names.visit_file(&file);
     Source { name, text, module, paths: names.paths, reexports: names.reexports }
-}
-
-/// The module that a crate is in the tree; `package` is empty for `src/`.
-fn root_of(package: &str) -> String {
-    match package {
-        "" | "core" => "crate".to_owned(),
-        name => format!("crate::{name}"),
-    }
 }
 
 /// Returns the target of a path whose last module only re-exports the item.
@@ -132,8 +127,6 @@ fn split_item(path: &str, sources: &[Source]) -> Option<(String, String)> {
 
 #[derive(Default)]
 struct Names {
-    /// The module that `crate` stands for.
-    home: String,
     module: String,
     children: BTreeSet<String>,
     paths: BTreeSet<String>,
@@ -141,7 +134,7 @@ struct Names {
 }
 
 impl Names {
-    /// The path from `crate` on, where it is one of ours.
+    /// The path from the crate on, if it is one of this crate.
     fn resolve(&self, path: &str) -> String {
         let mut base: Vec<&str> = self.module.split("::").collect();
         let mut parts = path.split("::").peekable();
@@ -154,16 +147,12 @@ impl Names {
             Some("self") => {
                 parts.next();
             }
-            Some(first) if self.children.contains(first) => {}
-            Some(first) => {
-                let package = first.strip_prefix("penstock_");
-                let other = package.map(root_of);
-                let home = (first == "crate").then(|| self.home.clone());
-                let Some(base) = home.or(other) else { return path.to_owned() };
+            Some("crate") => {
                 parts.next();
-                return [base.as_str()].into_iter().chain(parts).collect::<Vec<_>>().join("::");
+                base.truncate(1);
             }
-            None => return path.to_owned(),
+            Some(first) if self.children.contains(first) => {}
+            _ => return path.to_owned(),
         }
         base.into_iter().chain(parts).collect::<Vec<_>>().join("::")
     }

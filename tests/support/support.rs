@@ -18,12 +18,12 @@ pub mod raw_engine;
 pub mod redis;
 
 use std::future::Future;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Failed, Trial};
 use tokio::runtime::Runtime;
 
 /// The runtime of the mock engines.
@@ -36,20 +36,6 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
-/// A test as a trial: it passes unless it panics.
-pub fn trial(module: &str, name: &str, test: fn()) -> Trial {
-    Trial::test(format!("{module}::{name}"), move || {
-        std::panic::catch_unwind(test).map_err(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Failed::from(text.unwrap_or_else(|| "it panicked".to_owned()))
-        })
-    })
-}
-
-/// Stories that could not run here, and why.
-static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 /// Whether everything must run: a tool that is missing is a failure then.
 pub fn requires_all() -> bool {
     std::env::var("PENSTOCK_E2E").is_ok_and(|value| value == "required")
@@ -58,27 +44,12 @@ pub fn requires_all() -> bool {
 /// Reports that a story does not run here. Fails where everything must run.
 pub fn skip(story: &str, reason: &str) {
     assert!(!requires_all(), "{story} did not run: {reason}");
-    SKIPPED.lock().unwrap().push(format!("{story} ({reason})"));
+    report(&format!("skipped: {story} ({reason})"));
 }
 
-/// The stories that did not run, as a line.
-pub fn skipped() -> String {
-    let skipped = SKIPPED.lock().unwrap();
-    format!(
-        "stories: {} skipped: {}",
-        skipped.len(),
-        if skipped.is_empty() { "none".to_owned() } else { skipped.join("; ") }
-    )
-}
-
-/// Lists a module's test functions as trials.
-#[macro_export]
-macro_rules! trials {
-    ($($test:ident),* $(,)?) => {
-        pub fn trials(module: &str) -> Vec<libtest_mimic::Trial> {
-            vec![$($crate::support::trial(module, stringify!($test), $test)),*]
-        }
-    };
+/// Prints a line of a passing test, which the harness would capture otherwise.
+pub fn report(line: &str) {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// An address without a listener. Its port is below the ephemeral range, which the system hands out

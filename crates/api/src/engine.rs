@@ -1,6 +1,6 @@
 //! The operations that each engine serves itself. Requests for other operations are converted if
-//! the table of operations has a conversion ([`OperationRow::converts_to`](crate::OperationRow::converts_to)), and rejected
-//! otherwise.
+//! the table of operations has a conversion
+//! ([`OperationRow::converts_to`](crate::OperationRow::converts_to)), and rejected otherwise.
 
 use crate::{Operation, Operations, choice};
 

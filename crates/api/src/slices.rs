@@ -45,7 +45,8 @@ pub fn before(bytes: &[u8], at: usize) -> &[u8] {
     bytes.get(..at).unwrap_or(&[])
 }
 
-/// The bytes from `start` to `end`, positions that were measured on the same bytes: see [`split_at`].
+/// The bytes from `start` to `end`, positions that were measured on the same bytes: see
+/// [`split_at`].
 #[inline(always)]
 pub fn between(bytes: &[u8], start: usize, end: usize) -> &[u8] {
     debug_assert!(start <= end && end <= bytes.len(), "{start}..{end} of {} bytes", bytes.len());

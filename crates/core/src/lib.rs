@@ -2,8 +2,8 @@
 //!
 //! [`fleet`] holds what is known of the backends, [`prefix`] which of them has which prompt cached,
 //! [`routing`] picks one, [`admission`] decides whether and when a request may go there. Time and
-//! randomness are arguments; nothing here opens a file or a socket, so that the proxy, `explain`, the
-//! simulator and the tests run the same code.
+//! randomness are arguments; nothing here opens a file or a socket, so that the proxy, `explain`,
+//! the simulator and the tests run the same code.
 
 pub mod admission;
 pub mod fleet;

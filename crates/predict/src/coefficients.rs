@@ -10,7 +10,7 @@ use super::batch_ratios::{BatchLearner, BatchRatios};
 /// small batches differ from that.
 ///
 /// Source: the regression models that simulators of vLLM use (BLIS, Vidur, Dynamo's mocker); see
-/// `docs/simulated-engines.md` for how far they are off.
+/// `docs/performance/simulation.md` for how far they are off.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Coefficients {
     /// The time of every step.

@@ -10,7 +10,6 @@ use http::{Method, header};
 use penstock_api::{ErrorCode, OllamaRoute, hex};
 use penstock_core::fleet::Backend;
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use ring::digest::{Context, SHA256};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -24,9 +23,9 @@ use super::verdict::{TargetEnd, Verdict, judge};
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
-use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
 
@@ -41,39 +40,35 @@ enum Part {
 }
 
 /// Reports whether all backends have a file, or uploads it to them.
-pub(in crate::proxy) async fn serve_blob(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-) -> Served {
-    let fleet = ctx.generation.fleet.topology();
-    let head = session.req_header();
+pub(in crate::proxy) async fn serve_blob(flow: &mut Flow<'_>) -> Served {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let head = flow.client.head();
     let digest = digest_of(head.uri.path());
-    let chosen = check_right(ctx).and(digest).and_then(|digest| {
-        refuse_too_large(ctx)?;
+    let chosen = check_right(flow.ctx).and(digest).and_then(|digest| {
+        refuse_too_large(flow.ctx)?;
         let targets = choose(&fleet, head)?;
-        let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
+        let permit = flow.proxy.broadcasts.begin(flow.ctx.generation.config.ollama.commands)?;
         Ok((digest, targets, permit))
     });
     let (digest, targets, _permit) = match chosen {
         Ok(chosen) => chosen,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    let timeout = ctx.generation.config.ollama.progress_timeout;
+    let timeout = flow.ctx.generation.config.ollama.progress_timeout;
     let (method, path) = (head.method.clone(), head.uri.path().to_owned());
     let is_upload = method == Method::POST;
-    let request = EngineRequest::new(method, path, &head.headers, &ctx.request_id, timeout);
+    let request = EngineRequest::new(method, path, &head.headers, &flow.ctx.request_id, timeout);
     let length = if is_upload { None } else { Some(0) };
     let upload = Upload::start(
-        &proxy.broadcasts.connector,
-        ctx,
+        &flow.proxy.broadcasts.connector,
+        flow.ctx,
         &targets,
         EngineRequest { length, ..request },
     );
     let ends = match is_upload {
-        true => match tee(session, ctx, upload, &digest).await {
+        true => match tee(flow, upload, &digest).await {
             Ok(ends) => ends,
-            Err(error) => return refuse_upload(proxy, session, ctx, error).await,
+            Err(error) => return refuse_upload(flow, error).await,
         },
         false => upload.finish().await,
     };
@@ -87,9 +82,9 @@ pub(in crate::proxy) async fn serve_blob(
             (status, json!({ "error": text }).to_string().into())
         }
     };
-    ctx.record.status = status;
+    flow.ctx.record.status = status;
     let head = ResponseHeader::build(status, Some(8))?;
-    send(proxy, session, ctx, OwnResponse { head, body, closes: false }).await
+    send(flow, OwnResponse { head, body, closes: false }).await
 }
 
 fn any_missing(ends: &[(&str, TargetEnd)]) -> bool {
@@ -140,30 +135,29 @@ enum UploadError {
 
 /// Sends the client's body to all backends, and returns the end on each.
 async fn tee(
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     mut upload: Upload,
     digest: &str,
 ) -> Result<Vec<TargetEnd>, UploadError> {
     let gone = || UploadError::Body(BodyError::ClientGone);
-    let client = ctx.client.clone().ok_or_else(gone)?;
-    let has_body = ctx.body_length != BodyLength::None;
-    if has_body && session.req_header().headers.contains_key(header::EXPECT) {
-        let written = session.as_downstream_mut().write_continue_response().await;
+    let client = flow.ctx.client.clone().ok_or_else(gone)?;
+    let has_body = flow.ctx.body_length != BodyLength::None;
+    if has_body && flow.client.head().headers.contains_key(header::EXPECT) {
+        let written = flow.client.write_continue().await;
         written.map_err(|_gone| gone())?;
     }
-    let generation = Arc::clone(&ctx.generation);
-    let mut body = BodyStream::new(&client, ctx.body_length, &generation.config.limits);
+    let generation = Arc::clone(&flow.ctx.generation);
+    let mut body = BodyStream::new(&client, flow.ctx.body_length, &generation.config.limits);
     let mut hash = Context::new(&SHA256);
     while let Some(part) = body.next().await.map_err(UploadError::Body)? {
         hash.update(&part);
-        ctx.record.bytes_in = ctx.record.bytes_in.saturating_add(part.len());
-        check_size(ctx, ctx.record.bytes_in as u64).map_err(UploadError::TooLarge)?;
+        flow.ctx.record.bytes_in = flow.ctx.record.bytes_in.saturating_add(part.len());
+        check_size(flow.ctx, flow.ctx.record.bytes_in as u64).map_err(UploadError::TooLarge)?;
         if !upload.send(&Part::Bytes(part)).await {
             return Err(UploadError::AllFailed(upload.finish().await));
         }
     }
-    ctx.body_is_read = true;
+    flow.ctx.body_is_read = true;
     let mut digits = [0; 64];
     hex::write(hash.finish().as_ref(), &mut digits);
     if digits != *digest.as_bytes() {
@@ -180,16 +174,11 @@ async fn finish_watched(upload: Upload, client: &Client) -> Option<Vec<TargetEnd
     }
 }
 
-async fn refuse_upload(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: UploadError,
-) -> Served {
+async fn refuse_upload(flow: &mut Flow<'_>, error: UploadError) -> Served {
     let own = match error {
         UploadError::Body(error) => match OwnError::from_body(&error) {
             Some(own) => own.closing(),
-            None => return ctx.client_gone(),
+            None => return flow.ctx.client_gone(),
         },
         UploadError::TooLarge(error) => error,
         UploadError::WrongDigest => {
@@ -206,7 +195,7 @@ async fn refuse_upload(
             OwnError::new(ErrorCode::BadUpstreamResponse, message).closing()
         }
     };
-    send_error(proxy, session, ctx, own).await
+    send_error(flow, own).await
 }
 
 /// The exchanges of one request with all backends.

@@ -16,6 +16,7 @@ use crate::downstream::body::BodyClaim;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::REQUEST_ID;
+use crate::upstream::relay::ResponseSink;
 
 /// The maximum number of bytes in a line of progress, or in an error.
 const LINE_LIMIT: usize = 256 * 1024;

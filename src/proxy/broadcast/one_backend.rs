@@ -1,16 +1,15 @@
 //! A small request that penstock itself sends to one backend, while a client waits.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
+use http::Method;
 use penstock_api::ErrorCode;
 
 use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use super::target_task::read_refusal;
 use super::verdict::TargetEnd;
-use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptEnd};
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 
 /// The reason why a backend did not carry out a request.
 #[derive(Debug)]
@@ -38,25 +37,30 @@ impl Refused {
 /// # Errors
 /// [`Refused`] when the backend did not carry out the request.
 pub(in crate::proxy) async fn post(
-    proxy: &Proxy,
-    ctx: &RequestContext,
-    headers: &HeaderMap,
+    flow: &Flow<'_>,
     attempt: &Attempt<'_>,
-    (path, body): (&str, Bytes),
+    path: &str,
+    body: Bytes,
 ) -> Result<Bytes, Refused> {
     let timeouts = &attempt.serving.timeouts;
     let (path, timeout) = (path.to_owned(), timeouts.first_token);
-    let request = EngineRequest::new(Method::POST, path, headers, &ctx.request_id, timeout);
+    let request = EngineRequest::new(
+        Method::POST,
+        path,
+        &flow.client.head().headers,
+        &flow.ctx.request_id,
+        timeout,
+    );
     let request = EngineRequest { length: Some(body.len()), ..request };
     let failed = |error: ExchangeFailure| Refused { status: None, text: error.to_string() };
-    let connector = &proxy.broadcasts.connector;
+    let connector = &flow.proxy.broadcasts.connector;
     let connecting = EngineExchange::begin(connector, attempt.backend, &request, timeouts.connect);
     let mut exchange = connecting.await.map_err(failed)?;
     exchange.send(&body).await.map_err(failed)?;
     match exchange.finish().await.map_err(failed)? {
         200..=299 => {
-            let limit = ctx.generation.config.limits.converted_response.to_usize();
-            exchange.read_all(limit, &mut proxy.claim_response()).await.map_err(failed)
+            let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
+            exchange.read_all(limit, &mut flow.proxy.claim_response()).await.map_err(failed)
         }
         status => match read_refusal(&mut exchange, status).await {
             TargetEnd::Done => Ok(Bytes::new()),

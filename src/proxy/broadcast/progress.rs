@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::Version;
 use http::header::{self, HeaderValue};
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -18,9 +17,10 @@ use tokio::task::JoinSet;
 use super::target_task::{Report, TargetTask};
 use super::verdict::TargetEnd;
 use crate::downstream::client::Client;
-use crate::proxy::context::RequestContext;
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::add_common_fields;
 use crate::upstream::connect::Connector;
+use crate::upstream::relay::ResponseSink;
 
 pub(super) const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
@@ -60,12 +60,11 @@ impl Progress {
     /// client has left.
     pub(super) async fn run(
         &mut self,
-        session: &mut Session,
-        ctx: &mut RequestContext,
+        flow: &mut Flow<'_>,
         is_streaming: bool,
     ) -> pingora::Result<Option<Vec<TargetEnd>>> {
-        let Some(client) = ctx.client.clone() else { return Ok(None) };
-        let limit = ctx.generation.config.limits.client_write_timeout;
+        let Some(client) = flow.ctx.client.clone() else { return Ok(None) };
+        let limit = flow.ctx.generation.config.limits.client_write_timeout;
         while let Some(report) = self.next_report(&client).await {
             let Some(report) = report else { return Ok(None) };
             let line = match report {
@@ -77,10 +76,10 @@ impl Progress {
             let Some(line) = line.filter(|_| is_streaming && !is_ended) else { continue };
             if !self.has_started {
                 self.has_started = true;
-                write_head(session, ctx).await?;
+                write_head(flow).await?;
             }
             let line = Bytes::from(format!("{line}\n"));
-            let written = session.as_downstream_mut().write_response_body(line, false).await;
+            let written = flow.client.write_body(line, false).await;
             if written.is_err() || !is_flushed(&client, limit).await {
                 return Ok(None);
             }
@@ -124,16 +123,16 @@ async fn is_flushed(client: &Client, limit: Duration) -> bool {
     matches!(flushed, Ok(Ok(())))
 }
 
-async fn write_head(session: &mut Session, ctx: &mut RequestContext) -> pingora::Result<()> {
-    ctx.record.status = 200;
+async fn write_head(flow: &mut Flow<'_>) -> pingora::Result<()> {
+    flow.ctx.record.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, NDJSON)?;
-    add_common_fields(&mut head, ctx)?;
-    match session.req_header().version {
+    add_common_fields(&mut head, flow.ctx)?;
+    match flow.client.head().version {
         Version::HTTP_11 => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
         // HTTP/1.0 has no chunks: the body ends with the connection.
-        Version::HTTP_10 => session.set_keepalive(None),
+        Version::HTTP_10 => flow.client.close_after(),
         _ => {}
     }
-    session.as_downstream_mut().write_response_header(Box::new(head)).await
+    flow.client.write_head(Box::new(head)).await
 }

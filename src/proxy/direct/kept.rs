@@ -7,10 +7,9 @@ use penstock_api::percent_decode;
 use penstock_scan::StoredIds;
 use pingora::http::RequestHeader;
 
-use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::request_body::scan_error;
 
 /// The kept items that a request names or makes.
@@ -27,19 +26,14 @@ impl Kept {
     ///
     /// # Errors
     /// When the request names another client's item, or its body could name two.
-    pub(super) fn of(
-        proxy: &Proxy,
-        ctx: &RequestContext,
-        head: &RequestHeader,
-        body: &[u8],
-    ) -> Result<Self, OwnError> {
-        let owner = ctx.key_owner();
+    pub(super) fn of(flow: &Flow<'_>, head: &RequestHeader, body: &[u8]) -> Result<Self, OwnError> {
+        let owner = flow.ctx.key_owner();
         if owner == KeyOwner::ANYONE {
             return Ok(Self::default());
         }
         let in_body = StoredIds::of(body).map_err(|error| scan_error(&error))?;
         let in_path = PathIds::of(head.uri.path());
-        let ids = &proxy.response_ids;
+        let ids = &flow.proxy.response_ids;
         for response in [in_body.previous_response.of(body), in_path.response.as_bytes()] {
             ids.backend_of(response, owner)?;
         }

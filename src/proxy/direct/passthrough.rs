@@ -7,15 +7,14 @@ use penstock_core::fleet::{Health, Topology};
 use penstock_core::routing::{RoutingDecision, Way};
 use penstock_scan::ModelForm;
 use pingora::http::RequestHeader;
-use pingora_proxy::Session;
 
 use super::kept::Kept;
 use crate::downstream::body::HeldBody;
-use crate::proxy::Proxy;
 use crate::proxy::allowed_models;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
 use crate::proxy::path_model::PathModel;
 use crate::proxy::request_body::{Named, admit, scan_error};
@@ -24,37 +23,31 @@ use crate::proxy::target::query_model;
 use crate::proxy::twins::{ambiguous, read_unknown};
 
 /// Forwards a request along `way`.
-pub(crate) async fn serve_passthrough(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    way: &Way,
-    body: HeldBody,
-) -> Served {
+pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: HeldBody) -> Served {
     let name = match way {
         Way::ByModel => {
-            return match by_model(proxy, session, ctx, body) {
-                Ok(request) => serve(proxy, session, ctx, Box::new(request)).await,
-                Err(error) => send_error(proxy, session, ctx, error).await,
+            return match by_model(flow, body) {
+                Ok(request) => serve(flow, Box::new(request)).await,
+                Err(error) => send_error(flow, error).await,
             };
         }
         Way::Backend(name) => name,
     };
-    let fleet = ctx.generation.fleet.topology();
-    let decision = match decide_by_name(ctx, &fleet, name) {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let decision = match decide_by_name(flow.ctx, &fleet, name) {
         Ok(decision) => decision,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    let kept = match Kept::of(proxy, ctx, session.req_header(), &body.bytes) {
+    let kept = match Kept::of(flow, flow.client.head(), &body.bytes) {
         Ok(kept) => kept,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
-    let mut request = ScannedRequest::direct(ctx, Operation::Passthrough, fleet, body);
+    let mut request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, body);
     (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);
     let terms = DirectTerms { may_miss: false, is_limited: true };
-    match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
-        Some(end) => end_directly(proxy, session, ctx, end).await,
-        None => send_error(proxy, session, ctx, is_busy(name)).await,
+    match attempt_directly(flow, &mut request, &decision, terms).await {
+        Some(end) => end_directly(flow, end).await,
+        None => send_error(flow, is_busy(name)).await,
     }
 }
 
@@ -92,16 +85,11 @@ pub(crate) fn decide_by_name(
 ///
 /// # Errors
 /// When there is none, or the client's key may not use it.
-pub(crate) fn by_model(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
-    body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
-    let profile = read_unknown(session, ctx, &body.bytes)?;
-    let fleet = ctx.generation.fleet.topology();
-    let generation = std::sync::Arc::clone(&ctx.generation);
-    let uri = &session.req_header().uri;
+pub(crate) fn by_model(flow: &mut Flow<'_>, body: HeldBody) -> Result<ScannedRequest, OwnError> {
+    let profile = read_unknown(flow, &body.bytes)?;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let generation = std::sync::Arc::clone(&flow.ctx.generation);
+    let uri = &flow.client.head().uri;
     let in_query = query_model(uri);
     if in_query.is_some() && profile.model_form != ModelForm::Missing {
         return Err(ambiguous("model", "in the query and in the body"));
@@ -119,8 +107,8 @@ pub(crate) fn by_model(
     if in_path.is_some_and(|named| !named.is(&model, &fleet)) {
         return Err(ambiguous("model", "in the path, with another value"));
     }
-    let kept = Kept::of(proxy, ctx, session.req_header(), &body.bytes)?;
-    let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
+    let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
+    let request = admit(flow, Named { profile, model }, body)?;
     let conversation = kept.conversation.or(request.conversation);
     Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
 }

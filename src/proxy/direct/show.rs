@@ -9,41 +9,36 @@ use penstock_clock::now;
 use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
 use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use serde_json::Value;
 
 use crate::downstream::body::HeldBody;
-use crate::proxy::Proxy;
 use crate::proxy::allowed_models;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::local_response::ollama_model::{Described, Lists};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::twins;
 use crate::upstream::failure::Failure;
 
 /// Shows a model.
-pub(crate) async fn serve_show(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    body: HeldBody,
-) -> Served {
-    let fleet = ctx.generation.fleet.topology();
-    let requested = match Requested::read(ctx, &fleet, &body.bytes) {
+pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let requested = match Requested::read(flow.ctx, &fleet, &body.bytes) {
         Ok(requested) => requested,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
     let Some(model) = fleet.model(requested.id) else {
         debug_assert!(false, "a model of this topology");
-        return send_error(proxy, session, ctx, unavailable(&requested.name)).await;
+        return send_error(flow, unavailable(&requested.name)).await;
     };
-    ctx.record.model = Some(model.name.clone());
+    flow.ctx.record.model = Some(model.name.clone());
     let holders = holders(&fleet, model);
     let original = body.bytes.clone();
-    let mut request = ScannedRequest::direct(ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let mut request =
+        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
     let mut last_failure = None;
     for (tried, (number, row)) in holders.iter().enumerate() {
         if let Some(held) = &mut request.body {
@@ -51,23 +46,23 @@ pub(crate) async fn serve_show(
         }
         let decision = RoutingDecision::direct(row.id, requested.id, *number);
         let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
-        match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
+        match attempt_directly(flow, &mut request, &decision, terms).await {
             None | Some(AttemptEnd::Elsewhere(_)) => {}
             Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
                 last_failure = Some(failure);
             }
-            Some(end) => return end_directly(proxy, session, ctx, end).await,
+            Some(end) => return end_directly(flow, end).await,
         }
     }
-    if let Some(shown) = describe(&fleet, model, &requested.name, proxy.started_at) {
-        ctx.record.status = 200;
+    if let Some(shown) = describe(&fleet, model, &requested.name, flow.proxy.started_at) {
+        flow.ctx.record.status = 200;
         let head = ResponseHeader::build(200, Some(8))?;
         let response = OwnResponse { head, body: Bytes::from(shown.to_string()), closes: false };
-        return send(proxy, session, ctx, response).await;
+        return send(flow, response).await;
     }
     let error = last_failure.map(|failure| OwnError::from_failure(&failure));
     let error = error.unwrap_or_else(|| unavailable(&requested.name));
-    send_error(proxy, session, ctx, error).await
+    send_error(flow, error).await
 }
 
 fn unavailable(name: &str) -> OwnError {

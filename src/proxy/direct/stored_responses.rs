@@ -6,51 +6,46 @@ use std::sync::Arc;
 
 use penstock_api::{ErrorCode, Operation};
 use penstock_core::fleet::{BackendId, Health, Topology};
-use pingora_proxy::Session;
 
 use crate::downstream::body::HeldBody;
-use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.
-pub(crate) async fn serve_stored(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    body: HeldBody,
-) -> Served {
-    let fleet = ctx.generation.fleet.topology();
-    let head = session.req_header();
-    let compat = ctx.generation.config.server.compat;
-    let passthrough = &ctx.generation.router.passthrough;
+pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let head = flow.client.head();
+    let compat = flow.ctx.generation.config.server.compat;
+    let passthrough = &flow.ctx.generation.router.passthrough;
     let id = match Target::of(&head.method, head.uri.path(), passthrough, compat) {
         Target::StoredResponse { id, .. } => id.to_owned(),
         _ => String::new(),
     };
-    let owner = match proxy.response_ids.backend_of(id.as_bytes(), ctx.key_owner()) {
+    let owner = match flow.proxy.response_ids.backend_of(id.as_bytes(), flow.ctx.key_owner()) {
         Ok(owner) => owner,
-        Err(error) => return send_error(proxy, session, ctx, error).await,
+        Err(error) => return send_error(flow, error).await,
     };
     let order = candidates(&fleet, owner);
-    let mut request = ScannedRequest::direct(ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let mut request =
+        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
     let mut last_failure = None;
     for (index, backend) in order.iter().enumerate() {
         let Some(decision) = decide_for(&fleet, *backend) else { continue };
         let may_miss = index + 1 < order.len();
         let terms = DirectTerms { may_miss, is_limited: false };
-        match attempt_directly(proxy, session, ctx, &mut request, &decision, terms).await {
+        match attempt_directly(flow, &mut request, &decision, terms).await {
             None | Some(AttemptEnd::Elsewhere(_)) => {}
             Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
                 last_failure = Some(failure);
             }
-            Some(end) => return end_directly(proxy, session, ctx, end).await,
+            Some(end) => return end_directly(flow, end).await,
         }
         if last_failure.is_some() && owner == Some(*backend) {
             // The other backends do not have it: their 404 would say that it is gone.
@@ -58,8 +53,8 @@ pub(crate) async fn serve_stored(
         }
     }
     match last_failure {
-        Some(failure) => send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await,
-        None => send_error(proxy, session, ctx, unserved(&fleet, &id)).await,
+        Some(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
+        None => send_error(flow, unserved(&fleet, &id)).await,
     }
 }
 

@@ -7,16 +7,15 @@ use penstock_clock::now;
 use penstock_core::fleet::{InflightGuard, PermitRequest};
 use penstock_core::routing::Way;
 use pingora::http::RequestHeader;
-use pingora_proxy::Session;
 
 use super::end_directly;
 use super::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
-use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::reserved::Decided;
@@ -51,60 +50,53 @@ pub(crate) struct Upgrade<'a> {
 
 /// Forwards a request to switch protocols along its way, and then the bytes of both sides.
 pub(crate) async fn serve_tunnel(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     upgrade: Upgrade<'_>,
     no_body: HeldBody,
 ) -> Served {
     let Upgrade { way, protocol } = upgrade;
-    let (mut request, Decided { decision, permit }) =
-        match reserve(proxy, session, ctx, way, no_body) {
-            Ok(reserved) => reserved,
-            Err(Some(error)) => return send_error(proxy, session, ctx, error).await,
-            Err(None) => return ctx.client_gone(),
-        };
+    let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body) {
+        Ok(reserved) => reserved,
+        Err(Some(error)) => return send_error(flow, error).await,
+        Err(None) => return flow.ctx.client_gone(),
+    };
     let fleet = std::sync::Arc::clone(&request.fleet);
     let serving = decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
     if backend.is_some_and(|backend| backend.config.http2) {
         let message = "The backend is reached over HTTP/2, which cannot switch protocols";
         let error = OwnError::new(ErrorCode::CapabilityMismatch, message);
-        return send_error(proxy, session, ctx, error).await;
+        return send_error(flow, error).await;
     }
     request.upgrade = Some(protocol.clone());
-    let to = Recipient::Tunnel { session, protocol };
-    match make_attempt(proxy, to, ctx, &mut request, Decided { decision, permit }).await {
+    let to = Recipient::Tunnel { protocol };
+    match make_attempt(flow, to, &mut request, Decided { decision, permit }).await {
         AttemptEnd::Relayed(served) => served,
-        end => end_directly(proxy, session, ctx, end).await,
+        end => end_directly(flow, end).await,
     }
 }
 
 /// Reserves the backend, and returns its permit; the error is `None` if the client is gone.
 fn reserve(
-    proxy: &Proxy,
-    session: &Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     way: &Way,
     no_body: HeldBody,
 ) -> Result<(ScannedRequest, Decided), Option<OwnError>> {
     let name = match way {
         Way::ByModel => {
-            let request = by_model(proxy, session, ctx, no_body)?;
-            let headers = &session.req_header().headers;
-            let decided =
-                decide(proxy, ctx, headers, &request).map_err(|undecided| match undecided {
-                    Undecided::NoRoute(error) => {
-                        Some(OwnError::from_route(&error, now(), proxy.seeds.next_share()))
-                    }
-                    Undecided::ClientGone => None,
-                })?;
+            let request = by_model(flow, no_body)?;
+            let decided = decide(flow, &request).map_err(|undecided| match undecided {
+                Undecided::NoRoute(error) => {
+                    Some(OwnError::from_route(&error, now(), flow.proxy.seeds.next_share()))
+                }
+                Undecided::ClientGone => None,
+            })?;
             return Ok((request, decided));
         }
         Way::Backend(name) => name,
     };
-    let fleet = ctx.generation.fleet.topology();
-    let decision = decide_by_name(ctx, &fleet, name)?;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let decision = decide_by_name(flow.ctx, &fleet, name)?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
     let permit = InflightGuard::try_reserve(
         &serving.state,
@@ -112,7 +104,7 @@ fn reserve(
         &PermitRequest::default(),
     );
     let permit = permit.ok_or_else(|| is_busy(name))?;
-    ctx.record.attempts += 1;
-    let request = ScannedRequest::direct(ctx, Operation::Passthrough, fleet, no_body);
+    flow.ctx.record.attempts += 1;
+    let request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, no_body);
     Ok((request, Decided { decision, permit }))
 }

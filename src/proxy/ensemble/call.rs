@@ -3,24 +3,22 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendSet, Outcome};
 use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
 use penstock_scan::Usage;
-use pingora_proxy::Session;
 
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
-use crate::proxy::Proxy;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
 use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::{OwnError, held_outcome};
+use crate::proxy::flow::Flow;
 use crate::proxy::forward::{Recipient, make_attempt};
-use crate::proxy::queue::{Unadmitted, Waiter, decide_in_turn, has_others_waiting};
+use crate::proxy::queue::{Unadmitted, decide_in_turn, has_others_waiting};
 use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
@@ -64,24 +62,24 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call for the client of `ctx`, which ends at `deadline` at the latest.
+    /// A call for a client, which ends at `deadline` at the latest.
     ///
     /// # Errors
     /// When the client's key may not use the model.
     pub(super) fn new(
-        proxy: &Proxy,
-        session: &Session,
-        (ctx, call): (&RequestContext, EnsembleCall),
+        flow: &Flow<'_>,
+        call: EnsembleCall,
         named: Named,
         body: HeldBody,
         deadline: Timestamp,
     ) -> Result<Self, OwnError> {
+        let ctx = &*flow.ctx;
         let operation = named.profile.operation;
         let mut own = RequestContext {
             generation: Arc::clone(&ctx.generation),
             arrived_at: now(),
             request_id: ctx.request_id.clone(),
-            trace: ctx.trace.map(|trace| trace.child(proxy.seeds.next())),
+            trace: ctx.trace.map(|trace| trace.child(flow.proxy.seeds.next())),
             dialect: operation.row().dialect,
             operation: Some(operation),
             key: ctx.key,
@@ -98,9 +96,9 @@ impl Call {
                 bytes_in: body.bytes.len(),
                 ..RequestRecord::default()
             },
-            _counted: Counted::new(&proxy.ensembles.calls),
+            _counted: Counted::new(&flow.proxy.ensembles.calls),
         };
-        let request = admit(proxy, session, &mut own, named, body)?;
+        let request = admit(&mut flow.of_call(&mut own), named, body)?;
         let request = ScannedRequest { deadline: Some(deadline), ..request };
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
@@ -108,89 +106,84 @@ impl Call {
     /// Decides the first backend of the call: none of `used`, while another backend can take it.
     pub(super) fn place(
         &mut self,
-        proxy: &Proxy,
-        headers: &HeaderMap,
+        flow: &Flow<'_>,
         used: &BackendSet,
     ) -> Result<Decided, Undecided> {
-        proxy.retries.earn(&self.ctx.generation.config.routing.retry_budget);
-        if !proxy.queues.is_empty() && has_others_waiting(proxy, &self.ctx, &self.request) {
-            let model = self.request.model.to_string();
+        let Self { ctx, request, .. } = self;
+        let mut own = flow.of_call(ctx);
+        own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
+        if !own.proxy.queues.is_empty() && has_others_waiting(&own, request) {
+            let model = request.model.to_string();
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));
         }
-        let ScannedRequest { fleet, model, split, .. } = &self.request;
-        let names = &self.ctx.generation.router.names;
+        let ScannedRequest { fleet, model, split, .. } = &*request;
+        let names = &own.ctx.generation.router.names;
         if !EnsemblePlan::has_other_backend(names, fleet, (model, *split), used) {
-            return decide(proxy, &mut self.ctx, headers, &self.request);
+            return decide(&mut own, request);
         }
-        let tried = self.request.tried;
-        self.request.tried.insert_all(used);
-        let decided = decide(proxy, &mut self.ctx, headers, &self.request);
-        self.request.tried = tried;
+        let tried = request.tried;
+        request.tried.insert_all(used);
+        let decided = decide(&mut own, request);
+        request.tried = tried;
         match decided {
-            Err(Undecided::NoRoute(_)) => decide(proxy, &mut self.ctx, headers, &self.request),
+            Err(Undecided::NoRoute(_)) => decide(&mut own, request),
             Ok(_) | Err(Undecided::ClientGone) => decided,
         }
     }
 
     /// Ends a call that no backend can take.
-    pub(super) fn end_without_route(
-        self,
-        proxy: &Proxy,
-        session: &Session,
-        error: &RouteError,
-    ) -> CallReport {
+    pub(super) fn end_without_route(self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
         let failure =
-            CallFailure::Own(route_error(self.ctx.dialect, error, proxy.seeds.next_share()));
-        self.end(proxy, session, Err(failure))
+            CallFailure::Own(route_error(self.ctx.dialect, error, flow.proxy.seeds.next_share()));
+        self.end(flow, Err(failure))
     }
 
     /// Makes the call once it is its turn in the queue.
-    pub(super) async fn run_in_turn(mut self, proxy: &Proxy, session: &Session) -> CallEnd {
+    pub(super) async fn run_in_turn(mut self, flow: &Flow<'_>) -> CallEnd {
         let Self { ctx, request, .. } = &mut self;
-        let failure = match decide_in_turn(proxy, Waiter::Call(session), ctx, request).await {
-            Ok(decided) => return self.run(proxy, session, decided).await,
+        let failure = match decide_in_turn(&mut flow.of_call(ctx), request).await {
+            Ok(decided) => return self.run(flow, decided).await,
             Err(Unadmitted::Undecided(Undecided::ClientGone)) => {
-                return self.cancel(proxy, session);
+                return self.cancel(flow);
             }
             Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
-                return CallEnd::Done(self.end_without_route(proxy, session, &error));
+                return CallEnd::Done(self.end_without_route(flow, &error));
             }
             Err(Unadmitted::Queue(error)) => CallFailure::Own(error),
         };
-        CallEnd::Done(self.end(proxy, session, Err(failure)))
+        CallEnd::Done(self.end(flow, Err(failure)))
     }
 
     /// Makes the call.
-    pub(super) async fn run(mut self, proxy: &Proxy, session: &Session, first: Decided) -> CallEnd {
+    pub(super) async fn run(mut self, flow: &Flow<'_>, first: Decided) -> CallEnd {
         let mut decided = first;
         loop {
             let backend = decided.decision.backend;
             let Self { ctx, request, .. } = &mut self;
-            let to = Recipient::Ensemble(session);
-            let end = match make_attempt(proxy, to, ctx, request, decided).await {
+            let mut own = flow.of_call(ctx);
+            let end = match make_attempt(&mut own, Recipient::Ensemble, request, decided).await {
                 AttemptEnd::Text(text) => {
-                    return CallEnd::Done(self.end(proxy, session, Ok(text)));
+                    return CallEnd::Done(self.end(flow, Ok(text)));
                 }
-                AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(proxy, session),
+                AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(flow),
                 end => end,
             };
             self.request.tried.insert(backend);
-            if self.may_retry(proxy, &end) {
-                let headers = &session.req_header().headers;
-                match decide(proxy, &mut self.ctx, headers, &self.request) {
+            if self.may_retry(flow, &end) {
+                match decide(&mut flow.of_call(&mut self.ctx), &self.request) {
                     Ok(next) => {
                         decided = next;
                         continue;
                     }
-                    Err(Undecided::ClientGone) => return self.cancel(proxy, session),
+                    Err(Undecided::ClientGone) => return self.cancel(flow),
                     Err(Undecided::NoRoute(_)) => {}
                 }
             }
-            return CallEnd::Done(self.end(proxy, session, Err(failure_of(end))));
+            return CallEnd::Done(self.end(flow, Err(failure_of(end))));
         }
     }
 
-    fn may_retry(&mut self, proxy: &Proxy, end: &AttemptEnd) -> bool {
+    fn may_retry(&mut self, flow: &Flow<'_>, end: &AttemptEnd) -> bool {
         let failure = match end {
             AttemptEnd::Failed(failure) => failure,
             // Another backend may serve the operation itself.
@@ -206,22 +199,18 @@ impl Call {
         let is_allowed = !is_server_error || self.ctx.generation.config.routing.retry_5xx;
         let is_refused_again = self.has_met_limit && failure.is_busy();
         self.has_met_limit |= failure.is_rate_limit();
-        is_allowed && !is_refused_again && may_retry(proxy, &mut self.ctx, &self.request, failure)
+        let Self { ctx, request, .. } = self;
+        is_allowed && !is_refused_again && may_retry(&mut flow.of_call(ctx), request, failure)
     }
 
-    fn cancel(mut self, proxy: &Proxy, session: &Session) -> CallEnd {
+    fn cancel(mut self, flow: &Flow<'_>) -> CallEnd {
         // Only the record matters: the error is that of the client's own request.
         let _gone = self.ctx.client_gone();
-        proxy.observers.finished(session, &self.ctx);
+        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallEnd::ClientGone
     }
 
-    fn end(
-        mut self,
-        proxy: &Proxy,
-        session: &Session,
-        text: Result<HeldText, CallFailure>,
-    ) -> CallReport {
+    fn end(mut self, flow: &Flow<'_>, text: Result<HeldText, CallFailure>) -> CallReport {
         let record = &mut self.ctx.record;
         match &text {
             Ok(_) => {}
@@ -234,7 +223,7 @@ impl Call {
                 record.code = Some(error.code);
             }
         }
-        proxy.observers.finished(session, &self.ctx);
+        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallReport { call: self.call, text, usage: self.ctx.record.usage }
     }
 }

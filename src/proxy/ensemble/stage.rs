@@ -6,11 +6,11 @@ use std::task::Poll;
 
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::RouteError;
-use pingora_proxy::Session;
 
 use super::call::{Call, CallEnd, CallReport};
 use crate::proxy::Proxy;
 use crate::proxy::decision::Undecided;
+use crate::proxy::flow::Flow;
 use crate::proxy::queue::has_queue;
 
 /// The end of a stage.
@@ -22,7 +22,7 @@ pub(super) enum StageEnd {
 /// Makes all calls of a stage. Each gets a backend that no other call of the stage has, while there
 /// is one. If the stage's own calls fill the backends, the remaining calls follow when these are
 /// done. If other requests fill them, the calls wait in the queue, if there is one.
-pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>) -> StageEnd {
+pub(super) async fn run_stage(flow: &Flow<'_>, calls: Vec<Call>) -> StageEnd {
     let mut reports = Vec::with_capacity(calls.len());
     let mut waiting = calls;
     while !waiting.is_empty() {
@@ -30,16 +30,16 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
         let (mut placed, mut saturated) = (Vec::new(), Vec::new());
         let mut is_client_gone = false;
         for mut call in std::mem::take(&mut waiting) {
-            match call.place(proxy, &session.req_header().headers, &used) {
+            match call.place(flow, &used) {
                 Ok(decided) => {
                     used.insert(decided.decision.backend);
                     placed.push((call, decided));
                 }
-                Err(Undecided::NoRoute(error)) if may_wait(proxy, &error) => {
+                Err(Undecided::NoRoute(error)) if may_wait(flow.proxy, &error) => {
                     saturated.push((call, error));
                 }
                 Err(Undecided::NoRoute(error)) => {
-                    reports.push(call.end_without_route(proxy, session, &error));
+                    reports.push(call.end_without_route(flow, &error));
                 }
                 Err(Undecided::ClientGone) => is_client_gone = true,
             }
@@ -47,24 +47,23 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
         if is_client_gone {
             return StageEnd::ClientGone;
         }
-        if placed.is_empty() && has_queue(proxy) {
+        if placed.is_empty() && has_queue(flow.proxy) {
             // Other requests fill the backends: the calls wait among them.
             let calls = std::mem::take(&mut saturated).into_iter();
-            let running = calls
-                .map(|(call, _)| -> Running<'_> { Box::pin(call.run_in_turn(proxy, session)) });
+            let running =
+                calls.map(|(call, _)| -> Running<'_> { Box::pin(call.run_in_turn(flow)) });
             if !end_all(running.collect(), &mut reports).await {
                 return StageEnd::ClientGone;
             }
         } else if placed.is_empty() {
             // Without a queue there is nothing to wait for.
             let ends = saturated.into_iter();
-            reports
-                .extend(ends.map(|(call, error)| call.end_without_route(proxy, session, &error)));
+            reports.extend(ends.map(|(call, error)| call.end_without_route(flow, &error)));
             break;
         }
         let running = placed
             .into_iter()
-            .map(|(call, decided)| -> Running<'_> { Box::pin(call.run(proxy, session, decided)) });
+            .map(|(call, decided)| -> Running<'_> { Box::pin(call.run(flow, decided)) });
         if !end_all(running.collect(), &mut reports).await {
             return StageEnd::ClientGone;
         }

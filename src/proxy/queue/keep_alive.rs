@@ -5,15 +5,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::HeaderMap;
 use penstock_api::Operation;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_config::QueueConfig;
-use pingora_proxy::Session;
 
 use super::place::Place;
-use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::context::ScannedRequest;
+use crate::proxy::flow::Flow;
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
@@ -22,24 +21,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The client has left, or does not read.
 pub(super) struct Unsent;
-
-/// The party that waits for a decision.
-pub(crate) enum Waiter<'a> {
-    /// A client's request.
-    Request(&'a mut Session),
-    /// A call of an ensemble, whose response its client does not get.
-    Call(&'a Session),
-}
-
-impl Waiter<'_> {
-    /// The fields of the client's request.
-    pub(super) fn headers(&self) -> &HeaderMap {
-        match self {
-            Self::Request(session) => &session.req_header().headers,
-            Self::Call(session) => &session.req_header().headers,
-        }
-    }
-}
 
 /// The schedule of the bytes for the client of one request.
 pub(super) struct KeepAlive {
@@ -52,11 +33,11 @@ impl KeepAlive {
     /// The schedule of a request that waits since `since`; `None` if its client gets nothing.
     pub(super) fn of(
         config: &QueueConfig,
-        waiter: &Waiter<'_>,
+        flow: &Flow<'_>,
         request: &ScannedRequest,
         since: Timestamp,
     ) -> Option<Self> {
-        let is_client = matches!(waiter, Waiter::Request(_));
+        let is_client = flow.client.takes_response();
         let interval = config.keep_alive.filter(|_| is_client && may_keep_alive(request))?;
         let operation = request.profile.operation;
         Some(Self { operation, interval, due: since.after(interval) })
@@ -68,18 +49,12 @@ impl KeepAlive {
     }
 
     /// Sends the bytes now.
-    pub(super) async fn send(
-        &mut self,
-        waiter: &mut Waiter<'_>,
-        ctx: &mut RequestContext,
-        place: &Place,
-    ) -> Result<(), Unsent> {
-        let Waiter::Request(session) = waiter else { return Ok(()) };
-        let is_first = !ctx.record.is_kept_alive;
+    pub(super) async fn send(&mut self, flow: &mut Flow<'_>, place: &Place) -> Result<(), Unsent> {
+        let is_first = !flow.ctx.record.is_kept_alive;
         let began = now();
         self.due = began.after(self.interval);
-        let client = ctx.client.clone();
-        let mut sending = pin!(send_waiting(session, ctx, self.operation));
+        let client = flow.ctx.client.clone();
+        let mut sending = pin!(send_waiting(flow, self.operation));
         let mut grace = None;
         let sent = poll_fn(|cx| {
             if let Poll::Ready(sent) = sending.as_mut().poll(cx) {

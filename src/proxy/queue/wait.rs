@@ -5,7 +5,6 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use http::HeaderMap;
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
@@ -14,12 +13,13 @@ use penstock_core::fleet::cooldown_time;
 use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
 
 use super::charges::charge_owner;
-use super::keep_alive::{KeepAlive, Unsent, Waiter};
+use super::keep_alive::{KeepAlive, Unsent};
 use super::place::Place;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
+use crate::proxy::flow::Flow;
 use crate::proxy::reserved::Decided;
 use crate::upstream::failure::Failure;
 
@@ -41,26 +41,23 @@ pub(crate) enum Unadmitted {
 /// # Errors
 /// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
 pub(crate) async fn decide_in_turn(
-    proxy: &Proxy,
-    waiter: Waiter<'_>,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Unadmitted> {
-    let headers = waiter.headers();
     if let Some(reserved) = request.moved.take() {
-        return Ok(decide_moved(proxy, ctx, headers, request, *reserved));
+        return Ok(decide_moved(flow, request, *reserved));
     }
-    if !proxy.queues.is_empty() && has_others_waiting(proxy, ctx, request) {
-        return Box::pin(decide_from_queue(proxy, waiter, ctx, request, None)).await;
+    if !flow.proxy.queues.is_empty() && has_others_waiting(flow, request) {
+        return Box::pin(decide_from_queue(flow, request, None)).await;
     }
-    let decided = match ctx.record.refusals {
-        0 => decide(proxy, ctx, headers, request),
-        _ => decide_after_cooldown(proxy, ctx, headers, request),
+    let decided = match flow.ctx.record.refusals {
+        0 => decide(flow, request),
+        _ => decide_after_cooldown(flow, request),
     };
     match decided {
-        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(proxy) => {
+        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(flow.proxy) => {
             // Boxed: no other request should carry room for it.
-            Box::pin(decide_from_queue(proxy, waiter, ctx, request, Some(error))).await
+            Box::pin(decide_from_queue(flow, request, Some(error))).await
         }
         decided => decided.map_err(Unadmitted::Undecided),
     }
@@ -73,14 +70,14 @@ pub(crate) fn has_queue(proxy: &Proxy) -> bool {
 
 /// Returns whether a request may wait for the backend that refused it as busy. Such a backend has
 /// not started on it, and is in cooldown for a while.
-pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
+pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &Failure) -> bool {
     let Failure::Held(_, held) = failure else { return false };
     if !failure.is_busy() {
         return false;
     }
-    let config = &ctx.generation.config.routing.cooldown;
+    let config = &flow.ctx.generation.config.routing.cooldown;
     let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
-    pauses && ctx.record.refusals < MAX_REFUSALS && has_queue(proxy)
+    pauses && flow.ctx.record.refusals < MAX_REFUSALS && has_queue(flow.proxy)
 }
 
 /// Limits the next attempt to the backends now in cooldown for this request; it waits for them.
@@ -97,26 +94,21 @@ pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest
 /// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not
 /// even as a probe: otherwise every waiting request would probe in turn.
 fn decide_after_cooldown(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
-    headers: &HeaderMap,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
     let may_probe = std::mem::replace(&mut request.may_probe, false);
-    let decided = decide(proxy, ctx, headers, request);
+    let decided = decide(flow, request);
     request.may_probe = may_probe;
     decided
 }
 
 /// Returns whether requests wait for the model of a request that has not been decided before.
-pub(crate) fn has_others_waiting(
-    proxy: &Proxy,
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-) -> bool {
+pub(crate) fn has_others_waiting(flow: &Flow<'_>, request: &ScannedRequest) -> bool {
     request.tried.is_empty()
         && request.decision.is_none()
-        && awaited(ctx, request).is_some_and(|(model, _)| proxy.queues.waiting(&model) > 0)
+        && awaited(flow.ctx, request)
+            .is_some_and(|(model, _)| flow.proxy.queues.waiting(&model) > 0)
 }
 
 /// The model whose queue a request waits in, and the backends it waits for.
@@ -143,43 +135,41 @@ struct Waiting {
 }
 
 async fn decide_from_queue(
-    proxy: &Proxy,
-    mut waiter: Waiter<'_>,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Decided, Unadmitted> {
-    let waited = ctx.record.queue_wait.unwrap_or_default();
-    let mut waiting = join(proxy, &waiter, ctx, request, reason)?;
-    if let Some(client) = &ctx.client {
+    let waited = flow.ctx.record.queue_wait.unwrap_or_default();
+    let mut waiting = join(flow, request, reason)?;
+    if let Some(client) = &flow.ctx.client {
         // Many requests may wait long: the buffer for the next head can wait too.
         client.shrink();
     }
     loop {
-        let mut called = wait(ctx, &waiting).await;
+        let mut called = wait(flow.ctx, &waiting).await;
         if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
-            match Box::pin(keep_alive.send(&mut waiter, ctx, &waiting.place)).await {
+            match Box::pin(keep_alive.send(flow, &waiting.place)).await {
                 Ok(()) => continue,
                 Err(Unsent) => called = Called::ClientGone,
             }
         }
-        ctx.record.queue_wait = Some(waited + now().since(waiting.since));
+        flow.ctx.record.queue_wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
-            end => return Err(end_wait(proxy, waiting, end)),
+            end => return Err(end_wait(flow.proxy, waiting, end)),
         }
         // A reload during the wait counts, unless a decision refers to the old fleet.
         if request.decision.is_none() {
-            request.fleet = proxy.generation().fleet.topology();
+            request.fleet = flow.proxy.generation().fleet.topology();
         }
-        match decide_after_cooldown(proxy, ctx, waiter.headers(), request) {
+        match decide_after_cooldown(flow, request) {
             Ok(decided) => {
                 let charge = waiting.place.serve(cost_of(request, &decided));
-                charge_owner(proxy, &mut ctx.record, waiting.model, charge);
+                charge_owner(flow.proxy, &mut flow.ctx.record, waiting.model, charge);
                 return Ok(decided);
             }
-            Err(Undecided::NoRoute(error)) if keeps_waiting(proxy, &waiting, &error) => {
-                let passed = awaited(ctx, request).map(|(_, passed)| passed);
+            Err(Undecided::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
+                let passed = awaited(flow.ctx, request).map(|(_, passed)| passed);
                 waiting.place.pass(passed.unwrap_or_default(), &request.fleet);
                 waiting.reason = Some(error);
             }
@@ -218,21 +208,19 @@ fn is_too_late(error: &RouteError, until: Timestamp) -> bool {
 
 /// Joins the queue of the request's model.
 fn join(
-    proxy: &Proxy,
-    waiter: &Waiter<'_>,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Waiting, Unadmitted> {
-    let config = &proxy.generation().config.queue;
+    let config = &flow.proxy.generation().config.queue;
     let since = now();
-    let until = *ctx.record.waits_until.get_or_insert(since.after(config.timeout));
-    let total = ctx.generation.config.timeouts.total;
-    let total = total.map(|limit| ctx.arrived_at.after(limit));
+    let until = *flow.ctx.record.waits_until.get_or_insert(since.after(config.timeout));
+    let total = flow.ctx.generation.config.timeouts.total;
+    let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
     let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
-    let Some((model, Passed { backends, .. })) = awaited(ctx, request) else {
+    let Some((model, Passed { backends, .. })) = awaited(flow.ctx, request) else {
         return Err(unroutable(reason.unwrap_or_else(saturated)));
     };
     if reason.as_ref().is_some_and(|reason| is_too_late(reason, until)) {
@@ -240,30 +228,30 @@ fn join(
     }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
-    let service = service_time(ctx, request, ttft);
-    let due_less = |service| Some(ctx.arrived_at.after(ttft?.saturating_sub(service)));
+    let service = service_time(flow.ctx, request, ttft);
+    let due_less = |service| Some(flow.ctx.arrived_at.after(ttft?.saturating_sub(service)));
     let due = due_less(service.p90);
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,
-        owner: ctx.requester.owner.id,
-        weight: ctx.requester.owner.weight,
+        owner: flow.ctx.requester.owner.id,
+        weight: flow.ctx.requester.owner.weight,
         due,
         until,
     };
-    let queue = proxy.queues.of_model(&model);
+    let queue = flow.proxy.queues.of_model(&model);
     let rules = QueueRules::new(config);
     let joined = queue.join(&newcomer, rules, &request.fleet, since);
     let id = joined.map_err(|full| {
         let message = format!("{} requests wait for model '{model}', as many as may", rules.size);
-        let wait = retry_wait(full.wait.unwrap_or(config.timeout), proxy.seeds.next_share());
+        let wait = retry_wait(full.wait.unwrap_or(config.timeout), flow.proxy.seeds.next_share());
         Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
     })?;
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
     let late = late.filter(|late| *late < until);
     let place = Place::new(queue, id);
-    let keep_alive = KeepAlive::of(config, waiter, request, since);
+    let keep_alive = KeepAlive::of(config, flow, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }
 

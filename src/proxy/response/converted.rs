@@ -7,16 +7,16 @@ use http::header::{self, HeaderValue};
 use penstock_api::ErrorCode;
 use penstock_clock::{now, unix_seconds};
 use penstock_dialect::{ReplyContext, ResponseLimits};
-use pingora_proxy::Session;
 
 use super::{Progress, Reply, finish_head};
 use crate::downstream::body::BodyClaim;
-use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
 use crate::upstream::failure::ExchangeError;
+use crate::upstream::relay::ResponseSink;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 
@@ -52,42 +52,40 @@ pub(super) fn converter(
 
 /// Reads a response, converts it and sends it.
 pub(super) async fn relay_whole(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reply: Reply<'_>,
     way_back: WayBack,
 ) -> Served {
     let Reply { mut exchange, mut head, attempt, started } = reply;
-    let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let mut claim = proxy.claim_response();
+    let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
+    let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
-        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return ctx.client_gone(),
+        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return flow.ctx.client_gone(),
         Err(error) => {
             let (code, message) = reason_of(error);
-            return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+            return fail(flow, OwnError::new(code, message)).await;
         }
     };
     let mut monitor = request.monitor(way_back.operation(), None);
     monitor.observe(&body, true);
-    ctx.record.usage = monitor.usage();
+    flow.ctx.record.usage = monitor.usage();
     if !claim_conversion(&mut claim, body.len()) {
         let (code, message) = reason_of(ReadWholeError::MemoryFull);
-        return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+        return fail(flow, OwnError::new(code, message)).await;
     }
-    let mut converter = converter(way_back, ctx, request);
+    let mut converter = converter(way_back, flow.ctx, request);
     let body = match converter.apply(body, true, now()) {
         Ok(body) => body,
         Err(code) => {
             let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
-            return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+            return fail(flow, OwnError::new(code, message)).await;
         }
     };
-    Progress::new(proxy, ctx, request, attempt, &head).response_read(&monitor);
+    Progress::new(flow.proxy, flow.ctx, request, attempt, &head).response_read(&monitor);
     if head.keeps_alive {
-        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+        flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
     describe(&mut head, converter.content_type())?;
     // The gathered parts are not needed while a slow client takes the response.
@@ -96,12 +94,11 @@ pub(super) async fn relay_whole(
     let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
     head.framing = Framing::Length(length);
     head.header.insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))?;
-    finish_head(&mut head, ctx, session, request, attempt)?;
-    let downstream = session.as_downstream_mut();
-    if downstream.write_response_header(head.header).await.is_err()
-        || downstream.write_response_body(body, true).await.is_err()
+    finish_head(flow, &mut head, request, attempt)?;
+    let client = &mut flow.client;
+    if client.write_head(head.header).await.is_err() || client.write_body(body, true).await.is_err()
     {
-        return ctx.client_gone();
+        return flow.ctx.client_gone();
     }
     Ok(())
 }
@@ -133,12 +130,7 @@ pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
 }
 
 /// Responds with an error for a backend's response that cannot be had.
-async fn fail(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: OwnError,
-) -> Served {
-    ctx.record.outcome = Some(unreadable_outcome(error.code));
-    send_error(proxy, session, ctx, error).await
+async fn fail(flow: &mut Flow<'_>, error: OwnError) -> Served {
+    flow.ctx.record.outcome = Some(unreadable_outcome(error.code));
+    send_error(flow, error).await
 }

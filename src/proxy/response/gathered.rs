@@ -7,26 +7,25 @@ use penstock_dialect::response_text;
 
 use super::Reply;
 use super::converted::{claim_conversion, converter, reason_of};
-use crate::proxy::Proxy;
 use crate::proxy::attempt::{AttemptEnd, HeldText};
-use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::context::ScannedRequest;
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
+use crate::proxy::flow::Flow;
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
 
 /// Reads a whole response as text. `way_back`: its conversion.
 pub(in crate::proxy) async fn gather(
-    proxy: &Proxy,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reply: Reply<'_>,
     way_back: Option<WayBack>,
 ) -> AttemptEnd {
     let operation = request.profile.operation;
     let Reply { mut exchange, head, attempt, started } = reply;
-    let limit = ctx.generation.config.limits.converted_response.to_usize();
-    let mut claim = proxy.claim_response();
+    let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
+    let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
@@ -37,9 +36,9 @@ pub(in crate::proxy) async fn gather(
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = request.monitor(sent, None);
     monitor.observe(&body, true);
-    ctx.record.usage = monitor.usage();
+    flow.ctx.record.usage = monitor.usage();
     if head.keeps_alive {
-        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+        flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
     if !claim_conversion(&mut claim, body.len()) {
         return unread(ReadWholeError::MemoryFull);
@@ -47,7 +46,7 @@ pub(in crate::proxy) async fn gather(
     let body = match way_back {
         None => body,
         Some(way_back) => {
-            let mut converter = converter(way_back, ctx, request);
+            let mut converter = converter(way_back, flow.ctx, request);
             match converter.apply(body, true, now()) {
                 Ok(body) => body,
                 Err(code) => return unreadable(&converter, code),

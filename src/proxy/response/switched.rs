@@ -11,14 +11,14 @@ use penstock_api::units::{Timestamp, to_micros};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
-use pingora_proxy::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Reply, record_backend};
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
-use crate::proxy::context::{RequestContext, Served};
+use crate::proxy::context::Served;
+use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
 
 /// The longest single read.
@@ -30,40 +30,38 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Passes the switch on to the client, and then the bytes.
 pub(in crate::proxy) async fn switch(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    flow: &mut Flow<'_>,
     reply: Reply<'_>,
     protocol: HeaderValue,
 ) -> Served {
     let Reply { exchange, head, attempt, .. } = reply;
-    ctx.record.status = 101;
-    record_backend(ctx, attempt.serving, attempt.backend);
+    flow.ctx.record.status = 101;
+    record_backend(flow.ctx, attempt.serving, attempt.backend);
     let Some(client) = attempt.client.upgraded() else {
         debug_assert!(false, "only HTTP/1.1 requests are upgraded");
-        return ctx.client_gone();
+        return flow.ctx.client_gone();
     };
     let mut header = head.header;
-    keep_upstream_id(&mut header, ctx)?;
-    add_common_fields(&mut header, ctx)?;
+    keep_upstream_id(&mut header, flow.ctx)?;
+    add_common_fields(&mut header, flow.ctx)?;
     header.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
     header.insert_header(header::UPGRADE, protocol)?;
-    session.set_keepalive(None);
+    flow.client.close_after();
     let connection = exchange.connection;
     let timeouts = &attempt.serving.timeouts;
     let tunnel = Tunnel {
-        proxy,
+        proxy: flow.proxy,
         started: now(),
         last_byte: AtomicU64::new(0),
         idle: timeouts.between_tokens,
-        ends: timeouts.total.map(|limit| ctx.arrived_at.after(limit)),
-        drain: ctx.generation.config.server.drain_timeout,
+        ends: timeouts.total.map(|limit| flow.ctx.arrived_at.after(limit)),
+        drain: flow.ctx.generation.config.server.drain_timeout,
     };
     let mut first = write_head(&header);
     first.extend_from_slice(&connection.read);
     let end = tunnel.run(client, connection.stream, &first).await;
     if end == TunnelEnd::Failed {
-        ctx.record.outcome = Some(Outcome::Cancel);
+        flow.ctx.record.outcome = Some(Outcome::Cancel);
     }
     // Whatever follows on this connection is no request.
     pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the upgraded connection ended")

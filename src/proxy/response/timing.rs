@@ -4,29 +4,28 @@
 use std::fmt::Write as _;
 
 use penstock_api::TIMING;
-use pingora_proxy::Session;
 
-use crate::proxy::context::RequestContext;
+use crate::proxy::flow::Flow;
 use crate::upstream::relay::Timing;
 
 /// The timing known before the first token, if the client requests it: the wait in the queue, and
 /// the prediction.
-pub(super) fn requested(ctx: &RequestContext, session: &Session) -> Option<Timing> {
-    let is_exposed = ctx.generation.config.routing.expose_decision;
-    if !is_exposed || !session.req_header().headers.contains_key(&TIMING) {
+pub(super) fn requested(flow: &Flow<'_>) -> Option<Timing> {
+    let is_exposed = flow.ctx.generation.config.routing.expose_decision;
+    if !is_exposed || !flow.client.head().headers.contains_key(&TIMING) {
         return None;
     }
     let mut known = String::new();
-    if let Some(wait) = ctx.record.queue_wait {
+    if let Some(wait) = flow.ctx.record.queue_wait {
         add(&mut known, "queue", wait.as_secs_f64() * 1000.0);
     }
-    if let Some(predicted) = &ctx.record.prediction {
+    if let Some(predicted) = &flow.ctx.record.prediction {
         add(&mut known, "predicted-ttft", predicted.ttft / 1000.0);
         add(&mut known, "predicted-ttft-p90", predicted.ttft_p90 / 1000.0);
         add(&mut known, "predicted-tpot", predicted.tpot / 1000.0);
         add(&mut known, "predicted-tpot-p90", predicted.tpot_p90 / 1000.0);
     }
-    Some(Timing { since: ctx.arrived_at, known })
+    Some(Timing { since: flow.ctx.arrived_at, known })
 }
 
 fn add(metrics: &mut String, name: &str, millis: f64) {

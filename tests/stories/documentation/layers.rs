@@ -1,5 +1,7 @@
-//! The drawing of the layers in `docs/architecture.md`, from the table in `tests/architecture.rs`.
+//! The drawing of the layers in `docs/architecture.md`: the folders of the program from the table
+//! in `tests/architecture.rs`, the crates below them from their `Cargo.toml`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::pages::{page, root};
@@ -12,7 +14,10 @@ const GAP: usize = 10;
 /// Rewrites the drawing with `PENSTOCK_BLESS`, else compares it.
 pub(super) fn hold() {
     let source = page("tests/architecture.rs").text;
-    let drawn = draw(&rows(&source), &names(list(&source, "PURE")));
+    let crates = crate_rows();
+    let mut rows = folder_rows(&source);
+    rows.extend(crates.iter().map(|row| row.iter().map(String::as_str).collect()));
+    let drawn = draw(&rows, &names(list(&source, "PURE")));
     if std::env::var_os("PENSTOCK_BLESS").is_some() {
         std::fs::write(root().join(FILE), drawn).unwrap();
     } else {
@@ -31,13 +36,37 @@ fn names(list: &str) -> Vec<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// The layers, the topmost first; `main` and `lib` are above all and not drawn.
-fn rows(source: &str) -> Vec<Vec<&str>> {
-    let rows = list(source, "LAYERS").split("&[").map(names);
-    let mut rows: Vec<Vec<&str>> =
-        rows.filter(|row| !row.is_empty() && !row.contains(&"main")).collect();
+/// The layers of the program, the topmost first; `main` and `lib` are above all and not drawn.
+fn folder_rows(source: &str) -> Vec<Vec<&str>> {
+    let layers = list(source, "LAYERS").split("\"penstock_core\"").next().unwrap();
+    let rows = layers.split("&[").map(names);
+    let mut rows: Vec<Vec<&str>> = rows
+        .filter(|row| !row.is_empty() && row != &["penstock"] && !row.contains(&"main"))
+        .collect();
     rows.reverse();
     rows
+}
+
+/// The crates by the length of the longest chain of crates below each, the topmost first.
+fn crate_rows() -> Vec<Vec<String>> {
+    let mut below: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for folder in std::fs::read_dir(root().join("crates")).unwrap() {
+        let path = folder.unwrap().path();
+        let Ok(manifest) = std::fs::read_to_string(path.join("Cargo.toml")) else { continue };
+        let lines = manifest.lines().filter_map(|line| line.strip_prefix("penstock-"));
+        let names = lines.filter_map(|line| line.split('.').next()).map(str::to_owned).collect();
+        below.insert(path.file_name().unwrap().to_string_lossy().into_owned(), names);
+    }
+    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for name in below.keys() {
+        rows.entry(depth(name, &below)).or_default().push(name.clone());
+    }
+    rows.into_values().rev().collect()
+}
+
+fn depth(name: &str, below: &BTreeMap<String, Vec<String>>) -> usize {
+    let parts = below.get(name).into_iter().flatten();
+    parts.map(|part| 1 + depth(part, below)).max().unwrap_or(0)
 }
 
 fn draw(rows: &[Vec<&str>], pure: &[&str]) -> String {
@@ -69,8 +98,8 @@ fn draw(rows: &[Vec<&str>], pure: &[&str]) -> String {
     let y = height - 20;
     writeln!(
         svg,
-        "<text x=\"320\" y=\"{y}\" font-size=\"12\" fill=\"#43526b\">green: pure, without I/O, clock \
-         and Pingora; each layer imports only from those below</text>\n</svg>"
+        "<text x=\"320\" y=\"{y}\" font-size=\"12\" fill=\"#43526b\">green: crates without I/O and \
+         clock; each layer imports only from those below</text>\n</svg>"
     )
     .unwrap();
     svg

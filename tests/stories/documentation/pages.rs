@@ -51,7 +51,7 @@ pub(super) fn pages() -> Vec<Page> {
 /// The text of everything in which a name may be defined.
 pub(super) fn sources() -> String {
     let mut names = vec!["Cargo.toml".to_owned()];
-    for folder in ["src", "conf", "tests"] {
+    for folder in ["src", "crates", "conf", "tests"] {
         collect(folder, &["rs", "html", "json", "yaml"], &mut names);
     }
     names.iter().map(|name| page(name).text).collect()

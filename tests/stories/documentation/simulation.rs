@@ -1,5 +1,5 @@
-//! The tables of `docs/simulated-engines.md`: the engines' rows, and their predictions of recorded
-//! runs.
+//! The tables of simulated figures: the engines' rows in `docs/simulated-engines.md`, and the
+//! results in `docs/performance/simulation.md` and `docs/performance/objectives.md`.
 
 use penstock_sim::engine::{EngineRow, EngineSpec, engine_rows};
 use penstock_sim::fit::{Errors, RunErrors};

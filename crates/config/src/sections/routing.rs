@@ -51,7 +51,7 @@ choice_setting!(HeadroomPreference);
 pub const BY_MODEL: &str = "by-model";
 
 /// The preset of the strategy weighted without scorers and preset: the best of those that
-/// docs/simulation.md compares.
+/// docs/performance/simulation.md compares.
 const DEFAULT_PRESET: &str = "balanced";
 
 section! {

@@ -13,8 +13,8 @@ impl From<&EngineRow> for StepTime {
 }
 
 impl StepTime {
-    /// Returns the lower bound that the hardware of `row` sets on the step time: each step reads all
-    /// weights, and each token is multiplied with all active ones.
+    /// Returns the lower bound that the hardware of `row` sets on the step time: each step reads
+    /// all weights, and each token is multiplied with all active ones.
     pub fn least_of(row: &EngineRow) -> Self {
         Self {
             base: picoseconds(row.least_base_ms * 1e-3),
