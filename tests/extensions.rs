@@ -164,8 +164,8 @@ fn run_tests(copy: &Path, tests: &Tests) {
         .args(tests.values().flatten())
         .current_dir(copy)
         .env("CARGO_TARGET_DIR", target);
-    // Cargo sets them for this test. With them it would compile ring again, whose build script reads
-    // them, and Pingora after it; so would the next build without them.
+    // Cargo sets them for this test. With them it would compile ring again, whose build script
+    // reads them, and Pingora after it; so would the next build without them.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

@@ -245,6 +245,7 @@ fn every_named_file_exists() {
         ".ci/",
         "benches/",
         "conf/",
+        "crates/",
         "docs/",
         "fuzz/",
         "packaging/",

@@ -1,5 +1,6 @@
 //! Conversion between the dialects: a request of one API becomes a request of another
-//! ([`convert_request`]), and the response is converted back event by event ([`ResponseConverter`]).
+//! ([`convert_request`]), and the response is converted back event by event
+//! ([`ResponseConverter`]).
 //!
 #![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
