@@ -7,11 +7,15 @@
 
 pub mod admin;
 pub mod cli;
+pub mod data_port;
+mod direct;
 pub mod discovery;
 pub mod downstream;
+mod ensemble;
 mod http_client;
 pub mod lifecycle;
 pub mod observe;
+mod ollama;
 pub mod proxy;
 pub mod server;
 pub mod shared_state;

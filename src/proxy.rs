@@ -15,77 +15,60 @@
 //! request that fails ends in `own_response`, with its status from `failure`. `observers` reports
 //! all of it.
 
-mod allowed_models;
-mod attempt;
-mod auth;
-mod broadcast;
-mod context;
-mod context_shift;
-mod conversion;
-mod decision;
-mod direct;
-mod disposition;
-mod ensemble;
-mod exchange;
-mod failure;
-mod flow;
-mod forward;
-mod kept_alive;
-mod local_response;
-mod long_work;
-mod moves;
-mod named_resource;
-mod observers;
-mod outcome;
-mod own_response;
-mod passed_homes;
-mod path_model;
-mod phases;
-mod queue;
-mod rate_hold;
-mod rate_limits;
-mod replay;
-mod request_body;
-mod request_head;
-mod reserved;
-mod residency;
-mod response;
-mod retry;
-mod seeds;
-mod shift_plan;
-mod shift_state;
-mod similar_model;
-mod stream_error;
-mod target;
-mod token_count;
-mod twins;
-mod unknown_path;
-mod unsupported;
+pub(crate) mod allowed_models;
+pub(crate) mod attempt;
+pub(crate) mod auth;
+pub(crate) mod backend_call;
+pub(crate) mod command_slots;
+pub(crate) mod context;
+pub(crate) mod conversion;
+pub(crate) mod decision;
+pub(crate) mod disposition;
+pub(crate) mod ensemble_slots;
+pub(crate) mod exchange;
+pub(crate) mod failure;
+pub(crate) mod flow;
+pub(crate) mod forward;
+pub(crate) mod kept_alive;
+pub(crate) mod long_work;
+pub(crate) mod moves;
+pub(crate) mod named_resource;
+pub(crate) mod observers;
+pub(crate) mod outcome;
+pub(crate) mod own_response;
+pub(crate) mod passed_homes;
+pub(crate) mod passed_ids;
+pub(crate) mod queue;
+pub(crate) mod rate_hold;
+pub(crate) mod rate_limits;
+pub(crate) mod replay;
+pub(crate) mod request_body;
+pub(crate) mod reserved;
+pub(crate) mod response;
+pub(crate) mod response_ids;
+pub(crate) mod retry;
+pub(crate) mod rewrite;
+pub(crate) mod seeds;
+pub(crate) mod shift_state;
+pub(crate) mod similar_model;
+pub(crate) mod stream_error;
+pub(crate) mod target;
+pub(crate) mod twins;
+pub(crate) mod usage_api;
 
 pub use context::RequestContext;
-pub use ensemble::EnsembleFigures;
-pub use local_response::usage::{EventSource, UsageApi, UsageRefusal, UsageResponse};
-pub use phases::DataPlane;
+pub use ensemble_slots::EnsembleFigures;
+pub use passed_homes::RememberedHomes;
+pub use passed_ids::{LaterIds, RememberedIds};
 pub use queue::{QueueFigures, Queues};
-pub use shift_plan::explain_with_shift;
+pub use rewrite::shift_plan::explain_with_shift;
+pub use usage_api::{EventSource, UsageApi, UsageRefusal, UsageRequest, UsageResponse};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use once_cell::sync::OnceCell;
-
-use crate::downstream::body::{BodyBudget, BodyClaim};
-use crate::downstream::clients::Clients;
-use crate::downstream::encoded_body::EncodedBodies;
-use crate::shared_state::SharedState;
-use crate::upstream::pool::ConnectionPool;
-use broadcast::Broadcasts;
-pub use direct::passed_ids::{LaterIds, RememberedIds};
-use direct::response_ids::ResponseIds;
-use ensemble::Ensembles;
-use observers::Observers;
-pub use passed_homes::RememberedHomes;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_config::tls::{Look, TlsError};
@@ -93,50 +76,76 @@ use penstock_core::admission::rate_limits::RateLimiter;
 use penstock_core::admission::returns::ReturnTimes;
 use penstock_core::fleet::BackendId;
 use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
+
+use crate::downstream::body::{BodyBudget, BodyClaim};
+use crate::downstream::clients::Clients;
+use crate::downstream::encoded_body::EncodedBodies;
+use crate::shared_state::SharedState;
+use crate::upstream::connect::Connector;
+use crate::upstream::pool::ConnectionPool;
+use command_slots::CommandSlots;
+use ensemble_slots::Ensembles;
+use observers::Observers;
+use response_ids::ResponseIds;
 use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.
 pub struct Proxy {
-    generation: ArcSwap<Generation>,
-    started_with: Config,
-    clients: Arc<Clients>,
-    bodies: Arc<BodyBudget>,
+    pub(crate) generation: ArcSwap<Generation>,
+    pub(crate) started_with: Config,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) bodies: Arc<BodyBudget>,
     /// The memory for responses that are held rather than relayed.
-    responses: Arc<BodyBudget>,
-    encoded: EncodedBodies,
-    pool: ConnectionPool,
-    broadcasts: Broadcasts,
-    ensembles: Ensembles,
-    rates: RateLimiter,
-    queues: Queues,
+    pub(crate) responses: Arc<BodyBudget>,
+    pub(crate) encoded: EncodedBodies,
+    pub(crate) pool: ConnectionPool,
+    /// Makes the requests that penstock itself sends for a client, one connection each: its close
+    /// shows the engine that the client has left.
+    pub(crate) calls: Arc<Connector>,
+    pub(crate) commands: CommandSlots,
+    pub(crate) ensembles: Ensembles,
+    pub(crate) rates: RateLimiter,
+    pub(crate) queues: Queues,
     /// Shares limits with other replicas, if `shared_state` is set.
-    shared: OnceCell<Arc<SharedState>>,
-    retries: RetryCredit,
+    pub(crate) shared: Option<Arc<SharedState>>,
+    pub(crate) retries: RetryCredit,
     /// The times at which refused requests are to return.
-    returns: ReturnTimes,
-    observers: Observers,
-    captures: Lease,
-    response_ids: ResponseIds,
-    homes: SessionHomes,
-    seeds: Seeds,
-    stopping: Arc<AtomicBool>,
+    pub(crate) returns: ReturnTimes,
+    pub(crate) observers: Observers,
+    pub(crate) captures: Lease,
+    pub(crate) response_ids: ResponseIds,
+    pub(crate) homes: SessionHomes,
+    pub(crate) seeds: Seeds,
+    pub(crate) stopping: Arc<AtomicBool>,
     /// Serves live usage, if `server.compat` enables it.
-    usage: OnceCell<Box<dyn UsageApi>>,
+    pub(crate) usage: Option<Box<dyn UsageApi>>,
     /// The start in seconds since 1970: the `created` time of every model, since no engine reports
     /// it.
-    started_at: u64,
+    pub(crate) started_at: u64,
+}
+
+/// The parts of a data plane that its process makes.
+#[derive(Default)]
+pub struct ProxyParts {
+    /// The observers of requests, in the order of their reports.
+    pub observers: Vec<Box<dyn RequestObserver>>,
+    /// The limits and loads that are shared with other replicas, if `shared_state` is set.
+    pub shared: Option<Arc<SharedState>>,
+    /// Live usage, if `server.compat` enables it.
+    pub usage: Option<Box<dyn UsageApi>>,
+    /// True once the process stops.
+    pub stopping: Arc<AtomicBool>,
+    /// The seed of everything random in the data plane.
+    pub seed: u64,
 }
 
 impl Proxy {
-    /// A data plane for a configuration. `seed` starts everything random in it.
+    /// A data plane for a configuration.
     ///
     /// # Errors
     /// [`TlsError`] when a listener's certificate cannot be used.
-    pub fn new(
-        generation: Arc<Generation>,
-        observers: Vec<Box<dyn RequestObserver>>,
-        seed: u64,
-    ) -> Result<Self, TlsError> {
+    pub fn new(generation: Arc<Generation>, parts: ProxyParts) -> Result<Self, TlsError> {
+        let ProxyParts { observers, shared, usage, stopping, seed } = parts;
         let config = &generation.config;
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
@@ -144,11 +153,12 @@ impl Proxy {
             responses: Arc::default(),
             encoded: EncodedBodies::default(),
             pool: ConnectionPool::new(&config.limits),
-            broadcasts: Broadcasts::default(),
+            calls: Arc::new(Connector::new(Duration::ZERO)),
+            commands: CommandSlots::default(),
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
             queues: Queues::default(),
-            shared: OnceCell::new(),
+            shared,
             retries: RetryCredit::new(&config.routing.retry_budget),
             returns: ReturnTimes::default(),
             observers: Observers::new(observers),
@@ -156,29 +166,17 @@ impl Proxy {
             response_ids: ResponseIds::default(),
             homes: SessionHomes::default(),
             seeds: Seeds::new(seed),
-            stopping: Arc::default(),
-            usage: OnceCell::new(),
+            stopping,
+            usage,
             started_at: unix_seconds(),
             started_with: config.clone(),
             generation: ArcSwap::new(generation),
         })
     }
 
-    /// Serves live usage from now on; the first call counts.
-    pub fn set_usage_api(&self, usage: Box<dyn UsageApi>) {
-        let is_first = self.usage.set(usage).is_ok();
-        debug_assert!(is_first, "a process has one of it");
-    }
-
-    /// Shares limits from now on; the first call counts.
-    pub fn set_shared_state(&self, shared: Arc<SharedState>) {
-        let is_first = self.shared.set(shared).is_ok();
-        debug_assert!(is_first, "a process has one of it");
-    }
-
     /// The state shared with other replicas, if there is any.
     pub fn shared_state(&self) -> Option<&SharedState> {
-        self.shared.get().map(|shared| &**shared)
+        self.shared.as_deref()
     }
 
     /// The configuration in force.
@@ -262,7 +260,7 @@ impl Proxy {
 
     /// The number of commands and uploads of Ollama clients in flight.
     pub fn commands(&self) -> usize {
-        self.broadcasts.in_flight()
+        self.commands.in_flight()
     }
 
     /// The number of bytes of request bodies held now.
@@ -276,7 +274,7 @@ impl Proxy {
     }
 
     /// A claim on the memory for responses, for one that is about to be read whole.
-    fn claim_response(&self) -> BodyClaim {
+    pub(crate) fn claim_response(&self) -> BodyClaim {
         let limit = self.generation.load().config.limits.buffered_responses;
         BodyClaim::empty(&self.responses, limit.to_usize())
     }

@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use crate::admin::Admin;
+use crate::data_port::DataPlane;
 use crate::discovery::DiscoveryService;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
@@ -40,7 +41,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
-use crate::proxy::{DataPlane, Proxy};
+use crate::proxy::{Proxy, ProxyParts};
 use crate::shared_state::SharedState;
 
 /// Effectively no limit: one year.
@@ -201,14 +202,19 @@ impl Parts {
             observers.push(Box::new(Arc::clone(spans)));
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
-        let proxy = Arc::new(Proxy::new(Arc::clone(&generation), observers, seed)?);
-        restore_days(&generation.config, proxy.rates());
         let shared = SharedState::new(&generation.config.shared_state, seed);
-        if let Some(shared) = &shared {
-            proxy.set_shared_state(Arc::clone(shared));
-        }
-        let usage = Arc::new(LiveUsage::new(Arc::clone(&ledger), generation, proxy.stopping()));
-        proxy.set_usage_api(Box::new(Arc::clone(&usage)));
+        let stopping = Arc::default();
+        let (own, counted) = (Arc::clone(&generation), Arc::clone(&ledger));
+        let usage = Arc::new(LiveUsage::new(counted, own, Arc::clone(&stopping)));
+        let parts = ProxyParts {
+            observers,
+            shared: shared.clone(),
+            usage: Some(Box::new(Arc::clone(&usage))),
+            stopping,
+            seed,
+        };
+        let proxy = Arc::new(Proxy::new(Arc::clone(&generation), parts)?);
+        restore_days(&generation.config, proxy.rates());
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
         hooks.append(&mut options.hooks);
         Ok(Self {

@@ -32,6 +32,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["downstream"],
             &["shared_state"],
             &["proxy"],
+            &["direct"],
+            &["ensemble", "ollama"],
+            &["data_port"],
             &["observe"],
             &["lifecycle"],
             &["admin"],
@@ -44,8 +47,19 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
 ];
 
 /// Folders of the program that may name Pingora.
-const NAMES_PINGORA: &[&str] =
-    &["downstream", "upstream", "proxy", "discovery", "lifecycle", "admin", "server"];
+const NAMES_PINGORA: &[&str] = &[
+    "downstream",
+    "upstream",
+    "proxy",
+    "direct",
+    "ensemble",
+    "ollama",
+    "data_port",
+    "discovery",
+    "lifecycle",
+    "admin",
+    "server",
+];
 
 /// Crates that do no I/O: their `Cargo.toml` names none of [`RUNTIMES`].
 const PURE: &[&str] = &["api", "scan", "dialect", "predict", "scoring", "core", "sim"];

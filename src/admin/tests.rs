@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::observe::ledger::Ledger;
 use crate::observe::usage::LiveUsage;
+use crate::proxy::ProxyParts;
 
 const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     routing: { shadow: { strategy: random } }\n\
@@ -37,7 +38,7 @@ impl Port {
             Arc::new(Generation::new(config).with_shadow(None, ShadowHost::IDLE).unwrap());
         let metrics = Arc::new(Metrics::new(&generation).unwrap());
         let ledger = Arc::new(Ledger::start(&generation).unwrap());
-        let proxy = Arc::new(Proxy::new(Arc::clone(&generation), Vec::new(), 1).unwrap());
+        let proxy = Arc::new(Proxy::new(Arc::clone(&generation), ProxyParts::default()).unwrap());
         let usage = Arc::new(LiveUsage::new(ledger, generation, proxy.stopping()));
         let (waiting, stopping) = (Arc::default(), Arc::default());
         let admin = Admin {

@@ -1,10 +1,10 @@
 //! The models that a client may use, by the list of its key.
 
 use penstock_api::default_tag_forms;
-use penstock_core::fleet::Topology;
+use penstock_core::fleet::{Model, Topology};
 
-use super::auth::may_use;
-use super::context::RequestContext;
+use crate::proxy::auth::may_use;
+use crate::proxy::context::RequestContext;
 
 /// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
@@ -25,4 +25,25 @@ pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) ->
     let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));
     let Some(model) = known else { return may_use(auth, ctx.key, name) };
     default_tag_forms(&model.name).any(|form| may_use(auth, ctx.key, &form))
+}
+
+/// The models and aliases that the client may use, sorted by name.
+pub(crate) fn visible_models<'a>(
+    ctx: &'a RequestContext,
+    topology: &'a Topology,
+) -> Vec<(&'a str, &'a Model)> {
+    let own = topology.models().iter().map(|model| (&*model.name, model));
+    let names = &ctx.generation.router.names;
+    let splits = names.splits().filter_map(|(alias, split)| {
+        let mut targets = split.branches().map(|(target, _)| target);
+        Some((alias, targets.find(|target| topology.model_id(target).is_some())?))
+    });
+    let aliases = names.aliases().chain(splits).filter_map(|(alias, target)| {
+        let model = topology.model_id(target).and_then(|id| topology.model(id))?;
+        topology.model_id(alias).is_none().then_some((alias, model))
+    });
+    let mut all: Vec<_> =
+        own.chain(aliases).filter(|(name, _)| may_request(ctx, topology, name)).collect();
+    all.sort_unstable_by_key(|(name, _)| *name);
+    all
 }

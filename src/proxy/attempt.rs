@@ -11,15 +11,15 @@ use penstock_core::routing::RoutingDecision;
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
-use super::context::{RequestContext, ScannedRequest, Served};
-use super::conversion::NotConverted;
-use super::failure::OwnError;
-use super::own_response::OwnResponse;
-use super::reserved::Reserved;
-use super::seeds::Seeds;
-use super::shift_state::TooLong;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::conversion::NotConverted;
+use crate::proxy::failure::OwnError;
+use crate::proxy::own_response::OwnResponse;
+use crate::proxy::reserved::Reserved;
+use crate::proxy::seeds::Seeds;
+use crate::proxy::shift_state::TooLong;
 use crate::upstream::failure::Failure;
 
 /// The end of an attempt.

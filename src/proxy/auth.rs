@@ -9,7 +9,7 @@ use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::failure::OwnError;
+use crate::proxy::failure::OwnError;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
 
 /// The query parameter that clients of the NOMYO Router send their key in.

@@ -12,23 +12,23 @@ use penstock_api::{
     TraceContext,
 };
 use penstock_core::admission::queue::Charge;
-use penstock_core::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
+use penstock_core::fleet::{Backend, BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use penstock_core::routing::RoutingDecision;
 use penstock_core::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
 use penstock_predict::Prediction;
 use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use penstock_scoring::Objectives;
 
-use super::auth::KeyOwner;
-use super::conversion::Conversion;
-use super::named_resource::names_resource;
-use super::rate_hold::RateHold;
-use super::reserved::Reserved;
-use super::shift_state::ContextShift;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::conversion::Conversion;
+use crate::proxy::named_resource::names_resource;
+use crate::proxy::rate_hold::RateHold;
+use crate::proxy::reserved::Reserved;
+use crate::proxy::shift_state::ContextShift;
 use crate::upstream::response_monitor::ResponseMonitor;
 
 /// The state of one request.
@@ -75,6 +75,12 @@ impl RequestContext {
             self.record.status = 499;
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
+    }
+
+    /// Records the backend whose response the client gets.
+    pub(crate) fn record_backend(&mut self, serving: &Serving, backend: &Backend) {
+        self.record.provider = Some(backend.config.engine.provider());
+        self.record.backend = Some((serving.id, serving.state.name.clone()));
     }
 
     /// The owner of responses that this request stores.
@@ -170,6 +176,11 @@ pub(crate) struct EnsembleParts {
     pub(crate) output_tokens: u64,
 }
 
+/// The kinds of a request that need more than a plain one: a set of positions in the table of
+/// `rewrite`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RewriteKinds(pub(crate) u8);
+
 /// A request that has been read and scanned.
 pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
@@ -206,6 +217,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) upgrade: Option<HeaderValue>,
     /// The rules for shortening the request, if it may be shortened.
     pub(crate) shift: Option<Box<ContextShift>>,
+    /// What this kind of request needs beyond a plain one.
+    pub(crate) kinds: RewriteKinds,
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
     /// The client's objectives.
@@ -240,6 +253,7 @@ impl ScannedRequest {
             adds_usage: false,
             upgrade: None,
             shift: None,
+            kinds: RewriteKinds::default(),
             deadline: None,
             objectives: Objectives::default(),
         }

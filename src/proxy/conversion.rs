@@ -12,9 +12,9 @@ use penstock_dialect::{
     ResponseConverter, convert_error, convert_request,
 };
 
-use super::failure::OwnError;
-use super::long_work::beside_the_loop;
 use crate::downstream::body::BodyClaim;
+use crate::proxy::failure::OwnError;
+use crate::proxy::long_work::beside_the_loop;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
 
@@ -128,9 +128,13 @@ impl WayBack {
         self.operation
     }
 
-    /// The same conversion, for a backend that sent a whole response to a request for a stream.
-    pub(crate) fn of_whole_response(self) -> Self {
-        Self { reply: self.reply.without_stream(), ..self }
+    /// The way back of a response that the client gets whole, if `is_whole`. Some engines send a
+    /// whole response to a request for a stream.
+    pub(crate) fn for_response(self, is_whole: bool) -> Self {
+        match is_whole {
+            true => Self { reply: self.reply.without_stream(), ..self },
+            false => self,
+        }
     }
 
     /// Returns whether the client gets a stream.

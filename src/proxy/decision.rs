@@ -15,10 +15,10 @@ use penstock_core::routing::{
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::context::{RequestContext, ScannedRequest};
-use super::replay::replay_fields;
-use super::reserved::{Decided, Reserved};
+use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::flow::Flow;
+use crate::proxy::replay::replay_fields;
+use crate::proxy::reserved::{Decided, Reserved};
 
 /// The maximum number of times a decision is repeated because another request took the last permit
 /// first.

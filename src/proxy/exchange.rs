@@ -12,12 +12,12 @@ use http::{Method, Uri};
 use penstock_api::Engine;
 use penstock_api::{Dialect, ErrorCode, Operation};
 
-use super::attempt::Attempt;
-use super::context::{RequestContext, ScannedRequest};
-use super::response::Reply;
-use super::target::with_query_model;
 use crate::downstream::client::Client;
+use crate::proxy::attempt::Attempt;
+use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::flow::Flow;
+use crate::proxy::response::Reply;
+use crate::proxy::target::with_query_model;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
-use super::Proxy;
-use super::context::RequestContext;
+use crate::proxy::Proxy;
+use crate::proxy::context::RequestContext;
 use crate::upstream::relay::ResponseSink;
 
 /// A request on its way through the data plane.

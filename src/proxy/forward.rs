@@ -14,24 +14,22 @@ use penstock_core::fleet::Outcome;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
 
-use super::Proxy;
-use super::attempt::{Attempt, AttemptEnd, Elsewhere};
-use super::context::{RequestContext, ScannedRequest};
-use super::conversion::{Conversion, NotConverted, Terms, convert_held};
-use super::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
-use super::exchange::exchange;
-use super::failure::OwnError;
-use super::moves::{Movable, Unresponded};
-use super::outcome::{AttemptResult, record_outcome, retry_after};
-use super::own_response::{send_error, send_held};
-use super::reserved::Decided;
-use super::residency;
-use super::response::{Reply, gather, record_backend, record_head, relay, switch};
-use super::shift_state::TooLong;
-use super::token_count;
-use super::unsupported;
 use crate::downstream::body::BodyClaim;
+use crate::proxy::Proxy;
+use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::conversion::{Conversion, NotConverted, Terms, convert_held};
+use crate::proxy::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
+use crate::proxy::exchange::exchange;
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::moves::{Movable, Unresponded};
+use crate::proxy::outcome::{AttemptResult, record_outcome, retry_after};
+use crate::proxy::own_response::{send_error, send_held};
+use crate::proxy::reserved::Decided;
+use crate::proxy::response::{Reply, gather, record_head, relay, switch};
+use crate::proxy::rewrite::{rewrites, unsupported};
+use crate::proxy::shift_state::TooLong;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
@@ -91,12 +89,9 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
 ) -> AttemptEnd {
-    if matches!(to, Recipient::Client) {
-        if let Some(change) = residency::change_of(request, attempt) {
-            return residency::respond(flow, request, attempt, change).await;
-        }
-        if let Some(counter) = token_count::counter_of(request, attempt) {
-            return token_count::respond(flow, request, attempt, counter).await;
+    for rewrite in rewrites(request.kinds) {
+        if let Some(response) = rewrite.respond(flow, request, attempt) {
+            return response.await;
         }
     }
     match prepare(flow, request, attempt) {
@@ -281,7 +276,7 @@ async fn deliver(
             AttemptEnd::Failed(Failure::Held(refusal, held))
         }
         Disposition::ConvertError => {
-            record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+            flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
             let held = held_of(flow.proxy, request, reply, None);
             AttemptEnd::Relayed(send_held(flow, held, false).await)
         }
@@ -293,13 +288,13 @@ async fn deliver(
         Disposition::Drop(what) => match unsupported::take_out(flow.ctx, request, what) {
             true => AttemptEnd::Changed,
             false => {
-                record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+                flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
                 let held = held_of(flow.proxy, request, reply, None);
                 AttemptEnd::Relayed(send_held(flow, held, false).await)
             }
         },
         Disposition::NoStream => {
-            record_backend(flow.ctx, reply.attempt.serving, reply.attempt.backend);
+            flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
             flow.ctx.record.outcome = Some(Outcome::Fault);
             let message = "The backend sent no stream to a request for one";
             let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);

@@ -9,10 +9,10 @@ use http::header::{self, HeaderValue};
 use penstock_api::{Operation, Work};
 use pingora::http::ResponseHeader;
 
-use super::context::{ScannedRequest, Served};
-use super::own_response::add_common_fields;
-use super::response::{add_request_fields, add_stream_fields, frame_open_end};
+use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::flow::Flow;
+use crate::proxy::own_response::add_common_fields;
+use crate::proxy::response::{add_request_fields, add_stream_fields, frame_open_end};
 use crate::upstream::relay::ResponseSink;
 
 /// Returns whether the client may get the head before there is a response: only the head of a token

@@ -18,12 +18,12 @@ use penstock_core::fleet::InflightGuard;
 use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
-use super::attempt::Attempt;
-use super::context::{RequestContext, ScannedRequest};
-use super::decision::reserve_better;
-use super::reserved::Reserved;
-use super::response::Reply;
+use crate::proxy::attempt::Attempt;
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::decision::reserve_better;
 use crate::proxy::flow::Flow;
+use crate::proxy::reserved::Reserved;
+use crate::proxy::response::Reply;
 use crate::upstream::failure::Failure;
 
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait

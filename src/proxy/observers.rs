@@ -9,7 +9,7 @@ use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 
-use super::context::RequestRecord;
+use crate::proxy::context::RequestRecord;
 use crate::proxy::flow::Flow;
 
 /// All observers, in the order they are called.

@@ -10,10 +10,10 @@ use penstock_core::routing::{AttemptEnded, Generation};
 use penstock_scan::Usage;
 use pingora::http::ResponseHeader;
 
-use super::attempt::{Attempt, AttemptEnd, Elsewhere};
-use super::context::RequestContext;
-use super::failure::{code_of, outcome_of, unreadable_outcome};
-use super::observers::Observers;
+use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::{code_of, outcome_of, unreadable_outcome};
+use crate::proxy::observers::Observers;
 use crate::upstream::failure::{Failure, Refusal};
 
 /// The result of an attempt, as far as the backend is concerned.

@@ -5,8 +5,8 @@ use penstock_core::fleet::BackendId;
 use penstock_core::routing::KeptHome;
 use serde::{Deserialize, Serialize};
 
-use super::Proxy;
-use super::direct::passed_ids::identity_of;
+use crate::proxy::Proxy;
+use crate::proxy::passed_ids::identity_of;
 
 /// The homes of sessions, and their backends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ mod place;
 mod shared;
 mod wait;
 
-pub(super) use charges::settle_charge;
-pub(super) use wait::{
+pub(crate) use crate::proxy::queue::charges::settle_charge;
+pub(crate) use crate::proxy::queue::wait::{
     Unadmitted, decide_in_turn, has_others_waiting, has_queue, keep_to_cooling, may_wait_after,
 };
 
@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 use penstock_clock::now;
 use penstock_core::admission::queue::QueueEnd;
 
-use shared::SharedQueue;
+use crate::proxy::queue::shared::SharedQueue;
 
 /// The maximum number of queues that are remembered for their figures. Queues in which requests
 /// wait come on top.
@@ -73,7 +73,7 @@ impl Queues {
     }
 
     /// Signals a change that may let requests through: of the configuration, or by elapsed time.
-    pub(super) fn signal(&self) {
+    pub(crate) fn signal(&self) {
         if self.is_empty() {
             return;
         }

@@ -15,11 +15,11 @@ use penstock_core::routing::{EnsemblePlan, SplitPoint};
 use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
-use super::Proxy;
-use super::context::RequestContext;
-use super::failure::OwnError;
-use super::rate_hold::RateHold;
+use crate::proxy::Proxy;
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::rate_hold::RateHold;
 use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [
@@ -78,7 +78,7 @@ pub(crate) async fn limit_rate(
     };
     let tokens = estimate.map_or(0, |estimate| expected_tokens(flow.ctx, estimate));
     let admitted = flow.proxy.rates.admit(&caller, tokens, moment());
-    let admitted = match (admitted, flow.proxy.shared.get()) {
+    let admitted = match (admitted, flow.proxy.shared.as_ref()) {
         (Ok(permit), Some(shared)) => {
             let accounts = shared_accounts(&caller);
             // Boxed: no other request should carry room for it.

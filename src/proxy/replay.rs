@@ -8,7 +8,7 @@ use penstock_core::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_ch
 use penstock_core::routing::ReplayFields;
 use penstock_scoring::PrefixParams;
 
-use super::context::{RequestContext, ScannedRequest};
+use crate::proxy::context::{RequestContext, ScannedRequest};
 
 static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 

@@ -13,16 +13,17 @@ use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectiv
 use penstock_dialect::has_svg;
 use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
-use super::allowed_models;
-use super::context::{RequestContext, ScannedRequest};
-use super::context_shift::shift_of;
-use super::failure::OwnError;
-use super::long_work::beside_the_loop;
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
+use crate::proxy::allowed_models;
+use crate::proxy::context::{RequestContext, RewriteKinds, ScannedRequest};
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::long_work::beside_the_loop;
+use crate::proxy::rewrite::context_shift::shift_of;
+use crate::proxy::rewrite::kinds_of;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [
@@ -140,7 +141,8 @@ pub(crate) fn admit_scanned(
     let request = admit(flow, named, body)?;
     let adds_usage = adds_usage(flow.ctx, &profile);
     let shift = shift_of(flow.ctx, &flow.client.head().headers, &profile);
-    Ok(Box::new(ScannedRequest { inserts_model, adds_usage, shift, ..request }))
+    let request = ScannedRequest { inserts_model, adds_usage, shift, ..request };
+    Ok(Box::new(ScannedRequest { kinds: kinds_of(&request), ..request }))
 }
 
 /// Returns whether the request's stream is to end with usage, although its client did not request
@@ -223,6 +225,7 @@ pub(crate) fn admit(
         adds_usage: false,
         upgrade: None,
         shift: None,
+        kinds: RewriteKinds::default(),
         deadline: None,
         objectives,
     })

@@ -6,34 +6,33 @@ mod gathered;
 mod progress;
 mod switched;
 mod timing;
-mod usage_filter;
 
 use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
-use super::attempt::Attempt;
-use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
-use super::conversion::WayBack;
-use super::failure::{timeout_message, unreadable_outcome};
-use super::own_response::{add_common_fields, keep_upstream_id};
-use super::shift_state::CONTEXT_SHIFT;
+use crate::proxy::attempt::Attempt;
+use crate::proxy::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
+use crate::proxy::conversion::WayBack;
+use crate::proxy::failure::{timeout_message, unreadable_outcome};
 use crate::proxy::flow::{ClientSide, Flow};
+use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
+pub(super) use crate::proxy::response::gathered::gather;
+use crate::proxy::response::progress::Progress;
+pub(super) use crate::proxy::response::switched::switch;
+use crate::proxy::rewrite::usage_filter::UsageFilter;
+use crate::proxy::shift_state::CONTEXT_SHIFT;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::ResponseSink;
 use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
-pub(super) use gathered::gather;
 use penstock_api::{ErrorCode, Operation, StreamFraming, Work, error_event};
 use penstock_clock::now;
-use penstock_core::fleet::{Backend, Outcome, Serving};
+use penstock_core::fleet::Outcome;
 use penstock_core::routing::RoutingDecision;
 use penstock_predict::Prediction;
-use progress::Progress;
-pub(super) use switched::switch;
-use usage_filter::UsageFilter;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
@@ -63,13 +62,9 @@ pub(crate) async fn relay(
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
+    let is_whole = !is_stream && !flow.ctx.record.is_kept_alive;
+    let way_back = way_back.map(|way_back| way_back.for_response(is_whole));
     let way_back = match way_back {
-        // Some engines send a whole response to a request for a stream: their clients get a whole
-        // one, too.
-        Some(way_back) if !is_stream && !flow.ctx.record.is_kept_alive => {
-            let way_back = way_back.of_whole_response();
-            return converted::relay_whole(flow, request, reply, way_back).await;
-        }
         Some(way_back) if !way_back.is_stream() => {
             return converted::relay_whole(flow, request, reply, way_back).await;
         }
@@ -116,10 +111,7 @@ pub(crate) async fn relay(
         RelayEnd::ClientGone => flow.ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
-            if let Some(held) = &mut held {
-                held.write(&mut flow.client).await?;
-            }
-            break_off(flow, code, &monitor, transform).await
+            break_off(flow, held, code, &monitor, transform).await
         }
     }
 }
@@ -215,7 +207,7 @@ pub(super) fn record_head(
     }
     ctx.record.status = head.status;
     ctx.record.first_token = head.stream.is_none().then_some(now);
-    record_backend(ctx, attempt.serving, attempt.backend);
+    ctx.record_backend(attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
         ctx.record.is_fallback = decision.is_fallback;
         if decision.is_fallback {
@@ -223,12 +215,6 @@ pub(super) fn record_head(
             ctx.record.model = model.map(|model| model.name.clone());
         }
     }
-}
-
-/// Records the backend whose response the client gets.
-pub(crate) fn record_backend(ctx: &mut RequestContext, serving: &Serving, backend: &Backend) {
-    ctx.record.provider = Some(backend.config.engine.provider());
-    ctx.record.backend = Some((serving.id, serving.state.name.clone()));
 }
 
 /// Completes the head the client gets.
@@ -340,10 +326,14 @@ fn ensemble_text(parts: EnsembleParts) -> String {
 /// else with framing that no client takes for a whole response.
 async fn break_off(
     flow: &mut Flow<'_>,
+    held: Option<HeldHead>,
     code: ErrorCode,
     monitor: &ResponseMonitor,
     transform: Option<Box<dyn Transform>>,
 ) -> Served {
+    if let Some(mut held) = held {
+        held.write(&mut flow.client).await?;
+    }
     let message = timeout_message(code);
     let end = match (transform, flow.ctx.operation.zip(monitor.stream())) {
         (Some(mut transform), _) => transform.cut(code, message),

@@ -11,18 +11,17 @@ use penstock_config::RetryUnanswered;
 use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 
-use super::attempt::{AttemptEnd, Elsewhere};
-use super::context::{RequestContext, ScannedRequest, Served};
-use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
-use super::conversion::NotConverted;
-use super::decision::{Undecided, route_input};
-use super::failure::{OwnError, held_outcome};
-use super::forward::{Recipient, make_attempt};
-use super::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
-use super::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
-use super::response::record_backend;
-use super::similar_model::with_similar_model;
+use crate::proxy::attempt::{AttemptEnd, Elsewhere};
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::conversion::NotConverted;
+use crate::proxy::decision::{Undecided, route_input};
+use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::Flow;
+use crate::proxy::forward::{Recipient, make_attempt};
+use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
+use crate::proxy::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
+use crate::proxy::rewrite::rewrites;
+use crate::proxy::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
@@ -32,12 +31,14 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
     flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
     loop {
-        pass_over_small(flow.ctx, &mut request);
+        for rewrite in rewrites(request.kinds) {
+            rewrite.before(flow.ctx, &mut request);
+        }
         let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
-                if shorten_for(flow.ctx, &mut request, &error) =>
+                if is_rewritten(flow.ctx, &mut request, &error) =>
             {
                 continue;
             }
@@ -123,7 +124,9 @@ fn after_attempt(
         }
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             request.tried.insert(decision.backend);
-            if !learn_refusal(flow.ctx, request, decision, *too_long) {
+            let mut refused = Some(*too_long);
+            let mut kinds = rewrites(request.kinds);
+            if !kinds.any(|kind| kind.too_long(flow.ctx, request, &decision, &mut refused)) {
                 return Next::Last(LastWord::Refusal);
             }
         }
@@ -152,6 +155,27 @@ async fn send_own(flow: &mut Flow<'_>, response: Result<OwnResponse, OwnError>) 
         }
         Err(error) => send_error(flow, error).await,
     }
+}
+
+/// Changes a request that no backend can take. Returns whether another decision may follow.
+fn is_rewritten(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    error: &RouteError,
+) -> bool {
+    rewrites(request.kinds).any(|rewrite| rewrite.unroutable(ctx, request, error))
+}
+
+/// Responds with the engine's own refusal, if there was one that explains the end of the request.
+async fn send_refusal(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Option<Served> {
+    let mut kinds = rewrites(request.kinds);
+    let (held, decision) = kinds.find_map(|rewrite| rewrite.take_refusal(request))?;
+    if let Some(serving) = decision.serving(&request.fleet)
+        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
+    {
+        flow.ctx.record_backend(serving, backend);
+    }
+    Some(send_held(flow, held, false).await)
 }
 
 /// Returns whether another attempt may follow a failed one; `request` remembers the backends to
@@ -195,7 +219,7 @@ fn goes_on(
 
 /// Returns whether the failure is safe to retry, and neither `routing.max_retries` nor the retry
 /// budget is used up.
-pub(super) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
+pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
     flow.ctx.record.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &flow.ctx.generation.config.routing;
     let safety = match safety_of(failure) {
@@ -318,7 +342,7 @@ async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
     let serving = decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
     if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
-        record_backend(flow.ctx, serving, backend);
+        flow.ctx.record_backend(serving, backend);
     }
     match failure {
         // Without a body there is nothing to pass on.
@@ -347,7 +371,7 @@ async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
 
 /// The error for a request that no attempt could be made for, in the words of the client's dialect.
 /// `share`: random, in 0..1.
-pub(super) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
+pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
     let own = OwnError::from_route(error, now(), share);
     match (error, dialect) {
         // Ollama's clients look for these words.

@@ -26,25 +26,25 @@ pub(crate) struct TooLong {
 /// The rules for shortening one request, and what is known about its length.
 #[derive(Default)]
 pub(crate) struct ContextShift {
-    pub(super) drops_tools: bool,
+    pub(crate) drops_tools: bool,
     /// Tokens of an engine per thousand estimated ones, as an engine counted this request.
-    pub(super) scale: Option<u32>,
+    pub(crate) scale: Option<u32>,
     /// The backend that refused it last, and the length of its context.
-    pub(super) refused_by: Option<(BackendId, u32)>,
+    pub(crate) refused_by: Option<(BackendId, u32)>,
     /// Tokens that an engine reserved for the response.
-    pub(super) output: u32,
+    pub(crate) output: u32,
     /// The number of times the request was shortened.
-    pub(super) shifts: u32,
+    pub(crate) shifts: u32,
     /// The number of messages that were dropped.
-    pub(super) dropped: u32,
+    pub(crate) dropped: u32,
     /// The number of refusals after that.
-    pub(super) refusals: u32,
+    pub(crate) refusals: u32,
     /// The backends that were passed over because of their context.
-    pub(super) too_small: BackendSet,
+    pub(crate) too_small: BackendSet,
     /// The last refusal, and the decision it followed.
-    pub(super) last: Option<(HeldResponse, RoutingDecision)>,
+    pub(crate) last: Option<(HeldResponse, RoutingDecision)>,
     /// True if nothing can be dropped: an engine's response is then passed on.
-    pub(super) gave_up: bool,
+    pub(crate) gave_up: bool,
 }
 
 impl ContextShift {
@@ -55,7 +55,7 @@ impl ContextShift {
 
     /// The known limit of a backend's context, and the scale by which it counts this request. Its
     /// declared length is in the estimate's own tokens unless an engine has counted the request.
-    pub(super) fn limit_of(&self, serving: &Serving) -> Option<ContextLimit> {
+    pub(crate) fn limit_of(&self, serving: &Serving) -> Option<ContextLimit> {
         let learned = serving.latency.context.limit();
         let declared = serving.context_length.map(|length| length.0);
         let refused = self.refused_by.filter(|(id, _)| *id == serving.id).map(|(_, limit)| limit);
@@ -66,14 +66,14 @@ impl ContextShift {
     }
 
     /// Converts `estimated` tokens to those of an engine, with room for its response.
-    pub(super) fn needed(&self, estimated: u32, scale: u32) -> u64 {
+    pub(crate) fn needed(&self, estimated: u32, scale: u32) -> u64 {
         (u64::from(estimated) * u64::from(scale)).div_ceil(UNIT.into()) + u64::from(self.output)
     }
 
     /// The number of estimated tokens that a prompt of `estimated` ones may keep, by the largest of
     /// the contexts that are too short for it; `None` if there is none. `to_fit`: the tokens that
     /// the router compares with declared lengths.
-    pub(super) fn target<'a>(
+    pub(crate) fn target<'a>(
         &self,
         rows: impl Iterator<Item = &'a Serving>,
         tried: &BackendSet,
@@ -97,7 +97,7 @@ impl ContextShift {
         targets.max()
     }
 
-    pub(super) fn is_too_small(&self, serving: &Serving, estimated: u32) -> bool {
+    pub(crate) fn is_too_small(&self, serving: &Serving, estimated: u32) -> bool {
         // A declared length is the router's business until an engine has counted.
         let is_counted = self.scale.is_some() || serving.latency.context.limit().is_some();
         let limit = self.limit_of(serving).filter(|_| is_counted);
@@ -107,7 +107,7 @@ impl ContextShift {
     /// Learns from a whole response: if it ended for its length although its client set no limit,
     /// it has filled the context. Learns only if no length is declared or discovered, since an
     /// engine may have another limit.
-    pub(super) fn learn_end(
+    pub(crate) fn learn_end(
         &self,
         profile: &RequestProfile,
         serving: &Serving,
@@ -131,7 +131,7 @@ impl ContextShift {
 }
 
 /// The tokens that an engine counts for every thousand estimated ones.
-pub(super) fn scale_of(counted: u32, estimated: u32) -> u32 {
+pub(crate) fn scale_of(counted: u32, estimated: u32) -> u32 {
     let scale = (u64::from(counted) * u64::from(UNIT)).div_ceil(u64::from(estimated.max(1)));
     u32::try_from(scale).unwrap_or(u32::MAX)
 }

@@ -5,9 +5,9 @@ use penstock_api::ErrorCode;
 use penstock_config::nearest;
 use penstock_core::fleet::Topology;
 
-use super::auth;
-use super::context::RequestContext;
-use super::failure::OwnError;
+use crate::proxy::auth;
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
 
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 128;
@@ -21,7 +21,7 @@ const MAX_COMPARED: usize = 512;
 const MAX_EDITS: usize = 3;
 
 /// Adds the name that the client may have meant to an error about a model that is not found.
-pub(super) fn with_similar_model(ctx: &RequestContext, given: &str, error: OwnError) -> OwnError {
+pub(crate) fn with_similar_model(ctx: &RequestContext, given: &str, error: OwnError) -> OwnError {
     if error.code != ErrorCode::ModelNotFound || given.len() > MAX_LENGTH {
         return error;
     }

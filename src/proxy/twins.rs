@@ -11,11 +11,11 @@ use penstock_scan::{
 };
 use serde_json::Value;
 
-use super::allowed_models;
-use super::failure::OwnError;
-use super::request_body::scan_error;
-use super::target::Target;
+use crate::proxy::allowed_models;
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::request_body::scan_error;
+use crate::proxy::target::Target;
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the
 /// query names the model, it does so once, in its plain spelling.
@@ -67,7 +67,7 @@ fn deciding(query: &str) -> impl Iterator<Item = (&'static str, bool)> {
 }
 
 /// The error of a field that stands in a second place.
-pub(super) fn ambiguous(field: &'static str, place: &str) -> OwnError {
+pub(crate) fn ambiguous(field: &'static str, place: &str) -> OwnError {
     let message = format!("'{field}' is there {place}");
     OwnError::new(ErrorCode::AmbiguousField, message).about(Some(field))
 }
@@ -76,7 +76,7 @@ pub(super) fn ambiguous(field: &'static str, place: &str) -> OwnError {
 ///
 /// # Errors
 /// When it is no JSON, or an engine may read a member of it as another one.
-pub(super) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
+pub(crate) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
     check_twins(body).map_err(|error| scan_error(&error))?;
     serde_json::from_slice(body).map_err(|error| {
         OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
@@ -87,7 +87,7 @@ pub(super) fn read_json(body: &[u8]) -> Result<Value, OwnError> {
 ///
 /// # Errors
 /// When both are there and differ: engines of different age read different ones.
-pub(super) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
+pub(crate) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
     let text = |field: &str| body.get(field).and_then(Value::as_str);
     match (text("model"), text("name")) {
         (Some(model), Some(name)) if model != name => {
@@ -102,7 +102,7 @@ pub(super) fn model_of(body: &Value) -> Result<Option<&str>, OwnError> {
 ///
 /// # Errors
 /// When the body is malformed, or a limited key sends one that is not read.
-pub(super) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfile, OwnError> {
+pub(crate) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfile, OwnError> {
     const OPERATION: Operation = Operation::Passthrough;
     debug_assert!(OPERATION.row().body == BodyFormat::Json);
     let options = ScanOptions {

@@ -18,6 +18,7 @@ use penstock_scan::Usage;
 
 use super::*;
 use crate::discovery::ScrapeBudget;
+use crate::proxy::ProxyParts;
 
 fn generation(yaml: &str) -> Arc<Generation> {
     let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
@@ -95,7 +96,7 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
 }
 
 fn page(metrics: &Metrics, generation: &Arc<Generation>) -> String {
-    let proxy = Proxy::new(Arc::clone(generation), Vec::new(), 1).unwrap();
+    let proxy = Proxy::new(Arc::clone(generation), ProxyParts::default()).unwrap();
     metrics.render(&Scrape {
         now: Timestamp(1_000_000),
         generation,

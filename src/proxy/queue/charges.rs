@@ -7,7 +7,7 @@ use crate::proxy::Proxy;
 use crate::proxy::context::{ModelCharge, RequestRecord};
 
 /// Records that the owner of a request was charged for it in the queue of `model`.
-pub(super) fn charge_owner(
+pub(crate) fn charge_owner(
     proxy: &Proxy,
     record: &mut RequestRecord,
     model: Box<str>,

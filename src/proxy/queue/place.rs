@@ -9,7 +9,7 @@ use penstock_clock::now;
 use penstock_core::admission::queue::{Charge, Cost, EntryId, Passed, QueueEnd, Turn};
 use penstock_core::fleet::Topology;
 
-use super::shared::SharedQueue;
+use crate::proxy::queue::shared::SharedQueue;
 
 pub(super) struct Place {
     queue: Arc<SharedQueue>,

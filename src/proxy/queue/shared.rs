@@ -13,7 +13,7 @@ use penstock_core::admission::queue::{
 };
 use penstock_core::fleet::{BackendSet, SharedBackend, Topology};
 
-use super::QueueFigures;
+use crate::proxy::queue::QueueFigures;
 
 /// The queue of a model.
 pub(super) struct SharedQueue {

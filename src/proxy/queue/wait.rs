@@ -12,14 +12,14 @@ use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRul
 use penstock_core::fleet::cooldown_time;
 use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
 
-use super::charges::charge_owner;
-use super::keep_alive::{KeepAlive, Unsent};
-use super::place::Place;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::Flow;
+use crate::proxy::queue::charges::charge_owner;
+use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
+use crate::proxy::queue::place::Place;
 use crate::proxy::reserved::Decided;
 use crate::upstream::failure::Failure;
 

@@ -8,13 +8,13 @@ use penstock_api::ErrorCode;
 use penstock_clock::{now, unix_seconds};
 use penstock_dialect::{ReplyContext, ResponseLimits};
 
-use super::{Progress, Reply, finish_head};
 use crate::downstream::body::BodyClaim;
 use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
+use crate::proxy::response::{Progress, Reply, finish_head};
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::ResponseSink;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};

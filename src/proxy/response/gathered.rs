@@ -5,18 +5,18 @@ use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_dialect::response_text;
 
-use super::Reply;
-use super::converted::{claim_conversion, converter, reason_of};
 use crate::proxy::attempt::{AttemptEnd, HeldText};
 use crate::proxy::context::ScannedRequest;
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::proxy::flow::Flow;
+use crate::proxy::response::Reply;
+use crate::proxy::response::converted::{claim_conversion, converter, reason_of};
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
 
 /// Reads a whole response as text. `way_back`: its conversion.
-pub(in crate::proxy) async fn gather(
+pub(crate) async fn gather(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reply: Reply<'_>,

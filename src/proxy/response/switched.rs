@@ -13,13 +13,13 @@ use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{Reply, record_backend};
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
 use crate::proxy::context::Served;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
+use crate::proxy::response::Reply;
 
 /// The longest single read.
 const READ: usize = 16 * 1024;
@@ -29,14 +29,10 @@ const TICK: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Passes the switch on to the client, and then the bytes.
-pub(in crate::proxy) async fn switch(
-    flow: &mut Flow<'_>,
-    reply: Reply<'_>,
-    protocol: HeaderValue,
-) -> Served {
+pub(crate) async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) -> Served {
     let Reply { exchange, head, attempt, .. } = reply;
     flow.ctx.record.status = 101;
-    record_backend(flow.ctx, attempt.serving, attempt.backend);
+    flow.ctx.record_backend(attempt.serving, attempt.backend);
     let Some(client) = attempt.client.upgraded() else {
         debug_assert!(false, "only HTTP/1.1 requests are upgraded");
         return flow.ctx.client_gone();

@@ -6,7 +6,6 @@ mod auto;
 mod cached_predictions;
 mod captures;
 mod deployment;
-mod duration;
 mod errors;
 mod explanations;
 mod fallbacks;

@@ -1,0 +1,238 @@
+//! The head of a request: it is identified, checked, and served where no backend is needed, before
+//! its body is read.
+
+mod trace;
+
+use std::sync::Arc;
+
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Method};
+use penstock_api::{
+    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
+};
+use penstock_config::{Compat, Config, Cors, FairnessId};
+use penstock_core::fleet::Owner;
+use penstock_core::routing::Way;
+
+use crate::data_port::local_response::{send_local, send_preflight};
+use crate::data_port::request_head::trace::trace_of;
+use crate::data_port::unknown_path;
+use crate::direct::passthrough::deletes_model;
+use crate::direct::tunnel::requested_websocket;
+use crate::downstream::body::BodyLength;
+use crate::downstream::head_check::MAX_TARGET;
+use crate::ollama::broadcast::check_right;
+use crate::proxy::auth;
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::own_response::{send_error, send_wrong_method};
+use crate::proxy::target::Target;
+use crate::proxy::twins::check_query;
+use crate::upstream::headers::{REQUEST_ID, is_key};
+
+const MAX_REQUEST_ID: usize = 128;
+
+/// A request that needs a backend.
+pub(crate) enum Forwarded {
+    Operation(Operation),
+    Usage(UsageCall),
+    StoredResponse,
+    /// Ollama's `/api/show`.
+    Show,
+    Command(ModelCommand),
+    /// `/api/blobs/{digest}`, whose body is not held.
+    Blob,
+    Passthrough(Way),
+}
+
+impl Forwarded {
+    /// Returns whether penstock looks into the body, so that it has to be decoded. Other bodies are
+    /// passed on as they came.
+    pub(crate) fn is_looked_into(&self) -> bool {
+        !matches!(self, Self::Blob | Self::Passthrough(Way::Backend(_)))
+    }
+}
+
+/// Responds to a request that needs no backend. Returns one that does, with nothing but its head
+/// read so far.
+pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<Forwarded>> {
+    identify(flow);
+    let path = flow.client.head().uri.path().to_owned();
+    let generation = Arc::clone(&flow.ctx.generation);
+    let compat = generation.config.server.compat;
+    let method = flow.client.head().method.clone();
+    let target = Target::of(&method, &path, &generation.router.passthrough, compat);
+    classify(flow, target, &path);
+    let checked = check_head(flow, target);
+    if compat == Compat::Nomyo
+        && let Some(head) = flow.client.head_mut()
+    {
+        auth::remove_query_key(head);
+    }
+    match checked {
+        Err(error) if error.code == ErrorCode::MethodNotAllowed => {
+            send_wrong_method(flow, target, error).await?;
+        }
+        Err(error) => send_error(flow, error).await?,
+        Ok(()) if flow.client.head().method == Method::OPTIONS => {
+            send_preflight(flow, target).await?;
+        }
+        Ok(()) => match target {
+            Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
+            Target::Usage(call) => return Ok(Some(Forwarded::Usage(call))),
+            Target::StoredResponse { .. } => return Ok(Some(Forwarded::StoredResponse)),
+            Target::Passthrough(way) => return Ok(Some(Forwarded::Passthrough(way.clone()))),
+            Target::Ollama(OllamaRoute::Show) => return Ok(Some(Forwarded::Show)),
+            Target::Ollama(OllamaRoute::Command(command)) => {
+                return Ok(Some(Forwarded::Command(command)));
+            }
+            Target::Ollama(OllamaRoute::Blob(_)) => return Ok(Some(Forwarded::Blob)),
+            Target::Models
+            | Target::Model(_)
+            | Target::Health
+            | Target::Root
+            | Target::Ollama(
+                OllamaRoute::Version
+                | OllamaRoute::Status
+                | OllamaRoute::Tags
+                | OllamaRoute::Loaded
+                | OllamaRoute::LoadedDetails,
+            )
+            | Target::Unknown => {
+                send_local(flow, target).await?;
+            }
+        },
+    }
+    Ok(None)
+}
+
+/// Records the operation and the dialect of a request.
+fn classify(flow: &mut Flow<'_>, target: Target<'_>, path: &str) {
+    let is_forwarded = matches!(
+        target,
+        Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
+            | Target::StoredResponse { .. }
+            | Target::Passthrough(_)
+    );
+    if is_forwarded {
+        flow.ctx.operation = Some(Operation::Passthrough);
+    }
+    if let Target::Operation(operation) = target {
+        flow.ctx.operation = Some(operation);
+        flow.ctx.dialect = operation.row().dialect;
+    } else {
+        flow.ctx.dialect = match target {
+            // Both APIs have this path; Anthropic's clients always send their version.
+            Target::Models | Target::Model(_)
+                if flow.client.head().headers.contains_key("anthropic-version") =>
+            {
+                Dialect::Anthropic
+            }
+            _ => Dialect::of_path(path.as_bytes()),
+        };
+    }
+}
+
+fn identify(flow: &mut Flow<'_>) {
+    let headers = &flow.client.head().headers;
+    let config = &flow.ctx.generation.config;
+    flow.ctx.trace = trace_of(headers, &config.tracing, &flow.proxy.seeds);
+    flow.ctx.request_id =
+        given_request_id(headers).unwrap_or_else(|| flow.proxy.seeds.next_request_id());
+    if let Cors::Origins(allowed) = &config.server.cors {
+        let may_read = |origin: &&HeaderValue| {
+            allowed.iter().any(|name| name == "*" || name.as_bytes() == origin.as_bytes())
+        };
+        flow.ctx.cors_origin = headers.get(header::ORIGIN).filter(may_read).cloned();
+    }
+}
+
+/// Checks whether the request may go on, by its head alone.
+fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
+    let head = flow.client.head();
+    let config = &flow.ctx.generation.config;
+    let has_body = flow.ctx.body_length != BodyLength::None;
+    if head.raw_path().len() > MAX_TARGET {
+        let message = "The request target is longer than 16 KiB";
+        return Err(OwnError::new(ErrorCode::UriTooLong, message).closing());
+    }
+    let limit = config.limits.max_headers;
+    if head.headers.len() > limit {
+        let message = format!("More than {limit} header fields (limits.max_headers)");
+        return Err(OwnError::new(ErrorCode::HeadTooLarge, message).closing());
+    }
+    // A body that is not going to be read ends the connection with the response.
+    if target == Target::Unknown {
+        let path = head.uri.path();
+        let passthrough = &flow.ctx.generation.router.passthrough;
+        let mistake = unknown_path::hint(path, passthrough, config.server.compat);
+        let hint = flow.ctx.dialect.row().unknown_path_hint;
+        let message = format!("Unknown path: {}{mistake}{hint}", shown(path));
+        return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
+    }
+    let has_cors = !matches!(config.server.cors, Cors::Off);
+    let is_preflight = head.method == Method::OPTIONS && has_cors;
+    if matches!(target, Target::Operation(_)) && requested_websocket(head).is_some() {
+        let message = "This path is served over HTTP, without a WebSocket: send a POST";
+        return Err(OwnError::new(ErrorCode::UpgradeRequired, message).closing_if(has_body));
+    }
+    if !is_preflight && !target.takes(&head.method) {
+        let message = format!("{} takes {}", shown(head.uri.path()), target.methods(has_cors));
+        return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
+    }
+    // Two parsers may pick different fields: penstock must not check one key and an engine another.
+    if let Some(name) = repeated_key(&head.headers) {
+        let message = format!("There must be at most one {name} field");
+        return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
+    }
+    if !is_preflight && !target.is_public() {
+        let key = auth::check_key(config, head);
+        flow.ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
+    } else if config.server.compat == Compat::Nomyo {
+        // A public page may say more to those who send a key.
+        flow.ctx.key = auth::check_key(config, head).ok().flatten();
+    }
+    check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
+    if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
+        check_right(flow.ctx).map_err(|error| error.closing_if(has_body))?;
+    }
+    flow.ctx.requester.client = flow.proxy.seeds.hash_client(flow.ctx.key, flow.ctx.client_address);
+    flow.ctx.requester.credential = flow.proxy.seeds.hash_credential(&head.headers);
+    flow.ctx.requester.owner = owner_of(flow, config, &head.headers);
+    Ok(())
+}
+
+/// The owner of the request's turn: its client, or the tenant that a trusted client names. The
+/// weight is that of the key.
+fn owner_of(flow: &Flow<'_>, config: &Config, headers: &HeaderMap) -> Owner {
+    let named = match config.queue.fairness_id {
+        FairnessId::Off => None,
+        FairnessId::Header => headers.get(FAIRNESS_ID),
+    };
+    let id =
+        named.map_or(flow.ctx.requester.client, |id| flow.proxy.seeds.hash_tenant(id.as_bytes()));
+    let key = flow.ctx.key.and_then(|position| config.auth.keys.get(position));
+    Owner { id, weight: key.map_or(1, |key| key.weight) }
+}
+
+/// Finds a repeated field that carries a key. The map has the values of one name in a row.
+fn repeated_key(headers: &HeaderMap) -> Option<&HeaderName> {
+    let mut last = None;
+    // Comparing the few names costs less than a look-up of each that may carry a key.
+    let mut names = headers.iter().map(|(name, _)| name).filter(|name| is_key(name));
+    names.find(|name| last.replace(*name) == Some(*name))
+}
+
+fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let value = headers.get(REQUEST_ID)?;
+    let is_fit = !value.is_empty()
+        && value.len() <= MAX_REQUEST_ID
+        && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_fit.then(|| value.clone())
+}
+
+/// A path as a message may quote it: short, and on one line.
+fn shown(path: &str) -> String {
+    let short: String = path.chars().take(200).flat_map(char::escape_default).collect();
+    if path.chars().count() > 200 { format!("{short}…") } else { short }
+}

@@ -1,0 +1,78 @@
+//! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
+//! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
+
+mod kept;
+pub(crate) mod passthrough;
+mod path_model;
+pub(crate) mod stored_responses;
+pub(crate) mod tunnel;
+
+use penstock_api::ErrorCode;
+use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
+use penstock_core::routing::RoutingDecision;
+
+use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::context::{ScannedRequest, Served};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::forward::{Recipient, make_attempt};
+use crate::proxy::own_response::send_error;
+use crate::proxy::reserved::Decided;
+use crate::upstream::failure::Failure;
+
+/// The permissions of a direct attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DirectTerms {
+    /// True if another backend follows when this one does not have what was requested.
+    pub(crate) may_miss: bool,
+    /// True if `max_in_flight` applies.
+    pub(crate) is_limited: bool,
+}
+
+/// A decision for `backend`: its first row, of any model. `None` while it serves no model.
+pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<RoutingDecision> {
+    (0..).zip(fleet.models()).find_map(|(number, model)| {
+        let row = model.serving.iter().position(|row| row.id == backend)?;
+        Some(RoutingDecision::direct(backend, ModelId(number), u32::try_from(row).ok()?))
+    })
+}
+
+/// Sends a request to the backend of `decision`, and relays the response. Returns `None` if the
+/// backend is at its limit of requests in flight.
+pub(crate) async fn attempt_directly(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+    decision: &RoutingDecision,
+    terms: DirectTerms,
+) -> Option<AttemptEnd> {
+    let DirectTerms { may_miss, is_limited } = terms;
+    let fleet = std::sync::Arc::clone(&request.fleet);
+    let serving = decision.serving(&fleet);
+    debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
+    let serving = serving?;
+    let most = if is_limited { serving.max_in_flight } else { u32::MAX };
+    let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
+    flow.ctx.record.attempts += 1;
+    let decided = Decided { decision: *decision, permit };
+    let to = Recipient::Direct { may_miss };
+    Some(make_attempt(flow, to, request, decided).await)
+}
+
+/// Ends a request for one backend after its attempt. Responds with an error if nothing was sent.
+pub(crate) async fn end_directly(flow: &mut Flow<'_>, end: AttemptEnd) -> Served {
+    match end {
+        AttemptEnd::Relayed(served) => served,
+        AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.client_gone(),
+        AttemptEnd::Failed(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
+        AttemptEnd::Own { .. }
+        | AttemptEnd::Text(_)
+        | AttemptEnd::Unreadable(_)
+        | AttemptEnd::Elsewhere(_)
+        | AttemptEnd::Changed
+        | AttemptEnd::Moved(_) => {
+            debug_assert!(false, "a request for one backend is relayed, or fails");
+            let message = "The request has no response";
+            send_error(flow, OwnError::new(ErrorCode::InternalError, message)).await
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests for paths that `routing.passthrough` forwards: to one backend, or to a backend of the
+//! model that the body or the query names. The body is forwarded as it came.
+
+use http::Method;
+use penstock_api::{ErrorCode, Operation, percent_decode};
+use penstock_core::fleet::{Health, Topology};
+use penstock_core::routing::{RoutingDecision, Way};
+use penstock_scan::ModelForm;
+use pingora::http::RequestHeader;
+
+use crate::direct::kept::Kept;
+use crate::direct::path_model::PathModel;
+use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
+use crate::downstream::body::HeldBody;
+use crate::proxy::allowed_models;
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::own_response::send_error;
+use crate::proxy::request_body::{Named, admit, scan_error};
+use crate::proxy::retry::serve;
+use crate::proxy::target::query_model;
+use crate::proxy::twins::{ambiguous, read_unknown};
+
+/// Forwards a request along `way`.
+pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: HeldBody) -> Served {
+    let name = match way {
+        Way::ByModel => {
+            return match by_model(flow, body) {
+                Ok(request) => serve(flow, Box::new(request)).await,
+                Err(error) => send_error(flow, error).await,
+            };
+        }
+        Way::Backend(name) => name,
+    };
+    let fleet = flow.ctx.generation.fleet.topology();
+    let decision = match decide_by_name(flow.ctx, &fleet, name) {
+        Ok(decision) => decision,
+        Err(error) => return send_error(flow, error).await,
+    };
+    let kept = match Kept::of(flow, flow.client.head(), &body.bytes) {
+        Ok(kept) => kept,
+        Err(error) => return send_error(flow, error).await,
+    };
+    let mut request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, body);
+    (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);
+    let terms = DirectTerms { may_miss: false, is_limited: true };
+    match attempt_directly(flow, &mut request, &decision, terms).await {
+        Some(end) => end_directly(flow, end).await,
+        None => send_error(flow, is_busy(name)).await,
+    }
+}
+
+/// The error of a backend at its limit of requests in flight.
+pub(crate) fn is_busy(name: &str) -> OwnError {
+    let message = format!("Backend '{name}' is at its limit of requests in flight");
+    OwnError::new(ErrorCode::AllBackendsBusy, message)
+}
+
+/// A decision for the backend called `name`.
+///
+/// # Errors
+/// When the client's key is limited to models, or the backend cannot take requests.
+pub(crate) fn decide_by_name(
+    ctx: &RequestContext,
+    fleet: &Topology,
+    name: &str,
+) -> Result<RoutingDecision, OwnError> {
+    if allowed_models::is_limited(ctx) {
+        let message = "This key is limited to models, and this path names none";
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
+    }
+    let backend = fleet.backend(name);
+    let takes = backend
+        .filter(|backend| matches!(backend.state.status(), Health::Healthy | Health::Unknown));
+    let decision = takes.and_then(|backend| decide_for(fleet, backend.state.id));
+    decision.ok_or_else(|| {
+        let message = format!("Backend '{name}' cannot take requests now");
+        OwnError::new(ErrorCode::NoHealthyBackend, message)
+    })
+}
+
+/// The request with the model it is for: named in the body, the query or the path, else the
+/// default.
+///
+/// # Errors
+/// When there is none, or the client's key may not use it.
+pub(crate) fn by_model(flow: &mut Flow<'_>, body: HeldBody) -> Result<ScannedRequest, OwnError> {
+    let profile = read_unknown(flow, &body.bytes)?;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let generation = std::sync::Arc::clone(&flow.ctx.generation);
+    let uri = &flow.client.head().uri;
+    let in_query = query_model(uri);
+    if in_query.is_some() && profile.model_form != ModelForm::Missing {
+        return Err(ambiguous("model", "in the query and in the body"));
+    }
+    let is_model_in_query = in_query.is_some();
+    let in_path = PathModel::of(uri.path());
+    let model: std::sync::Arc<str> = match (in_query, &in_path) {
+        (Some(model), _) => model.into(),
+        (None, Some(named)) if !profile.names_model() => named.name(&fleet).into(),
+        (None, _) => {
+            let requested = generation.router.requested_model(&profile, &body.bytes, &fleet);
+            requested.map_err(|error| scan_error(&error))?.name.as_ref().into()
+        }
+    };
+    if in_path.is_some_and(|named| !named.is(&model, &fleet)) {
+        return Err(ambiguous("model", "in the path, with another value"));
+    }
+    let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
+    let request = admit(flow, Named { profile, model }, body)?;
+    let conversation = kept.conversation.or(request.conversation);
+    Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
+}
+
+/// Returns whether a request deletes a model: fine-tuned ones are deleted at OpenAI's path.
+pub(crate) fn deletes_model(head: &RequestHeader) -> bool {
+    let mut parts = head
+        .uri
+        .path()
+        .split('/')
+        .skip_while(|part| !percent_decode(part).eq_ignore_ascii_case("models"));
+    head.method == Method::DELETE && parts.nth(1).is_some_and(|model| !model.is_empty())
+}

@@ -1,0 +1,90 @@
+//! Stored responses of OpenAI's Responses API: `GET` and `DELETE /v1/responses/{id}`, its `cancel`
+//! and its `input_items`. Only the backend that made a response has it, and only the key it was
+//! made for may read it, as far as that is remembered.
+
+use std::sync::Arc;
+
+use penstock_api::{ErrorCode, Operation};
+use penstock_core::fleet::{BackendId, Health, Topology};
+
+use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
+use crate::downstream::body::HeldBody;
+use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::context::{ScannedRequest, Served};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::own_response::send_error;
+use crate::proxy::target::Target;
+use crate::upstream::failure::Failure;
+
+/// Serves a request for a stored response from the backend that made it, or, if that is not known,
+/// from the first backend that has it.
+pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let head = flow.client.head();
+    let compat = flow.ctx.generation.config.server.compat;
+    let passthrough = &flow.ctx.generation.router.passthrough;
+    let id = match Target::of(&head.method, head.uri.path(), passthrough, compat) {
+        Target::StoredResponse { id, .. } => id.to_owned(),
+        _ => String::new(),
+    };
+    let owner = match flow.proxy.response_ids.backend_of(id.as_bytes(), flow.ctx.key_owner()) {
+        Ok(owner) => owner,
+        Err(error) => return send_error(flow, error).await,
+    };
+    let order = candidates(&fleet, owner);
+    let mut request =
+        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let mut last_failure = None;
+    for (index, backend) in order.iter().enumerate() {
+        let Some(decision) = decide_for(&fleet, *backend) else { continue };
+        let may_miss = index + 1 < order.len();
+        let terms = DirectTerms { may_miss, is_limited: false };
+        match attempt_directly(flow, &mut request, &decision, terms).await {
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(flow, end).await,
+        }
+        if last_failure.is_some() && owner == Some(*backend) {
+            // The other backends do not have it: their 404 would say that it is gone.
+            break;
+        }
+    }
+    match last_failure {
+        Some(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
+        None => send_error(flow, unserved(&fleet, &id)).await,
+    }
+}
+
+/// The error when no backend was queried: none is up, or none stores responses, so that there is no
+/// such response.
+fn unserved(fleet: &Topology, id: &str) -> OwnError {
+    let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
+    let may_be_stored = rows.any(|row| row.native_operations.contains(Operation::Responses));
+    if may_be_stored || !fleet.is_complete() {
+        let message = "No healthy backend serves stored responses";
+        return OwnError::new(ErrorCode::NoHealthyBackend, message);
+    }
+    let message = format!("Response '{id}' not found: no backend stores responses");
+    OwnError::new(ErrorCode::ResponseNotFound, message)
+}
+
+/// The backends to query, the owner first; the others only while they are up.
+fn candidates(fleet: &Topology, owner: Option<BackendId>) -> Vec<BackendId> {
+    let is_known = |id: &BackendId| fleet.backends.iter().any(|backend| backend.state.id == *id);
+    let owner = owner.filter(is_known);
+    let mut order: Vec<BackendId> = owner.into_iter().collect();
+    for model in fleet.models() {
+        for row in &model.serving {
+            let is_up = matches!(row.state.status(), Health::Healthy | Health::Draining)
+                && row.state.breaker.is_closed();
+            let serves = row.native_operations.contains(Operation::Responses);
+            if is_up && serves && !order.contains(&row.id) {
+                order.push(row.id);
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,110 @@
+//! Requests to switch protocols (`Upgrade`): their detection and their forwarding.
+
+use http::Method;
+use http::header::{self, HeaderValue};
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{InflightGuard, PermitRequest};
+use penstock_core::routing::Way;
+use pingora::http::RequestHeader;
+
+use crate::direct::end_directly;
+use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
+use crate::downstream::body::HeldBody;
+use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::context::{ScannedRequest, Served};
+use crate::proxy::decision::{Undecided, decide};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::forward::{Recipient, make_attempt};
+use crate::proxy::own_response::send_error;
+use crate::proxy::reserved::Decided;
+
+/// The only protocol that clients may switch to: with another one, a client would speak to the
+/// engine with penstock's own key.
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+
+/// Returns the WebSocket protocol if the client requests a switch to it. A request with another
+/// protocol, or a list of several, is an ordinary one.
+pub(crate) fn requested_websocket(head: &RequestHeader) -> Option<HeaderValue> {
+    if head.method != Method::GET || head.version != http::Version::HTTP_11 {
+        return None;
+    }
+    let is_listed = head.headers.get_all(header::CONNECTION).iter().any(names_upgrade);
+    let mut protocols = head.headers.get_all(header::UPGRADE).iter();
+    let only = protocols.next().filter(|_| protocols.next().is_none() && is_listed)?;
+    let is_websocket = only.as_bytes().trim_ascii().eq_ignore_ascii_case(WEBSOCKET.as_bytes());
+    is_websocket.then_some(WEBSOCKET)
+}
+
+fn names_upgrade(value: &HeaderValue) -> bool {
+    let mut options = value.as_bytes().split(|byte| *byte == b',');
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+}
+
+/// A request to switch protocols.
+pub(crate) struct Upgrade<'a> {
+    pub(crate) way: &'a Way,
+    pub(crate) protocol: HeaderValue,
+}
+
+/// Forwards a request to switch protocols along its way, and then the bytes of both sides.
+pub(crate) async fn serve_tunnel(
+    flow: &mut Flow<'_>,
+    upgrade: Upgrade<'_>,
+    no_body: HeldBody,
+) -> Served {
+    let Upgrade { way, protocol } = upgrade;
+    let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body) {
+        Ok(reserved) => reserved,
+        Err(Some(error)) => return send_error(flow, error).await,
+        Err(None) => return flow.ctx.client_gone(),
+    };
+    let fleet = std::sync::Arc::clone(&request.fleet);
+    let serving = decision.serving(&fleet);
+    let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
+    if backend.is_some_and(|backend| backend.config.http2) {
+        let message = "The backend is reached over HTTP/2, which cannot switch protocols";
+        let error = OwnError::new(ErrorCode::CapabilityMismatch, message);
+        return send_error(flow, error).await;
+    }
+    request.upgrade = Some(protocol.clone());
+    let to = Recipient::Tunnel { protocol };
+    match make_attempt(flow, to, &mut request, Decided { decision, permit }).await {
+        AttemptEnd::Relayed(served) => served,
+        end => end_directly(flow, end).await,
+    }
+}
+
+/// Reserves the backend, and returns its permit; the error is `None` if the client is gone.
+fn reserve(
+    flow: &mut Flow<'_>,
+    way: &Way,
+    no_body: HeldBody,
+) -> Result<(ScannedRequest, Decided), Option<OwnError>> {
+    let name = match way {
+        Way::ByModel => {
+            let request = by_model(flow, no_body)?;
+            let decided = decide(flow, &request).map_err(|undecided| match undecided {
+                Undecided::NoRoute(error) => {
+                    Some(OwnError::from_route(&error, now(), flow.proxy.seeds.next_share()))
+                }
+                Undecided::ClientGone => None,
+            })?;
+            return Ok((request, decided));
+        }
+        Way::Backend(name) => name,
+    };
+    let fleet = flow.ctx.generation.fleet.topology();
+    let decision = decide_by_name(flow.ctx, &fleet, name)?;
+    let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
+    let permit = InflightGuard::try_reserve(
+        &serving.state,
+        serving.max_in_flight,
+        &PermitRequest::default(),
+    );
+    let permit = permit.ok_or_else(|| is_busy(name))?;
+    flow.ctx.record.attempts += 1;
+    let request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, no_body);
+    Ok((request, Decided { decision, permit }))
+}

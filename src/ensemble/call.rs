@@ -1,0 +1,256 @@
+//! One call of an ensemble before the final one: a request like any other, except that its response
+//! does not go to the client. The response is read whole and becomes text.
+
+use std::sync::Arc;
+
+use penstock_api::ErrorCode;
+use penstock_api::units::Timestamp;
+use penstock_clock::now;
+use penstock_core::fleet::{BackendSet, Outcome};
+use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
+use penstock_scan::Usage;
+
+use crate::downstream::body::{BodyLength, HeldBody};
+use crate::downstream::counted::Counted;
+use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
+use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
+use crate::proxy::decision::{Undecided, decide};
+use crate::proxy::failure::{OwnError, held_outcome};
+use crate::proxy::flow::Flow;
+use crate::proxy::forward::{Recipient, make_attempt};
+use crate::proxy::queue::{Unadmitted, decide_in_turn, has_others_waiting};
+use crate::proxy::rate_hold::RateHold;
+use crate::proxy::request_body::{Named, admit};
+use crate::proxy::reserved::Decided;
+use crate::proxy::retry::{may_retry, route_error};
+use crate::upstream::failure::{Failure, HeldResponse, Refusal};
+
+/// The reason why a call has no text, as the client would get it.
+pub(crate) enum CallFailure {
+    /// An engine's own error.
+    Held(HeldResponse, Outcome),
+    Own(OwnError),
+}
+
+/// The report of a call that has ended.
+pub(crate) struct CallReport {
+    pub(crate) call: EnsembleCall,
+    pub(crate) text: Result<HeldText, CallFailure>,
+    pub(crate) usage: Option<Usage>,
+}
+
+impl CallReport {
+    /// A call that was never made.
+    pub(crate) fn failed(call: EnsembleCall, failure: CallFailure) -> Self {
+        Self { call, text: Err(failure), usage: None }
+    }
+}
+
+/// The end of a call, or of its client.
+pub(crate) enum CallEnd {
+    Done(CallReport),
+    ClientGone,
+}
+
+/// A call that has not ended.
+pub(crate) struct Call {
+    call: EnsembleCall,
+    ctx: RequestContext,
+    request: ScannedRequest,
+    /// True if a backend has limited the call's rate. Only one other is tried then.
+    has_met_limit: bool,
+}
+
+impl Call {
+    /// A call for a client, which ends at `deadline` at the latest.
+    ///
+    /// # Errors
+    /// When the client's key may not use the model.
+    pub(crate) fn new(
+        flow: &Flow<'_>,
+        call: EnsembleCall,
+        named: Named,
+        body: HeldBody,
+        deadline: Timestamp,
+    ) -> Result<Self, OwnError> {
+        let ctx = &*flow.ctx;
+        let operation = named.profile.operation;
+        let mut own = RequestContext {
+            generation: Arc::clone(&ctx.generation),
+            arrived_at: now(),
+            request_id: ctx.request_id.clone(),
+            trace: ctx.trace.map(|trace| trace.child(flow.proxy.seeds.next())),
+            dialect: operation.row().dialect,
+            operation: Some(operation),
+            key: ctx.key,
+            client: ctx.client.clone(),
+            client_address: ctx.client_address,
+            body_length: BodyLength::None,
+            body_is_read: true,
+            requester: ctx.requester,
+            cors_origin: None,
+            // The client's own request holds its part of the limits.
+            rate: RateHold::default(),
+            record: RequestRecord {
+                ensemble: Some(call),
+                bytes_in: body.bytes.len(),
+                ..RequestRecord::default()
+            },
+            _counted: Counted::new(&flow.proxy.ensembles.calls),
+        };
+        let request = admit(&mut flow.of_call(&mut own), named, body)?;
+        let request = ScannedRequest { deadline: Some(deadline), ..request };
+        Ok(Self { call, ctx: own, request, has_met_limit: false })
+    }
+
+    /// Decides the first backend of the call: none of `used`, while another backend can take it.
+    pub(crate) fn place(
+        &mut self,
+        flow: &Flow<'_>,
+        used: &BackendSet,
+    ) -> Result<Decided, Undecided> {
+        let Self { ctx, request, .. } = self;
+        let mut own = flow.of_call(ctx);
+        own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
+        if !own.proxy.queues.is_empty() && has_others_waiting(&own, request) {
+            let model = request.model.to_string();
+            return Err(Undecided::NoRoute(RouteError::Saturated { model }));
+        }
+        let ScannedRequest { fleet, model, split, .. } = &*request;
+        let names = &own.ctx.generation.router.names;
+        if !EnsemblePlan::has_other_backend(names, fleet, (model, *split), used) {
+            return decide(&mut own, request);
+        }
+        let tried = request.tried;
+        request.tried.insert_all(used);
+        let decided = decide(&mut own, request);
+        request.tried = tried;
+        match decided {
+            Err(Undecided::NoRoute(_)) => decide(&mut own, request),
+            Ok(_) | Err(Undecided::ClientGone) => decided,
+        }
+    }
+
+    /// Ends a call that no backend can take.
+    pub(crate) fn end_without_route(self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
+        let failure =
+            CallFailure::Own(route_error(self.ctx.dialect, error, flow.proxy.seeds.next_share()));
+        self.end(flow, Err(failure))
+    }
+
+    /// Makes the call once it is its turn in the queue.
+    pub(crate) async fn run_in_turn(mut self, flow: &Flow<'_>) -> CallEnd {
+        let Self { ctx, request, .. } = &mut self;
+        let failure = match decide_in_turn(&mut flow.of_call(ctx), request).await {
+            Ok(decided) => return self.run(flow, decided).await,
+            Err(Unadmitted::Undecided(Undecided::ClientGone)) => {
+                return self.cancel(flow);
+            }
+            Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
+                return CallEnd::Done(self.end_without_route(flow, &error));
+            }
+            Err(Unadmitted::Queue(error)) => CallFailure::Own(error),
+        };
+        CallEnd::Done(self.end(flow, Err(failure)))
+    }
+
+    /// Makes the call.
+    pub(crate) async fn run(mut self, flow: &Flow<'_>, first: Decided) -> CallEnd {
+        let mut decided = first;
+        loop {
+            let backend = decided.decision.backend;
+            let Self { ctx, request, .. } = &mut self;
+            let mut own = flow.of_call(ctx);
+            let end = match make_attempt(&mut own, Recipient::Ensemble, request, decided).await {
+                AttemptEnd::Text(text) => {
+                    return CallEnd::Done(self.end(flow, Ok(text)));
+                }
+                AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(flow),
+                end => end,
+            };
+            self.request.tried.insert(backend);
+            if self.may_retry(flow, &end) {
+                match decide(&mut flow.of_call(&mut self.ctx), &self.request) {
+                    Ok(next) => {
+                        decided = next;
+                        continue;
+                    }
+                    Err(Undecided::ClientGone) => return self.cancel(flow),
+                    Err(Undecided::NoRoute(_)) => {}
+                }
+            }
+            return CallEnd::Done(self.end(flow, Err(failure_of(end))));
+        }
+    }
+
+    fn may_retry(&mut self, flow: &Flow<'_>, end: &AttemptEnd) -> bool {
+        let failure = match end {
+            AttemptEnd::Failed(failure) => failure,
+            // Another backend may serve the operation itself.
+            AttemptEnd::Elsewhere(_) => return true,
+            AttemptEnd::Relayed(_)
+            | AttemptEnd::Own { .. }
+            | AttemptEnd::Text(_)
+            | AttemptEnd::Unreadable(_)
+            | AttemptEnd::Changed
+            | AttemptEnd::Moved(_) => return false,
+        };
+        let is_server_error = matches!(failure, Failure::Held(Refusal::ServerError, _));
+        let is_allowed = !is_server_error || self.ctx.generation.config.routing.retry_5xx;
+        let is_refused_again = self.has_met_limit && failure.is_busy();
+        self.has_met_limit |= failure.is_rate_limit();
+        let Self { ctx, request, .. } = self;
+        is_allowed && !is_refused_again && may_retry(&mut flow.of_call(ctx), request, failure)
+    }
+
+    fn cancel(mut self, flow: &Flow<'_>) -> CallEnd {
+        // Only the record matters: the error is that of the client's own request.
+        let _gone = self.ctx.client_gone();
+        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
+        CallEnd::ClientGone
+    }
+
+    fn end(mut self, flow: &Flow<'_>, text: Result<HeldText, CallFailure>) -> CallReport {
+        let record = &mut self.ctx.record;
+        match &text {
+            Ok(_) => {}
+            Err(CallFailure::Held(held, outcome)) => {
+                record.status = held.status;
+                record.outcome = Some(*outcome);
+            }
+            Err(CallFailure::Own(error)) => {
+                record.status = error.code.row().status;
+                record.code = Some(error.code);
+            }
+        }
+        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
+        CallReport { call: self.call, text, usage: self.ctx.record.usage }
+    }
+}
+
+fn failure_of(end: AttemptEnd) -> CallFailure {
+    match end {
+        AttemptEnd::Failed(Failure::Held(refusal, held)) => {
+            let outcome = held_outcome(refusal, held.status);
+            CallFailure::Held(held, outcome)
+        }
+        AttemptEnd::Failed(failure) => CallFailure::Own(OwnError::from_failure(&failure)),
+        AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+            CallFailure::Own(reason.to_error())
+        }
+        AttemptEnd::Unreadable(error) => CallFailure::Own(error),
+        AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
+            CallFailure::Held(too_long.held, Outcome::Client)
+        }
+        AttemptEnd::Relayed(_)
+        | AttemptEnd::Own { .. }
+        | AttemptEnd::Text(_)
+        | AttemptEnd::Elsewhere(Elsewhere::Missing)
+        | AttemptEnd::Changed
+        | AttemptEnd::Moved(_) => {
+            debug_assert!(false, "a call ends with a text or an error");
+            let message = "The call of the ensemble has no response";
+            CallFailure::Own(OwnError::new(ErrorCode::InternalError, message))
+        }
+    }
+}

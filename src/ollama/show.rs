@@ -1,0 +1,136 @@
+//! Ollama's `/api/show`: the response of an Ollama backend that has the model, as it comes. For a
+//! model of other engines, it is made of what discovery knows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
+use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
+use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
+use pingora::http::ResponseHeader;
+use serde_json::Value;
+
+use crate::direct::{DirectTerms, attempt_directly, end_directly};
+use crate::downstream::body::HeldBody;
+use crate::ollama::model_page::{Described, Lists};
+use crate::proxy::allowed_models;
+use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::own_response::{OwnResponse, send, send_error};
+use crate::proxy::twins;
+use crate::upstream::failure::Failure;
+
+/// Shows a model.
+pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
+    let fleet = flow.ctx.generation.fleet.topology();
+    let requested = match Requested::read(flow.ctx, &fleet, &body.bytes) {
+        Ok(requested) => requested,
+        Err(error) => return send_error(flow, error).await,
+    };
+    let Some(model) = fleet.model(requested.id) else {
+        debug_assert!(false, "a model of this topology");
+        return send_error(flow, unavailable(&requested.name)).await;
+    };
+    flow.ctx.record.model = Some(model.name.clone());
+    let holders = holders(&fleet, model);
+    let original = body.bytes.clone();
+    let mut request =
+        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let mut last_failure = None;
+    for (tried, (number, row)) in holders.iter().enumerate() {
+        if let Some(held) = &mut request.body {
+            held.bytes = requested.body_for(row).unwrap_or_else(|| original.clone());
+        }
+        let decision = RoutingDecision::direct(row.id, requested.id, *number);
+        let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
+        match attempt_directly(flow, &mut request, &decision, terms).await {
+            None | Some(AttemptEnd::Elsewhere(_)) => {}
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+                last_failure = Some(failure);
+            }
+            Some(end) => return end_directly(flow, end).await,
+        }
+    }
+    if let Some(shown) = describe(&fleet, model, &requested.name, flow.proxy.started_at) {
+        flow.ctx.record.status = 200;
+        let head = ResponseHeader::build(200, Some(8))?;
+        let response = OwnResponse { head, body: Bytes::from(shown.to_string()), closes: false };
+        return send(flow, response).await;
+    }
+    let error = last_failure.map(|failure| OwnError::from_failure(&failure));
+    let error = error.unwrap_or_else(|| unavailable(&requested.name));
+    send_error(flow, error).await
+}
+
+fn unavailable(name: &str) -> OwnError {
+    let message = format!("No healthy backend shows model '{name}'");
+    OwnError::new(ErrorCode::NoHealthyBackend, message)
+}
+
+/// The model to show.
+struct Requested {
+    /// The name in the request.
+    name: String,
+    id: ModelId,
+    body: Value,
+}
+
+impl Requested {
+    fn read(ctx: &RequestContext, fleet: &Topology, body: &[u8]) -> Result<Self, OwnError> {
+        let body = twins::read_json(body)?;
+        let name = twins::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(|| {
+            OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model"))
+        })?;
+        if !allowed_models::may_request(ctx, fleet, name) {
+            let message = format!("This key may not use model '{name}'");
+            return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+        }
+        let names = &ctx.generation.router.names;
+        let target = names.resolve(name, fleet, SplitPoint::default());
+        let id = fleet.model_id(target).or_else(|| fleet.model_id(name)).ok_or_else(|| {
+            let at = now();
+            OwnError::from_route(&RouteError::unknown_model(name, target, fleet, at), at, 0.5)
+        })?;
+        Ok(Self { name: name.to_owned(), id, body })
+    }
+
+    /// The body with the backend's name for the model, if that differs from the client's.
+    fn body_for(&self, row: &Serving) -> Option<Bytes> {
+        let field = if self.body.get("model").is_some() { "model" } else { "name" };
+        if self.body.get(field).and_then(Value::as_str) == Some(row.adapter_name()) {
+            return None;
+        }
+        let mut body = self.body.clone();
+        body.as_object_mut()?.insert(field.to_owned(), row.adapter_name().into());
+        Some(Bytes::from(body.to_string()))
+    }
+}
+
+/// The Ollama backends of a model that can be queried, with the numbers of their rows; the least
+/// busy first.
+fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
+    let is_usable = |row: &Serving| {
+        matches!(row.state.status(), Health::Healthy | Health::Unknown | Health::Draining)
+            && row.state.breaker.is_closed()
+            && backend_of(fleet, row).is_some_and(Backend::is_ollama)
+    };
+    let rows = (0..).zip(&model.serving);
+    let mut holders: Vec<(u32, &Serving)> = rows.filter(|(_, row)| is_usable(row)).collect();
+    holders.sort_by_key(|(_, row)| row.state.load.in_flight());
+    holders
+}
+
+/// The description of a model that an engine other than Ollama serves.
+fn describe(fleet: &Topology, model: &Model, name: &str, created: u64) -> Option<Value> {
+    let mut rows = model.serving.iter().filter_map(|row| Some((row, backend_of(fleet, row)?)));
+    let (row, backend) = rows.find(|(_, backend)| !backend.is_ollama())?;
+    let lists = Lists::of(fleet);
+    Some(Described { name, model, lists: &lists, created }.shown(row, backend))
+}
+
+fn backend_of<'a>(fleet: &'a Topology, row: &Serving) -> Option<&'a Backend> {
+    fleet.backends.get(usize::from(row.backend))
+}

@@ -1,0 +1,94 @@
+//! Live usage on the data port (`server.compat`). The implementation lies above the data plane,
+//! which only knows its trait.
+
+use std::future::poll_fn;
+
+use http::Version;
+use http::header::{self, HeaderValue};
+use penstock_api::{ErrorCode, UsageCall};
+use penstock_config::Compat;
+use penstock_core::fleet::Outcome;
+use pingora::http::ResponseHeader;
+
+use crate::proxy::context::Served;
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::Flow;
+use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
+use crate::proxy::usage_api::{EventSource, UsageRefusal, UsageRequest, UsageResponse};
+use crate::upstream::relay::ResponseSink;
+
+/// A page and its status.
+pub(crate) struct Page {
+    status: u16,
+    body: Vec<u8>,
+}
+
+/// Responds to a request for usage.
+pub(crate) async fn send_usage(flow: &mut Flow<'_>, call: UsageCall, body: &[u8]) -> Served {
+    let Some(usage) = flow.proxy.usage.as_deref() else {
+        let error = OwnError::new(ErrorCode::UsageUnavailable, "This process counts no usage");
+        return send_error(flow, error).await;
+    };
+    let query = flow.client.head().uri.query().unwrap_or_default().to_owned();
+    match usage.respond(UsageRequest { call, query: &query, body }).await {
+        Ok(UsageResponse::Page(body)) => send_page(flow, Page { status: 200, body }).await,
+        Ok(UsageResponse::Stream(events)) => send_events(flow, events).await,
+        Err(UsageRefusal { code, message }) => send_error(flow, OwnError::new(code, message)).await,
+    }
+}
+
+/// The public health page in the shape of the NOMYO Router; `None` if penstock's own shape is
+/// served. Only clients that may use the port see the URLs of its backends.
+pub(crate) fn health(flow: &Flow<'_>) -> Option<Page> {
+    let config = &flow.ctx.generation.config;
+    let usage = flow.proxy.usage.as_deref().filter(|_| config.server.compat == Compat::Nomyo)?;
+    let (is_ok, body) = usage.health(config.auth.keys.is_empty() || flow.ctx.key.is_some());
+    Some(Page { status: if is_ok { 200 } else { 503 }, body })
+}
+
+pub(crate) async fn send_page(flow: &mut Flow<'_>, page: Page) -> Served {
+    flow.ctx.record.status = page.status;
+    let head = ResponseHeader::build(page.status, Some(8))?;
+    let response = OwnResponse { head, body: page.body.into(), closes: false };
+    send(flow, response).await
+}
+
+/// Sends events until their end, or until the client leaves.
+async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> Served {
+    flow.ctx.record.status = 200;
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
+    head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
+    head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
+    match flow.client.head().version {
+        Version::HTTP_11 => {
+            let chunked = HeaderValue::from_static("chunked");
+            head.insert_header(header::TRANSFER_ENCODING, chunked)?;
+        }
+        // HTTP/1.0 has no chunks: such a body ends with the connection.
+        Version::HTTP_10 => flow.client.close_after(),
+        _ => {}
+    }
+    add_common_fields(&mut head, flow.ctx)?;
+    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
+    flow.client.write_head(Box::new(head)).await?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = poll_fn(|cx| client.poll_gone(cx)) => {
+                // The usual end of a stream that ends only at shutdown.
+                let gone = flow.ctx.client_gone();
+                flow.ctx.record.outcome = Some(Outcome::Ok);
+                return gone;
+            }
+        };
+        let is_last = event.is_none();
+        let event = event.unwrap_or_default();
+        if flow.client.write_body(event, is_last).await.is_err() {
+            return flow.ctx.client_gone();
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! One exchange with one backend of a broadcast: a separate connection, the body sent in parts, the
+//! response read in parts, each within a timeout. Dropping it closes the connection, which shows
+//! the engine that no client waits any more.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method};
+use penstock_config::AuthorizationPolicy;
+use penstock_core::fleet::Backend;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+
+use crate::downstream::body::BodyClaim;
+use crate::upstream::connect::Connector;
+use crate::upstream::failure::ConnectError;
+use crate::upstream::headers::REQUEST_ID;
+
+/// The maximum number of bytes in a line of progress, or in an error.
+const LINE_LIMIT: usize = 256 * 1024;
+
+/// The reason why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeFailure {
+    #[error("{}", .0.text())]
+    NoConnection(ConnectError),
+    #[error("it made no progress in time (ollama.progress_timeout)")]
+    TimedOut,
+    #[error("the connection broke")]
+    Broken,
+    #[error("it sent a line longer than 256 KiB")]
+    LineTooLong,
+    #[error("its response is too large (limits.converted_response)")]
+    TooLarge,
+    #[error("too many responses are held at once (limits.buffered_responses)")]
+    MemoryFull,
+}
+
+/// The request that every backend of a broadcast gets.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineRequest {
+    pub(crate) method: Method,
+    /// The path below the backend's base path.
+    pub(crate) path: String,
+    /// The length of the body; `None` if it is not known and the body is sent in chunks.
+    pub(crate) length: Option<usize>,
+    /// The client's credential, for backends that receive it.
+    pub(crate) authorization: Option<HeaderValue>,
+    pub(crate) request_id: HeaderValue,
+    /// The longest wait for progress.
+    pub(crate) timeout: Duration,
+}
+
+impl EngineRequest {
+    /// A request on behalf of a client with `headers`.
+    pub(crate) fn new(
+        method: Method,
+        path: String,
+        headers: &HeaderMap,
+        request_id: &HeaderValue,
+        timeout: Duration,
+    ) -> Self {
+        let authorization = headers.get(header::AUTHORIZATION).cloned();
+        let request_id = request_id.clone();
+        Self { method, path, length: Some(0), authorization, request_id, timeout }
+    }
+
+    fn head(&self, backend: &Backend) -> pingora::Result<RequestHeader> {
+        let target = format!("{}{}", backend.config.url.base_path, self.path);
+        let mut head = RequestHeader::build(self.method.clone(), target.as_bytes(), Some(8))?;
+        head.insert_header(header::HOST, &*backend.authority)?;
+        head.insert_header(header::CONNECTION, "close")?;
+        head.insert_header(header::USER_AGENT, "penstock")?;
+        head.insert_header(header::ACCEPT_ENCODING, "identity")?;
+        head.insert_header(REQUEST_ID, self.request_id.clone())?;
+        match (backend.config.authorization, &backend.config.api_key, &self.authorization) {
+            (AuthorizationPolicy::Replace, Some(key), _) => {
+                head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
+            }
+            (AuthorizationPolicy::Pass, _, Some(given)) => {
+                head.insert_header(header::AUTHORIZATION, given.clone())?;
+            }
+            _ => {}
+        }
+        match self.length {
+            Some(0) => {}
+            Some(length) => {
+                head.insert_header(header::CONTENT_TYPE, "application/json")?;
+                head.insert_header(header::CONTENT_LENGTH, length)?;
+            }
+            None => {
+                head.insert_header(header::CONTENT_TYPE, "application/octet-stream")?;
+                head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+            }
+        }
+        Ok(head)
+    }
+}
+
+pub(crate) struct EngineExchange {
+    session: HttpSession,
+    timeout: Duration,
+    read: BytesMut,
+}
+
+impl EngineExchange {
+    /// Connects and sends the head.
+    pub(crate) async fn begin(
+        connector: &Connector,
+        backend: &Backend,
+        request: &EngineRequest,
+        connect_timeout: Duration,
+    ) -> Result<Self, ExchangeFailure> {
+        let stream = connector.connect(backend, connect_timeout).await;
+        let stream = stream.map_err(ExchangeFailure::NoConnection)?;
+        let head = request.head(backend).map_err(|_bad_head| ExchangeFailure::Broken)?;
+        let timeout = request.timeout;
+        let mut session = HttpSession::new(stream);
+        in_time(timeout, session.write_request_header(Box::new(head))).await?;
+        Ok(Self { session, timeout, read: BytesMut::new() })
+    }
+
+    /// Sends a part of the body.
+    pub(crate) async fn send(&mut self, part: &[u8]) -> Result<(), ExchangeFailure> {
+        in_time(self.timeout, self.session.write_body(part)).await.map(|_written| ())
+    }
+
+    /// Ends the body; returns the status of the response.
+    pub(crate) async fn finish(&mut self) -> Result<u16, ExchangeFailure> {
+        in_time(self.timeout, self.session.finish_body()).await?;
+        in_time(self.timeout, self.session.read_response()).await?;
+        Ok(self.session.get_status().map_or(0, |status| status.as_u16()))
+    }
+
+    /// Reads the whole body of the response.
+    pub(crate) async fn read_all(
+        &mut self,
+        limit: usize,
+        claim: &mut BodyClaim,
+    ) -> Result<Bytes, ExchangeFailure> {
+        while let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? {
+            self.read.extend_from_slice(&part);
+            if self.read.len() > limit {
+                return Err(ExchangeFailure::TooLarge);
+            }
+            if !claim.grow_to(self.read.len()) {
+                return Err(ExchangeFailure::MemoryFull);
+            }
+        }
+        Ok(self.read.split().freeze())
+    }
+
+    /// The next line of the response that is not empty, without its line end; `None` after the last
+    /// one.
+    pub(crate) async fn next_line(&mut self) -> Result<Option<Bytes>, ExchangeFailure> {
+        loop {
+            while let Some(end) = memchr::memchr(b'\n', &self.read) {
+                let line = self.read.split_to(end + 1);
+                if !line.trim_ascii().is_empty() {
+                    return Ok(Some(line.freeze()));
+                }
+            }
+            if self.read.len() > LINE_LIMIT {
+                return Err(ExchangeFailure::LineTooLong);
+            }
+            let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? else {
+                let rest = self.read.split().freeze();
+                return Ok(Some(rest).filter(|rest| !rest.trim_ascii().is_empty()));
+            };
+            self.read.extend_from_slice(&part);
+        }
+    }
+}
+
+async fn in_time<T>(
+    timeout: Duration,
+    work: impl Future<Output = pingora::Result<T>>,
+) -> Result<T, ExchangeFailure> {
+    let done = tokio::time::timeout(timeout, work).await;
+    let done = done.map_err(|_elapsed| ExchangeFailure::TimedOut)?;
+    done.map_err(|error| {
+        tracing::debug!(%error, "an exchange of a broadcast failed");
+        ExchangeFailure::Broken
+    })
+}

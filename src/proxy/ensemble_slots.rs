@@ -1,0 +1,157 @@
+//! The counts and limits of ensembles. An ensemble costs seven calls, so it has limits: for all
+//! clients together and for each key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use penstock_api::ErrorCode;
+use penstock_core::routing::EnsembleStage;
+
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
+
+/// The time after which a refused client should try again: an ensemble takes its time.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The end of an ensemble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EnsembleEnd {
+    /// The client got a response of the model.
+    Served,
+    /// No draft came, or the final call failed.
+    Failed,
+    /// The client left.
+    Cancelled,
+    /// A limit was reached.
+    Refused,
+}
+
+const ENDS: [(EnsembleEnd, &str); 4] = [
+    (EnsembleEnd::Served, "served"),
+    (EnsembleEnd::Failed, "failed"),
+    (EnsembleEnd::Cancelled, "cancelled"),
+    (EnsembleEnd::Refused, "refused"),
+];
+
+/// The counts of ensembles since the start.
+#[derive(Debug, Default)]
+pub struct EnsembleFigures {
+    ends: [AtomicU64; ENDS.len()],
+    /// Calls that came and calls that failed, by stage.
+    calls: [[AtomicU64; 2]; EnsembleStage::ALL.len()],
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl EnsembleFigures {
+    /// The number of ensembles by their end.
+    pub fn ends(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.ends.iter().map(|count| count.load(Ordering::Relaxed));
+        ENDS.iter().zip(counts).map(|((_, name), count)| (*name, count))
+    }
+
+    /// Drafts and critiques: stage, outcome and count.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let stages = EnsembleStage::ALL.iter().zip(&self.calls);
+        let stages = stages.filter(|(stage, _)| **stage != EnsembleStage::Final);
+        stages.flat_map(|(stage, counts)| {
+            let named = ["ok", "failed"].into_iter().zip(counts);
+            named.map(|(outcome, count)| (stage.name(), outcome, count.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Ensembles in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count(&self, end: EnsembleEnd) {
+        let place = ENDS.iter().zip(&self.ends).find(|((own, _), _)| *own == end);
+        debug_assert!(place.is_some(), "there is a counter per end");
+        if let Some((_, count)) = place {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_call(&self, stage: EnsembleStage, is_ok: bool) {
+        let counts = self.calls.get(stage as usize);
+        if let Some(count) = counts.and_then(|counts| counts.get(usize::from(!is_ok))) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Ensembles in flight by the name of their key. Keys without one are removed.
+type ByKey = Arc<Mutex<HashMap<String, usize>>>;
+
+/// The ensembles in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Ensembles {
+    pub(crate) figures: EnsembleFigures,
+    /// Calls in flight.
+    pub(crate) calls: Arc<AtomicUsize>,
+    by_key: ByKey,
+}
+
+impl Ensembles {
+    /// Takes a slot for the ensemble of a client.
+    ///
+    /// # Errors
+    /// When there are too many, or the client's key may have none.
+    pub(crate) fn take(&self, ctx: &RequestContext) -> Result<Slot, OwnError> {
+        let config = &ctx.generation.config;
+        let key = ctx.key.and_then(|position| config.auth.keys.get(position));
+        let of_key = key.and_then(|key| Some((&key.name, key.ensembles?)));
+        if let Some((_, 0)) = of_key {
+            let message = "This key may not use ensembles";
+            let error = OwnError::new(ErrorCode::ModelNotAllowed, message);
+            return Err(error.about(Some("model")));
+        }
+        let limit = config.ensembles.in_flight;
+        let grow = |count: usize| (count < limit).then_some(count + 1);
+        let in_flight = &self.figures.in_flight;
+        if in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_err() {
+            return Err(too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)")));
+        }
+        let mut slot = Slot { in_flight: Arc::clone(in_flight), of_key: None };
+        if let Some((name, limit)) = of_key {
+            let mut counts = self.by_key.lock();
+            let count = counts.entry(name.clone()).or_default();
+            if *count >= limit {
+                let message = format!("{limit} ensembles of this key are in flight");
+                return Err(too_many(message));
+            }
+            *count += 1;
+            slot.of_key = Some((Arc::clone(&self.by_key), name.clone()));
+        }
+        Ok(slot)
+    }
+}
+
+fn too_many(message: String) -> OwnError {
+    let error = OwnError::new(ErrorCode::TooManyEnsembles, message);
+    OwnError { retry_after: Some(RETRY_AFTER), ..error }
+}
+
+/// The slot of an ensemble among those in flight.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    in_flight: Arc<AtomicUsize>,
+    of_key: Option<(ByKey, String)>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        let Some((counts, name)) = self.of_key.take() else { return };
+        let mut counts = counts.lock();
+        if let Some(count) = counts.get_mut(&name) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&name);
+            }
+        }
+    }
+}

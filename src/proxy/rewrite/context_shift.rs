@@ -1,0 +1,245 @@
+//! Shortens a conversation that no backend has room for, if its model or its key allows that.
+//! Backends with enough context are tried first: those known to be too short are passed over, and
+//! only when no other is left does the conversation lose its oldest messages. `dialect` decides
+//! what is cut; this file decides when, and to what length.
+
+use std::mem;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use penstock_api::Operation;
+use penstock_config::{ClientKey, ModelConfig};
+use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
+use penstock_core::routing::{RouteError, RoutingDecision};
+use penstock_dialect::Conversation;
+use penstock_scan::RequestProfile;
+
+use super::Rewrite;
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::long_work::beside_the_loop;
+use crate::proxy::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
+use crate::upstream::failure::HeldResponse;
+
+/// The maximum number of refusals of a shortened conversation: the second one is final.
+const MAX_REFUSALS: u32 = 2;
+/// The maximum number of times a conversation is shortened, for backends of ever shorter contexts.
+const MAX_SHIFTS: u32 = 8;
+
+/// Conversations that may be shortened.
+pub(crate) struct ContextShifts;
+
+impl Rewrite for ContextShifts {
+    fn applies(&self, request: &ScannedRequest) -> bool {
+        request.shift.is_some()
+    }
+
+    fn before(&self, ctx: &RequestContext, request: &mut ScannedRequest) {
+        pass_over_small(ctx, request);
+    }
+
+    fn unroutable(
+        &self,
+        ctx: &mut RequestContext,
+        request: &mut ScannedRequest,
+        error: &RouteError,
+    ) -> bool {
+        shorten_for(ctx, request, error)
+    }
+
+    fn too_long(
+        &self,
+        ctx: &mut RequestContext,
+        request: &mut ScannedRequest,
+        decision: &RoutingDecision,
+        refused: &mut Option<TooLong>,
+    ) -> bool {
+        let Some(refused) = refused.take() else { return false };
+        learn_refusal(ctx, request, *decision, refused)
+    }
+
+    fn take_refusal(
+        &self,
+        request: &mut ScannedRequest,
+    ) -> Option<(HeldResponse, RoutingDecision)> {
+        request.shift.as_mut()?.last.take()
+    }
+}
+
+/// The rules for shortening a request, if it may be shortened.
+pub(crate) fn shift_of(
+    ctx: &RequestContext,
+    headers: &HeaderMap,
+    profile: &RequestProfile,
+) -> Option<Box<ContextShift>> {
+    let config = &ctx.generation.config;
+    let terms = ShiftTerms {
+        operation: profile.operation,
+        model: ctx.record.model.as_deref().and_then(|name| config.models.get(name)),
+        key: ctx.key.and_then(|position| config.auth.keys.get(position)),
+    };
+    let shift = terms.shift()?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    (!forbids_shift(headers)).then(|| Box::new(shift))
+}
+
+/// Returns whether the client's headers forbid shortening its request.
+pub(crate) fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
+    headers.any(|(name, value)| {
+        name.eq_ignore_ascii_case(CONTEXT_SHIFT.as_str()) && value.eq_ignore_ascii_case(b"off")
+    })
+}
+
+/// The terms that decide whether a request may be shortened, besides its headers.
+pub(crate) struct ShiftTerms<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) model: Option<&'a ModelConfig>,
+    pub(crate) key: Option<&'a ClientKey>,
+}
+
+impl ShiftTerms<'_> {
+    /// The rules for shortening the request, if it may be shortened.
+    pub(crate) fn shift(&self) -> Option<ContextShift> {
+        let has_messages = matches!(
+            self.operation,
+            Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
+        );
+        let by_model = self.model.is_some_and(|model| model.context_shift);
+        let is_on = self.key.and_then(|key| key.context_shift).unwrap_or(by_model);
+        let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);
+        (has_messages && is_on).then(|| ContextShift { drops_tools, ..ContextShift::default() })
+    }
+}
+
+/// Passes over the backends whose context is known to be too short for the request.
+fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
+    let Some(mut shift) = request.shift.take() else { return };
+    if !shift.gave_up {
+        let estimated = request.profile.prompt_tokens.0;
+        let mut found = BackendSet::default();
+        for serving in rows(ctx, request) {
+            if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
+                found.insert(serving.id);
+                shift.too_small.insert(serving.id);
+            }
+        }
+        request.tried.insert_all(&found);
+    }
+    request.shift = Some(shift);
+}
+
+/// Learns from an engine's refusal. The next decision passes over every backend that is too small.
+/// Returns whether another attempt may follow.
+fn learn_refusal(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    decision: RoutingDecision,
+    too_long: TooLong,
+) -> bool {
+    let estimated = request.profile.prompt_tokens.0.max(1);
+    let fleet = Arc::clone(&request.fleet);
+    let (Some(shift), Some(serving)) = (request.shift.as_mut(), decision.serving(&fleet)) else {
+        return false;
+    };
+    let TooLong { held, refusal } = too_long;
+    shift.last = Some((held, decision));
+    shift.refusals += u32::from(shift.shifts > 0);
+    let known = shift.limit_of(serving).map(|limit| limit.tokens);
+    let Some(limit) = refusal.limit.or(known) else { return false };
+    shift.output = refusal.output;
+    // If the engine does not report the prompt's length, the prompt is at least one token too long.
+    let least = limit.saturating_sub(refusal.output).saturating_add(1);
+    let prompt = refusal.prompt.unwrap_or(least.max(estimated));
+    let scale = scale_of(prompt, estimated);
+    shift.scale = Some(scale);
+    shift.refused_by = Some((serving.id, limit));
+    serving.latency.context.learn(ContextLimit { tokens: limit, scale });
+    shift.too_small.insert(serving.id);
+    if shift.refusals >= MAX_REFUSALS {
+        return false;
+    }
+    // Other backends may have room, but a request does not visit all of them.
+    let max_retries = ctx.generation.config.routing.max_retries;
+    ctx.record.attempts <= max_retries || shorten(ctx, request)
+}
+
+/// Shortens the request for the backend with the most room, when no decision was possible. Returns
+/// whether another decision may follow.
+fn shorten_for(ctx: &mut RequestContext, request: &mut ScannedRequest, error: &RouteError) -> bool {
+    let is_refused = request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
+    let may_have_room = matches!(
+        error,
+        RouteError::Saturated { .. }
+            | RouteError::CoolingDown { .. }
+            | RouteError::ModelNotFound { .. }
+            | RouteError::DiscoveryPending { .. }
+    );
+    // A busy or undiscovered backend may have room: nothing is cut for it.
+    if may_have_room && !is_refused {
+        return false;
+    }
+    if shorten(ctx, request) {
+        return true;
+    }
+    // Nothing can be dropped: the engines that were passed over explain that better than a route
+    // error.
+    let Some(shift) = request.shift.as_mut() else { return false };
+    let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
+    shift.gave_up = true;
+    request.tried.remove_all(&mem::take(&mut shift.too_small));
+    was_passed_over
+}
+
+/// Drops the oldest messages, so that the remainder fits the largest of the contexts that are too
+/// short.
+fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
+    let Some(mut shift) = request.shift.take() else { return false };
+    let bytes = request.body().len();
+    let is_shorter = shift.shifts < MAX_SHIFTS
+        && beside_the_loop(bytes, || shorten_by(&mut shift, ctx, request)).is_some();
+    if is_shorter {
+        ctx.record.dropped_messages = Some(shift.dropped);
+    }
+    request.shift = Some(shift);
+    is_shorter
+}
+
+fn shorten_by(
+    shift: &mut ContextShift,
+    ctx: &RequestContext,
+    request: &mut ScannedRequest,
+) -> Option<()> {
+    let estimated = request.profile.prompt_tokens.0;
+    let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
+    let target = shift.target(rows(ctx, request), &request.tried, (estimated, to_fit))?;
+    let body = request.body.as_ref()?;
+    let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
+    let target = conversation.share(target, estimated);
+    let without_tools = shift.drops_tools && shift.refusals > 0;
+    let cut = conversation.shift(target, without_tools)?;
+    let shortened = cut.apply(&body.bytes);
+    request.replace_body(ctx, shortened)?;
+    shift.shifts += 1;
+    shift.dropped += cut.dropped();
+    request.tried.remove_all(&mem::take(&mut shift.too_small));
+    tracing::debug!(
+        request_id = ctx.request_id(),
+        dropped = cut.dropped(),
+        without_tools,
+        "context shift"
+    );
+    Some(())
+}
+
+/// The backends of the requested model, and of the model that a refused attempt went to.
+fn rows<'a>(
+    ctx: &'a RequestContext,
+    request: &'a ScannedRequest,
+) -> impl Iterator<Item = &'a Serving> {
+    let fleet = &request.fleet;
+    let target = ctx.generation.router.names.resolve(&request.model, fleet, request.split);
+    let requested = fleet.model_id(target);
+    let decided = request.decision.map(|decision| decision.model);
+    let decided = decided.filter(|decided| Some(*decided) != requested);
+    let models = [requested, decided].into_iter().flatten();
+    models.filter_map(|id| fleet.model(id)).flat_map(|model| model.serving.iter())
+}

@@ -1,0 +1,116 @@
+//! Requests of Ollama's API that load or unload a model, for backends of another API. llama.cpp's
+//! router has paths for that; other engines keep their models loaded by themselves, so the response
+//! is made here and the backend gets nothing.
+
+use std::future::poll_fn;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use penstock_api::Operation;
+use penstock_clock::unix_seconds;
+use penstock_scan::ResidencyChange;
+use serde_json::{Value, json};
+
+use super::{Boxed, Rewrite};
+use crate::proxy::attempt::{Attempt, AttemptEnd, own_json};
+use crate::proxy::backend_call::{Refused, post};
+use crate::proxy::context::ScannedRequest;
+use crate::proxy::flow::Flow;
+use crate::upstream::failure::Failure;
+
+/// Requests that load or unload a model.
+pub(crate) struct ResidencyChanges;
+
+impl Rewrite for ResidencyChanges {
+    fn applies(&self, request: &ScannedRequest) -> bool {
+        request.profile.residency_change.is_some()
+    }
+
+    fn respond<'a>(
+        &self,
+        flow: &'a mut Flow<'_>,
+        request: &'a ScannedRequest,
+        attempt: &'a Attempt<'a>,
+    ) -> Option<Boxed<'a, AttemptEnd>> {
+        let change = request.profile.residency_change?;
+        // A backend of Ollama's API changes the model itself.
+        attempt.serving.conversion(request.profile.operation)?;
+        Some(Box::pin(respond(flow, request, attempt, change)))
+    }
+}
+
+/// Responds as Ollama does when it has loaded or unloaded the model.
+async fn respond(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    change: ResidencyChange,
+) -> AttemptEnd {
+    let done = match attempt.serving.state.is_router() {
+        true => switch(flow, request, attempt, change).await,
+        false => Ok(()),
+    };
+    flow.ctx.record_backend(attempt.serving, attempt.backend);
+    flow.ctx.record.is_streaming = false;
+    match done {
+        Ok(()) => own_json(&body(request, change, Duration::from_secs(unix_seconds()))),
+        Err(None) => AttemptEnd::Failed(Failure::ClientGone),
+        Err(Some(refused)) => {
+            let message = format!("Backend '{}': {}", attempt.serving.state.name, refused.text);
+            refused.to_end(message)
+        }
+    }
+}
+
+/// Makes llama.cpp's router load or unload a model. One that is there already, or gone already, is
+/// no error.
+///
+/// # Errors
+/// The router's refusal; `None` when the client is gone.
+async fn switch(
+    flow: &Flow<'_>,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    change: ResidencyChange,
+) -> Result<(), Option<Refused>> {
+    let (path, done_already) = match change {
+        ResidencyChange::Load => ("/models/load", "already"),
+        ResidencyChange::Unload => ("/models/unload", "not "),
+    };
+    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let body = Bytes::from(json!({ "model": model }).to_string());
+    // Boxed: every request would carry room for it along.
+    let mut posting = Box::pin(post(flow, attempt, path, body));
+    let posted = tokio::select! {
+        posted = &mut posting => posted,
+        () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(None),
+    };
+    attempt.serving.state.invalidate_loaded();
+    match posted {
+        Ok(_page) => Ok(()),
+        Err(Refused { status: Some(400), text }) if text.contains(done_already) => Ok(()),
+        Err(refused) => Err(Some(refused)),
+    }
+}
+
+fn body(request: &ScannedRequest, change: ResidencyChange, since_1970: Duration) -> Value {
+    let created_at = humantime::format_rfc3339_nanos(UNIX_EPOCH + since_1970).to_string();
+    let reason = match change {
+        ResidencyChange::Load => "load",
+        ResidencyChange::Unload => "unload",
+    };
+    let mut body = json!({
+        "model": *request.model,
+        "created_at": created_at,
+        "done": true,
+        "done_reason": reason,
+    });
+    if let Some(fields) = body.as_object_mut() {
+        let (name, empty) = match request.profile.operation {
+            Operation::OllamaChat => ("message", json!({"role": "assistant", "content": ""})),
+            _ => ("response", json!("")),
+        };
+        fields.insert(name.to_owned(), empty);
+    }
+    body
+}

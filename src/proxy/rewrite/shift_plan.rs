@@ -1,0 +1,76 @@
+//! The context shift in a dry run: the number of messages that a request would lose before any
+//! backend is sent it, and the backend for the remainder. Decides with the same functions as the
+//! proxy. Contexts that engines reported in refusals count like declared ones.
+
+use penstock_api::Operation;
+use penstock_core::fleet::BackendSet;
+use penstock_core::routing::audit::{DryRun, DryRunRequest};
+use penstock_core::routing::{RandomSource, SplitPoint};
+use penstock_dialect::Conversation;
+use penstock_scan::{ScanOptions, scan};
+use serde_json::{Value, json};
+
+use crate::proxy::rewrite::context_shift::{ShiftTerms, forbids_shift};
+use crate::proxy::shift_state::ContextShift;
+
+/// Errors that say nothing about the length of a request.
+const OTHER_ERRORS: &[&str] =
+    &["all_backends_busy", "backends_cooling_down", "model_not_found", "discovery_pending"];
+
+/// Explains a request as [`DryRun::explain`] does. If only a shortened request fits, explains the
+/// shortened request; `context_shift` says what it loses.
+pub fn explain_with_shift(
+    dry_run: &DryRun<'_>,
+    sample: &DryRunRequest,
+    random: &mut impl RandomSource,
+) -> Value {
+    let whole = dry_run.explain(sample, random);
+    let code = whole.pointer("/error/code").and_then(Value::as_str);
+    let may_be_too_long = code.is_some_and(|code| !OTHER_ERRORS.contains(&code));
+    let Some(plan) = Plan::of(dry_run, sample).filter(|_| may_be_too_long) else { return whole };
+    let shorter = DryRunRequest { body: plan.body, ..sample.clone() };
+    let mut value = dry_run.explain(&shorter, random);
+    if let Some(fields) = value.as_object_mut() {
+        let shift = json!({
+            "dropped_messages": plan.dropped,
+            "whole_prompt_tokens": plan.whole_tokens,
+        });
+        fields.insert("context_shift".to_owned(), shift);
+    }
+    value
+}
+
+/// The plan for a shortened request.
+struct Plan {
+    body: Vec<u8>,
+    dropped: u32,
+    /// The estimated tokens of the whole prompt.
+    whole_tokens: u32,
+}
+
+impl Plan {
+    fn of(dry_run: &DryRun<'_>, sample: &DryRunRequest) -> Option<Self> {
+        let DryRun { config, router, topology, now, .. } = *dry_run;
+        let path = sample.path.split_once('?').map_or(&*sample.path, |(path, _)| path);
+        let operation = Operation::from_path(path)?;
+        let options = ScanOptions { estimate: config.routing.token_estimate, arrived_at: now };
+        let body = &*sample.body;
+        let profile = scan(operation, sample.header("content-type"), body, options).ok()?;
+        let requested = router.requested_model(&profile, body, topology).ok()?;
+        let target = router.names.resolve(&requested.name, topology, SplitPoint::default());
+        let model = topology.model_id(target).and_then(|id| topology.model(id))?;
+        let key = sample.client_key(config);
+        let key = key.and_then(|position| config.auth.keys.get(position));
+        let terms = ShiftTerms { operation, model: config.models.get(&*model.name), key };
+        let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
+        let shift = terms.shift().filter(|_| !forbids_shift(headers))?;
+        let estimated = profile.prompt_tokens.0;
+        let to_fit = router.tokens_to_fit(&profile).0;
+        let none = BackendSet::default();
+        let target =
+            ContextShift::target(&shift, model.serving.iter(), &none, (estimated, to_fit))?;
+        let conversation = Conversation::read(operation, body)?;
+        let cut = conversation.shift(conversation.share(target, estimated), false)?;
+        Some(Self { body: cut.apply(body), dropped: cut.dropped(), whole_tokens: estimated })
+    }
+}
