@@ -7,16 +7,16 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock_predict::{PredictionTicket, Predictor, Reported, Sent};
+use penstock_predict::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
 const BACKENDS: usize = 64;
-const SENT: Sent =
-    Sent { prompt: 900.0, cached: 300.0, max_output: f64::INFINITY, is_whole: false };
+const SENT: RequestShape =
+    RequestShape { prompt: 900.0, cached: 300.0, max_output: f64::INFINITY, is_whole: false };
 
 /// A backend with 20 streams, 2 prompts and `slots` slots.
 fn busy(slots: f64) -> (Arc<Predictor>, Vec<PredictionTicket>) {
     let predictor = Arc::new(Predictor::default());
-    let reported = Reported { slots, ..Reported::default() };
+    let reported = ReportedLimits { slots, ..ReportedLimits::default() };
     predictor.refresh(reported, 0.0);
     let send = |now| {
         let prediction = predictor.estimate(&SENT, now).prediction;

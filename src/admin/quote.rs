@@ -2,7 +2,7 @@
 
 use penstock_clock::now;
 use penstock_core::routing::{QuotedBackend, quote};
-use penstock_predict::Sent;
+use penstock_predict::RequestShape;
 use penstock_scoring::Objectives;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
     };
     let model = given.model.as_deref().or(only);
     let model = model.ok_or_else(|| invalid("'model' is missing".to_owned()))?;
-    let sent = Sent {
+    let sent = RequestShape {
         prompt: given.tokens.max(1).into(),
         cached: given.cached.min(given.tokens).into(),
         max_output: given.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.max(1))),

@@ -4,7 +4,7 @@
 
 use once_cell::sync::Lazy;
 use penstock_api::mix::mix;
-use penstock_core::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_chain};
+use penstock_core::prefix::{Chain, FOLDED_TOKENS, MAX_UNFOLDED, fold, prompt_chain};
 use penstock_core::routing::ReplayFields;
 use penstock_scoring::PrefixParams;
 
@@ -16,7 +16,7 @@ static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_
 pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> ReplayFields {
     let terms = PrefixParams {
         block_tokens: FOLDED_TOKENS,
-        max_blocks: MOST_UNFOLDED,
+        max_blocks: MAX_UNFOLDED,
         ..PrefixParams::default()
     };
     let names = &ctx.generation.router.names;

@@ -37,7 +37,7 @@ pub use sections::limits::{Http2Limits, LimitsConfig};
 pub use sections::listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
-pub use sections::objectives::{MOST_PRIORITY, ObjectiveConfig};
+pub use sections::objectives::{MAX_PRIORITY, ObjectiveConfig};
 pub use sections::ollama::OllamaConfig;
 pub use sections::price::Price;
 pub use sections::prompt::Prompt;

@@ -27,7 +27,7 @@ mod runs;
 pub use chain::{Chain, ChainBuilder};
 pub use engine_cache::EngineCache;
 pub use events::{CacheEvent, CacheState, Predicted};
-pub use folded::{FOLDED_TOKENS, MOST_FOLDED, MOST_UNFOLDED, fold, most_replayed, unfold};
+pub use folded::{FOLDED_TOKENS, MAX_FOLDED, MAX_UNFOLDED, fold, most_replayed, unfold};
 pub use index::PrefixIndex;
 pub use memory::{MemoryBudget, fair_shares};
 pub use model_index::{ModelIndex, Slot};

@@ -123,10 +123,10 @@ impl Framing {
 }
 
 fn padding(bytes: usize) -> Vec<(String, String)> {
-    const MOST: usize = 4000;
-    (0..bytes.div_ceil(MOST))
+    const MAX_LENGTH: usize = 4000;
+    (0..bytes.div_ceil(MAX_LENGTH))
         .map(|index| {
-            let length = MOST.min(bytes - index * MOST);
+            let length = MAX_LENGTH.min(bytes - index * MAX_LENGTH);
             (format!("X-Padding-{index}"), "p".repeat(length))
         })
         .collect()

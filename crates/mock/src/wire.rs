@@ -14,8 +14,8 @@ use tokio::net::tcp::ReadHalf;
 
 use super::wire_head::{BodyLength, Head, head_end};
 
-const LARGEST_BODY: ByteSize = ByteSize::mib(64);
-const LARGEST_CHUNK_LINE: usize = 64;
+const MAX_BODY: ByteSize = ByteSize::mib(64);
+const MAX_CHUNK_LINE: usize = 64;
 
 /// The maximum read ahead during a response; further bytes stay in the kernel.
 const READ_AHEAD: usize = 64 << 10;
@@ -88,7 +88,7 @@ impl Wire {
                         self.read_line_end("trailers, or no end after the last chunk").await?;
                         return Ok(body.freeze());
                     }
-                    if size.saturating_add(to_u64(body.len())) > LARGEST_BODY.0 {
+                    if size.saturating_add(to_u64(body.len())) > MAX_BODY.0 {
                         return Err(ReadError::Malformed("a body beyond 64 MiB"));
                     }
                     body.extend_from_slice(&self.read_exactly(size).await?);
@@ -105,7 +105,7 @@ impl Wire {
 
     async fn read_exactly(&mut self, length: u64) -> Result<Bytes, ReadError> {
         let length = match usize::try_from(length) {
-            Ok(length) if length <= LARGEST_BODY.to_usize() => length,
+            Ok(length) if length <= MAX_BODY.to_usize() => length,
             Ok(_) | Err(_) => return Err(ReadError::Malformed("a body beyond 64 MiB")),
         };
         while self.buffer.len() < length {
@@ -120,7 +120,7 @@ impl Wire {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 break self.buffer.split_to(end + 1);
             }
-            if self.buffer.len() > LARGEST_CHUNK_LINE {
+            if self.buffer.len() > MAX_CHUNK_LINE {
                 return Err(ReadError::Malformed("a chunk size without an end"));
             }
             self.fill().await?;

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use penstock_api::slices::between;
 
-const LARGEST_HEAD: usize = 256 << 10;
+const MAX_HEAD: usize = 256 << 10;
 
 /// The framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) fn head_end(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         }
         line_start = at + 1;
     }
-    if bytes.len() > LARGEST_HEAD { Err("a head beyond 256 KiB") } else { Ok(None) }
+    if bytes.len() > MAX_HEAD { Err("a head beyond 256 KiB") } else { Ok(None) }
 }
 
 impl Head {

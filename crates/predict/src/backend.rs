@@ -1,78 +1,78 @@
 //! The learned state of one model on one backend, and the tickets of the requests there.
 //! Single-threaded: [`super::Predictor`] is the shared form.
 
-use super::batch_share::BatchShare;
-use super::bursts::{Bursts, SAME};
+use super::batch_share::BatchShareLearner;
+use super::bursts::{Bursts, SAME_STEP_SHARE};
 use super::coefficients::{Coefficients, StepLearner};
-use super::front_end::FrontEnd;
-use super::lengths::Lengths;
+use super::engine_load::EngineLoad;
+use super::front_end::FrontEndLearner;
 use super::limit_learner::{LimitLearner, is_too_long};
-use super::pace::{Pace, PaceSpread};
-use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
+use super::output_lengths::OutputLengths;
+use super::pace::{PaceLearner, PaceSpreadLearner};
+use super::prediction::{EngineLimits, EngineView, Prediction, RequestShape, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{Prompt, Prompts, StepEnd, Work, share_at};
+use super::prompts::{Prompt, Prompts, StepEnd, Work};
 use super::residual::{Regime, Residual};
-use super::share::EngineShare;
 use super::stall::Stall;
 use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
 use super::wait_curve::WaitCurve;
 
 /// The numbers of gaps and of first tokens below which predictions are not trusted.
-const LEAST_GAPS: f64 = 50.0;
-const LEAST_FIRST_TOKENS: f64 = 15.0;
+const MIN_GAPS: f64 = 50.0;
+const MIN_FIRST_TOKENS: f64 = 15.0;
 /// The number of first tokens after a change of the engine that show whether predictions are right
 /// again.
 const FIRST_TOKENS_AFTER_CHANGE: f64 = 30.0;
 /// The largest trusted share of first tokens within the 90th percentile: above it, predictions are
 /// too long. Predictions that are too short need no bound: a request that is late by them is late.
-const MOST_COVERAGE: f64 = 0.97;
+const MAX_COVERAGE: f64 = 0.97;
 /// The error below which a larger share is trusted as well: on an engine that takes the same time
 /// for everything, predictions are nearly always right.
 const SMALL_ERROR: f64 = 0.15;
 /// The error at which predictions are not trusted, whatever share comes within the 90th percentile:
 /// they are off by as much as the truth.
-const MOST_ERROR: f64 = 1.0;
+const MAX_ERROR: f64 = 1.0;
 /// The number of first tokens from which on the coverage counts.
-const COVERAGE_SEEN: f64 = 100.0;
+const MIN_COVERAGE_SAMPLES: f64 = 100.0;
 /// The factor by which a wait must exceed its prediction, and then the wait last learned, to be
 /// learned from.
-const OVERRUN: f64 = 1.5;
+const OVERRUN_FACTOR: f64 = 1.5;
 /// The most steps until the first token of a prompt with nothing before it, besides those that its
 /// length explains.
 const MAX_FIRST_STEPS: f64 = 4.0;
 /// The number of tokens over which a stream may spend its lead over its objective.
 const SLACK_TOKENS: f64 = 64.0;
 /// The fraction of the room for streams above which the wait curve is computed.
-const NEARLY_FULL: f64 = 0.5;
+const NEARLY_FULL_SHARE: f64 = 0.5;
 
 /// The limits and the load that an engine reports; a limit that it does not report is infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reported {
+pub struct ReportedLimits {
     /// The number of requests that it runs at a time.
     pub slots: f64,
     /// The size of its KV cache in tokens.
     pub kv_tokens: f64,
     /// The number of running requests while others wait in the engine although its KV cache has
     /// room; `None` if none wait.
-    pub running_full: Option<f64>,
+    pub running_while_queued: Option<f64>,
 }
 
-impl Default for Reported {
+impl Default for ReportedLimits {
     fn default() -> Self {
-        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, running_full: None }
+        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, running_while_queued: None }
     }
 }
 
 /// The predictor of one model on one backend.
 #[derive(Debug)]
 pub struct BackendPredictor {
-    steps: StepLearner,
-    prefill: PrefillLearner,
-    front_end: FrontEnd,
+    step_learner: StepLearner,
+    prefill_learner: PrefillLearner,
+    front_end_learner: FrontEndLearner,
     coefficients: Coefficients,
     limits: EngineLimits,
-    learned_limits: LimitLearner,
+    limit_learner: LimitLearner,
     /// True if the engine reports its slots, and the size of its KV cache.
     knows_slots: bool,
     knows_kv_tokens: bool,
@@ -80,333 +80,372 @@ pub struct BackendPredictor {
     is_informed: bool,
     prompts: Prompts,
     /// The number of requests without a first token, except those with a response in one piece.
-    waiting: u32,
+    waiting_count: u32,
     streams: Streams,
     /// The most streams that the engine has had at one time.
-    most_streams: f64,
+    max_stream_count: f64,
     stall: Stall,
     /// The load of peers there, as counted from their reports.
-    others: EngineShare,
-    lengths: Lengths,
+    peer_load: EngineLoad,
+    lengths: OutputLengths,
     residual: Residual,
-    allowed: Allowances,
-    sent: u64,
+    allowances: Allowances,
+    sent_count: u64,
     /// The end of the last step, and the number of steps that have ended.
-    step_ended: f64,
-    steps_seen: f64,
+    step_ended_at_us: f64,
+    steps_ended: f64,
     /// True if the current step computes no prompt, as far as is known.
-    is_clean: bool,
+    is_decode_only: bool,
     bursts: Bursts,
-    pace: Pace,
-    pace_spread: PaceSpread,
-    batch_share: BatchShare,
+    pace_learner: PaceLearner,
+    pace_spread_learner: PaceSpreadLearner,
+    batch_share_learner: BatchShareLearner,
 }
 
 impl BackendPredictor {
     /// Starts with the step times of a similar engine.
     pub fn new(prior: &Coefficients, limits: EngineLimits) -> Self {
         Self {
-            steps: StepLearner::new(prior),
-            prefill: PrefillLearner::new(prior.token, prior.pair),
-            front_end: FrontEnd::default(),
+            step_learner: StepLearner::new(prior),
+            prefill_learner: PrefillLearner::new(prior.token_us, prior.pair_us),
+            front_end_learner: FrontEndLearner::default(),
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
             knows_kv_tokens: limits.kv_tokens.is_finite(),
             limits,
-            learned_limits: LimitLearner::default(),
+            limit_learner: LimitLearner::default(),
             is_informed: false,
             prompts: Prompts::default(),
-            waiting: 0,
+            waiting_count: 0,
             streams: Streams::default(),
-            most_streams: 0.0,
+            max_stream_count: 0.0,
             stall: Stall::default(),
-            others: EngineShare::default(),
-            lengths: Lengths::default(),
+            peer_load: EngineLoad::default(),
+            lengths: OutputLengths::default(),
             residual: Residual::default(),
-            allowed: Allowances::default(),
-            sent: 0,
-            step_ended: 0.0,
-            steps_seen: 0.0,
-            is_clean: false,
+            allowances: Allowances::default(),
+            sent_count: 0,
+            step_ended_at_us: 0.0,
+            steps_ended: 0.0,
+            is_decode_only: false,
             bursts: Bursts::default(),
-            pace: Pace::default(),
-            pace_spread: PaceSpread::default(),
-            batch_share: BatchShare::default(),
+            pace_learner: PaceLearner::default(),
+            pace_spread_learner: PaceSpreadLearner::default(),
+            batch_share_learner: BatchShareLearner::default(),
         }
     }
 
-    /// Returns the state that decisions read at `now`.
-    pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
-        let (others, outside) = (&self.others, self.prompts.outside());
-        let is_tried = self.waiting > 0 || self.streams.count() >= 1.0;
+    /// Returns the state that decisions read at `now_us`.
+    pub fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
+        let (peers, queued) = (&self.peer_load, self.prompts.queued());
+        let is_tried = self.waiting_count > 0 || self.streams.count() >= 1.0;
         EngineView {
             coefficients: self.coefficients,
             limits: self.limits,
-            step_ended: self.step_ended,
-            waiting: f64::from(self.waiting) + others.waiting,
-            inside: self.prompts.inside(),
-            outside: Work {
-                tokens: outside.tokens + others.prompts.tokens,
-                time: outside.time + others.prompts.time,
+            step_ended_at_us: self.step_ended_at_us,
+            waiting_count: f64::from(self.waiting_count) + peers.waiting_count,
+            in_batch: self.prompts.in_batch(),
+            queued: Work {
+                tokens: queued.tokens + peers.prompt_work.tokens,
+                time_us: queued.time_us + peers.prompt_work.time_us,
             },
-            prefill_share: self.prefill_share(now),
-            streams: self.all_streams(),
-            own_streams: self.streams.count(),
-            context: self.all_context(),
-            waits,
+            prefill_share: self.prefill_share(now_us),
+            stream_count: self.stream_count(),
+            own_stream_count: self.streams.count(),
+            context_tokens: self.context_tokens(),
+            wait_curve,
             factors: self.residual.all_factors(),
-            front_end: self.prefill.front_end(),
-            output: self.lengths.mean(),
-            pace: self.pace.factor(),
-            pace_percentile: self.pace_spread.factor(),
-            silence: self.stall.silence(is_tried, self.step()),
+            front_end_us: self.prefill_learner.front_end_us(),
+            mean_output_tokens: self.lengths.mean_tokens(),
+            pace_factor: self.pace_learner.factor(),
+            pace_p90_factor: self.pace_spread_learner.factor(),
+            silence: self.stall.silence(is_tried, self.step_us()),
         }
     }
 
-    /// Predicts the latencies of a request at `now`.
-    pub fn predict(&self, waits: &WaitCurve, sent: &Sent, now: f64) -> Prediction {
-        predict(&self.view(waits, now), sent, now)
+    /// Predicts the latencies of a request at `now_us`.
+    pub fn predict(
+        &self,
+        wait_curve: &WaitCurve,
+        request: &RequestShape,
+        now_us: f64,
+    ) -> Prediction {
+        predict(&self.view(wait_curve, now_us), request, now_us)
     }
 
-    /// Adds a request that is sent by this prediction. `objective` is for its time per token.
-    pub fn sent(
+    /// Adds a request that is sent by this prediction. `tpot_objective_us` is for its time per
+    /// token.
+    pub fn send(
         &mut self,
-        sent: Sent,
+        request: RequestShape,
         prediction: Prediction,
-        objective: Option<f64>,
-        now: f64,
+        tpot_objective_us: Option<f64>,
+        now_us: f64,
     ) -> Ticket {
-        let own_idle = self.waiting == 0 && self.streams.count() < 1.0;
+        let own_idle = self.waiting_count == 0 && self.streams.count() < 1.0;
         if own_idle {
-            self.stall.tried(self.step(), now);
+            self.stall.tried(self.step_us(), now_us);
         }
-        let is_idle = own_idle && self.others.waiting < 1.0 && self.others.streams < 1.0;
+        let is_idle =
+            own_idle && self.peer_load.waiting_count < 1.0 && self.peer_load.stream_count < 1.0;
         // While the engine was idle, nothing showed the ends of its steps.
-        self.is_clean &= !own_idle;
-        self.sent += 1;
-        let number = self.sent;
-        let Prediction { raw, regime, work, decode, .. } = prediction;
-        let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
-        let (tokens, learned, started) = (sent.uncached(), 0.0, None);
-        let sent_at = now;
-        let ahead = self.front_end.ahead(self.own_share().prompts.tokens + tokens);
-        let prompt =
-            Prompt { number, sent_at, tokens, work, ahead, done_at, raw, regime, learned, started };
+        self.is_decode_only &= !own_idle;
+        self.sent_count += 1;
+        let number = self.sent_count;
+        let Prediction { raw_ttft_us, regime, work_us, decode_us, .. } = prediction;
+        let done_at_us =
+            if request.is_whole { now_us + raw_ttft_us - decode_us } else { f64::INFINITY };
+        let (tokens, learned_wait_us, first_step) = (request.uncached_tokens(), 0.0, None);
+        let sent_at_us = now_us;
+        let ahead = self.front_end_learner.ahead(self.own_load().prompt_work.tokens + tokens);
+        let prompt = Prompt {
+            number,
+            sent_at_us,
+            tokens,
+            work_us,
+            ahead,
+            done_at_us,
+            raw_ttft_us,
+            regime,
+            learned_wait_us,
+            first_step,
+        };
         if is_idle {
-            self.step_ended = now + self.prefill.front_end();
+            self.step_ended_at_us = now_us + self.prefill_learner.front_end_us();
         }
-        self.prompts.send(prompt, is_idle.then_some(StepEnd { at: now, number: self.steps_seen }));
-        self.is_clean &= !is_idle;
-        let (allowed, first_at, age) = (None, 0.0, 0);
+        self.prompts.send(
+            prompt,
+            is_idle.then_some(StepEnd { at_us: now_us, steps_ended: self.steps_ended }),
+        );
+        self.is_decode_only &= !is_idle;
+        let (allowed_ns, first_token_at_us, emitted_tokens) = (None, 0.0, 0);
         // An objective that is missed even alone is no reason to keep others away.
-        let alone = self.coefficients.step(1.0, sent.prompt);
-        let objective = objective.filter(|objective| *objective >= alone);
-        let mut ticket =
-            Ticket { sent_at: now, sent, prediction, number, objective, allowed, first_at, age };
-        if sent.is_whole {
-            self.start_stream(&mut ticket, now);
+        let alone_us = self.coefficients.step_us(1.0, request.prompt_tokens);
+        let tpot_objective_us = tpot_objective_us.filter(|objective_us| *objective_us >= alone_us);
+        let mut ticket = Ticket {
+            sent_at_us: now_us,
+            request,
+            prediction,
+            number,
+            tpot_objective_us,
+            allowed_ns,
+            first_token_at_us,
+            emitted_tokens,
+        };
+        if request.is_whole {
+            self.start_stream(&mut ticket, now_us);
         } else {
-            self.waiting += 1;
+            self.waiting_count += 1;
         }
         ticket
     }
 
     /// Learns from the first token of a request.
-    pub fn first_token(&mut self, ticket: &mut Ticket, now: f64) {
-        if ticket.age > 0 {
+    pub fn first_token(&mut self, ticket: &mut Ticket, now_us: f64) {
+        if ticket.emitted_tokens > 0 {
             return;
         }
-        let Prediction { raw, regime, .. } = ticket.prediction;
-        let took = now - ticket.sent_at;
-        self.learn_limits(ticket, now);
-        self.waiting = self.waiting.saturating_sub(1);
-        if now > self.step_ended + SAME * self.step() {
-            self.step_ended(now, 1.0);
+        let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
+        let took_us = now_us - ticket.sent_at_us;
+        self.learn_limits(ticket, now_us);
+        self.waiting_count = self.waiting_count.saturating_sub(1);
+        if now_us > self.step_ended_at_us + SAME_STEP_SHARE * self.step_us() {
+            self.step_ended(now_us, 1.0);
         }
         let prompt = self.prompts.remove(ticket.number);
         if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
-            self.learn_front_end(&prompt, now);
-            self.learn_prompt(ticket, &prompt, now);
+            self.learn_front_end(&prompt, now_us);
+            self.learn_prompt(ticket, &prompt, now_us);
         }
-        self.is_clean = false;
-        self.stall.computed(ticket.prediction.work, now);
+        self.is_decode_only = false;
+        self.stall.computed(ticket.prediction.work_us, now_us);
         // If another request was sent later, this one was not alone on the engine.
-        if regime != Regime::Idle || ticket.number == self.sent {
-            self.residual.learn(regime, raw, took);
+        if regime != Regime::Idle || ticket.number == self.sent_count {
+            self.residual.learn(regime, raw_ttft_us, took_us);
         }
-        self.stall.started(self.step(), now);
-        self.start_stream(ticket, now);
+        self.stall.started(self.step_us(), now_us);
+        self.start_stream(ticket, now_us);
     }
 
-    fn start_stream(&mut self, ticket: &mut Ticket, now: f64) {
-        ticket.age = 1;
-        ticket.first_at = now;
-        self.streams.add(ticket.sent.prompt, 1);
-        self.most_streams = self.most_streams.max(self.all_streams());
-        self.allowed.set(ticket, ticket.objective);
-        if self.learned_limits.saw(self.all_streams()) {
+    fn start_stream(&mut self, ticket: &mut Ticket, now_us: f64) {
+        ticket.emitted_tokens = 1;
+        ticket.first_token_at_us = now_us;
+        self.streams.add(ticket.request.prompt_tokens, 1);
+        self.max_stream_count = self.max_stream_count.max(self.stream_count());
+        self.allowances.set(ticket, ticket.tpot_objective_us);
+        if self.limit_learner.observe_streams(self.stream_count()) {
             self.use_learned_limits();
         }
     }
 
-    fn step(&self) -> f64 {
-        self.coefficients.step(self.all_streams(), self.all_context())
+    fn step_us(&self) -> f64 {
+        self.coefficients.step_us(self.stream_count(), self.context_tokens())
     }
 
     /// Returns the share of the time that prefills took lately.
-    fn prefill_share(&self, now: f64) -> f64 {
-        let (recent, changed) = self.prompts.recent();
-        share_at(recent, changed, now)
+    fn prefill_share(&self, now_us: f64) -> f64 {
+        self.prompts.decayed_work().share_at(now_us)
     }
 
-    fn all_streams(&self) -> f64 {
-        self.streams.count() + self.others.streams
+    fn stream_count(&self) -> f64 {
+        self.streams.count() + self.peer_load.stream_count
     }
 
-    fn all_context(&self) -> f64 {
-        self.streams.context() + self.others.context
+    fn context_tokens(&self) -> f64 {
+        self.streams.context_tokens() + self.peer_load.context_tokens
     }
 
     /// Records that the stream has emitted `tokens` tokens in all.
-    pub fn progress(&mut self, ticket: &mut Ticket, tokens: u32, now: f64) {
-        if ticket.age == 0 || tokens <= ticket.age {
+    pub fn progress(&mut self, ticket: &mut Ticket, tokens: u32, now_us: f64) {
+        if ticket.emitted_tokens == 0 || tokens <= ticket.emitted_tokens {
             return;
         }
-        self.streams.grow(ticket.age, tokens);
-        ticket.age = tokens;
-        self.stall.emitted(now);
-        if let Some(objective) = ticket.objective {
-            let ahead = ticket.first_at + f64::from(tokens) * objective - now;
-            self.allowed.set(ticket, Some(objective + ahead.max(0.0) / SLACK_TOKENS));
+        self.streams.grow(ticket.emitted_tokens, tokens);
+        ticket.emitted_tokens = tokens;
+        self.stall.emitted(now_us);
+        if let Some(tpot_objective_us) = ticket.tpot_objective_us {
+            let lead_us = ticket.first_token_at_us + f64::from(tokens) * tpot_objective_us - now_us;
+            self.allowances.set(ticket, Some(tpot_objective_us + lead_us.max(0.0) / SLACK_TOKENS));
         }
     }
 
     /// Records further tokens, for a caller that does not see of which stream: the simulator.
-    pub fn emitted(&mut self, now: f64) {
-        self.stall.emitted(now);
+    pub fn emitted(&mut self, now_us: f64) {
+        self.stall.emitted(now_us);
     }
 
     /// Ends a request: with all its tokens, or cut by its client or a failure. `output` is its
     /// number of tokens, where that is known better than from the stream.
-    pub fn ended(&mut self, ticket: &mut Ticket, output: Option<u32>, is_complete: bool, now: f64) {
-        if ticket.age == 0 {
-            self.no_token(ticket, is_complete, now);
-            self.waiting = self.waiting.saturating_sub(1);
+    pub fn ended(
+        &mut self,
+        ticket: &mut Ticket,
+        output: Option<u32>,
+        is_complete: bool,
+        now_us: f64,
+    ) {
+        if ticket.emitted_tokens == 0 {
+            self.no_token(ticket, is_complete, now_us);
+            self.waiting_count = self.waiting_count.saturating_sub(1);
             let prompt = self.prompts.remove(ticket.number);
-            if prompt.is_some_and(|one| one.started.is_some()) {
+            if prompt.is_some_and(|one| one.first_step.is_some()) {
                 self.bursts.discard_unfinished();
             }
             return;
         }
-        if ticket.sent.is_whole {
+        if ticket.request.is_whole {
             self.prompts.remove(ticket.number);
         }
-        self.streams.remove(ticket.sent.prompt, ticket.age);
-        self.allowed.set(ticket, None);
-        self.start_prompts(now);
-        if ticket.sent.is_whole {
-            self.no_token(ticket, is_complete, now);
-            return self.learn_whole(ticket, output.filter(|_| is_complete), now);
+        self.streams.remove(ticket.request.prompt_tokens, ticket.emitted_tokens);
+        self.allowances.set(ticket, None);
+        self.start_prompts(now_us);
+        if ticket.request.is_whole {
+            self.no_token(ticket, is_complete, now_us);
+            return self.learn_whole(ticket, output.filter(|_| is_complete), now_us);
         }
-        self.stall.ended(is_complete, now);
-        let length = f64::from(output.unwrap_or(ticket.age).max(ticket.age));
-        let (predicted, actual) =
-            (ticket.prediction.tpot, (now - ticket.first_at) / (length - 1.0).max(1.0));
-        self.pace_spread.learn(predicted, actual, length);
-        if let Some(objective) = ticket.objective {
-            self.batch_share.learn(objective, predicted, actual, length);
+        self.stall.ended(is_complete, now_us);
+        let length = f64::from(output.unwrap_or(ticket.emitted_tokens).max(ticket.emitted_tokens));
+        let (predicted_us, actual_us) = (
+            ticket.prediction.tpot_us,
+            (now_us - ticket.first_token_at_us) / (length - 1.0).max(1.0),
+        );
+        self.pace_spread_learner.learn(predicted_us, actual_us, length);
+        if let Some(tpot_objective_us) = ticket.tpot_objective_us {
+            self.batch_share_learner.learn(tpot_objective_us, predicted_us, actual_us, length);
         }
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
     }
 
     /// Records the end of a request of which no token was seen: it came as a whole, or was cut
     /// before.
-    fn no_token(&mut self, ticket: &Ticket, is_complete: bool, now: f64) {
+    fn no_token(&mut self, ticket: &Ticket, is_complete: bool, now_us: f64) {
         if is_complete {
-            return self.stall.emitted(now);
+            return self.stall.emitted(now_us);
         }
-        let expected = ticket.prediction.ttft - ticket.prediction.stall;
-        self.stall.left(ticket.sent_at, expected, self.step(), now);
+        let expected_us = ticket.prediction.ttft_us - ticket.prediction.stall_us;
+        self.stall.left(ticket.sent_at_us, expected_us, self.step_us(), now_us);
     }
 
     /// Returns the number of steps that have ended.
-    pub fn steps_seen(&self) -> f64 {
-        self.steps_seen
+    pub fn steps_ended(&self) -> f64 {
+        self.steps_ended
     }
 
     /// Returns the duration of a step now, and the end of the last one.
-    pub fn steps(&self) -> (f64, f64) {
-        (self.step(), self.step_ended)
+    pub fn step_state(&self) -> (f64, f64) {
+        (self.step_us(), self.step_ended_at_us)
     }
 
     /// Learns from requests that wait for longer than predicted and from what the engine reports,
     /// and computes the numbers that change slowly. Call it about once a second.
-    pub fn refresh(&mut self, waits: &WaitCurve, reported: Reported, now: f64) {
+    pub fn refresh(&mut self, wait_curve: &WaitCurve, reported: ReportedLimits, now_us: f64) {
         self.set_limits(reported.slots, reported.kv_tokens);
-        self.prompts.forget_done(now);
-        self.stall.expire(now);
-        if self.learned_limits.expire(now) {
+        self.prompts.forget_done(now_us);
+        self.stall.expire(now_us);
+        if self.limit_learner.expire(now_us) {
             self.use_learned_limits();
         }
-        let (step, mut has_overdue) = (self.step(), false);
+        let (step_us, mut has_overdue) = (self.step_us(), false);
         let is_behind = |one: &&mut Prompt| matches!(one.regime, Regime::Prefill | Regime::Slot);
         for one in self.prompts.iter_mut().filter(is_behind) {
-            let elapsed = now - one.sent_at;
-            has_overdue |= is_too_long(elapsed, one.raw, step);
-            if elapsed > OVERRUN * one.learned.max(one.raw) {
-                one.learned = elapsed;
-                self.residual.learn_overrun(one.regime, one.raw, elapsed);
+            let elapsed_us = now_us - one.sent_at_us;
+            has_overdue |= is_too_long(elapsed_us, one.raw_ttft_us, step_us);
+            if elapsed_us > OVERRUN_FACTOR * one.learned_wait_us.max(one.raw_ttft_us) {
+                one.learned_wait_us = elapsed_us;
+                self.residual.learn_overrun(one.regime, one.raw_ttft_us, elapsed_us);
             }
         }
-        if self.learned_limits.reported(reported.running_full, has_overdue, now) {
+        if self.limit_learner.learn_reported(reported.running_while_queued, has_overdue, now_us) {
             self.use_learned_limits();
         }
         let limits = self.limits;
-        let (count, context) = (self.all_streams(), self.all_context());
-        let room = limits.slots.min(limits.kv_tokens / (context / count.max(1.0)).max(1.0));
-        if count + f64::from(self.waiting) + self.others.waiting > room * NEARLY_FULL {
+        let (streams, context_tokens) = (self.stream_count(), self.context_tokens());
+        let room =
+            limits.slots.min(limits.kv_tokens / (context_tokens / streams.max(1.0)).max(1.0));
+        if streams + f64::from(self.waiting_count) + self.peer_load.waiting_count
+            > room * NEARLY_FULL_SHARE
+        {
             self.lengths.see_running(self.streams.ages());
-            waits.compute(&self.lengths, &self.streams, now);
+            wait_curve.compute(&self.lengths, &self.streams, now_us);
         }
     }
 
     /// Returns the share of an objective for the time per token that a prediction may reach before
     /// the batch is full.
     pub fn batch_share(&self) -> f64 {
-        self.batch_share.get()
+        self.batch_share_learner.get()
     }
 
     /// Returns when the first token of the oldest prompt is due if nothing is before it; infinite
     /// if none waits.
-    pub fn oldest_due(&self) -> f64 {
+    pub fn oldest_due_at_us(&self) -> f64 {
         self.prompts.first_waiting().map_or(f64::INFINITY, |one| {
             let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
-            one.sent_at + one.work + steps * self.step()
+            one.sent_at_us + one.work_us + steps * self.step_us()
         })
     }
 
     /// Returns the least time per token that a running stream can bear; infinite if none has an
     /// objective.
-    pub fn tightest(&self) -> f64 {
-        self.allowed.tightest()
+    pub fn tightest_tpot_us(&self) -> f64 {
+        self.allowances.tightest_tpot_us()
     }
 
     /// Returns whether it has seen enough, and was right often enough, to refuse a request by its
     /// predictions.
     pub fn is_trusted(&self) -> bool {
-        let seen = self.residual.seen();
+        let first_tokens = self.residual.first_token_count();
         let is_covered =
-            self.residual.coverage() <= MOST_COVERAGE || self.residual.error() < SMALL_ERROR;
-        let is_known = match seen < COVERAGE_SEEN {
+            self.residual.coverage() <= MAX_COVERAGE || self.residual.error() < SMALL_ERROR;
+        let is_known = match first_tokens < MIN_COVERAGE_SAMPLES {
             // An engine that never stops reading prompts has no gaps to learn from: its coverage
             // counts.
-            true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,
+            true => first_tokens >= MIN_FIRST_TOKENS && self.step_learner.gap_count() >= MIN_GAPS,
             false => is_covered,
         };
         // Under full load there are few gaps to learn from again.
-        let is_settled = !self.steps.is_relearning()
+        let is_settled = !self.step_learner.is_relearning()
             || self.residual.since_change() >= FIRST_TOKENS_AFTER_CHANGE;
-        is_known && is_settled && self.residual.error() < MOST_ERROR
+        is_known && is_settled && self.residual.error() < MAX_ERROR
     }
 
     /// Returns the learned step times of the engine.
@@ -420,8 +459,8 @@ impl BackendPredictor {
     }
 
     /// Returns the number of gaps that it has learned from.
-    pub fn gaps(&self) -> f64 {
-        self.steps.gaps()
+    pub fn gap_count(&self) -> f64 {
+        self.step_learner.gap_count()
     }
 
     /// Returns the prompts that were sent and have no first token yet.
@@ -431,7 +470,7 @@ impl BackendPredictor {
 
     /// Returns the numbers of requests without a first token and of streams.
     pub fn counts(&self) -> (f64, f64) {
-        (self.waiting.into(), self.streams.count())
+        (self.waiting_count.into(), self.streams.count())
     }
 }
 

@@ -5,33 +5,43 @@ use crate::batch_ratios::BatchRatios;
 use crate::coefficients::GapSample;
 
 const TRUE: Coefficients = Coefficients {
-    base: 13_000.0,
-    token: 40.0,
-    decode: 42.0,
-    context: 0.07,
-    pair: 0.00005,
-    batches: BatchRatios::ON_THE_LINE,
+    base_us: 13_000.0,
+    token_us: 40.0,
+    decode_us: 42.0,
+    context_us: 0.07,
+    pair_us: 0.00005,
+    batch_ratios: BatchRatios::ON_THE_LINE,
 };
 const LIMITS: EngineLimits =
     EngineLimits { slots: 128.0, kv_tokens: 400_000.0, step_tokens: 2048.0 };
-const SENT: Sent =
-    Sent { prompt: 500.0, cached: 100.0, max_output: f64::INFINITY, is_whole: false };
+const SENT: RequestShape = RequestShape {
+    prompt_tokens: 500.0,
+    cached_tokens: 100.0,
+    max_output_tokens: f64::INFINITY,
+    is_whole: false,
+};
 
 #[test]
 fn steps_are_learned_from_a_guess_that_is_far_off() {
-    let wrong = Coefficients { base: 30_000.0, token: 90.0, decode: 10.0, context: 0.01, ..TRUE };
+    let wrong = Coefficients {
+        base_us: 30_000.0,
+        token_us: 90.0,
+        decode_us: 10.0,
+        context_us: 0.01,
+        ..TRUE
+    };
     let mut predictor = BackendPredictor::new(&wrong, LIMITS);
     for n in 0..4000_u32 {
         let hash = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
         let decodes = f64::from(n % 100 + 1);
-        let context = decodes * (500.0 + 1500.0 * f64::from(n % 7) / 7.0);
-        let gap = TRUE.step(decodes, context) * (0.95 + 0.1 * hash);
-        predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+        let context_tokens = decodes * (500.0 + 1500.0 * f64::from(n % 7) / 7.0);
+        let gap_us = TRUE.step_us(decodes, context_tokens) * (0.95 + 0.1 * hash);
+        predictor.learn_gap(&GapSample { gap_us, decodes, context_tokens, steps: 1.0 });
     }
     let found = predictor.coefficients();
     let near = |a: f64, b: f64, share: f64| assert!((a / b - 1.0).abs() < share, "{found:?}");
-    near(found.base, TRUE.base, 0.03);
-    near(found.step(64.0, 64_000.0), TRUE.step(64.0, 64_000.0), 0.02);
+    near(found.base_us, TRUE.base_us, 0.03);
+    near(found.step_us(64.0, 64_000.0), TRUE.step_us(64.0, 64_000.0), 0.02);
 }
 
 #[test]
@@ -40,41 +50,41 @@ fn engine_that_becomes_slower_is_noticed() {
     let learn = |predictor: &mut BackendPredictor, factor: f64, steps: u32| {
         for n in 0..steps {
             let decodes = f64::from(n % 64 + 1);
-            let gap = TRUE.step(decodes, decodes * 1000.0) * factor;
-            let context = decodes * 1000.0;
-            predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+            let gap_us = TRUE.step_us(decodes, decodes * 1000.0) * factor;
+            let context_tokens = decodes * 1000.0;
+            predictor.learn_gap(&GapSample { gap_us, decodes, context_tokens, steps: 1.0 });
         }
     };
     learn(&mut predictor, 1.0, 10_000);
     // Fifteen seconds of steps that take twice as long.
     learn(&mut predictor, 2.0, 400);
-    let off = predictor.coefficients().step(32.0, 32_000.0) / TRUE.step(32.0, 32_000.0);
+    let off = predictor.coefficients().step_us(32.0, 32_000.0) / TRUE.step_us(32.0, 32_000.0);
     assert!((1.6..2.2).contains(&off), "{off}");
 }
 
 #[test]
 fn requests_that_end_in_any_way_leave_nothing() {
-    let waits = WaitCurve::default();
+    let wait_curve = WaitCurve::default();
     let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
     let mut tickets = Vec::new();
     for n in 0..1000_u32 {
-        let now = f64::from(n) * 1e4;
-        let prediction = predictor.predict(&waits, &SENT, now);
-        assert!(prediction.ttft > 0.0 && prediction.ttft_p90 >= prediction.ttft);
-        tickets.push(predictor.sent(SENT, prediction, Some(5e4), now));
+        let now_us = f64::from(n) * 1e4;
+        let prediction = predictor.predict(&wait_curve, &SENT, now_us);
+        assert!(prediction.ttft_us > 0.0 && prediction.ttft_p90_us >= prediction.ttft_us);
+        tickets.push(predictor.send(SENT, prediction, Some(5e4), now_us));
     }
-    assert!(predictor.predict(&waits, &SENT, 1e7).backlog > 1e6);
+    assert!(predictor.predict(&wait_curve, &SENT, 1e7).backlog_us > 1e6);
     for (n, ticket) in (0_u32..).zip(&mut tickets) {
-        let now = 1e7 + f64::from(n) * 1e4;
+        let now_us = 1e7 + f64::from(n) * 1e4;
         if n % 3 > 0 {
-            predictor.first_token(ticket, now);
-            predictor.progress(ticket, n % 100 + 1, now);
+            predictor.first_token(ticket, now_us);
+            predictor.progress(ticket, n % 100 + 1, now_us);
         }
-        predictor.ended(ticket, None, n % 2 == 0, now);
+        predictor.ended(ticket, None, n % 2 == 0, now_us);
     }
     assert_eq!(predictor.counts(), (0.0, 0.0));
-    assert_eq!(predictor.tightest(), f64::INFINITY);
-    assert_eq!(predictor.predict(&waits, &SENT, 1e8).backlog, 0.0);
+    assert_eq!(predictor.tightest_tpot_us(), f64::INFINITY);
+    assert_eq!(predictor.predict(&wait_curve, &SENT, 1e8).backlog_us, 0.0);
 }
 
 /// A stream ahead of its objective lends what it saved; a late one demands no more than its
@@ -83,76 +93,76 @@ fn requests_that_end_in_any_way_leave_nothing() {
 fn stream_that_is_ahead_bears_slower_steps() {
     let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
     let prediction = predictor.predict(&WaitCurve::default(), &SENT, 0.0);
-    let mut ticket = predictor.sent(SENT, prediction, Some(50_000.0), 0.0);
+    let mut ticket = predictor.send(SENT, prediction, Some(50_000.0), 0.0);
     predictor.first_token(&mut ticket, 1e5);
-    assert_eq!(predictor.tightest(), 50_000.0);
+    assert_eq!(predictor.tightest_tpot_us(), 50_000.0);
     predictor.progress(&mut ticket, 65, 1e5 + 64.0 * 25_000.0);
-    let ahead = predictor.tightest();
+    let ahead = predictor.tightest_tpot_us();
     assert!((75_000.0..76_000.0).contains(&ahead), "64 x 25 ms saved: {ahead}");
     predictor.progress(&mut ticket, 100, 1e8);
-    assert_eq!(predictor.tightest(), 50_000.0);
+    assert_eq!(predictor.tightest_tpot_us(), 50_000.0);
 }
 
 #[test]
 fn prompts_without_a_pause_show_what_a_token_costs() {
-    let waits = WaitCurve::default();
-    let wrong = Coefficients { token: 200.0, ..TRUE };
+    let wait_curve = WaitCurve::default();
+    let wrong = Coefficients { token_us: 200.0, ..TRUE };
     let mut predictor = BackendPredictor::new(&wrong, LIMITS);
-    let long = Sent { prompt: 2000.0, cached: 0.0, ..SENT };
-    let mut now = 0.0;
+    let long = RequestShape { prompt_tokens: 2000.0, cached_tokens: 0.0, ..SENT };
+    let mut now_us = 0.0;
     for _ in 0..40 {
         let mut tickets: Vec<Ticket> = (0..5)
             .map(|_| {
-                let prediction = predictor.predict(&waits, &long, now);
-                predictor.sent(long, prediction, None, now)
+                let prediction = predictor.predict(&wait_curve, &long, now_us);
+                predictor.send(long, prediction, None, now_us)
             })
             .collect();
         for ticket in &mut tickets {
-            now += TRUE.step(predictor.counts().1, 0.0) + TRUE.prefill(0.0, 2000.0);
-            predictor.first_token(ticket, now);
-            predictor.ended(ticket, None, true, now);
+            now_us += TRUE.step_us(predictor.counts().1, 0.0) + TRUE.prefill_us(0.0, 2000.0);
+            predictor.first_token(ticket, now_us);
+            predictor.ended(ticket, None, true, now_us);
         }
-        now += 1e6;
+        now_us += 1e6;
     }
-    let found = predictor.coefficients().token;
-    assert!((found / TRUE.token - 1.0).abs() < 0.1, "{found}");
+    let found = predictor.coefficients().token_us;
+    assert!((found / TRUE.token_us - 1.0).abs() < 0.1, "{found}");
 }
 
 /// An engine that computes a long prompt in several steps, and a short one beside it in the second.
 #[test]
 fn short_prompts_do_not_take_the_time_of_long_ones() {
-    let waits = WaitCurve::default();
-    let wrong = Coefficients { token: 500.0, pair: 0.0, ..TRUE };
+    let wait_curve = WaitCurve::default();
+    let wrong = Coefficients { token_us: 500.0, pair_us: 0.0, ..TRUE };
     let mut predictor = BackendPredictor::new(&wrong, EngineLimits { slots: 4.0, ..LIMITS });
-    let sent = |prompt: f64| Sent { prompt, cached: 0.0, ..SENT };
-    let mut now = 0.0;
+    let sent = |prompt: f64| RequestShape { prompt_tokens: prompt, cached_tokens: 0.0, ..SENT };
+    let mut now_us = 0.0;
     for _ in 0..20 {
         let mut tickets = [sent(2900.0), sent(60.0)].map(|sent| {
-            let prediction = predictor.predict(&waits, &sent, now);
-            now += 1_000.0;
-            predictor.sent(sent, prediction, None, now)
+            let prediction = predictor.predict(&wait_curve, &sent, now_us);
+            now_us += 1_000.0;
+            predictor.send(sent, prediction, None, now_us)
         });
         let [long, short] = &mut tickets;
-        predictor.step_ended(now + 1e6, 1.0);
-        predictor.first_token(short, now + 2e6);
-        predictor.ended(short, None, true, now + 2e6);
-        predictor.first_token(long, now + 2.96e6);
-        predictor.ended(long, None, true, now + 2.96e6);
-        now += 5e6;
+        predictor.step_ended(now_us + 1e6, 1.0);
+        predictor.first_token(short, now_us + 2e6);
+        predictor.ended(short, None, true, now_us + 2e6);
+        predictor.first_token(long, now_us + 2.96e6);
+        predictor.ended(long, None, true, now_us + 2.96e6);
+        now_us += 5e6;
     }
     let found = predictor.coefficients();
-    let (long, short) = (found.prefill(0.0, 2900.0), found.prefill(0.0, 60.0));
+    let (long, short) = (found.prefill_us(0.0, 2900.0), found.prefill_us(0.0, 60.0));
     assert!((long / 2.9e6 - 1.0).abs() < 0.1 && short < 0.2e6, "{long} {short} {found:?}");
 }
 
 #[test]
 fn prompts_start_when_there_is_a_slot() {
-    let waits = WaitCurve::default();
+    let wait_curve = WaitCurve::default();
     let limits = EngineLimits { slots: 1.0, ..LIMITS };
     let mut predictor = BackendPredictor::new(&TRUE, limits);
-    let send = |predictor: &mut BackendPredictor, now: f64| {
-        let prediction = predictor.predict(&waits, &SENT, now);
-        predictor.sent(SENT, prediction, None, now)
+    let send = |predictor: &mut BackendPredictor, now_us: f64| {
+        let prediction = predictor.predict(&wait_curve, &SENT, now_us);
+        predictor.send(SENT, prediction, None, now_us)
     };
     let mut first = send(&mut predictor, 0.0);
     predictor.first_token(&mut first, 3e4);
@@ -161,7 +171,7 @@ fn prompts_start_when_there_is_a_slot() {
     predictor.step_ended(5e4, 1.0);
     assert_eq!(predictor.prompts().started_before(1e6), 0.0, "its slot is taken");
     predictor.ended(&mut first, None, true, 6e4);
-    assert_eq!(predictor.prompts().started_before(1e6), SENT.uncached());
+    assert_eq!(predictor.prompts().started_before(1e6), SENT.uncached_tokens());
 }
 
 #[test]
@@ -181,9 +191,9 @@ fn small_batches_that_lie_on_no_line_are_learned() {
         for n in 0..steps {
             let hash = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
             let decodes = f64::from(n % 12 + 1);
-            let gap = truth(decodes) * (0.95 + 0.1 * hash) * speed;
-            let context = decodes * (50.0 + 20.0 * f64::from(n % 7));
-            predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+            let gap_us = truth(decodes) * (0.95 + 0.1 * hash) * speed;
+            let context_tokens = decodes * (50.0 + 20.0 * f64::from(n % 7));
+            predictor.learn_gap(&GapSample { gap_us, decodes, context_tokens, steps: 1.0 });
         }
         *predictor.coefficients()
     };
@@ -191,7 +201,7 @@ fn small_batches_that_lie_on_no_line_are_learned() {
         let found = learn(speed, steps);
         for decodes in 1..=12_u8 {
             let decodes = f64::from(decodes);
-            let off = found.step(decodes, decodes * 110.0) / (truth(decodes) * speed) - 1.0;
+            let off = found.step_us(decodes, decodes * 110.0) / (truth(decodes) * speed) - 1.0;
             assert!(off.abs() < 0.1, "{decodes} at {speed}: {off} {found:?}");
         }
     }

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 /// that is every second batch of three, and none of four.
 const BATCHES: usize = 8;
 /// The largest ratio, and the inverse of the least.
-const MOST: f64 = 1.5;
+const MAX_RATIO: f64 = 1.5;
 /// The prior: the number of steps that count as if they were on the line.
-const PRIOR: f64 = 50.0;
+const PRIOR_STEPS: f64 = 50.0;
 /// The number of last steps of a batch size that count.
-const REMEMBERED: f64 = 300.0;
+const MAX_STEPS: f64 = 300.0;
 /// The value that stands for a ratio of 1, the line itself.
-const ONE: u8 = 128;
+const UNIT: u8 = 128;
 
 /// The time of a step in relation to the line, for batches of one request, of two, and so on: in
-/// parts of [`ONE`], so that all are read as one number.
+/// parts of [`UNIT`], so that all are read as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchRatios([u8; BATCHES]);
 
@@ -28,18 +28,18 @@ impl Default for BatchRatios {
 
 impl BatchRatios {
     /// The ratios of an engine whose batches are all on the line.
-    pub const ON_THE_LINE: Self = Self([ONE; BATCHES]);
+    pub const ON_THE_LINE: Self = Self([UNIT; BATCHES]);
 
     /// Returns the ratio of a batch of `decodes` requests.
     #[inline(always)]
     pub fn of(&self, decodes: f64) -> f64 {
-        let parts = index(decodes).and_then(|at| self.0.get(at)).copied().unwrap_or(ONE);
-        f64::from(parts) * (1.0 / f64::from(ONE))
+        let parts = index(decodes).and_then(|at| self.0.get(at)).copied().unwrap_or(UNIT);
+        f64::from(parts) * (1.0 / f64::from(UNIT))
     }
 
     /// Returns all ratios, in order.
     pub fn all(&self) -> [f64; BATCHES] {
-        self.0.map(|parts| f64::from(parts) / f64::from(ONE))
+        self.0.map(|parts| f64::from(parts) / f64::from(UNIT))
     }
 
     #[inline(always)]
@@ -67,23 +67,23 @@ fn rounded(value: f64) -> u8 {
 
 /// Learns the ratios, as means over the last steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct BatchLearner {
+pub(super) struct BatchRatioLearner {
     ratios: [f64; BATCHES],
     steps: [f64; BATCHES],
 }
 
-impl Default for BatchLearner {
+impl Default for BatchRatioLearner {
     fn default() -> Self {
         Self { ratios: [1.0; BATCHES], steps: [0.0; BATCHES] }
     }
 }
 
-impl BatchLearner {
+impl BatchRatioLearner {
     /// Learns that `steps` steps of a batch took `ratio` times as long as the line says.
     pub(super) fn learn(&mut self, decodes: f64, ratio: f64, steps: f64) {
         let Some(at) = index(decodes) else { return };
         for (mean, known) in self.ratios.iter_mut().zip(&mut self.steps).skip(at).take(1) {
-            *known = (*known + steps).min(REMEMBERED);
+            *known = (*known + steps).min(MAX_STEPS);
             *mean += (steps / *known).min(1.0) * (ratio - *mean);
         }
     }
@@ -92,8 +92,8 @@ impl BatchLearner {
     pub(super) fn ratios(&self) -> BatchRatios {
         let mut ratios = BatchRatios::default();
         for ((parts, mean), known) in ratios.0.iter_mut().zip(&self.ratios).zip(&self.steps) {
-            let ratio = (mean * known + PRIOR) / (known + PRIOR);
-            *parts = rounded(ratio.clamp(1.0 / MOST, MOST) * f64::from(ONE));
+            let ratio = (mean * known + PRIOR_STEPS) / (known + PRIOR_STEPS);
+            *parts = rounded(ratio.clamp(1.0 / MAX_RATIO, MAX_RATIO) * f64::from(UNIT));
         }
         ratios
     }

@@ -1,42 +1,48 @@
 //! The fill level of a batch at which its streams meet their objectives for the time per token.
 
 /// The share of an objective up to which a batch is filled at first.
-const FIRST: f64 = 0.9;
+const INITIAL: f64 = 0.9;
 /// The amounts by which it rises with each stream that meets its objective, and falls with each
 /// that misses it: in balance 2 % miss it.
 const UP: f64 = 0.000_2;
 const DOWN: f64 = 0.01;
 /// The bounds of the share.
-const LEAST: f64 = 0.75;
-const MOST: f64 = 1.1;
+const MIN: f64 = 0.75;
+const MAX: f64 = 1.1;
 /// The range of predictions, as a share of the objective, of the streams that count: other
 /// predictions say nothing of the limit.
 const NEAR: std::ops::RangeInclusive<f64> = 0.75..=1.3;
 /// The number of tokens below which the time per token is noise.
-const LEAST_TOKENS: f64 = 8.0;
+const MIN_TOKENS: f64 = 8.0;
 
 /// The share of an objective for the time per token that a prediction may reach before a batch is
 /// full. Prompts that come later lengthen the steps of a stream. The room that they need depends on
 /// the traffic: equal chats can fill a batch up to the objective, long prompts that come in bursts
 /// only up to 80 % of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct BatchShare(f64);
+pub(super) struct BatchShareLearner(f64);
 
-impl Default for BatchShare {
+impl Default for BatchShareLearner {
     fn default() -> Self {
-        Self(FIRST)
+        Self(INITIAL)
     }
 }
 
-impl BatchShare {
+impl BatchShareLearner {
     /// Learns from a stream of `tokens` tokens: its objective, its predicted and its actual time
     /// per token.
-    pub(super) fn learn(&mut self, objective: f64, predicted: f64, actual: f64, tokens: f64) {
-        if tokens < LEAST_TOKENS || !NEAR.contains(&(predicted / objective)) {
+    pub(super) fn learn(
+        &mut self,
+        objective_us: f64,
+        predicted_us: f64,
+        actual_us: f64,
+        tokens: f64,
+    ) {
+        if tokens < MIN_TOKENS || !NEAR.contains(&(predicted_us / objective_us)) {
             return;
         }
-        let by = if actual > objective { -DOWN } else { UP };
-        self.0 = (self.0 + by).clamp(LEAST, MOST);
+        let change = if actual_us > objective_us { -DOWN } else { UP };
+        self.0 = (self.0 + change).clamp(MIN, MAX);
     }
 
     pub(super) fn get(self) -> f64 {
@@ -51,17 +57,17 @@ mod tests {
     #[test]
     fn it_follows_how_many_miss_their_objective() {
         let settled = |late: u32| {
-            let mut share = BatchShare::default();
+            let mut share = BatchShareLearner::default();
             for n in 0..20_000_u32 {
                 let actual = if n % 100 < late { 51.0 } else { 49.0 };
                 share.learn(50.0, 45.0, actual, 100.0);
             }
             share.get()
         };
-        assert!(settled(0) == MOST && settled(1) > 1.08 && settled(10) < 0.78);
-        let mut share = BatchShare::default();
+        assert!(settled(0) == MAX && settled(1) > 1.08 && settled(10) < 0.78);
+        let mut share = BatchShareLearner::default();
         share.learn(50.0, 20.0, 60.0, 100.0);
         share.learn(50.0, 45.0, 60.0, 4.0);
-        assert_eq!(share.get(), FIRST, "far from the limit, or too short");
+        assert_eq!(share.get(), INITIAL, "far from the limit, or too short");
     }
 }

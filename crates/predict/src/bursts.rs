@@ -5,54 +5,54 @@ use super::prefill::PrefillSample;
 use super::prompts::StepEnd;
 
 /// The share of a step within which two times are the same.
-pub(super) const SAME: f64 = 0.3;
+pub(super) const SAME_STEP_SHARE: f64 = 0.3;
 
 /// The largest share of a complete burst's tokens that prompts without a first token may have: the
 /// part of those that was computed took some of the time.
-const UNFINISHED: f64 = 0.5;
+const MAX_UNFINISHED_SHARE: f64 = 0.5;
 /// The most bursts that are taken together.
-const MOST: u32 = 16;
+const MAX_BURSTS: u32 = 16;
 
 /// First tokens that came with the end of the same step, or of steps in which the same prompts were
 /// computed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Burst {
-    at: f64,
+    at_us: f64,
     /// The step end at which the engine started with their prompts.
-    start: StepEnd,
+    first_step: StepEnd,
     /// The number of the last step that was counted.
-    step: f64,
+    steps_ended: f64,
     /// The time of the steps that were seen to end, without prompts, and their number.
-    step_time: f64,
-    steps: f64,
+    steps_us: f64,
+    step_count: f64,
     /// The duration of one step.
-    each: f64,
+    step_us: f64,
     tokens: f64,
     pairs: f64,
-    count: u32,
-    bursts: u32,
+    first_token_count: u32,
+    merged_bursts: u32,
     /// Tokens of prompts that the engine has started with, and that have no first token yet.
-    unfinished: f64,
+    unfinished_tokens: f64,
     has_front_end: bool,
 }
 
 /// A first token, and what was known of the engine when it came.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FirstToken {
-    pub(super) now: f64,
-    pub(super) sent_at: f64,
+    pub(super) now_us: f64,
+    pub(super) sent_at_us: f64,
     /// The step end at which the engine started with the prompt.
-    pub(super) started: StepEnd,
+    pub(super) first_step: StepEnd,
     pub(super) tokens: f64,
     pub(super) pairs: f64,
     /// The duration of a step, and the number that were seen to end; `None` where no stream shows
     /// them.
-    pub(super) step_time: f64,
-    pub(super) steps_seen: Option<f64>,
+    pub(super) step_us: f64,
+    pub(super) steps_ended: Option<f64>,
     /// The most tokens of a step.
     pub(super) step_tokens: f64,
     /// Tokens of prompts that the engine started with before, and that have no first token yet.
-    pub(super) unfinished: f64,
+    pub(super) unfinished_tokens: f64,
 }
 
 /// The bursts of an engine.
@@ -60,49 +60,49 @@ pub(super) struct FirstToken {
 pub(super) struct Bursts {
     current: Burst,
     /// The end of the last burst.
-    before: StepEnd,
+    previous_end: StepEnd,
 }
 
 impl Bursts {
     /// Adds a first token. Returns the sample of the burst before it, once that is complete.
     pub(super) fn add(&mut self, first: &FirstToken) -> Option<PrefillSample> {
-        let is_new = first.now > self.current.at + SAME * first.step_time;
+        let is_new = first.now_us > self.current.at_us + SAME_STEP_SHARE * first.step_us;
         let sample =
             if is_new && !self.goes_on() { self.complete(first.step_tokens) } else { None };
         // Prompts are computed one after the other: this one starts at the end of those before.
-        let is_behind = first.started.at < self.before.at;
-        let start = if is_behind { self.before } else { first.started };
+        let is_behind = first.first_step.at_us < self.previous_end.at_us;
+        let start = if is_behind { self.previous_end } else { first.first_step };
         let burst = &mut self.current;
-        if burst.count == 0 {
-            let none = StepEnd { at: f64::INFINITY, ..start };
-            *burst = Burst { start: none, step: start.number, ..Burst::default() };
+        if burst.first_token_count == 0 {
+            let none = StepEnd { at_us: f64::INFINITY, ..start };
+            *burst = Burst { first_step: none, steps_ended: start.steps_ended, ..Burst::default() };
         }
-        burst.bursts += u32::from(is_new);
-        let mut steps = 0.0;
-        if start.at < burst.start.at {
-            steps += (burst.start.number - start.number).max(0.0);
-            burst.start = start;
-            burst.has_front_end = start.at <= first.sent_at;
+        burst.merged_bursts += u32::from(is_new);
+        let mut step_count = 0.0;
+        if start.at_us < burst.first_step.at_us {
+            step_count += (burst.first_step.steps_ended - start.steps_ended).max(0.0);
+            burst.first_step = start;
+            burst.has_front_end = start.at_us <= first.sent_at_us;
         }
-        if let Some(seen) = first.steps_seen {
-            steps += (seen - burst.step).max(0.0);
-            burst.step = seen;
+        if let Some(seen) = first.steps_ended {
+            step_count += (seen - burst.steps_ended).max(0.0);
+            burst.steps_ended = seen;
         }
-        burst.steps += steps;
-        burst.step_time += steps * first.step_time;
-        burst.each = first.step_time;
-        burst.at = first.now;
+        burst.step_count += step_count;
+        burst.steps_us += step_count * first.step_us;
+        burst.step_us = first.step_us;
+        burst.at_us = first.now_us;
         burst.tokens += first.tokens;
         burst.pairs += first.pairs;
-        burst.count += 1;
-        burst.unfinished = first.unfinished;
+        burst.first_token_count += 1;
+        burst.unfinished_tokens = first.unfinished_tokens;
         sample
     }
 
     /// Returns whether prompts that were computed at the same time have no first token yet.
     fn goes_on(&self) -> bool {
-        let Burst { unfinished, tokens, bursts, .. } = self.current;
-        unfinished > UNFINISHED * tokens && bursts < MOST
+        let Burst { unfinished_tokens, tokens, merged_bursts, .. } = self.current;
+        unfinished_tokens > MAX_UNFINISHED_SHARE * tokens && merged_bursts < MAX_BURSTS
     }
 
     /// Discards an incomplete burst, because a prompt has left that was being computed: it is
@@ -111,31 +111,32 @@ impl Bursts {
         if !self.goes_on() {
             return;
         }
-        let Burst { at, step, .. } = std::mem::take(&mut self.current);
-        self.before = StepEnd { at, number: step };
+        let Burst { at_us, steps_ended, .. } = std::mem::take(&mut self.current);
+        self.previous_end = StepEnd { at_us, steps_ended };
     }
 
     fn complete(&mut self, step_tokens: f64) -> Option<PrefillSample> {
         let Burst {
-            at,
-            start,
-            step,
-            step_time,
-            steps,
-            each,
+            at_us,
+            first_step,
+            steps_ended,
+            steps_us,
+            step_count,
+            step_us,
             tokens,
             pairs,
-            count,
+            first_token_count,
             has_front_end,
             ..
         } = std::mem::take(&mut self.current);
-        if count == 0 {
+        if first_token_count == 0 {
             return None;
         }
-        self.before = StepEnd { at, number: step + (1.0 - steps).max(0.0) };
-        let unseen = (tokens / step_tokens).max(1.0) - steps;
-        let time = at - start.at - step_time - unseen.max(0.0) * each;
-        Some(PrefillSample { tokens, pairs, time, has_front_end })
+        self.previous_end =
+            StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0) };
+        let unseen_steps = (tokens / step_tokens).max(1.0) - step_count;
+        let time_us = at_us - first_step.at_us - steps_us - unseen_steps.max(0.0) * step_us;
+        Some(PrefillSample { tokens, pairs, time_us, has_front_end })
     }
 }
 
@@ -147,40 +148,45 @@ mod tests {
     fn prompt_behind_the_first_one_took_one_step() {
         let mut bursts = Bursts::default();
         let first = FirstToken {
-            now: 37_000.0,
-            sent_at: 2_000.0,
-            started: StepEnd { at: 2_000.0, number: 0.0 },
+            now_us: 37_000.0,
+            sent_at_us: 2_000.0,
+            first_step: StepEnd { at_us: 2_000.0, steps_ended: 0.0 },
             tokens: 300.0,
             pairs: 0.0,
-            step_time: 15_000.0,
+            step_us: 15_000.0,
             // No stream showed the end of the first step.
-            steps_seen: None,
+            steps_ended: None,
             step_tokens: 2048.0,
-            unfinished: 0.0,
+            unfinished_tokens: 0.0,
         };
         assert_eq!(bursts.add(&first), None);
         let second = FirstToken {
-            now: 65_000.0,
-            started: StepEnd { at: 36_999.0, number: 1.0 },
-            steps_seen: Some(2.0),
+            now_us: 65_000.0,
+            first_step: StepEnd { at_us: 36_999.0, steps_ended: 1.0 },
+            steps_ended: Some(2.0),
             ..first
         };
-        assert_eq!(bursts.add(&second).unwrap().time, 20_000.0);
-        let third = FirstToken { now: 120_000.0, ..second };
-        assert_eq!(bursts.add(&third).unwrap().time, 13_000.0);
+        assert_eq!(bursts.add(&second).unwrap().time_us, 20_000.0);
+        let third = FirstToken { now_us: 120_000.0, ..second };
+        assert_eq!(bursts.add(&third).unwrap().time_us, 13_000.0);
     }
 
-    fn first_token(now: f64, started: f64, tokens: f64, unfinished: f64) -> FirstToken {
+    fn first_token(
+        now_us: f64,
+        started_at: f64,
+        tokens: f64,
+        unfinished_tokens: f64,
+    ) -> FirstToken {
         FirstToken {
-            now,
-            sent_at: started,
-            started: StepEnd { at: started, number: 0.0 },
+            now_us,
+            sent_at_us: started_at,
+            first_step: StepEnd { at_us: started_at, steps_ended: 0.0 },
             tokens,
             pairs: 0.0,
-            step_time: 1_000.0,
-            steps_seen: None,
+            step_us: 1_000.0,
+            steps_ended: None,
             step_tokens: 2048.0,
-            unfinished,
+            unfinished_tokens,
         }
     }
 
@@ -190,7 +196,7 @@ mod tests {
         assert_eq!(bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0)), None);
         assert_eq!(bursts.add(&first_token(860_000.0, 0.0, 800.0, 0.0)), None, "it goes on");
         let sample = bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)).unwrap();
-        assert_eq!((sample.tokens, sample.time), (860.0, 859_000.0));
+        assert_eq!((sample.tokens, sample.time_us), (860.0, 859_000.0));
     }
 
     #[test]
@@ -212,9 +218,10 @@ mod tests {
         let mut bursts = Bursts::default();
         let mut samples = 0;
         for n in 0..100_u32 {
-            let now = f64::from(n + 1) * 1e5;
-            samples += u32::from(bursts.add(&first_token(now, now - 2e5, 60.0, 5_000.0)).is_some());
+            let now_us = f64::from(n + 1) * 1e5;
+            samples +=
+                u32::from(bursts.add(&first_token(now_us, now_us - 2e5, 60.0, 5_000.0)).is_some());
         }
-        assert_eq!(samples, 99 / MOST);
+        assert_eq!(samples, 99 / MAX_BURSTS);
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{PredictionTicket, Predictor, Reported, Sent};
+use super::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
 /// An engine with chunked prefill of 512 tokens and 16 slots: a step takes 20 ms, 0.1 ms per prompt
 /// token and 1 ms per stream, times `slow`.
 struct Engine {
     slow: f64,
-    now: f64,
+    now_us: f64,
     waiting: VecDeque<(usize, f64)>,
     running: Vec<(usize, u32)>,
 }
@@ -23,10 +23,10 @@ impl Engine {
         &mut self,
         predictor: &Arc<Predictor>,
         count: usize,
-        sent: Sent,
+        sent: RequestShape,
         output: u32,
     ) -> Vec<f64> {
-        let start = self.now;
+        let start = self.now_us;
         let mut tickets: Vec<Option<PredictionTicket>> = (0..count)
             .map(|_| {
                 let estimate = predictor.estimate(&sent, start);
@@ -34,7 +34,7 @@ impl Engine {
             })
             .collect();
         let mut first = vec![0.0; count];
-        self.waiting.extend((0..count).map(|index| (index, sent.uncached())));
+        self.waiting.extend((0..count).map(|index| (index, sent.uncached_tokens())));
         let mut refreshed = start;
         while !self.waiting.is_empty() || !self.running.is_empty() {
             let mut budget = CHUNK;
@@ -49,23 +49,23 @@ impl Engine {
                 }
             }
             let streams = self.running.len() as f64;
-            self.now += self.slow * (20_000.0 + 100.0 * (CHUNK - budget) + 1_000.0 * streams);
+            self.now_us += self.slow * (20_000.0 + 100.0 * (CHUNK - budget) + 1_000.0 * streams);
             for (index, tokens) in &mut self.running {
                 *tokens += 1;
-                tickets[*index].as_mut().unwrap().tokens(1, self.now);
+                tickets[*index].as_mut().unwrap().tokens(1, self.now_us);
             }
             for (index, _) in &started {
-                first[*index] = self.now - start;
-                tickets[*index].as_mut().unwrap().tokens(1, self.now);
+                first[*index] = self.now_us - start;
+                tickets[*index].as_mut().unwrap().tokens(1, self.now_us);
             }
             self.running.extend(started);
             for (index, _) in self.running.iter().filter(|(_, tokens)| *tokens >= output) {
-                tickets[*index].take().unwrap().complete(Some(output), self.now);
+                tickets[*index].take().unwrap().complete(Some(output), self.now_us);
             }
             self.running.retain(|(_, tokens)| *tokens < output);
-            while refreshed + 1e6 < self.now {
+            while refreshed + 1e6 < self.now_us {
                 refreshed += 1e6;
-                predictor.refresh(Reported::default(), self.now);
+                predictor.refresh(ReportedLimits::default(), self.now_us);
             }
         }
         first
@@ -73,8 +73,8 @@ impl Engine {
 
     fn rest(&mut self, predictor: &Arc<Predictor>, seconds: u32) {
         for _ in 0..seconds {
-            self.now += 1e6;
-            predictor.refresh(Reported::default(), self.now);
+            self.now_us += 1e6;
+            predictor.refresh(ReportedLimits::default(), self.now_us);
         }
     }
 }
@@ -85,8 +85,14 @@ fn idle_engine_is_predicted_right_after_bursts() {
         [(2.5, 400.0, 40), (1.0, 400.0, 40), (2.5, 400.0, 4), (2.5, 60.0, 40), (2.5, 2000.0, 20)];
     for (slow, prompt, output) in shapes {
         let predictor = Arc::new(Predictor::default());
-        let mut engine = Engine { slow, now: 0.0, waiting: VecDeque::new(), running: Vec::new() };
-        let sent = Sent { prompt, cached: 0.0, max_output: f64::from(output), is_whole: false };
+        let mut engine =
+            Engine { slow, now_us: 0.0, waiting: VecDeque::new(), running: Vec::new() };
+        let sent = RequestShape {
+            prompt_tokens: prompt,
+            cached_tokens: 0.0,
+            max_output_tokens: f64::from(output),
+            is_whole: false,
+        };
         let mut alone = 0.0;
         for _ in 0..20 {
             alone = engine.serve(&predictor, 1, sent, output)[0];
@@ -95,7 +101,7 @@ fn idle_engine_is_predicted_right_after_bursts() {
         for burst in [12, 25, 40].into_iter().cycle().take(24) {
             engine.serve(&predictor, burst, sent, output);
             engine.rest(&predictor, 10);
-            let predicted = predictor.estimate(&sent, engine.now).prediction.ttft;
+            let predicted = predictor.estimate(&sent, engine.now_us).prediction.ttft_us;
             let off = predicted / alone - 1.0;
             assert!(off.abs() < 0.25, "{prompt} tokens after {burst}: {predicted} of {alone}");
         }

@@ -4,7 +4,7 @@
 //! It does not learn from the times to the first token of requests that have ended: in an overload
 //! these labels come after the queue. Instead it learns how long the *steps* of the engine take
 //! ([`Coefficients`]). It tracks the prompts that were sent ([`Prompts`]), the ages of streams
-//! ([`Streams`]) and the lengths of outputs ([`Lengths`]), and computes the wait from them
+//! ([`Streams`]) and the lengths of outputs ([`OutputLengths`]), and computes the wait from them
 //! ([`predict`]). [`Residual`] corrects the remaining error by a factor. The equations are in
 //! `docs/routing/predictor.md`.
 //!
@@ -21,40 +21,40 @@ mod batch_ratios;
 mod batch_share;
 mod bursts;
 mod coefficients;
+mod engine_load;
 mod front_end;
-mod later;
-mod learned;
-mod lengths;
+mod learned_state;
 mod limit_learner;
+mod lookahead;
+mod output_lengths;
 mod pace;
 mod prediction;
+mod predictor;
 mod prefill;
 mod prompts;
-mod published;
+mod published_view;
 #[cfg(test)]
 mod replay_tests;
 mod residual;
 mod rows;
-mod share;
-mod shared;
 mod stall;
 mod streams;
 mod ticket;
 mod wait_curve;
 
-pub use backend::{BackendPredictor, Reported};
+pub use backend::{BackendPredictor, ReportedLimits};
 pub use batch_ratios::BatchRatios;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
-pub use later::LONGEST_WAIT;
-pub use learned::Learned;
-pub use lengths::Lengths;
-pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
+pub use engine_load::EngineLoad;
+pub use learned_state::LearnedState;
+pub use lookahead::MAX_LOOKAHEAD;
+pub use output_lengths::OutputLengths;
+pub use prediction::{EngineLimits, EngineView, MeanAndP90, Prediction, RequestShape, predict};
+pub use predictor::{Estimate, PredictionTicket, Predictor, PredictorReport};
 pub use prefill::{PrefillLearner, PrefillSample};
 pub use prompts::{Prompts, Work};
-pub use residual::{Factors, Regime, Residual};
+pub use residual::{Factors, Regime, RegimeFactors, Residual};
 pub use rows::{EngineRow, RowError, engine_rows};
-pub use share::EngineShare;
-pub use shared::{Estimate, PredictionTicket, Predictor, PredictorReport};
 pub use stall::Silence;
 pub use streams::Streams;
 pub use ticket::Ticket;

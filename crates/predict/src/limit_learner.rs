@@ -6,17 +6,17 @@
 use super::residual::Regime;
 
 /// The factor by which a wait must exceed its prediction to show that there was no room.
-const TOO_LONG: f64 = 2.0;
+const OVERDUE_FACTOR: f64 = 2.0;
 /// The least such wait, in microseconds: below 50 ms networks and threads wait as well.
-const LEAST_WAIT: f64 = 50_000.0;
+const MIN_WAIT_US: f64 = 50_000.0;
 /// The number of such waits in a row that show a limit.
-const CONFIRMED: usize = 3;
+const CONFIRMING_WAITS: usize = 3;
 /// The time for which limits are believed after the last such wait, in microseconds: 10 minutes. A
 /// wrong limit keeps away the requests that would disprove it.
-const BELIEVED: f64 = 600e6;
+const BELIEVED_US: f64 = 600e6;
 /// The largest difference of the amounts during these waits, and of the streams during one of them,
 /// as a share: in a full batch a stream starts when another one ends.
-const SPREAD: f64 = 0.1;
+const MAX_SPREAD: f64 = 0.1;
 
 /// Returns the difference of two amounts, as a share of the larger one.
 fn difference(one: f64, other: f64) -> f64 {
@@ -25,13 +25,13 @@ fn difference(one: f64, other: f64) -> f64 {
 
 /// Returns whether two numbers of streams are about the same.
 fn is_near(one: f64, other: f64) -> bool {
-    difference(one, other) <= SPREAD || (one - other).abs() <= 1.0
+    difference(one, other) <= MAX_SPREAD || (one - other).abs() <= 1.0
 }
 
-/// Returns whether a wait of `elapsed` shows that there was no room, if `raw` was predicted and a
-/// step takes `step`.
-pub(super) fn is_too_long(elapsed: f64, raw: f64, step: f64) -> bool {
-    elapsed >= (TOO_LONG * raw + 4.0 * step).max(LEAST_WAIT)
+/// Returns whether a wait of `elapsed_us` shows that there was no room, if `raw_ttft_us` was
+/// predicted and a step takes `step_us`.
+pub(super) fn is_too_long(elapsed_us: f64, raw_ttft_us: f64, step_us: f64) -> bool {
+    elapsed_us >= (OVERDUE_FACTOR * raw_ttft_us + 4.0 * step_us).max(MIN_WAIT_US)
 }
 
 /// The wait for a first token, and the streams beside it.
@@ -39,54 +39,61 @@ pub(super) fn is_too_long(elapsed: f64, raw: f64, step: f64) -> bool {
 pub(super) struct Wait {
     /// The regime of its prediction, and the prediction before correction.
     pub(super) regime: Regime,
-    pub(super) raw: f64,
+    pub(super) raw_ttft_us: f64,
     /// The times at which it was sent and came, and the duration of a step.
-    pub(super) sent_at: f64,
-    pub(super) now: f64,
-    pub(super) step: f64,
+    pub(super) sent_at_us: f64,
+    pub(super) first_token_at_us: f64,
+    pub(super) step_us: f64,
     /// The number of streams there when it was sent, and when it came.
-    pub(super) before: f64,
-    pub(super) streams: f64,
+    pub(super) stream_count_before: f64,
+    pub(super) stream_count: f64,
     /// The tokens of their contexts, and its own, when it came.
-    pub(super) context: f64,
+    pub(super) context_tokens: f64,
 }
 
 impl Wait {
     /// Returns whether it is longer than networks, threads and single steps take.
     fn is_long(&self) -> bool {
-        self.now - self.sent_at >= (4.0 * self.step).max(LEAST_WAIT)
+        self.first_token_at_us - self.sent_at_us >= (4.0 * self.step_us).max(MIN_WAIT_US)
     }
 
     /// Returns whether it shows that there was no room.
     fn is_too_long(&self) -> bool {
-        is_too_long(self.now - self.sent_at, self.raw, self.step)
+        is_too_long(self.first_token_at_us - self.sent_at_us, self.raw_ttft_us, self.step_us)
     }
 }
 
 /// A limit, and the amount in use when waits showed it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Limit {
-    found: f64,
-    shown: f64,
+    limit: f64,
+    shown_by: f64,
 }
 
 impl Limit {
-    const NONE: Self = Self { found: f64::INFINITY, shown: f64::INFINITY };
+    const NONE: Self = Self { limit: f64::INFINITY, shown_by: f64::INFINITY };
 
     fn of(amount: f64) -> Self {
-        Self { found: amount, shown: amount }
+        Self { limit: amount, shown_by: amount }
     }
 
     /// Records that the engine has room for `amount`. Returns whether that is more than the limit.
     /// A little more may be seen where the end of a stream comes late; much more disproves the
     /// limit.
     fn exceed(&mut self, amount: f64) -> bool {
-        if amount <= self.found {
+        if amount <= self.limit {
             return false;
         }
-        self.found = if is_near(amount, self.shown) { amount } else { f64::INFINITY };
+        self.limit = if is_near(amount, self.shown_by) { amount } else { f64::INFINITY };
         true
     }
+}
+
+/// The streams of an engine, and the tokens of their contexts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct InUse {
+    stream_count: f64,
+    context_tokens: f64,
 }
 
 /// Learns the limits that an engine does not report.
@@ -94,16 +101,16 @@ impl Limit {
 pub(super) struct LimitLearner {
     slots: Limit,
     kv_tokens: Limit,
-    /// The numbers of streams and the contexts at the last such waits.
-    waits: [(f64, f64); CONFIRMED],
+    /// The use of the engine at the last such waits.
+    waits: [InUse; CONFIRMING_WAITS],
     /// The number of waits that are known, and the number of those in a row, without a request
     /// between them that did not wait.
     count: usize,
-    in_row: usize,
+    consecutive: usize,
     /// The end of the last wait that counted: those that started before are of the same overload.
-    counted_at: f64,
+    counted_at_us: f64,
     /// The number of running requests when the engine last reported that others wait.
-    running: Option<f64>,
+    reported_running: Option<f64>,
 }
 
 impl Default for LimitLearner {
@@ -111,11 +118,11 @@ impl Default for LimitLearner {
         Self {
             slots: Limit::NONE,
             kv_tokens: Limit::NONE,
-            waits: [(0.0, 0.0); CONFIRMED],
+            waits: [InUse::default(); CONFIRMING_WAITS],
             count: 0,
-            in_row: 0,
-            counted_at: f64::NEG_INFINITY,
-            running: None,
+            consecutive: 0,
+            counted_at_us: f64::NEG_INFINITY,
+            reported_running: None,
         }
     }
 }
@@ -124,57 +131,67 @@ impl LimitLearner {
     /// Learns from a first token. Returns whether a limit has changed. If `knows_kv_tokens`, the
     /// engine reports its cache, and waits that this does not explain show its slots.
     pub(super) fn learn(&mut self, wait: &Wait, knows_kv_tokens: bool) -> bool {
-        if wait.regime == Regime::Slot && self.slots.found <= wait.streams + 1.0 && wait.is_long() {
+        if wait.regime == Regime::Slot
+            && self.slots.limit <= wait.stream_count + 1.0
+            && wait.is_long()
+        {
             // Once the slots are known, waits for a slot are predicted, and confirm them.
-            self.counted_at = wait.now;
+            self.counted_at_us = wait.first_token_at_us;
         }
-        if wait.regime != Regime::Prefill || wait.streams < 1.0 {
+        if wait.regime != Regime::Prefill || wait.stream_count < 1.0 {
             return false;
         }
         if !wait.is_too_long() {
-            self.in_row = 0;
+            self.consecutive = 0;
             // A request that started at once disproves a full cache only if more was in it than in
             // the waits.
-            let most = self.waits.iter().map(|(_, context)| *context).fold(0.0, f64::max);
-            if wait.context > most * (1.0 + SPREAD) {
+            let max_context = self.waits.iter().map(|wait| wait.context_tokens).fold(0.0, f64::max);
+            if wait.context_tokens > max_context * (1.0 + MAX_SPREAD) {
                 self.count = 0;
             }
-            return self.kv_tokens.exceed(wait.context);
+            return self.kv_tokens.exceed(wait.context_tokens);
         }
         // If the number of streams has changed meanwhile, it may have waited for prompts.
-        if !is_near(wait.before, wait.streams) || wait.sent_at < self.counted_at {
+        if !is_near(wait.stream_count_before, wait.stream_count)
+            || wait.sent_at_us < self.counted_at_us
+        {
             return false;
         }
-        self.counted_at = wait.now;
+        self.counted_at_us = wait.first_token_at_us;
         self.waits.rotate_left(1);
         if let Some(last) = self.waits.last_mut() {
             // The stream that starts now is one of them.
-            *last = (wait.streams + 1.0, wait.context);
+            *last = InUse {
+                stream_count: wait.stream_count + 1.0,
+                context_tokens: wait.context_tokens,
+            };
         }
-        (self.count, self.in_row) = (self.count + 1, self.in_row + 1);
-        self.count >= CONFIRMED && self.confirm(knows_kv_tokens)
+        (self.count, self.consecutive) = (self.count + 1, self.consecutive + 1);
+        self.count >= CONFIRMING_WAITS && self.confirm(knows_kv_tokens)
     }
 
     /// Finds the limit that the last waits have in common, if there is one.
     fn confirm(&mut self, knows_kv_tokens: bool) -> bool {
-        let range = |values: [f64; CONFIRMED]| {
+        let range = |values: [f64; CONFIRMING_WAITS]| {
             let values = values.into_iter();
             (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max))
         };
-        let (fewest, most) = range(self.waits.map(|(streams, _)| streams));
-        let (least, greatest) = range(self.waits.map(|(_, context)| context));
-        let spread = if knows_kv_tokens { f64::INFINITY } else { difference(least, greatest) };
-        let is_batch =
-            most - fewest <= 1.0 || is_near(fewest, most) && difference(fewest, most) <= spread;
-        if is_batch && self.in_row >= CONFIRMED {
-            self.slots = Limit::of(most);
-        } else if spread <= SPREAD {
+        let (min_streams, max_streams) = range(self.waits.map(|wait| wait.stream_count));
+        let (min_context, max_context) = range(self.waits.map(|wait| wait.context_tokens));
+        let spread =
+            if knows_kv_tokens { f64::INFINITY } else { difference(min_context, max_context) };
+        let is_batch = max_streams - min_streams <= 1.0
+            || is_near(min_streams, max_streams) && difference(min_streams, max_streams) <= spread;
+        if is_batch && self.consecutive >= CONFIRMING_WAITS {
+            self.slots = Limit::of(max_streams);
+        } else if spread <= MAX_SPREAD {
             // Preempted streams count among the contexts, so the largest one is too large.
-            (self.slots, self.kv_tokens) = (Limit::NONE, Limit::of(f64::midpoint(least, greatest)));
+            (self.slots, self.kv_tokens) =
+                (Limit::NONE, Limit::of(f64::midpoint(min_context, max_context)));
         } else {
             return false;
         }
-        (self.count, self.in_row) = (0, 0);
+        (self.count, self.consecutive) = (0, 0);
         true
     }
 
@@ -182,33 +199,38 @@ impl LimitLearner {
     /// if none wait, about once a second. The same number twice in a row is its batch, if a request
     /// here waits for too long; a known batch is confirmed without one. Returns whether the limit
     /// has changed.
-    pub(super) fn reported(&mut self, running: Option<f64>, has_overdue: bool, now: f64) -> bool {
-        let before = std::mem::replace(&mut self.running, running);
+    pub(super) fn learn_reported(
+        &mut self,
+        running: Option<f64>,
+        has_overdue: bool,
+        now_us: f64,
+    ) -> bool {
+        let before = std::mem::replace(&mut self.reported_running, running);
         let Some(running) = running.filter(|_| running == before) else { return false };
-        let is_known = running == self.slots.found;
+        let is_known = running == self.slots.limit;
         if !is_known && !has_overdue {
             // A long prompt may make others wait, too.
             return false;
         }
-        (self.slots, self.counted_at) = (Limit::of(running), now);
+        (self.slots, self.counted_at_us) = (Limit::of(running), now_us);
         !is_known
     }
 
-    /// Records that `streams` streams run beside each other. Returns whether that is more than the
-    /// known slots.
-    pub(super) fn saw(&mut self, streams: f64) -> bool {
-        self.slots.exceed(streams)
+    /// Records that `stream_count` streams run beside each other. Returns whether that is more than
+    /// the known slots.
+    pub(super) fn observe_streams(&mut self, stream_count: f64) -> bool {
+        self.slots.exceed(stream_count)
     }
 
     /// Forgets limits that no wait has shown for long. Returns whether the limits have changed.
-    pub(super) fn expire(&mut self, now: f64) -> bool {
-        let is_known = self.slots.found.is_finite() || self.kv_tokens.found.is_finite();
-        if !is_known || now <= self.counted_at.max(0.0) + BELIEVED {
+    pub(super) fn expire(&mut self, now_us: f64) -> bool {
+        let is_known = self.slots.limit.is_finite() || self.kv_tokens.limit.is_finite();
+        if !is_known || now_us <= self.counted_at_us.max(0.0) + BELIEVED_US {
             return false;
         }
-        if self.counted_at == f64::NEG_INFINITY {
+        if self.counted_at_us == f64::NEG_INFINITY {
             // An earlier process found them: they are believed from now on.
-            self.counted_at = now;
+            self.counted_at_us = now_us;
             return false;
         }
         *self = Self::default();
@@ -216,19 +238,19 @@ impl LimitLearner {
     }
 
     /// Takes limits that an earlier process has found.
-    pub(super) fn found_before(&mut self, slots: Option<f64>, kv_tokens: Option<f64>) {
+    pub(super) fn restore(&mut self, slots: Option<f64>, kv_tokens: Option<f64>) {
         self.slots = slots.map_or(Limit::NONE, Limit::of);
         self.kv_tokens = kv_tokens.map_or(Limit::NONE, Limit::of);
     }
 
     /// Returns the slots; infinite while nothing shows them.
     pub(super) fn slots(&self) -> f64 {
-        self.slots.found
+        self.slots.limit
     }
 
     /// Returns the tokens in the KV cache; infinite while nothing shows them.
     pub(super) fn kv_tokens(&self) -> f64 {
-        self.kv_tokens.found
+        self.kv_tokens.limit
     }
 }
 
@@ -236,10 +258,19 @@ impl LimitLearner {
 mod tests {
     use super::*;
 
-    /// A wait beside 31 streams that ends at `now`.
-    fn wait(sent_at: f64, now: f64) -> Wait {
-        let (regime, raw, step) = (Regime::Prefill, 50_000.0, 10_000.0);
-        Wait { regime, raw, sent_at, now, step, before: 30.0, streams: 31.0, context: now }
+    /// A wait beside 31 streams that ends at `now_us`.
+    fn wait(sent_at_us: f64, now_us: f64) -> Wait {
+        let (regime, raw_ttft_us, step_us) = (Regime::Prefill, 50_000.0, 10_000.0);
+        Wait {
+            regime,
+            raw_ttft_us,
+            sent_at_us,
+            first_token_at_us: now_us,
+            step_us,
+            stream_count_before: 30.0,
+            stream_count: 31.0,
+            context_tokens: now_us,
+        }
     }
 
     fn learn(limits: &mut LimitLearner, wait: Wait) -> bool {
@@ -255,9 +286,9 @@ mod tests {
         assert!(!learn(&mut limits, wait(4.5e6, 5.5e6)), "the same overload");
         assert!(learn(&mut limits, wait(5e6, 6e6)));
         assert_eq!((limits.slots(), limits.kv_tokens()), (32.0, f64::INFINITY));
-        assert!(!limits.saw(32.0) && limits.saw(33.0));
+        assert!(!limits.observe_streams(32.0) && limits.observe_streams(33.0));
         assert_eq!(limits.slots(), 33.0);
-        assert!(limits.saw(40.0));
+        assert!(limits.observe_streams(40.0));
         assert_eq!(limits.slots(), f64::INFINITY);
     }
 
@@ -265,23 +296,33 @@ mod tests {
     fn limit_is_what_differed_less_during_the_waits() {
         let mut limits = LimitLearner::default();
         let shown = [(1e6, 29.0, 39_000.0), (3e6, 31.0, 40_000.0), (5e6, 28.0, 39_500.0)];
-        for (at, streams, context) in shown {
-            let wait = Wait { before: streams, streams, context, ..wait(at, at + 1e6) };
+        for (at, stream_count, context_tokens) in shown {
+            let wait = Wait {
+                stream_count_before: stream_count,
+                stream_count,
+                context_tokens,
+                ..wait(at, at + 1e6)
+            };
             let is_news = learn(&mut limits, wait);
             assert_eq!(is_news, at == 5e6);
-            let at_once = Wait { context: 38_000.0, ..self::wait(at + 1.1e6, at + 1.11e6) };
+            let at_once = Wait { context_tokens: 38_000.0, ..self::wait(at + 1.1e6, at + 1.11e6) };
             assert!(!learn(&mut limits, at_once), "a cache with room");
         }
         assert_eq!((limits.slots(), limits.kv_tokens()), (f64::INFINITY, 39_500.0));
-        let start = |context| Wait { context, ..wait(7e6, 7.01e6) };
+        let start = |context_tokens| Wait { context_tokens, ..wait(7e6, 7.01e6) };
         assert!(!learn(&mut limits, start(39_000.0)) && learn(&mut limits, start(41_000.0)));
         assert_eq!(limits.kv_tokens(), 41_000.0, "a little more");
-        let late = Wait { context: 60_000.0, ..wait(7e6, 8e6) };
+        let late = Wait { context_tokens: 60_000.0, ..wait(7e6, 8e6) };
         assert!(!learn(&mut limits, late), "it has waited: there was no room for so much");
         assert!(learn(&mut limits, start(60_000.0)) && limits.kv_tokens().is_infinite());
         let mut reported = LimitLearner::default();
-        for (at, streams, context) in shown {
-            let wait = Wait { before: streams, streams, context, ..wait(at, at + 1e6) };
+        for (at, stream_count, context_tokens) in shown {
+            let wait = Wait {
+                stream_count_before: stream_count,
+                stream_count,
+                context_tokens,
+                ..wait(at, at + 1e6)
+            };
             reported.learn(&wait, true);
         }
         assert_eq!((reported.slots(), reported.kv_tokens()), (32.0, f64::INFINITY));
@@ -291,8 +332,8 @@ mod tests {
     fn short_waits_show_nothing() {
         let mut limits = LimitLearner::default();
         for n in 0..10 {
-            let (at, raw, step) = (f64::from(n) * 1e6, 300.0, 10.0);
-            assert!(!learn(&mut limits, Wait { raw, step, ..wait(at, at + 20_000.0) }));
+            let (at, raw_ttft_us, step_us) = (f64::from(n) * 1e6, 300.0, 10.0);
+            assert!(!learn(&mut limits, Wait { raw_ttft_us, step_us, ..wait(at, at + 20_000.0) }));
         }
     }
 
@@ -304,7 +345,7 @@ mod tests {
         });
         assert!(!limits.expire(500e6) && limits.slots() == 32.0);
         assert!(limits.expire(700e6) && limits.slots() == f64::INFINITY);
-        limits.found_before(Some(8.0), None);
+        limits.restore(Some(8.0), None);
         assert!(!limits.expire(5000e6) && !limits.expire(5500e6) && limits.slots() == 8.0);
         assert!(limits.expire(5700e6));
     }
@@ -313,24 +354,29 @@ mod tests {
     fn engine_that_reports_waiting_requests_twice_shows_its_slots() {
         let mut limits = LimitLearner::default();
         let full = Some(16.0);
-        assert!(!limits.reported(full, true, 1e6) && !limits.reported(Some(14.0), true, 2e6));
-        assert!(!limits.reported(full, true, 3e6) && !limits.reported(None, true, 4e6));
-        assert!(!limits.reported(full, true, 5e6) && !limits.reported(full, false, 6e6));
-        assert!(limits.reported(full, true, 7e6) && limits.slots() == 16.0);
-        assert!(!limits.reported(full, false, 500e6), "no news");
+        assert!(
+            !limits.learn_reported(full, true, 1e6)
+                && !limits.learn_reported(Some(14.0), true, 2e6)
+        );
+        assert!(!limits.learn_reported(full, true, 3e6) && !limits.learn_reported(None, true, 4e6));
+        assert!(
+            !limits.learn_reported(full, true, 5e6) && !limits.learn_reported(full, false, 6e6)
+        );
+        assert!(limits.learn_reported(full, true, 7e6) && limits.slots() == 16.0);
+        assert!(!limits.learn_reported(full, false, 500e6), "no news");
         assert!(!limits.expire(900e6) && limits.slots() == 16.0, "but a confirmation");
     }
 
     #[test]
     fn waits_for_a_slot_confirm_the_slots() {
         let mut limits = LimitLearner::default();
-        limits.found_before(Some(32.0), None);
+        limits.restore(Some(32.0), None);
         let slot = |at| Wait { regime: Regime::Slot, ..wait(at, at + 1e6) };
         for n in 1..4 {
             assert!(!learn(&mut limits, slot(f64::from(n) * 500e6)));
             assert!(!limits.expire(f64::from(n) * 500e6 + 400e6));
         }
-        assert!(!learn(&mut limits, Wait { streams: 20.0, ..slot(2000e6) }), "there was room");
+        assert!(!learn(&mut limits, Wait { stream_count: 20.0, ..slot(2000e6) }), "there was room");
         assert!(limits.expire(2200e6));
     }
 
@@ -339,7 +385,7 @@ mod tests {
         let mut limits = LimitLearner::default();
         for n in 0..10 {
             let at = f64::from(n) * 1e6;
-            assert!(!learn(&mut limits, Wait { before: 20.0, ..wait(at, at + 9e5) }));
+            assert!(!learn(&mut limits, Wait { stream_count_before: 20.0, ..wait(at, at + 9e5) }));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::coefficients::Coefficients;
 use super::prompts::Work;
-use super::residual::{Factors, Regime};
+use super::residual::{Factors, Regime, RegimeFactors};
 use super::stall::Silence;
 use super::wait_curve::WaitCurve;
 
@@ -32,33 +32,33 @@ pub struct EngineView<'a> {
     /// The capacity of the engine.
     pub limits: EngineLimits,
     /// The end of its last step.
-    pub step_ended: f64,
+    pub step_ended_at_us: f64,
     /// The number of requests without a first token.
-    pub waiting: f64,
+    pub waiting_count: f64,
     /// The prompts that it computes now.
-    pub inside: Work,
+    pub in_batch: Work,
     /// The prompts that it computes next.
-    pub outside: Work,
+    pub queued: Work,
     /// The share of the time that prefills took lately.
     pub prefill_share: f64,
     /// The number of streams.
-    pub streams: f64,
+    pub stream_count: f64,
     /// The number of streams that this penstock has there.
-    pub own_streams: f64,
+    pub own_stream_count: f64,
     /// The tokens in the contexts of all streams.
-    pub context: f64,
+    pub context_tokens: f64,
     /// The curve by which the streams of this penstock end.
-    pub waits: &'a WaitCurve,
+    pub wait_curve: &'a WaitCurve,
     /// The factors that correct predictions, per regime.
     pub factors: Factors,
     /// The time before the first step of a request: network, front end, tokenizer.
-    pub front_end: f64,
+    pub front_end_us: f64,
     /// The mean number of tokens of an output.
-    pub output: f64,
+    pub mean_output_tokens: f64,
     /// The factor by which tokens come more slowly than its steps and prompts explain.
-    pub pace: f64,
+    pub pace_factor: f64,
     /// The 90th percentile of the time per token in relation to its mean.
-    pub pace_percentile: f64,
+    pub pace_p90_factor: f64,
     /// The silence of its streams.
     pub silence: Silence,
 }
@@ -67,31 +67,34 @@ impl EngineView<'_> {
     /// Returns the factor by which a step grows once the requests without a first token have
     /// theirs.
     pub(super) fn growth(&self) -> f64 {
-        let (streams, context) = (self.streams + 1.0, self.context);
-        let waiting = self.waiting.min((self.limits.slots - streams).max(0.0));
-        let prompts = self.inside.tokens + self.outside.tokens;
-        let now = self.coefficients.step(streams, context).max(1.0);
-        self.coefficients.step(streams + waiting, context + prompts).max(now) / now
+        let (stream_count, context_tokens) = (self.stream_count + 1.0, self.context_tokens);
+        let waiting_count = self.waiting_count.min((self.limits.slots - stream_count).max(0.0));
+        let prompt_tokens = self.in_batch.tokens + self.queued.tokens;
+        let current_us = self.coefficients.step_us(stream_count, context_tokens).max(1.0);
+        self.coefficients
+            .step_us(stream_count + waiting_count, context_tokens + prompt_tokens)
+            .max(current_us)
+            / current_us
     }
 }
 
 /// A request that may be sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sent {
+pub struct RequestShape {
     /// The number of tokens of its prompt.
-    pub prompt: f64,
+    pub prompt_tokens: f64,
     /// The number of prompt tokens that the backend has cached.
-    pub cached: f64,
+    pub cached_tokens: f64,
     /// The most tokens that its output may have; infinite without a limit.
-    pub max_output: f64,
+    pub max_output_tokens: f64,
     /// True if its response comes in one piece: the first token arrives with the last.
     pub is_whole: bool,
 }
 
-impl Sent {
+impl RequestShape {
     /// Returns the tokens to compute: at least one, because the last one gives the first output.
-    pub fn uncached(&self) -> f64 {
-        (self.prompt - self.cached).max(1.0)
+    pub fn uncached_tokens(&self) -> f64 {
+        (self.prompt_tokens - self.cached_tokens).max(1.0)
     }
 }
 
@@ -99,183 +102,210 @@ impl Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prediction {
     /// The time of the prompts before it, with the step that computes some of them.
-    pub backlog: f64,
+    pub backlog_us: f64,
     /// The time until a stream has ended and makes room.
-    pub slot_wait: f64,
+    pub slot_wait_us: f64,
     /// The time of its prompt, with the steps that this takes.
-    pub prefill: f64,
-    /// The part of `prefill` that the steps take without the prompt.
-    pub steps: f64,
+    pub prefill_us: f64,
+    /// The part of `prefill_us` that the steps take without the prompt.
+    pub steps_us: f64,
     /// The time until the current step ends, if that computes no prompt.
-    pub phase: f64,
+    pub phase_us: f64,
     /// The time of network and front end.
-    pub front_end: f64,
+    pub front_end_us: f64,
     /// The time of the tokens after the first, if the response comes in one piece.
-    pub decode: f64,
+    pub decode_us: f64,
     /// The time to the first token by these terms, before it is corrected.
-    pub raw: f64,
+    pub raw_ttft_us: f64,
     /// The kind of wait.
     pub regime: Regime,
     /// The mean time to the first token, or to the end of a whole response.
-    pub ttft: f64,
-    /// The 90th percentile of `ttft`.
-    pub ttft_p90: f64,
+    pub ttft_us: f64,
+    /// The 90th percentile of `ttft_us`.
+    pub ttft_p90_us: f64,
     /// The mean time per token after the first.
-    pub tpot: f64,
-    /// The 90th percentile of `tpot`.
-    pub tpot_p90: f64,
+    pub tpot_us: f64,
+    /// The 90th percentile of `tpot_us`.
+    pub tpot_p90_us: f64,
     /// The time of its prompt beyond the steps: its addition to the backlog.
-    pub work: f64,
+    pub work_us: f64,
     /// The time of its further tokens, if they come one by one.
-    pub further: f64,
+    pub further_tokens_us: f64,
     /// The number of prompt tokens that are not cached.
-    pub uncached: f64,
+    pub uncached_tokens: f64,
     /// The tokens of prompts before it.
-    pub before: f64,
-    /// The remaining silence of the engine: part of the times to the first token, and of `further`.
-    pub stall: f64,
+    pub tokens_ahead: f64,
+    /// The remaining silence of the engine: part of the times to the first token, and of
+    /// `further_tokens_us`.
+    pub stall_us: f64,
     /// The delay of each stream that runs there by its tokens, while they are in one batch.
-    pub slowdown: f64,
+    pub slowdown_us: f64,
     /// The increase of the time per token of each stream that runs there.
-    pub added: f64,
+    pub added_tpot_us: f64,
     /// The expected number of its tokens.
-    pub output: f64,
+    pub output_tokens: f64,
     /// The number of streams that run there.
-    pub streams: f64,
+    pub stream_count: f64,
     /// The number of these streams and of requests without a first token.
-    pub requests: f64,
+    pub request_count: f64,
+}
+
+/// The mean of a time, and its 90th percentile.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MeanAndP90 {
+    /// The mean.
+    pub mean_us: f64,
+    /// The 90th percentile.
+    pub p90_us: f64,
 }
 
 impl Prediction {
     /// Returns the time to the first token from when the request may be sent: once the prompts
-    /// before it take no more than `most_backlog`, and there is a slot. Its mean and its 90th
+    /// before it take no more than `max_backlog_us`, and there is a slot. Its mean and its 90th
     /// percentile, without the remaining silence.
-    pub fn admitted(&self, most_backlog: f64) -> (f64, f64) {
-        let slot = (self.slot_wait - self.backlog - self.phase).max(0.0);
-        let waits = slot + (self.backlog - most_backlog).max(0.0);
-        let without = (self.raw - waits).max(0.0) / self.raw.max(1.0);
-        (without * (self.ttft - self.stall), without * (self.ttft_p90 - self.stall))
+    pub fn admitted_ttft(&self, max_backlog_us: f64) -> MeanAndP90 {
+        let slot_us = (self.slot_wait_us - self.backlog_us - self.phase_us).max(0.0);
+        let skipped_us = slot_us + (self.backlog_us - max_backlog_us).max(0.0);
+        let share = (self.raw_ttft_us - skipped_us).max(0.0) / self.raw_ttft_us.max(1.0);
+        MeanAndP90 {
+            mean_us: share * (self.ttft_us - self.stall_us),
+            p90_us: share * (self.ttft_p90_us - self.stall_us),
+        }
     }
 }
 
 /// The fraction of the prompts that arrive during a step that is added: the others arrived before
 /// the request, and are known.
-const LATER: f64 = 0.5;
+const LATER_SHARE: f64 = 0.5;
 /// The most tokens that streams are taken to have left, in outputs of mean length.
-const MOST_OUTPUTS: f64 = 4.0;
+const MAX_OUTPUTS: f64 = 4.0;
 
-/// Predicts the latencies of `request` at `now`.
-pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
-    let EngineView { coefficients, limits, streams, context, front_end, .. } = *view;
-    let uncached = request.uncached();
-    let step = coefficients.step(streams, context);
-    let budget = (limits.step_tokens - streams).max(1.0);
-    let own = coefficients.prefill(request.cached, uncached);
+/// Predicts the latencies of `request` at `now_us`.
+pub fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> Prediction {
+    let EngineView { coefficients, limits, stream_count, context_tokens, front_end_us, .. } = *view;
+    let uncached_tokens = request.uncached_tokens();
+    let step_us = coefficients.step_us(stream_count, context_tokens);
+    let budget = (limits.step_tokens - stream_count).max(1.0);
+    let own_us = coefficients.prefill_us(request.cached_tokens, uncached_tokens);
     // Prompts that wait together are computed together.
-    let together = (view.outside.tokens + uncached) / budget;
-    let steps = together.max(1.0) * step;
-    let stall = view.silence.rest(step, view.inside.time, now);
-    let current = current_step(view, step, budget, now);
-    let (phase, inside) = if view.inside.tokens > 0.0 { (0.0, current) } else { (current, 0.0) };
-    let backlog = inside + view.outside.time;
-    let slot_wait = slot_wait(view, request, now);
-    let output = view.output.min(request.max_output);
-    let mean_context = context + request.prompt + output * 0.5;
-    let tpot =
-        coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share) * view.pace;
-    let added = coefficients.added(1.0, request.prompt + output * 0.5);
-    let further = tpot * (output - 1.0).max(0.0);
-    let (decode, further) = match request.is_whole {
-        true => (further, 0.0),
+    let step_count = (view.queued.tokens + uncached_tokens) / budget;
+    let steps_us = step_count.max(1.0) * step_us;
+    let stall_us = view.silence.remaining_us(step_us, view.in_batch.time_us, now_us);
+    let current_us = current_step_us(view, step_us, budget, now_us);
+    let (phase_us, in_batch_us) =
+        if view.in_batch.tokens > 0.0 { (0.0, current_us) } else { (current_us, 0.0) };
+    let backlog_us = in_batch_us + view.queued.time_us;
+    let slot_wait_us = slot_wait_us(view, request, now_us);
+    let output_tokens = view.mean_output_tokens.min(request.max_output_tokens);
+    let mean_context_tokens = context_tokens + request.prompt_tokens + output_tokens * 0.5;
+    let tpot_us = coefficients.step_us(stream_count + 1.0, mean_context_tokens)
+        / (1.0 - view.prefill_share)
+        * view.pace_factor;
+    let added_tpot_us = coefficients.added_us(1.0, request.prompt_tokens + output_tokens * 0.5);
+    let further_tokens_us = tpot_us * (output_tokens - 1.0).max(0.0);
+    let (decode_us, further_tokens_us) = match request.is_whole {
+        true => (further_tokens_us, 0.0),
         // A silent engine may emit the first token and then nothing.
-        false => (0.0, further + stall),
+        false => (0.0, further_tokens_us + stall_us),
     };
-    let wait = (backlog + phase).max(slot_wait);
-    let regime = match (request.is_whole, slot_wait > backlog + phase) {
+    let wait_us = (backlog_us + phase_us).max(slot_wait_us);
+    let regime = match (request.is_whole, slot_wait_us > backlog_us + phase_us) {
         (true, _) => Regime::Whole,
         (false, true) => Regime::Slot,
-        (false, false) if streams < 1.0 && view.waiting < 1.0 => Regime::Idle,
+        (false, false) if stream_count < 1.0 && view.waiting_count < 1.0 => Regime::Idle,
         (false, false) => Regime::Prefill,
     };
-    let later = current * view.prefill_share * LATER;
-    let raw = front_end + wait + later + own + steps + decode;
-    let (mean, percentile) = view.factors.of(regime);
+    let later_us = current_us * view.prefill_share * LATER_SHARE;
+    let raw_ttft_us = front_end_us + wait_us + later_us + own_us + steps_us + decode_us;
+    let RegimeFactors { mean, p90 } = view.factors.of(regime);
     Prediction {
-        backlog,
-        slot_wait,
-        prefill: own + steps,
-        steps,
-        phase,
-        front_end,
-        decode,
-        raw,
+        backlog_us,
+        slot_wait_us,
+        prefill_us: own_us + steps_us,
+        steps_us,
+        phase_us,
+        front_end_us,
+        decode_us,
+        raw_ttft_us,
         regime,
-        // The stall is no part of `raw`: the residual must not learn from a guess.
-        ttft: raw * mean + stall,
-        ttft_p90: raw * percentile + stall,
-        tpot,
-        tpot_p90: tpot * view.pace_percentile,
-        work: own,
-        further,
-        uncached,
-        stall,
-        before: view.inside.tokens + view.outside.tokens,
-        slowdown: output * added,
-        added: added / (1.0 - view.prefill_share) * view.pace,
-        output,
-        streams,
-        requests: streams + view.waiting,
+        // The stall is no part of `raw_ttft_us`: the residual must not learn from this guess.
+        ttft_us: raw_ttft_us * mean + stall_us,
+        ttft_p90_us: raw_ttft_us * p90 + stall_us,
+        tpot_us,
+        tpot_p90_us: tpot_us * view.pace_p90_factor,
+        work_us: own_us,
+        further_tokens_us,
+        uncached_tokens,
+        stall_us,
+        tokens_ahead: view.in_batch.tokens + view.queued.tokens,
+        slowdown_us: output_tokens * added_tpot_us,
+        added_tpot_us: added_tpot_us / (1.0 - view.prefill_share) * view.pace_factor,
+        output_tokens,
+        stream_count,
+        request_count: stream_count + view.waiting_count,
     }
 }
 
 /// Returns the remaining time of the step that runs when the request arrives.
-fn current_step(view: &EngineView<'_>, step: f64, budget: f64, now: f64) -> f64 {
-    if view.streams < 1.0 && view.waiting < 1.0 {
+fn current_step_us(view: &EngineView<'_>, step_us: f64, budget: f64, now_us: f64) -> f64 {
+    if view.stream_count < 1.0 && view.waiting_count < 1.0 {
         return 0.0;
     }
-    let steps = (view.inside.tokens / budget).max(1.0);
-    let ends = view.step_ended + steps * step + view.inside.time;
-    (ends - now - view.front_end).max(0.0)
+    let step_count = (view.in_batch.tokens / budget).max(1.0);
+    let ends_at_us = view.step_ended_at_us + step_count * step_us + view.in_batch.time_us;
+    (ends_at_us - now_us - view.front_end_us).max(0.0)
 }
 
 /// Returns the time until enough streams have ended for the request, and all that wait before it,
 /// to be in the batch.
-fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
-    let EngineView { coefficients, limits, waiting, streams, context, .. } = *view;
-    if streams < 1.0 {
+fn slot_wait_us(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> f64 {
+    let EngineView { coefficients, limits, waiting_count, stream_count, context_tokens, .. } =
+        *view;
+    if stream_count < 1.0 {
         return 0.0;
     }
     // Room is counted in streams of mean context; a longer prompt takes the room of several.
-    let each = (context / streams).max(1.0);
-    let room = limits.slots.min(limits.kv_tokens / each);
-    let own = if limits.kv_tokens.is_finite() { (request.prompt / each).max(1.0) } else { 1.0 };
-    let needed = (streams + waiting + 1.0 - limits.slots)
-        .max(streams + waiting + own - limits.kv_tokens / each)
-        .min(streams + waiting);
+    let mean_context_tokens = (context_tokens / stream_count).max(1.0);
+    let room = limits.slots.min(limits.kv_tokens / mean_context_tokens);
+    let own_slots = if limits.kv_tokens.is_finite() {
+        (request.prompt_tokens / mean_context_tokens).max(1.0)
+    } else {
+        1.0
+    };
+    let needed = (stream_count + waiting_count + 1.0 - limits.slots)
+        .max(stream_count + waiting_count + own_slots - limits.kv_tokens / mean_context_tokens)
+        .min(stream_count + waiting_count);
     if needed <= 0.0 {
         return 0.0;
     }
-    let waiting_tokens = (view.inside.tokens + view.outside.tokens) / waiting.max(1.0);
+    let waiting_tokens = (view.in_batch.tokens + view.queued.tokens) / waiting_count.max(1.0);
     // Waiting requests join until the batch is full; their prompts lengthen the steps of the
     // others.
-    let joining = (room - streams).clamp(0.0, waiting);
-    let step = coefficients.step(streams + joining, context + joining * waiting_tokens);
-    let tokens = match view.own_streams < streams {
-        true => tokens_until_ended(view, needed, step, now),
-        false => view.waits.tokens_until(needed, step, now),
+    let joining = (room - stream_count).clamp(0.0, waiting_count);
+    let step_us =
+        coefficients.step_us(stream_count + joining, context_tokens + joining * waiting_tokens);
+    let tokens = match view.own_stream_count < stream_count {
+        true => tokens_until_ended(view, needed, step_us, now_us),
+        false => view.wait_curve.tokens_until(needed, step_us, now_us),
     };
-    let tokens = tokens.unwrap_or(view.output * needed / streams);
-    tokens * step + (joining + needed).min(waiting) * waiting_tokens * coefficients.token
+    let tokens = tokens.unwrap_or(view.mean_output_tokens * needed / stream_count);
+    tokens * step_us
+        + (joining + needed).min(waiting_count) * waiting_tokens * coefficients.token_us
 }
 
 /// Returns the tokens until `needed` streams have ended if some belong to peers, which are taken to
 /// end as the own ones do. A few own streams say little of many others: the result is bounded by
 /// the length of usual outputs.
-fn tokens_until_ended(view: &EngineView<'_>, needed: f64, step: f64, now: f64) -> Option<f64> {
-    if view.own_streams < 1.0 {
+fn tokens_until_ended(
+    view: &EngineView<'_>,
+    needed: f64,
+    step_us: f64,
+    now_us: f64,
+) -> Option<f64> {
+    if view.own_stream_count < 1.0 {
         return None;
     }
-    let share = view.own_streams / view.streams;
-    let most = MOST_OUTPUTS * view.output * (1.0 + needed / view.streams);
-    Some(view.waits.tokens_until(needed * share, step, now)?.min(most))
+    let share = view.own_stream_count / view.stream_count;
+    let max_tokens = MAX_OUTPUTS * view.mean_output_tokens * (1.0 + needed / view.stream_count);
+    Some(view.wait_curve.tokens_until(needed * share, step_us, now_us)?.min(max_tokens))
 }

@@ -5,35 +5,35 @@ use serde::{Deserialize, Serialize};
 use super::coefficients::{Vec3, dot};
 
 /// The units of tokens and pairs in the regression.
-const TOKENS: f64 = 512.0;
-const PAIRS: f64 = 1e6;
+const TOKENS_UNIT: f64 = 512.0;
+const PAIRS_UNIT: f64 = 1e6;
 /// The factor by which the weight of a sample falls with each later sample.
 const FORGETTING: f64 = 0.985;
 /// The variance of the relative error of a sample: the phase of the step, and noise.
 const NOISE: f64 = 0.02;
 /// The least expected time, in milliseconds: below it the noise of the network counts more.
-const LEAST: f64 = 2.0;
+const MIN_EXPECTED_MS: f64 = 2.0;
 /// The prior variance of the front end, in milliseconds squared.
-const FRONT_END: f64 = 400.0;
+const FRONT_END_VARIANCE: f64 = 400.0;
 /// The prior standard deviation of the cost of a pair: the cost of a token, divided by this number
 /// of tokens. CPUs are as slow with attention as with all else: a prompt of 770 tokens took 1.7
 /// times as long per token there as one of 60.
-const PAIR: f64 = 2000.0;
+const PRIOR_PAIR_TOKENS: f64 = 2000.0;
 /// The largest cost of a pair: the cost of a token, divided by this number of tokens, as on a CPU.
 /// Otherwise short prompts that waited for something else would make long ones seem to take
 /// minutes.
-const MOST_PAIR: f64 = 500.0;
+const MAX_PAIR_TOKENS: f64 = 500.0;
 /// The largest variance that a sample adds.
-const MOST_VARIANCE: f64 = 1e7;
+const MAX_VARIANCE: f64 = 1e7;
 /// The factor by which a sample may be off, and the number of first samples that may be off by
 /// more.
-const OUTLIER: f64 = 3.0;
-const FIRST: f64 = 10.0;
+const OUTLIER_FACTOR: f64 = 3.0;
+const FIRST_SAMPLES: f64 = 10.0;
 /// The factor by which one of the first samples must exceed its prediction to show that the prior
 /// is wrong. The standard deviation of the cost is then at least this share of the cost that the
 /// sample shows.
-const WRONG_GUESS: f64 = 10.0;
-const DEVIATION: f64 = 0.1;
+const WRONG_PRIOR_FACTOR: f64 = 10.0;
+const PRIOR_DEVIATION: f64 = 0.1;
 
 /// The time that prompts took beyond the steps that would have passed anyway.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,139 +43,140 @@ pub struct PrefillSample {
     /// The number of pairs of tokens between which they have attention.
     pub pairs: f64,
     /// The time that they took, in microseconds.
-    pub time: f64,
+    pub time_us: f64,
     /// True if the time includes what lies before the first step.
     pub has_front_end: bool,
 }
 
-/// Recursive least squares with forgetting on `time = front end + tokens x cost + pairs x pair`,
+/// Recursive least squares with forgetting on `time_us = front end + tokens x cost + pairs x pair`,
 /// relative to the time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PrefillLearner {
-    /// The costs in milliseconds: of what lies before the engine, of [`TOKENS`] tokens, of
-    /// [`PAIRS`] pairs.
+    /// The costs in milliseconds: of what lies before the engine, of [`TOKENS_UNIT`] tokens, of
+    /// [`PAIRS_UNIT`] pairs.
     weights: Vec3,
     covariance: [Vec3; 3],
-    samples: f64,
+    #[serde(rename = "samples")]
+    sample_count: f64,
 }
 
 impl PrefillLearner {
     /// Starts with a cost per token and per pair, in microseconds, and no front end.
-    pub fn new(token: f64, pair: f64) -> Self {
-        let weights = [0.0, token * TOKENS / 1000.0, pair * PAIRS / 1000.0];
+    pub fn new(token_us: f64, pair_us: f64) -> Self {
+        let weights = [0.0, token_us * TOKENS_UNIT / 1000.0, pair_us * PAIRS_UNIT / 1000.0];
         let [_, cost, _] = weights;
         Self {
             weights,
             covariance: [
-                [FRONT_END, 0.0, 0.0],
+                [FRONT_END_VARIANCE, 0.0, 0.0],
                 [0.0, (2.0 * cost).powi(2).max(100.0), 0.0],
-                [0.0, 0.0, pair_variance(token)],
+                [0.0, 0.0, pair_variance(token_us)],
             ],
-            samples: 0.0,
+            sample_count: 0.0,
         }
     }
 
     /// Keeps what was learned as a prior; the front end stays as it is, because it is no part of
     /// the engine.
-    pub fn doubt(&mut self) {
-        let front_end = self.weights[0];
-        *self = Self::new(self.token(), self.pair());
-        self.weights[0] = front_end;
+    pub fn demote_to_prior(&mut self) {
+        let front_end_us = self.weights[0];
+        *self = Self::new(self.token_us(), self.pair_us());
+        self.weights[0] = front_end_us;
     }
 
     /// Learns from one sample.
     pub fn learn(&mut self, sample: &PrefillSample) {
-        let PrefillSample { tokens, pairs, time, has_front_end } = *sample;
-        if !(tokens > 0.0 && time.is_finite()) {
+        let PrefillSample { tokens, pairs, time_us, has_front_end } = *sample;
+        if !(tokens > 0.0 && time_us.is_finite()) {
             return;
         }
         let front = if has_front_end { 1.0 } else { 0.0 };
-        let counts = [front, tokens / TOKENS, pairs / PAIRS];
-        let expected = dot(&counts, &self.weights).max(LEAST);
-        let mut took = (time / 1000.0).max(0.0);
-        if self.samples >= FIRST {
+        let counts = [front, tokens / TOKENS_UNIT, pairs / PAIRS_UNIT];
+        let expected_ms = dot(&counts, &self.weights).max(MIN_EXPECTED_MS);
+        let mut took_ms = (time_us / 1000.0).max(0.0);
+        if self.sample_count >= FIRST_SAMPLES {
             // After a pause of the engine, prompts seem to take ten times as long, or no time.
-            took = took.clamp(expected / OUTLIER, expected * OUTLIER);
-        } else if took > expected * WRONG_GUESS {
-            let deviation = DEVIATION * took * TOKENS / tokens;
-            self.covariance[1][1] += deviation.powi(2).min(MOST_VARIANCE);
+            took_ms = took_ms.clamp(expected_ms / OUTLIER_FACTOR, expected_ms * OUTLIER_FACTOR);
+        } else if took_ms > expected_ms * WRONG_PRIOR_FACTOR {
+            let deviation = PRIOR_DEVIATION * took_ms * TOKENS_UNIT / tokens;
+            self.covariance[1][1] += deviation.powi(2).min(MAX_VARIANCE);
             // The front end may be the reason as well.
-            self.covariance[0][0] += (front * DEVIATION * took).powi(2).min(MOST_VARIANCE);
-            self.covariance[2][2] += pair_variance(took * 1000.0 / tokens);
+            self.covariance[0][0] += (front * PRIOR_DEVIATION * took_ms).powi(2).min(MAX_VARIANCE);
+            self.covariance[2][2] += pair_variance(took_ms * 1000.0 / tokens);
         }
         // A prompt that a step caught just as it started took less than the steps; that is noise.
-        let scale = took.max(expected / OUTLIER);
-        let x = counts.map(|one| one / scale);
-        let off = took / scale - dot(&x, &self.weights);
-        let px: Vec3 = self.covariance.map(|row| dot(&row, &x));
-        let total = NOISE + dot(&x, &px);
+        let scale = took_ms.max(expected_ms / OUTLIER_FACTOR);
+        let regressors = counts.map(|one| one / scale);
+        let residual = took_ms / scale - dot(&regressors, &self.weights);
+        let px: Vec3 = self.covariance.map(|row| dot(&row, &regressors));
+        let total = NOISE + dot(&regressors, &px);
         for (weight, gain) in self.weights.iter_mut().zip(&px) {
-            *weight = (*weight + gain / total * off).max(0.0);
+            *weight = (*weight + gain / total * residual).max(0.0);
         }
         // Weights below 0 are cut off; without this bound the others would grow to make up for it.
-        let (found, most) = (dot(&counts, &self.weights), took.max(expected));
-        if found > most {
-            self.weights.iter_mut().for_each(|weight| *weight *= most / found);
+        let (found_ms, max_ms) = (dot(&counts, &self.weights), took_ms.max(expected_ms));
+        if found_ms > max_ms {
+            self.weights.iter_mut().for_each(|weight| *weight *= max_ms / found_ms);
         }
         self.bound_pair(&counts);
         subtract_outer(&mut self.covariance, &px, 1.0 / total);
         // Only the direction of the sample is forgotten: with prompts of one length the variance of
         // the cost of a token would grow without end. Source: Bittanti, Bolzern and Campi,
         // "Recursive least-squares identification algorithms with incomplete excitation" (1990).
-        let left: Vec3 = self.covariance.map(|row| dot(&row, &x));
-        let seen = dot(&x, &left);
+        let left: Vec3 = self.covariance.map(|row| dot(&row, &regressors));
+        let seen = dot(&regressors, &left);
         if seen > 0.0 {
             subtract_outer(&mut self.covariance, &left, (1.0 - 1.0 / FORGETTING) / seen);
         }
-        self.samples += 1.0;
+        self.sample_count += 1.0;
     }
 
     /// Bounds the cost of a pair. The excess becomes a cost of tokens, so that a prompt of `counts`
     /// takes as long as before.
     fn bound_pair(&mut self, counts: &Vec3) {
-        const MOST: f64 = PAIRS / TOKENS / MOST_PAIR;
+        const MAX_RATIO: f64 = PAIRS_UNIT / TOKENS_UNIT / MAX_PAIR_TOKENS;
         let ([_, tokens, pairs], [_, token, pair]) = (counts, self.weights);
-        if pair > MOST * token {
-            let token = (token * tokens + pair * pairs) / (tokens + MOST * pairs);
-            (self.weights[1], self.weights[2]) = (token, MOST * token);
+        if pair > MAX_RATIO * token {
+            let token = (token * tokens + pair * pairs) / (tokens + MAX_RATIO * pairs);
+            (self.weights[1], self.weights[2]) = (token, MAX_RATIO * token);
         }
     }
 
     /// Sets the time before the first step, in microseconds.
-    pub(super) fn set_front_end(&mut self, time: f64) {
-        self.weights[0] = time / 1000.0;
+    pub(super) fn set_front_end(&mut self, time_us: f64) {
+        self.weights[0] = time_us / 1000.0;
     }
 
     /// Bounds the time before the first step from above, in microseconds.
-    pub(super) fn bound_front_end(&mut self, time: f64) {
-        self.weights[0] = self.weights[0].min((time / 1000.0).max(0.0));
+    pub(super) fn bound_front_end(&mut self, time_us: f64) {
+        self.weights[0] = self.weights[0].min((time_us / 1000.0).max(0.0));
     }
 
     /// Returns the time before the first step of a request.
-    pub fn front_end(&self) -> f64 {
+    pub fn front_end_us(&self) -> f64 {
         self.weights[0] * 1000.0
     }
 
     /// Returns the cost of a token.
-    pub fn token(&self) -> f64 {
-        self.weights[1] * 1000.0 / TOKENS
+    pub fn token_us(&self) -> f64 {
+        self.weights[1] * 1000.0 / TOKENS_UNIT
     }
 
     /// Returns the cost of a pair of tokens.
-    pub fn pair(&self) -> f64 {
-        self.weights[2] * 1000.0 / PAIRS
+    pub fn pair_us(&self) -> f64 {
+        self.weights[2] * 1000.0 / PAIRS_UNIT
     }
 
     /// Returns the number of samples that it has learned from.
-    pub fn samples(&self) -> f64 {
-        self.samples
+    pub fn sample_count(&self) -> f64 {
+        self.sample_count
     }
 }
 
-/// Returns the variance of the cost of [`PAIRS`] pairs, in milliseconds squared, if a token costs
-/// `token` microseconds.
-fn pair_variance(token: f64) -> f64 {
-    (token / PAIR * PAIRS / 1000.0).powi(2)
+/// Returns the variance of the cost of [`PAIRS_UNIT`] pairs, in milliseconds squared, if a token
+/// costs `token_us` microseconds.
+fn pair_variance(token_us: f64) -> f64 {
+    (token_us / PRIOR_PAIR_TOKENS * PAIRS_UNIT / 1000.0).powi(2)
 }
 
 /// Subtracts `factor` times the outer product of `p` with itself from a covariance.
@@ -199,20 +200,20 @@ mod tests {
             let tokens = f64::from(n % 10 + 1) * 150.0;
             let has_front_end = n % 4 > 0;
             let front = if has_front_end { 8_000.0 } else { 0.0 };
-            let time = (front + tokens * 50.0) * (1.0 + 0.2 * noise);
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time, has_front_end });
+            let time_us = (front + tokens * 50.0) * (1.0 + 0.2 * noise);
+            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end });
         }
-        assert!((learner.token() / 50.0 - 1.0).abs() < 0.06, "{learner:?}");
-        assert!((learner.front_end() / 8_000.0 - 1.0).abs() < 0.25, "{learner:?}");
+        assert!((learner.token_us() / 50.0 - 1.0).abs() < 0.06, "{learner:?}");
+        assert!((learner.front_end_us() / 8_000.0 - 1.0).abs() < 0.25, "{learner:?}");
     }
 
     #[test]
     fn engines_far_slower_than_the_guess_are_learned_in_a_few_prompts() {
         let mut learner = PrefillLearner::new(20.0, 0.0);
         let took = |tokens: f64| 45_000.0 + tokens * 10_500.0;
-        let mut learn = |tokens: f64, time: f64| {
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time, has_front_end: true });
-            learner.front_end() + learner.token() * tokens
+        let mut learn = |tokens: f64, time_us: f64| {
+            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end: true });
+            learner.front_end_us() + learner.token_us() * tokens
         };
         let prompts = [12.0, 74.0, 12.0, 24.0, 49.0, 24.0, 74.0, 12.0, 24.0, 49.0];
         for (n, tokens) in prompts.into_iter().enumerate() {
@@ -221,8 +222,8 @@ mod tests {
         }
         // The engine was stopped: one prompt takes ten times as long, the next ones seem to take no
         // time.
-        for (tokens, time) in [(49.0, 5_700_000.0), (12.0, -6_500.0)] {
-            learn(tokens, time);
+        for (tokens, time_us) in [(49.0, 5_700_000.0), (12.0, -6_500.0)] {
+            learn(tokens, time_us);
         }
         for tokens in prompts {
             let predicted = learn(tokens, took(tokens));
@@ -238,14 +239,14 @@ mod tests {
                 let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
                 let tokens = lengths[usize::from(noise > 0.0)];
                 let pairs = tokens * tokens / 2.0;
-                let time = (9_000.0 + tokens * 50.0) * (1.0 + 0.2 * noise);
+                let time_us = (9_000.0 + tokens * 50.0) * (1.0 + 0.2 * noise);
                 let has_front_end = n % 3 > 0;
-                learner.learn(&PrefillSample { tokens, pairs, time, has_front_end });
+                learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end });
             }
             for tokens in lengths {
-                let found = learner.front_end()
-                    + learner.token() * tokens
-                    + learner.pair() * tokens * tokens / 2.0;
+                let found = learner.front_end_us()
+                    + learner.token_us() * tokens
+                    + learner.pair_us() * tokens * tokens / 2.0;
                 assert!((found / (9_000.0 + tokens * 50.0) - 1.0).abs() < 0.2, "{learner:?}");
             }
         }
@@ -255,10 +256,10 @@ mod tests {
     fn first_samples_are_believed_over_the_guess() {
         let mut learner = PrefillLearner::new(5_000.0, 0.0);
         for _ in 0..6 {
-            let (tokens, time) = (400.0, 20_000.0);
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time, has_front_end: true });
+            let (tokens, time_us) = (400.0, 20_000.0);
+            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end: true });
         }
-        let predicted = learner.front_end() + learner.token() * 400.0;
+        let predicted = learner.front_end_us() + learner.token_us() * 400.0;
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
     }
 
@@ -269,13 +270,16 @@ mod tests {
         let mut learner = PrefillLearner::new(60.0, 0.000_5);
         for n in 0..40_u32 {
             let tokens = f64::from(20 + n * 7 % 60);
-            let time = if n % 4 == 0 { 400_000.0 } else { tokens * 50.0 + 500.0 };
+            let time_us = if n % 4 == 0 { 400_000.0 } else { tokens * 50.0 + 500.0 };
             let pairs = tokens * tokens / 2.0;
-            learner.learn(&PrefillSample { tokens, pairs, time, has_front_end: n % 2 == 0 });
-            assert!(learner.pair() <= learner.token() / MOST_PAIR * 1.001, "{learner:?}");
+            learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end: n % 2 == 0 });
+            assert!(
+                learner.pair_us() <= learner.token_us() / MAX_PAIR_TOKENS * 1.001,
+                "{learner:?}"
+            );
         }
         let tokens = 12_000.0;
-        let predicted = learner.token() * tokens + learner.pair() * tokens * tokens / 2.0;
+        let predicted = learner.token_us() * tokens + learner.pair_us() * tokens * tokens / 2.0;
         assert!(predicted < 15e6, "{predicted} {learner:?}");
     }
 }

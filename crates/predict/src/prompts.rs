@@ -10,52 +10,67 @@ use super::front_end::Ahead;
 use super::residual::Regime;
 
 /// The time in which prefill work decays to 1/e: 10 s.
-const DECAY: f64 = 10e6;
+const DECAY_US: f64 = 10e6;
 /// The upper bound of the share of the time spent on prefill: the rest is for the tokens of
 /// streams.
-const MOST_SHARE: f64 = 0.95;
-/// The most prompts that are followed one by one; further ones count as recent work only.
-const MOST: usize = 4096;
+const MAX_PREFILL_SHARE: f64 = 0.95;
+/// The most prompts that are followed one by one; further ones count as decayed work only.
+const MAX_PROMPTS: usize = 4096;
 
-/// Returns prefill work, or its share of the time, decayed over `passed` microseconds.
-pub(super) fn decayed(work: f64, passed: f64) -> f64 {
-    work * (-passed.max(0.0) / DECAY).exp()
+/// Returns prefill work, or its share of the time, decayed over `passed_us` microseconds.
+pub(super) fn decayed(work_us: f64, passed_us: f64) -> f64 {
+    work_us * (-passed_us.max(0.0) / DECAY_US).exp()
 }
 
-/// Returns the share of the time that prefills took, if their decayed work was `recent` at
-/// `changed`.
-pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
-    (decayed(recent, now - changed) / DECAY).min(MOST_SHARE)
+/// The decayed prefill work of the last seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct DecayedWork {
+    /// The work at the time of its last change.
+    pub(super) work_us: f64,
+    pub(super) updated_at_us: f64,
+}
+
+impl DecayedWork {
+    fn add(&mut self, work_us: f64, now_us: f64) {
+        let passed_us = now_us - self.updated_at_us;
+        self.work_us = decayed(self.work_us, passed_us) + work_us;
+        self.updated_at_us = now_us;
+    }
+
+    /// Returns the share of the time that prefills take at `now_us`.
+    pub(super) fn share_at(self, now_us: f64) -> f64 {
+        (decayed(self.work_us, now_us - self.updated_at_us) / DECAY_US).min(MAX_PREFILL_SHARE)
+    }
 }
 
 /// The end of a step, or the moment at which an idle engine starts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct StepEnd {
-    pub(super) at: f64,
+    pub(super) at_us: f64,
     /// The number of steps that were seen to end until then.
-    pub(super) number: f64,
+    pub(super) steps_ended: f64,
 }
 
 /// A prompt without a first token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prompt {
     pub(super) number: u64,
-    pub(super) sent_at: f64,
+    pub(super) sent_at_us: f64,
     /// Its uncached tokens, and the time that they take.
     pub(super) tokens: f64,
-    pub(super) work: f64,
+    pub(super) work_us: f64,
     /// The load before it when it was sent.
     pub(super) ahead: Ahead,
     /// The time at which it is taken to be computed, if the response comes in one piece and no
     /// first token is seen; else infinite.
-    pub(super) done_at: f64,
+    pub(super) done_at_us: f64,
     /// The prediction for it before correction, and its regime.
-    pub(super) raw: f64,
+    pub(super) raw_ttft_us: f64,
     pub(super) regime: Regime,
     /// The wait that was learned from last.
-    pub(super) learned: f64,
+    pub(super) learned_wait_us: f64,
     /// The step end at which the engine started to compute it.
-    pub(super) started: Option<StepEnd>,
+    pub(super) first_step: Option<StepEnd>,
 }
 
 /// Tokens of prompts, and the time that they take.
@@ -64,13 +79,13 @@ pub struct Work {
     /// The number of uncached tokens.
     pub tokens: f64,
     /// The time that they take beyond the steps that decode.
-    pub time: f64,
+    pub time_us: f64,
 }
 
 impl Work {
     fn add(&mut self, prompt: &Prompt, sign: f64) {
         self.tokens = (self.tokens + sign * prompt.tokens).max(0.0);
-        self.time = (self.time + sign * prompt.work).max(0.0);
+        self.time_us = (self.time_us + sign * prompt.work_us).max(0.0);
     }
 }
 
@@ -80,41 +95,38 @@ pub struct Prompts {
     prompts: VecDeque<Prompt>,
     /// The number of prompts, from the front, that had arrived when the current step started; and
     /// the number of these that have a slot.
-    entered: usize,
-    started: usize,
+    admitted_count: usize,
+    scheduled_count: usize,
     /// The tokens of the prompts that have a slot.
-    started_tokens: f64,
+    scheduled_tokens: f64,
     /// The number of prompts whose response comes in one piece.
-    whole: usize,
-    inside: Work,
-    /// The part of the time of `inside` that is done.
-    done: f64,
-    outside: Work,
-    /// The decayed prefill work of the last seconds, and the time of its last change.
-    recent: f64,
-    changed: f64,
+    whole_count: usize,
+    in_batch: Work,
+    /// The part of the time of `in_batch` that is done.
+    computed_us: f64,
+    queued: Work,
+    decayed_work: DecayedWork,
 }
 
 impl Prompts {
-    /// Adds a prompt that is sent. `enters` is set for an idle engine, which starts at once.
-    pub(super) fn send(&mut self, prompt: Prompt, enters: Option<StepEnd>) {
-        self.forget_done(prompt.sent_at);
-        self.recent = decayed(self.recent, prompt.sent_at - self.changed) + prompt.work;
-        self.changed = prompt.sent_at;
-        if self.prompts.len() >= MOST {
+    /// Adds a prompt that is sent. `first_step` is set for an idle engine, which starts at once.
+    pub(super) fn send(&mut self, prompt: Prompt, first_step: Option<StepEnd>) {
+        self.forget_done(prompt.sent_at_us);
+        self.decayed_work.add(prompt.work_us, prompt.sent_at_us);
+        if self.prompts.len() >= MAX_PROMPTS {
             return;
         }
-        let enters = enters.filter(|_| self.started == self.prompts.len());
-        if enters.is_some() {
-            self.entered += 1;
-            self.started += 1;
-            self.started_tokens += prompt.tokens;
-            self.inside.add(&prompt, 1.0);
+        let first_step = first_step.filter(|_| self.scheduled_count == self.prompts.len());
+        if first_step.is_some() {
+            self.admitted_count += 1;
+            self.scheduled_count += 1;
+            self.scheduled_tokens += prompt.tokens;
+            self.in_batch.add(&prompt, 1.0);
         } else {
-            self.outside.add(&prompt, 1.0);
+            self.queued.add(&prompt, 1.0);
         }
-        self.whole += usize::from(prompt.done_at.is_finite());
-        self.prompts.push_back(Prompt { started: enters, ..prompt });
+        self.whole_count += usize::from(prompt.done_at_us.is_finite());
+        self.prompts.push_back(Prompt { first_step, ..prompt });
     }
 
     /// Removes a prompt that has its first token, or has left.
@@ -125,63 +137,64 @@ impl Prompts {
 
     fn remove_at(&mut self, index: usize) -> Option<Prompt> {
         let prompt = self.prompts.remove(index)?;
-        self.whole -= usize::from(prompt.done_at.is_finite());
-        if index < self.started {
-            self.started -= 1;
-            self.started_tokens = (self.started_tokens - prompt.tokens).max(0.0);
+        self.whole_count -= usize::from(prompt.done_at_us.is_finite());
+        if index < self.scheduled_count {
+            self.scheduled_count -= 1;
+            self.scheduled_tokens = (self.scheduled_tokens - prompt.tokens).max(0.0);
         }
-        if index < self.entered {
-            self.entered -= 1;
-            self.inside.add(&prompt, -1.0);
+        if index < self.admitted_count {
+            self.admitted_count -= 1;
+            self.in_batch.add(&prompt, -1.0);
             // The work that is done was done for the first prompts.
-            self.done = (self.done - prompt.work).max(0.0);
+            self.computed_us = (self.computed_us - prompt.work_us).max(0.0);
         } else {
-            self.outside.add(&prompt, -1.0);
+            self.queued.add(&prompt, -1.0);
         }
         if self.prompts.is_empty() {
-            (self.inside, self.outside, self.done) = Default::default();
-            self.started_tokens = 0.0;
-        } else if self.entered == 0 {
-            (self.inside, self.done) = Default::default();
+            (self.in_batch, self.queued, self.computed_us) = Default::default();
+            self.scheduled_tokens = 0.0;
+        } else if self.admitted_count == 0 {
+            (self.in_batch, self.computed_us) = Default::default();
         }
         Some(prompt)
     }
 
-    /// Records that steps have ended at `at`, after which the engine has computed `computed` of the
-    /// prompts inside. Prompts that had arrived are inside from now on.
-    pub(super) fn step_ended(&mut self, at: f64, front_end: f64, computed: f64) {
-        self.forget_done(at);
-        self.done = (self.done + computed).min(self.inside.time);
-        while let Some(prompt) = self.prompts.get(self.entered) {
-            if prompt.sent_at + front_end > at {
+    /// Records that steps have ended at `at_us`, after which the engine has computed
+    /// `newly_computed_us` of the prompts in the batch. Prompts that had arrived are in the batch
+    /// from now on.
+    pub(super) fn step_ended(&mut self, at_us: f64, front_end_us: f64, newly_computed_us: f64) {
+        self.forget_done(at_us);
+        self.computed_us = (self.computed_us + newly_computed_us).min(self.in_batch.time_us);
+        while let Some(prompt) = self.prompts.get(self.admitted_count) {
+            if prompt.sent_at_us + front_end_us > at_us {
                 break;
             }
             let prompt = *prompt;
-            self.outside.add(&prompt, -1.0);
-            self.inside.add(&prompt, 1.0);
-            self.entered += 1;
+            self.queued.add(&prompt, -1.0);
+            self.in_batch.add(&prompt, 1.0);
+            self.admitted_count += 1;
         }
     }
 
-    /// Starts prompts inside while fewer than `room` have started.
-    pub(super) fn start(&mut self, now: StepEnd, room: f64) {
-        while self.started < self.entered && (self.started as f64) < room {
-            if let Some(prompt) = self.prompts.get_mut(self.started) {
-                prompt.started = Some(now);
-                self.started_tokens += prompt.tokens;
+    /// Starts prompts in the batch while fewer than `room` have started.
+    pub(super) fn start(&mut self, step: StepEnd, room: f64) {
+        while self.scheduled_count < self.admitted_count && (self.scheduled_count as f64) < room {
+            if let Some(prompt) = self.prompts.get_mut(self.scheduled_count) {
+                prompt.first_step = Some(step);
+                self.scheduled_tokens += prompt.tokens;
             }
-            self.started += 1;
+            self.scheduled_count += 1;
         }
     }
 
     /// Removes prompts whose first tokens are not seen, once they are taken to be computed.
-    pub(super) fn forget_done(&mut self, now: f64) {
-        if self.whole == 0 {
+    pub(super) fn forget_done(&mut self, now_us: f64) {
+        if self.whole_count == 0 {
             return;
         }
         let mut index = 0;
         while let Some(prompt) = self.prompts.get(index) {
-            if prompt.done_at > now {
+            if prompt.done_at_us > now_us {
                 index += 1;
             } else if self.remove_at(index).is_none() {
                 return;
@@ -196,14 +209,14 @@ impl Prompts {
 
     /// Returns the oldest prompt whose first token will be seen.
     pub(super) fn first_waiting(&self) -> Option<&Prompt> {
-        self.prompts.iter().find(|one| one.done_at.is_infinite())
+        self.prompts.iter().find(|one| one.done_at_us.is_infinite())
     }
 
-    /// Returns the tokens of the prompts that the engine started with before `at`.
-    pub(super) fn started_before(&self, at: f64) -> f64 {
-        let latest = self.prompts.iter().take(self.started).rev();
-        let after = latest.take_while(|one| one.started.is_some_and(|started| started.at >= at));
-        (self.started_tokens - after.map(|one| one.tokens).sum::<f64>()).max(0.0)
+    /// Returns the tokens of the prompts that the engine started with before `at_us`.
+    pub(super) fn started_before(&self, at_us: f64) -> f64 {
+        let latest = self.prompts.iter().take(self.scheduled_count).rev();
+        let after = latest.take_while(|one| one.first_step.is_some_and(|step| step.at_us >= at_us));
+        (self.scheduled_tokens - after.map(|one| one.tokens).sum::<f64>()).max(0.0)
     }
 
     /// Returns the number of prompts.
@@ -212,23 +225,23 @@ impl Prompts {
     }
 
     /// Returns the number of prompts that the engine computes.
-    pub fn entered(&self) -> usize {
-        self.entered
+    pub fn admitted_count(&self) -> usize {
+        self.admitted_count
     }
 
     /// Returns the remaining work of the prompts that the engine computes.
-    pub fn inside(&self) -> Work {
-        Work { time: (self.inside.time - self.done).max(0.0), ..self.inside }
+    pub fn in_batch(&self) -> Work {
+        Work { time_us: (self.in_batch.time_us - self.computed_us).max(0.0), ..self.in_batch }
     }
 
     /// Returns the prompts that wait for the next step.
-    pub fn outside(&self) -> Work {
-        self.outside
+    pub fn queued(&self) -> Work {
+        self.queued
     }
 
-    /// Returns the decayed prefill work of the last seconds, and the time of its last change.
-    pub fn recent(&self) -> (f64, f64) {
-        (self.recent, self.changed)
+    /// Returns the decayed prefill work of the last seconds.
+    pub(super) fn decayed_work(&self) -> DecayedWork {
+        self.decayed_work
     }
 }
 
@@ -236,49 +249,52 @@ impl Prompts {
 mod tests {
     use super::*;
 
-    fn prompt(number: u64, sent_at: f64) -> Prompt {
+    fn prompt(number: u64, sent_at_us: f64) -> Prompt {
         Prompt {
             number,
-            sent_at,
+            sent_at_us,
             tokens: 100.0,
-            work: 5_000.0,
+            work_us: 5_000.0,
             ahead: Ahead::default(),
-            done_at: f64::INFINITY,
-            raw: 1.0,
+            done_at_us: f64::INFINITY,
+            raw_ttft_us: 1.0,
             regime: Regime::Prefill,
-            learned: 0.0,
-            started: None,
+            learned_wait_us: 0.0,
+            first_step: None,
         }
     }
 
     #[test]
     fn prompts_enter_with_the_next_step() {
         let mut prompts = Prompts::default();
-        prompts.send(prompt(1, 0.0), Some(StepEnd { at: 0.0, number: 0.0 }));
+        prompts.send(prompt(1, 0.0), Some(StepEnd { at_us: 0.0, steps_ended: 0.0 }));
         prompts.send(prompt(2, 10.0), None);
         prompts.send(prompt(3, 900.0), None);
-        assert_eq!((prompts.inside().time, prompts.outside().time), (5_000.0, 10_000.0));
+        assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (5_000.0, 10_000.0));
         prompts.step_ended(500.0, 100.0, 2_000.0);
-        let end = StepEnd { at: 500.0, number: 1.0 };
+        let end = StepEnd { at_us: 500.0, steps_ended: 1.0 };
         prompts.start(end, f64::INFINITY);
-        assert_eq!((prompts.inside().time, prompts.outside().time), (8_000.0, 5_000.0));
-        assert_eq!(prompts.remove(1).unwrap().started, Some(StepEnd { at: 0.0, number: 0.0 }));
-        assert_eq!(prompts.inside(), Work { tokens: 100.0, time: 5_000.0 });
-        assert_eq!(prompts.remove(2).unwrap().started, Some(end));
+        assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (8_000.0, 5_000.0));
+        assert_eq!(
+            prompts.remove(1).unwrap().first_step,
+            Some(StepEnd { at_us: 0.0, steps_ended: 0.0 })
+        );
+        assert_eq!(prompts.in_batch(), Work { tokens: 100.0, time_us: 5_000.0 });
+        assert_eq!(prompts.remove(2).unwrap().first_step, Some(end));
         assert_eq!(prompts.remove(2), None);
-        assert_eq!(prompts.remove(3).unwrap().started, None);
-        assert_eq!((prompts.inside(), prompts.outside()), Default::default());
+        assert_eq!(prompts.remove(3).unwrap().first_step, None);
+        assert_eq!((prompts.in_batch(), prompts.queued()), Default::default());
     }
 
     #[test]
     fn prompts_of_whole_responses_end_by_themselves() {
         let mut prompts = Prompts::default();
-        prompts.send(Prompt { done_at: 700.0, ..prompt(1, 0.0) }, None);
+        prompts.send(Prompt { done_at_us: 700.0, ..prompt(1, 0.0) }, None);
         prompts.send(prompt(2, 0.0), None);
         prompts.step_ended(600.0, 0.0, 0.0);
         assert_eq!(prompts.count(), 2);
         prompts.step_ended(700.0, 0.0, 0.0);
-        assert_eq!((prompts.count(), prompts.entered()), (1, 1));
-        assert_eq!(prompts.inside().time, 5_000.0);
+        assert_eq!((prompts.count(), prompts.admitted_count()), (1, 1));
+        assert_eq!(prompts.in_batch().time_us, 5_000.0);
     }
 }

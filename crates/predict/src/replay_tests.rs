@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PredictionTicket, Predictor, Reported, Sent};
+use super::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
 /// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some
 /// long ones in bursts, sent by the strategy `balanced` of `tests/e2e/objectives.py`.
@@ -11,7 +11,7 @@ const RUN: &str = include_str!("../../../tests/data/llamacpp-run.csv");
 const LEARNED: usize = 60;
 
 struct Request {
-    sent_at: f64,
+    sent_at_us: f64,
     prompt: f64,
     /// The times of its tokens.
     tokens: Vec<f64>,
@@ -23,12 +23,12 @@ fn requests(engine: &str) -> Vec<Request> {
     let rows = RUN.lines().filter(of_engine).map(|line| {
         let fields: Vec<&str> = line.split(',').collect();
         let number = |index: usize| fields[index].parse::<f64>().unwrap();
-        let sent_at = number(1) * 1e3;
-        let mut tokens = vec![sent_at + number(3) * 1e3];
+        let sent_at_us = number(1) * 1e3;
+        let mut tokens = vec![sent_at_us + number(3) * 1e3];
         for gap in fields[4].split_whitespace() {
             tokens.push(tokens.last().unwrap() + gap.parse::<f64>().unwrap() * 100.0);
         }
-        Request { sent_at, prompt: number(2), tokens }
+        Request { sent_at_us, prompt: number(2), tokens }
     });
     rows.collect()
 }
@@ -45,7 +45,7 @@ enum Event {
 fn events(requests: &[Request]) -> Vec<(f64, Event)> {
     let mut events = Vec::new();
     for (index, one) in requests.iter().enumerate() {
-        events.push((one.sent_at, Event::Sent(index)));
+        events.push((one.sent_at_us, Event::Sent(index)));
         events.extend(one.tokens.iter().map(|at| (*at, Event::Token(index))));
         events.push((one.tokens.last().unwrap() + 100.0, Event::Ended(index)));
     }
@@ -64,39 +64,45 @@ struct Replayed {
     /// The predicted and the actual time to the first token of each.
     found: Vec<(f64, f64)>,
     /// The longest front end that was believed.
-    front_end: f64,
+    front_end_us: f64,
 }
 
 fn replay(requests: &[Request], slots: f64) -> Replayed {
     let predictor = Arc::new(Predictor::default());
     let mut tickets: Vec<Option<PredictionTicket>> = requests.iter().map(|_| None).collect();
     let mut found = vec![(0.0, 0.0); requests.len()];
-    let mut front_end = 0.0_f64;
-    for (now, event) in events(requests) {
+    let mut front_end_us = 0.0_f64;
+    for (now_us, event) in events(requests) {
         match event {
             Event::Sent(index) => {
-                let (prompt, max_output) = (requests[index].prompt, requests[index].tokens.len());
-                let max_output = max_output as f64;
-                let sent = Sent { prompt, cached: 0.0, max_output, is_whole: false };
-                let prediction = predictor.estimate(&sent, now).prediction;
-                found[index] = (prediction.ttft, requests[index].tokens[0] - now);
-                tickets[index] = Some(predictor.send(sent, prediction, None, now));
+                let (prompt, max_output_tokens) =
+                    (requests[index].prompt, requests[index].tokens.len());
+                let max_output_tokens = max_output_tokens as f64;
+                let sent = RequestShape {
+                    prompt_tokens: prompt,
+                    cached_tokens: 0.0,
+                    max_output_tokens,
+                    is_whole: false,
+                };
+                let prediction = predictor.estimate(&sent, now_us).prediction;
+                found[index] = (prediction.ttft_us, requests[index].tokens[0] - now_us);
+                tickets[index] = Some(predictor.send(sent, prediction, None, now_us));
             }
-            Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now),
-            Event::Ended(index) => tickets[index].take().unwrap().complete(None, now),
+            Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now_us),
+            Event::Ended(index) => tickets[index].take().unwrap().complete(None, now_us),
             Event::Second => {
-                predictor.refresh(Reported { slots, ..Reported::default() }, now);
-                front_end = front_end.max(predictor.report(now).front_end);
+                predictor.refresh(ReportedLimits { slots, ..ReportedLimits::default() }, now_us);
+                front_end_us = front_end_us.max(predictor.report(now_us).front_end_us);
             }
         }
     }
-    Replayed { found, front_end }
+    Replayed { found, front_end_us }
 }
 
 /// Long prompts take several steps there, with the short ones of other slots beside them.
 #[test]
 fn first_tokens_of_llamacpp_are_predicted() {
-    for (engine, most) in [("fast", 0.5), ("slow", 0.3)] {
+    for (engine, max) in [("fast", 0.5), ("slow", 0.3)] {
         let requests = requests(engine);
         let found = replay(&requests, 4.0).found;
         let (mut off, mut sum, mut long) = (0.0, 0.0, (0.0, 0.0));
@@ -107,7 +113,7 @@ fn first_tokens_of_llamacpp_are_predicted() {
                 long = (long.0 + predicted, long.1 + actual);
             }
         }
-        assert!(off / sum < most, "{engine}: {} of {}", off / sum, requests.len());
+        assert!(off / sum < max, "{engine}: {} of {}", off / sum, requests.len());
         let ratio = long.0 / long.1;
         assert!((0.7..1.3).contains(&ratio), "{engine}, long prompts: {ratio}");
     }
@@ -124,10 +130,10 @@ fn random() -> impl FnMut() -> f64 {
 }
 
 /// Returns a request of `output` tokens: the first comes at `first`, and one every 20 ms after it.
-fn streamed(sent_at: f64, prompt: f64, first: f64, output: f64) -> Request {
+fn streamed(sent_at_us: f64, prompt: f64, first: f64, output: f64) -> Request {
     let count = penstock_api::units::floor_index(output);
     let tokens = (0..count).map(|n| first + n as f64 * 20e3).collect();
-    Request { sent_at, prompt, tokens }
+    Request { sent_at_us, prompt, tokens }
 }
 
 /// Returns requests to a hosted API, whose engines are many and out of sight. Each waits for
@@ -161,8 +167,8 @@ fn slotted(slots: usize, rate: f64) -> Vec<Request> {
 #[test]
 fn waits_for_a_slot_are_no_front_end() {
     for (slots, rate) in [(1, 1.3), (2, 2.6), (4, 5.4), (8, 11.0), (32, 46.0)] {
-        let front_end = replay(&slotted(slots, rate), f64::INFINITY).front_end;
-        assert!(front_end < 100e3, "{slots} slots: {front_end}");
+        let front_end_us = replay(&slotted(slots, rate), f64::INFINITY).front_end_us;
+        assert!(front_end_us < 100e3, "{slots} slots: {front_end_us}");
     }
 }
 
@@ -170,7 +176,7 @@ fn waits_for_a_slot_are_no_front_end() {
 fn hosted_apis_are_predicted_at_any_rate() {
     type Wait = fn(f64, f64) -> f64;
     let all: &[f64] = &[0.3, 2.0, 8.0, 40.0];
-    for (name, wait, rates, more, most) in [
+    for (name, wait, rates, more, max) in [
         ("constant", (|_, _| 400.0) as Wait, all, 55.0, 0.1),
         ("noisy", |_, noise| 300.0 - 100.0 * (1.0 - noise).ln(), all, 55.0, 0.25),
         ("by tokens", |tokens, noise| 200.0 + 0.2 * tokens + 20.0 * noise, all, 55.0, 0.25),
@@ -184,7 +190,7 @@ fn hosted_apis_are_predicted_at_any_rate() {
             let known = &found[1_000..];
             let off: f64 = known.iter().map(|(p, a)| (p / a - 1.0).abs()).sum();
             let off = off / known.len() as f64;
-            assert!(off < most, "{name} at {rate} per second: {off}");
+            assert!(off < max, "{name} at {rate} per second: {off}");
         }
     }
 }

@@ -22,13 +22,26 @@ const REGIMES: usize = 4;
 /// The factors by which the mean and the 90th percentile differ from what the engine model
 /// computes, per regime.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Factors(pub [(f64, f64); REGIMES]);
+pub struct Factors(pub [RegimeFactors; REGIMES]);
+
+/// The factors of one regime.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RegimeFactors {
+    /// The factor for the mean.
+    pub mean: f64,
+    /// The factor for the 90th percentile.
+    pub p90: f64,
+}
+
+impl RegimeFactors {
+    const ONE: Self = Self { mean: 1.0, p90: 1.0 };
+}
 
 impl Factors {
     /// Returns the factors of a regime.
     #[inline]
-    pub fn of(&self, regime: Regime) -> (f64, f64) {
-        self.0.get(index(regime)).copied().unwrap_or((1.0, 1.0))
+    pub fn of(&self, regime: Regime) -> RegimeFactors {
+        self.0.get(index(regime)).copied().unwrap_or(RegimeFactors::ONE)
     }
 }
 
@@ -37,33 +50,38 @@ const RATE: f64 = 0.05;
 const SLOT_RATE: f64 = 0.02;
 const PERCENTILE_RATE: f64 = 0.02;
 /// The rate at which the usual values follow both.
-const USUAL_RATE: f64 = 0.01;
+const SLOW_RATE: f64 = 0.01;
 /// The rate at which the mean error follows: about the last fifty.
 const ERROR_RATE: f64 = 0.02;
 /// The number of first tokens at which the mean follows half as fast as later.
-const SLOW: f64 = 100.0;
+const SLOW_START: f64 = 100.0;
 /// The share of first tokens within the percentile.
-const SHARE: f64 = 0.9;
+const PERCENTILE: f64 = 0.9;
 /// The logarithm of the largest factor: e^3, about 20.
-const MOST: f64 = 3.0;
+const MAX_LOG_RATIO: f64 = 3.0;
 /// The percentile before any first token was seen: 30 % above the mean.
-const FIRST: f64 = 0.26;
+const PRIOR_P90: f64 = 0.26;
 
 /// The recent logarithm of truth / prediction, per regime.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     bias: [f64; REGIMES],
-    percentile: [f64; REGIMES],
-    /// The number of first tokens that were learned from.
-    seen: f64,
+    #[serde(rename = "percentile")]
+    p90: [f64; REGIMES],
+    #[serde(rename = "seen")]
+    first_token_count: f64,
     /// The number of first tokens since the engine has changed; `None` if it has not.
     since_change: Option<f64>,
-    /// Slow means of `bias` and `percentile`; they stay while steps are learned again.
-    usual: [[f64; REGIMES]; 2],
+    /// Slow means of `bias` and `p90`; they stay while steps are learned again.
+    #[serde(rename = "usual")]
+    slow: [[f64; REGIMES]; 2],
     is_relearning: bool,
-    known: [f64; REGIMES],
+    /// The weights of all samples of a regime.
+    #[serde(rename = "known")]
+    weights: [f64; REGIMES],
     /// The share of first tokens within the 90th percentile (decayed).
-    covered: f64,
+    #[serde(rename = "covered")]
+    coverage: f64,
     /// The mean absolute percentage error (decayed).
     error: f64,
 }
@@ -72,13 +90,13 @@ impl Default for Residual {
     fn default() -> Self {
         Self {
             bias: [0.0; REGIMES],
-            percentile: [FIRST; REGIMES],
-            seen: 0.0,
+            p90: [PRIOR_P90; REGIMES],
+            first_token_count: 0.0,
             since_change: None,
-            usual: [[0.0; REGIMES], [FIRST; REGIMES]],
+            slow: [[0.0; REGIMES], [PRIOR_P90; REGIMES]],
             is_relearning: false,
-            known: [0.0; REGIMES],
-            covered: SHARE,
+            weights: [0.0; REGIMES],
+            coverage: PERCENTILE,
             error: 0.0,
         }
     }
@@ -101,66 +119,70 @@ impl Residual {
     }
 
     /// Returns the factors for the mean and the 90th percentile of what the engine model computes.
-    pub fn factors(&self, regime: Regime) -> (f64, f64) {
+    pub fn factors(&self, regime: Regime) -> RegimeFactors {
         let at = |values: &[f64; REGIMES]| values.get(index(regime)).copied().unwrap_or(0.0);
-        let (bias, percentile) = (at(&self.bias), at(&self.percentile));
-        (bias.exp(), percentile.max(bias).exp())
+        let (bias, p90) = (at(&self.bias), at(&self.p90));
+        RegimeFactors { mean: bias.exp(), p90: p90.max(bias).exp() }
     }
 
-    /// Learns from a first token that came after `actual`, where the engine model had computed
-    /// `raw`.
-    pub fn learn(&mut self, regime: Regime, raw: f64, actual: f64) {
-        if !(raw > 0.0 && actual > 0.0) {
+    /// Learns from a first token that came after `actual_us`, where the engine model had computed
+    /// `raw_ttft_us`.
+    pub fn learn(&mut self, regime: Regime, raw_ttft_us: f64, actual_us: f64) {
+        if !(raw_ttft_us > 0.0 && actual_us > 0.0) {
             return;
         }
-        let off = (actual / raw).ln().clamp(-MOST, MOST);
-        let (mean, percentile) = self.factors(regime);
-        self.seen += 1.0;
+        let log_ratio = (actual_us / raw_ttft_us).ln().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
+        let RegimeFactors { mean, p90 } = self.factors(regime);
+        self.first_token_count += 1.0;
         if let Some(since_change) = &mut self.since_change {
             *since_change += 1.0;
         }
-        let rate = (1.0 / self.seen).max(0.005);
-        let is_covered = f64::from(u8::from(actual <= raw * percentile));
-        self.covered += rate * (is_covered - self.covered);
-        let error = (raw * mean / actual - 1.0).abs();
+        let rate = (1.0 / self.first_token_count).max(0.005);
+        let is_covered = f64::from(u8::from(actual_us <= raw_ttft_us * p90));
+        self.coverage += rate * (is_covered - self.coverage);
+        let error = (raw_ttft_us * mean / actual_us - 1.0).abs();
         self.error += rate.max(ERROR_RATE) * (error - self.error);
-        self.update(regime, off, 1.0);
+        self.update(regime, log_ratio, 1.0);
     }
 
-    /// Learns from a request that still waits after `elapsed`, longer than predicted: its wait will
-    /// be `elapsed` at least. Call it each time that the wait has grown by half.
-    pub fn learn_overrun(&mut self, regime: Regime, raw: f64, elapsed: f64) {
-        if raw > 0.0 && elapsed > raw * self.factors(regime).0 {
-            self.update(regime, (elapsed / raw).ln().clamp(-MOST, MOST), 0.5);
+    /// Learns from a request that still waits after `elapsed_us`, longer than predicted: its wait
+    /// will be `elapsed_us` at least. Call it each time that the wait has grown by half.
+    pub fn learn_overrun(&mut self, regime: Regime, raw_ttft_us: f64, elapsed_us: f64) {
+        if raw_ttft_us > 0.0 && elapsed_us > raw_ttft_us * self.factors(regime).mean {
+            self.update(
+                regime,
+                (elapsed_us / raw_ttft_us).ln().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO),
+                0.5,
+            );
         }
     }
 
-    fn update(&mut self, regime: Regime, off: f64, weight: f64) {
+    fn update(&mut self, regime: Regime, log_ratio: f64, weight: f64) {
         let at = index(regime);
-        let known = self.known.get_mut(at).map_or(0.0, |known| {
-            *known += weight;
-            *known
+        let total = self.weights.get_mut(at).map_or(0.0, |total| {
+            *total += weight;
+            *total
         });
         // The first labels are those of the shortest waits: those of long waits come late.
-        let own = if regime == Regime::Slot { SLOT_RATE } else { RATE };
-        let rate = own * weight * known / (known + SLOW);
+        let max_rate = if regime == Regime::Slot { SLOT_RATE } else { RATE };
+        let rate = max_rate * weight * total / (total + SLOW_START);
         for bias in self.bias.iter_mut().skip(at).take(1) {
-            *bias += rate * (off - *bias);
+            *bias += rate * (log_ratio - *bias);
         }
-        for percentile in self.percentile.iter_mut().skip(at).take(1) {
+        for p90 in self.p90.iter_mut().skip(at).take(1) {
             // The gradient of the pinball loss.
-            let step = if off > *percentile { SHARE } else { SHARE - 1.0 };
-            *percentile += PERCENTILE_RATE * weight * step;
+            let step = if log_ratio > *p90 { PERCENTILE } else { PERCENTILE - 1.0 };
+            *p90 += PERCENTILE_RATE * weight * step;
         }
         if !self.is_relearning {
-            self.follow_usual(at, (weight / known.max(1.0)).max(weight * USUAL_RATE));
+            self.follow_slowly(at, (weight / total.max(1.0)).max(weight * SLOW_RATE));
         }
     }
 
-    fn follow_usual(&mut self, at: usize, rate: f64) {
-        for (usual, now) in self.usual.iter_mut().zip([&self.bias, &self.percentile]) {
-            for (usual, now) in usual.iter_mut().zip(now).skip(at).take(1) {
-                *usual += rate * (now - *usual);
+    fn follow_slowly(&mut self, at: usize, rate: f64) {
+        for (slow, fast) in self.slow.iter_mut().zip([&self.bias, &self.p90]) {
+            for (slow, fast) in slow.iter_mut().zip(fast).skip(at).take(1) {
+                *slow += rate * (fast - *slow);
             }
         }
     }
@@ -169,14 +191,14 @@ impl Residual {
     pub fn note_change(&mut self) {
         self.since_change = Some(0.0);
         self.is_relearning = true;
-        [self.bias, self.percentile] = self.usual;
+        [self.bias, self.p90] = self.slow;
     }
 
     /// Notes that the steps are learned again: they explain what the factors had to make up for
     /// meanwhile.
     pub fn note_relearned(&mut self) {
         self.is_relearning = false;
-        [self.bias, self.percentile] = self.usual;
+        [self.bias, self.p90] = self.slow;
     }
 
     /// Returns the number of first tokens since the engine has changed; infinite if it has not.
@@ -185,13 +207,13 @@ impl Residual {
     }
 
     /// Returns the number of first tokens that were learned from.
-    pub fn seen(&self) -> f64 {
-        self.seen
+    pub fn first_token_count(&self) -> f64 {
+        self.first_token_count
     }
 
     /// Returns the share of the last first tokens that came within the predicted 90th percentile.
     pub fn coverage(&self) -> f64 {
-        self.covered
+        self.coverage
     }
 
     /// Returns the natural logarithm of the mean factor of [`Regime::Prefill`].
@@ -217,11 +239,11 @@ mod tests {
             let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
             residual.learn(Regime::Prefill, 100.0, 150.0 * (0.67 + 0.66 * noise));
         }
-        let (mean, percentile) = residual.factors(Regime::Prefill);
+        let RegimeFactors { mean, p90 } = residual.factors(Regime::Prefill);
         assert!((1.35..1.6).contains(&mean), "{mean}");
-        assert!((1.8..2.05).contains(&percentile), "{percentile}");
+        assert!((1.8..2.05).contains(&p90), "{p90}");
         assert!((0.86..0.94).contains(&residual.coverage()), "{}", residual.coverage());
-        assert_eq!(residual.factors(Regime::Slot).0, 1.0);
+        assert_eq!(residual.factors(Regime::Slot).mean, 1.0);
     }
 
     #[test]
@@ -231,7 +253,7 @@ mod tests {
             residual.learn_overrun(Regime::Slot, 100.0, 300.0);
             residual.learn_overrun(Regime::Prefill, 100.0, 50.0);
         }
-        assert!(residual.factors(Regime::Slot).0 > 2.5);
-        assert_eq!(residual.factors(Regime::Prefill).0, 1.0);
+        assert!(residual.factors(Regime::Slot).mean > 2.5);
+        assert_eq!(residual.factors(Regime::Prefill).mean, 1.0);
     }
 }

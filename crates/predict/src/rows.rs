@@ -8,7 +8,7 @@ const FILE: &str = include_str!("rows.json");
 
 /// The least time of a step, as a share of the time in which the memory reads the weights at full
 /// bandwidth.
-const LEAST_BASE: f64 = 0.9;
+const MIN_BASE_SHARE: f64 = 0.9;
 
 /// A kind of GPU.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -44,9 +44,11 @@ pub struct EngineRow {
     /// Microseconds per decoding request.
     pub decode_us: f64,
     /// Microseconds per 1,000 tokens in the contexts of decoding requests.
-    pub context_us: f64,
+    #[serde(rename = "context_us")]
+    pub context_1k_us: f64,
     /// Microseconds per million attention pairs of prompts.
-    pub pair_us: f64,
+    #[serde(rename = "pair_us")]
+    pub pair_1m_us: f64,
     /// Blocks of 16 tokens in its KV cache.
     pub kv_blocks: u32,
     /// The engine and its version.
@@ -59,10 +61,10 @@ pub struct EngineRow {
     pub error: String,
     /// The least `base_ms` that the hardware can reach: it reads all weights in every step.
     #[serde(skip)]
-    pub least_base_ms: f64,
+    pub min_base_ms: f64,
     /// The least `token_us`: it multiplies every token with all weights that are active.
     #[serde(skip)]
-    pub least_token_us: f64,
+    pub min_token_us: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,7 +88,7 @@ pub enum RowError {
     },
     /// A row is faster than its hardware.
     #[error(
-        "{row}: {value} {unit} {what} is faster than the hardware: at least {least:.1} are needed"
+        "{row}: {value} {unit} {what} is faster than the hardware: at least {min:.1} are needed"
     )]
     TooFast {
         /// The row.
@@ -98,7 +100,7 @@ pub enum RowError {
         /// Its unit.
         unit: &'static str,
         /// The least that is possible.
-        least: f64,
+        min: f64,
     },
 }
 
@@ -111,11 +113,11 @@ impl EngineRow {
     /// Returns the row as the coefficients of the engine model.
     pub fn coefficients(&self) -> Coefficients {
         Coefficients {
-            base: self.base_ms * 1e3,
-            token: self.token_us,
-            decode: self.decode_us,
-            context: self.context_us / 1e3,
-            pair: self.pair_us / 1e6,
+            base_us: self.base_ms * 1e3,
+            token_us: self.token_us,
+            decode_us: self.decode_us,
+            context_us: self.context_1k_us / 1e3,
+            pair_us: self.pair_1m_us / 1e6,
             ..Coefficients::default()
         }
     }
@@ -123,15 +125,17 @@ impl EngineRow {
     /// Computes what the hardware can do, and checks that the row is not faster.
     fn check(&mut self, gpu: &Gpu, model: &Model) -> Result<(), RowError> {
         let gpus = f64::from(self.gpus);
-        let base = LEAST_BASE * model.weights_gb / (gpus * gpu.terabytes_per_second);
-        let token = model.gigaflop_per_token / (gpus * gpu.teraflops) * 1e3;
-        (self.least_base_ms, self.least_token_us) = (base, token);
-        let error = |what, value, unit, least| {
-            Err(RowError::TooFast { row: self.name(), what, value, unit, least })
+        let base_ms = MIN_BASE_SHARE * model.weights_gb / (gpus * gpu.terabytes_per_second);
+        let token_us = model.gigaflop_per_token / (gpus * gpu.teraflops) * 1e3;
+        (self.min_base_ms, self.min_token_us) = (base_ms, token_us);
+        let error = |what, value, unit, min| {
+            Err(RowError::TooFast { row: self.name(), what, value, unit, min })
         };
         match () {
-            () if self.base_ms < base => error("per step", self.base_ms, "ms", base),
-            () if self.token_us < token => error("per prompt token", self.token_us, "µs", token),
+            () if self.base_ms < base_ms => error("per step", self.base_ms, "ms", base_ms),
+            () if self.token_us < token_us => {
+                error("per prompt token", self.token_us, "µs", token_us)
+            }
             () => Ok(()),
         }
     }
@@ -167,8 +171,9 @@ mod tests {
         let rows = engine_rows().unwrap();
         assert!(rows.len() >= 6);
         for row in rows {
-            let Coefficients { base, token, decode, context, pair, .. } = row.coefficients();
-            let all = [base, token, decode, context, pair];
+            let Coefficients { base_us, token_us, decode_us, context_us, pair_us, .. } =
+                row.coefficients();
+            let all = [base_us, token_us, decode_us, context_us, pair_us];
             assert!(all.iter().all(|one| *one > 0.0), "{}", row.name());
             assert!(!row.source.is_empty() && !row.error.is_empty(), "{}", row.name());
         }

@@ -7,136 +7,138 @@
 
 /// The least silence that counts, in microseconds: 1 s. The tokens of single streams are seen in
 /// windows.
-const LEAST: f64 = 1e6;
+const MIN_SILENCE_US: f64 = 1e6;
 /// The least silence that counts, in steps.
-const LEAST_STEPS: f64 = 20.0;
+const MIN_SILENCE_STEPS: f64 = 20.0;
 /// A response without a sign is too late after this factor of the expected time, plus the least
 /// silence.
-const TOO_LONG: f64 = 2.0;
+const LATE_FACTOR: f64 = 2.0;
 /// The longest silence that is expected, in microseconds: 60 s. A request is lost to an engine that
 /// is still silent after it.
-const MOST: f64 = 60e6;
+const MAX_SILENCE_US: f64 = 60e6;
 
 /// The silence of an engine with streams.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Silence {
     /// The time of the last further token of a stream, or of the start of the first stream since,
     /// if none has come.
-    pub since: f64,
+    pub since_us: f64,
     /// The time until which none was seen: when the last stream left. Infinite while one is there.
-    pub until: f64,
+    pub until_us: f64,
 }
 
 impl Silence {
-    /// Returns the remaining time of the silence at `now`. `step` is the duration of a step, `busy`
-    /// the time that the prompts there explain.
-    pub(super) fn rest(&self, step: f64, busy: f64, now: f64) -> f64 {
-        let seen = now.min(self.until);
-        let silent = seen - self.since;
-        if silent < least(step) + busy {
+    /// Returns the remaining time of the silence at `now_us`. `step_us` is the duration of a step,
+    /// `busy_us` the time that the prompts there explain.
+    pub(super) fn remaining_us(&self, step_us: f64, busy_us: f64, now_us: f64) -> f64 {
+        let seen_at_us = now_us.min(self.until_us);
+        let silent_us = seen_at_us - self.since_us;
+        if silent_us < min_silence_us(step_us) + busy_us {
             return 0.0;
         }
-        (silent.min(MOST) - (now - seen)).max(0.0)
+        (silent_us.min(MAX_SILENCE_US) - (now_us - seen_at_us)).max(0.0)
     }
 }
 
-/// Returns the least silence that counts, if a step takes `step`.
-fn least(step: f64) -> f64 {
-    LEAST.max(LEAST_STEPS * step)
+/// Returns the least silence that counts, if a step takes `step_us`.
+fn min_silence_us(step_us: f64) -> f64 {
+    MIN_SILENCE_US.max(MIN_SILENCE_STEPS * step_us)
 }
 
 /// Follows the silence of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Stall {
-    seen: Silence,
+    silence: Silence,
     /// The last time at which anything came, first tokens and whole responses as well.
-    alive_at: f64,
+    alive_at_us: f64,
     /// The number of streams whose further tokens are seen.
-    streams: u32,
+    stream_count: u32,
 }
 
 impl Stall {
     /// Records the first token of a stream.
-    pub(super) fn started(&mut self, step: f64, now: f64) {
-        if self.streams == 0 {
-            if !self.was_silent(step) {
-                self.seen.since = now;
+    pub(super) fn started(&mut self, step_us: f64, now_us: f64) {
+        if self.stream_count == 0 {
+            if !self.was_silent(step_us) {
+                self.silence.since_us = now_us;
             }
-            self.seen.until = f64::INFINITY;
+            self.silence.until_us = f64::INFINITY;
         }
-        self.streams += 1;
-        self.alive_at = now;
+        self.stream_count += 1;
+        self.alive_at_us = now_us;
     }
 
     /// Records a request to an engine without another one: the time without requests is no silence.
-    pub(super) fn tried(&mut self, step: f64, now: f64) {
-        if self.was_silent(step) {
-            self.seen.since += now - self.seen.until;
-            self.seen.until = now;
+    pub(super) fn tried(&mut self, step_us: f64, now_us: f64) {
+        if self.was_silent(step_us) {
+            self.silence.since_us += now_us - self.silence.until_us;
+            self.silence.until_us = now_us;
         }
     }
 
-    /// Records a first token, for whose prompt the engine has worked for `work`.
-    pub(super) fn computed(&mut self, work: f64, now: f64) {
-        self.seen.since = (self.seen.since + work).min(now.max(self.seen.since));
+    /// Records a first token, for whose prompt the engine has worked for `work_us`.
+    pub(super) fn computed(&mut self, work_us: f64, now_us: f64) {
+        self.silence.since_us =
+            (self.silence.since_us + work_us).min(now_us.max(self.silence.since_us));
     }
 
     /// Records a further token, or a whole response.
-    pub(super) fn emitted(&mut self, now: f64) {
-        self.alive_at = self.alive_at.max(now);
+    pub(super) fn emitted(&mut self, now_us: f64) {
+        self.alive_at_us = self.alive_at_us.max(now_us);
         // Some tokens are learned late, at the end of their stream.
-        if self.seen.since.is_infinite() || now > self.seen.since {
-            self.seen.since = now;
+        if self.silence.since_us.is_infinite() || now_us > self.silence.since_us {
+            self.silence.since_us = now_us;
         }
     }
 
     /// Records the end of a stream: it is complete, or has been cut.
-    pub(super) fn ended(&mut self, is_complete: bool, now: f64) {
+    pub(super) fn ended(&mut self, is_complete: bool, now_us: f64) {
         if is_complete {
-            self.emitted(now);
+            self.emitted(now_us);
         }
-        self.streams = self.streams.saturating_sub(1);
-        if self.streams == 0 {
-            self.seen.until = now;
+        self.stream_count = self.stream_count.saturating_sub(1);
+        if self.stream_count == 0 {
+            self.silence.until_us = now_us;
         }
     }
 
-    /// Records that a client has left to which nothing had come. `expected` is the time that was
+    /// Records that a client has left to which nothing had come. `expected_us` is the time that was
     /// predicted for its response.
-    pub(super) fn left(&mut self, sent_at: f64, expected: f64, step: f64, now: f64) {
-        let is_late = now - sent_at > TOO_LONG * expected + least(step);
+    pub(super) fn left(&mut self, sent_at_us: f64, expected_us: f64, step_us: f64, now_us: f64) {
+        let is_late = now_us - sent_at_us > LATE_FACTOR * expected_us + min_silence_us(step_us);
         // If others got something meanwhile, the response is long and the engine not silent.
-        if !is_late || self.alive_at > sent_at || self.streams > 0 {
+        if !is_late || self.alive_at_us > sent_at_us || self.stream_count > 0 {
             return;
         }
-        if !self.was_silent(step) {
-            self.seen.since = sent_at;
+        if !self.was_silent(step_us) {
+            self.silence.since_us = sent_at_us;
         }
-        self.seen.until = now;
+        self.silence.until_us = now_us;
     }
 
     /// Forgets a silence of long ago.
-    pub(super) fn expire(&mut self, now: f64) {
-        if now > self.seen.until + 2.0 * MOST {
+    pub(super) fn expire(&mut self, now_us: f64) {
+        if now_us > self.silence.until_us + 2.0 * MAX_SILENCE_US {
             self.forget();
         }
     }
 
     /// Forgets the silence: the engine has started again.
     pub(super) fn forget(&mut self) {
-        self.seen.since = f64::INFINITY;
+        self.silence.since_us = f64::INFINITY;
     }
 
-    fn was_silent(&self, step: f64) -> bool {
-        self.streams == 0 && self.seen.until - self.seen.since >= least(step)
+    fn was_silent(&self, step_us: f64) -> bool {
+        self.stream_count == 0
+            && self.silence.until_us - self.silence.since_us >= min_silence_us(step_us)
     }
 
     /// Returns the silence that decisions read. `is_tried` is true if a request there will show
     /// whether it is over.
-    pub(super) fn silence(&self, is_tried: bool, step: f64) -> Silence {
-        match is_tried && self.was_silent(step) {
-            true => Silence { until: f64::INFINITY, ..self.seen },
-            false => self.seen,
+    pub(super) fn silence(&self, is_tried: bool, step_us: f64) -> Silence {
+        match is_tried && self.was_silent(step_us) {
+            true => Silence { until_us: f64::INFINITY, ..self.silence },
+            false => self.silence,
         }
     }
 }
@@ -147,8 +149,8 @@ mod tests {
 
     const STEP: f64 = 10_000.0;
 
-    fn rest(stall: &Stall, now: f64) -> f64 {
-        stall.silence(false, STEP).rest(STEP, 0.0, now)
+    fn rest(stall: &Stall, now_us: f64) -> f64 {
+        stall.silence(false, STEP).remaining_us(STEP, 0.0, now_us)
     }
 
     #[test]
@@ -158,8 +160,8 @@ mod tests {
         stall.emitted(2e6);
         assert_eq!((rest(&stall, 2.9e6), rest(&stall, 3.5e6)), (0.0, 1.5e6));
         let silence = stall.silence(false, STEP);
-        assert_eq!(silence.rest(STEP, 1e6, 3.5e6), 0.0, "its prompts explain it");
-        assert_eq!(silence.rest(100_000.0, 0.0, 3.5e6), 0.0, "its steps explain it");
+        assert_eq!(silence.remaining_us(STEP, 1e6, 3.5e6), 0.0, "its prompts explain it");
+        assert_eq!(silence.remaining_us(100_000.0, 0.0, 3.5e6), 0.0, "its steps explain it");
         stall.emitted(3.5e6);
         assert_eq!(rest(&stall, 4.4e6), 0.0);
         assert_eq!(rest(&stall, 1000e6), 60e6, "bounded");
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!((rest(&stall, 14e6), rest(&stall, 16e6)), (2e6, 0.0));
         // One is sent there; the others see that.
         stall.tried(STEP, 20e6);
-        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 20e6), 3e6);
+        assert_eq!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 20e6), 3e6);
         stall.started(STEP, 20e6);
         stall.ended(false, 23e6);
         assert_eq!((rest(&stall, 24e6), rest(&stall, 29e6)), (5e6, 0.0));
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(rest(&stall, 30.2e6), 0.0, "it works again");
         stall.ended(false, 30.2e6);
         assert_eq!(rest(&stall, 31.5e6), 0.0, "no streams, no silence");
-        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 100e6), 0.0);
+        assert_eq!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 100e6), 0.0);
     }
 
     #[test]
@@ -191,9 +193,9 @@ mod tests {
         let mut stall = Stall::default();
         stall.started(STEP, 10e6);
         (1..=9_u32).for_each(|n| {
-            let now = 10e6 + f64::from(n) * 1e6;
-            stall.computed(1e6, now);
-            stall.started(STEP, now);
+            let now_us = 10e6 + f64::from(n) * 1e6;
+            stall.computed(1e6, now_us);
+            stall.started(STEP, now_us);
         });
         assert_eq!(rest(&stall, 19.5e6), 0.0);
         assert_eq!(rest(&stall, 21e6), 2e6);
@@ -223,9 +225,9 @@ mod tests {
         stall.started(STEP, 10e6);
         stall.ended(false, 13e6);
         stall.expire(100e6);
-        assert_ne!(stall.silence(true, STEP).rest(STEP, 0.0, 100e6), 0.0);
+        assert_ne!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 100e6), 0.0);
         stall.expire(134e6);
-        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 134e6), 0.0);
+        assert_eq!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 134e6), 0.0);
     }
 
     #[test]

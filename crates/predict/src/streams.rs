@@ -10,13 +10,13 @@ pub struct Streams {
     /// The number of streams in each bucket of ages.
     counts: [f32; AGE_BUCKETS],
     /// The tokens of their prompts and outputs.
-    context: f64,
+    context_tokens: f64,
     count: f64,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { counts: [0.0; AGE_BUCKETS], context: 0.0, count: 0.0 }
+        Self { counts: [0.0; AGE_BUCKETS], context_tokens: 0.0, count: 0.0 }
     }
 }
 
@@ -39,13 +39,13 @@ impl Streams {
     /// Adds a stream that has started.
     pub fn add(&mut self, prompt_tokens: f64, age: u32) {
         self.change(age, 1.0);
-        self.context += prompt_tokens + f64::from(age);
+        self.context_tokens += prompt_tokens + f64::from(age);
         self.count += 1.0;
     }
 
     /// Records that a stream has emitted tokens: from `before` to `after`.
     pub fn grow(&mut self, before: u32, after: u32) {
-        self.context += f64::from(after.saturating_sub(before));
+        self.context_tokens += f64::from(after.saturating_sub(before));
         if bucket_of(before) != bucket_of(after) {
             self.change(before, -1.0);
             self.change(after, 1.0);
@@ -55,7 +55,7 @@ impl Streams {
     /// Removes a stream that has ended.
     pub fn remove(&mut self, prompt_tokens: f64, age: u32) {
         self.change(age, -1.0);
-        self.context -= prompt_tokens + f64::from(age);
+        self.context_tokens -= prompt_tokens + f64::from(age);
         self.count -= 1.0;
     }
 
@@ -69,8 +69,8 @@ impl Streams {
     }
 
     /// Returns the tokens of all contexts.
-    pub fn context(&self) -> f64 {
-        self.context.max(0.0)
+    pub fn context_tokens(&self) -> f64 {
+        self.context_tokens.max(0.0)
     }
 
     /// Returns the ages of streams, each with its number of streams.
@@ -106,7 +106,7 @@ mod tests {
         for age in 1..500 {
             streams.grow(age, age + 1);
         }
-        assert_eq!((streams.count(), streams.context()), (2.0, 651.0));
+        assert_eq!((streams.count(), streams.context_tokens()), (2.0, 651.0));
         streams.remove(100.0, 500);
         streams.remove(50.0, 1);
         assert_eq!(streams, Streams::default());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use penstock_api::units::{floor_index, narrow};
 
-use super::lengths::{BucketPosition, Lengths};
+use super::output_lengths::{BucketPosition, OutputLengths};
 use super::streams::{AGE_BUCKETS, Streams, age_of};
 
 /// The number of points at which the curve is computed, in tokens: sixths of an octave up to 2^14.
@@ -75,18 +75,21 @@ impl GridPosition {
 pub struct WaitCurve {
     ended: [AtomicU32; GRID],
     /// The time at which it was computed.
-    at: AtomicU64,
+    computed_at_us: AtomicU64,
 }
 
 impl Default for WaitCurve {
     fn default() -> Self {
-        Self { ended: std::array::from_fn(|_| AtomicU32::new(0)), at: AtomicU64::new(0) }
+        Self {
+            ended: std::array::from_fn(|_| AtomicU32::new(0)),
+            computed_at_us: AtomicU64::new(0),
+        }
     }
 }
 
 impl WaitCurve {
-    /// Computes it at `now`.
-    pub fn compute(&self, lengths: &Lengths, streams: &Streams, now: f64) {
+    /// Computes it at `now_us`.
+    pub fn compute(&self, lengths: &OutputLengths, streams: &Streams, now_us: f64) {
         let mut ended = [0.0_f32; GRID];
         let positions = &*POSITIONS;
         for (bucket, count) in streams.buckets() {
@@ -107,31 +110,34 @@ impl WaitCurve {
         for (place, sum) in self.ended.iter().zip(ended) {
             place.store(sum.to_bits(), Ordering::Relaxed);
         }
-        self.at.store(now.to_bits(), Ordering::Relaxed);
+        self.computed_at_us.store(now_us.to_bits(), Ordering::Relaxed);
     }
 
-    /// Returns the tokens that each stream emits from `now` until `needed` streams have ended, if
-    /// each emits one in `step`; `None` while the curve has not been computed.
-    pub fn tokens_until(&self, needed: f64, step: f64, now: f64) -> Option<f64> {
+    /// Returns the tokens that each stream emits from `now_us` until `needed` streams have ended,
+    /// if each emits one in `step_us`; `None` while the curve has not been computed.
+    pub fn tokens_until(&self, needed: f64, step_us: f64, now_us: f64) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
-        let since = (now - f64::from_bits(self.at.load(Ordering::Relaxed))).max(0.0);
-        let passed = since / step.max(1.0);
-        let before = if passed < 1.0 { 0.0 } else { f64::from(self.ended_at(passed)) };
-        Some((self.crossing(narrow(needed + before)) - passed).max(1.0))
+        let since_us =
+            (now_us - f64::from_bits(self.computed_at_us.load(Ordering::Relaxed))).max(0.0);
+        let passed_tokens = since_us / step_us.max(1.0);
+        let before =
+            if passed_tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(passed_tokens)) };
+        Some((self.crossing(narrow(needed + before)) - passed_tokens).max(1.0))
     }
 
-    /// Returns the number of streams that end within `tokens` tokens of `step` microseconds from
-    /// `now` on; `None` while the curve has not been computed.
-    pub fn ended_within(&self, tokens: f64, now: f64, step: f64) -> Option<f64> {
+    /// Returns the number of streams that end within `tokens` tokens of `step_us` microseconds from
+    /// `now_us` on; `None` while the curve has not been computed.
+    pub fn ended_within(&self, tokens: f64, now_us: f64, step_us: f64) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
-        let since = (now - f64::from_bits(self.at.load(Ordering::Relaxed))).max(0.0);
-        let passed = since / step.max(1.0);
+        let since_us =
+            (now_us - f64::from_bits(self.computed_at_us.load(Ordering::Relaxed))).max(0.0);
+        let passed_tokens = since_us / step_us.max(1.0);
         let ended = |tokens: f64| if tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(tokens)) };
-        Some((ended(passed + tokens) - ended(passed)).max(0.0))
+        Some((ended(passed_tokens + tokens) - ended(passed_tokens)).max(0.0))
     }
 
     fn at_point(&self, point: usize) -> f32 {
@@ -192,7 +198,7 @@ fn add_later_generations(
 mod tests {
     use super::*;
 
-    fn curve(lengths: &Lengths, streams: &Streams) -> WaitCurve {
+    fn curve(lengths: &OutputLengths, streams: &Streams) -> WaitCurve {
         let curve = WaitCurve::default();
         curve.compute(lengths, streams, 0.0);
         curve
@@ -200,7 +206,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_length_end_when_they_are_due() {
-        let mut lengths = Lengths::default();
+        let mut lengths = OutputLengths::default();
         (0..5000).for_each(|_| lengths.learn(200.0));
         let mut streams = Streams::default();
         (0..10).for_each(|_| streams.add(100.0, 10));
@@ -220,7 +226,7 @@ mod tests {
 
     #[test]
     fn positions_are_those_that_would_be_computed() {
-        let mut lengths = Lengths::default();
+        let mut lengths = OutputLengths::default();
         (0..500).for_each(|n| lengths.learn(f64::from(n * 7 % 900 + 1)));
         for bucket in 0..AGE_BUCKETS {
             let (age, after) = &POSITIONS.ages[bucket];
@@ -236,7 +242,7 @@ mod tests {
     fn longer_queues_wait_longer() {
         let mut streams = Streams::default();
         (0..32).for_each(|age| streams.add(100.0, age * 10 + 1));
-        let curve = curve(&Lengths::default(), &streams);
+        let curve = curve(&OutputLengths::default(), &streams);
         let wait = |needed: u32| curve.tokens_until(f64::from(needed), 1e4, 0.0).unwrap();
         let waits: Vec<f64> = (1..100).map(wait).collect();
         assert!(waits.windows(2).all(|two| two[0] <= two[1]), "{waits:?}");

@@ -13,9 +13,9 @@ use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, Tok
 use super::{is_blank, to_offset, to_tokens};
 
 /// The longest boundary that RFC 2046 allows.
-const LONGEST_BOUNDARY: usize = 70;
+const MAX_BOUNDARY: usize = 70;
 /// The longest accepted head of a part.
-const LONGEST_HEAD: usize = 16 << 10;
+const MAX_HEAD: usize = 16 << 10;
 
 /// The syntax expected in a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum MultipartSyntax {
 
 /// `CRLF "--" boundary`, on the stack.
 struct Delimiter {
-    bytes: [u8; LONGEST_BOUNDARY + 4],
+    bytes: [u8; MAX_BOUNDARY + 4],
     len: usize,
 }
 
@@ -56,7 +56,7 @@ impl Delimiter {
         if boundary.is_empty() || boundary.contains(&b'\\') {
             return None;
         }
-        let mut delimiter = Self { bytes: [0; LONGEST_BOUNDARY + 4], len: boundary.len() + 4 };
+        let mut delimiter = Self { bytes: [0; MAX_BOUNDARY + 4], len: boundary.len() + 4 };
         let (start, room) = delimiter.bytes.split_at_mut(4);
         start.copy_from_slice(b"\r\n--");
         room.get_mut(..boundary.len())?.copy_from_slice(boundary);
@@ -284,7 +284,7 @@ fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
     let mut rest = part;
     loop {
         let read = part.len() - rest.len();
-        let window = rest.get(..LONGEST_HEAD.saturating_sub(read)).unwrap_or(rest);
+        let window = rest.get(..MAX_HEAD.saturating_sub(read)).unwrap_or(rest);
         let end = memchr::memmem::find(window, b"\r\n").ok_or(MultipartSyntax::PartHead)?;
         let line = before(rest, end);
         rest = after(rest, end + 2);

@@ -7,7 +7,7 @@ use super::cursor::{Cursor, Members, Syntax};
 /// The number of bytes searched at the beginning of a response.
 const SEARCHED: usize = 4 << 10;
 /// The longest id that is recognised.
-const LONGEST_ID: usize = 256;
+const MAX_ID: usize = 256;
 
 /// Searches the beginning of one response.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ fn id_of(object: &[u8]) -> Option<Box<[u8]>> {
 fn read_id(cursor: &mut Cursor<'_>, id: &mut Option<Box<[u8]>>) -> Result<(), Syntax> {
     let text = cursor.string()?;
     let raw = cursor.raw(text);
-    if id.is_none() && (1..=LONGEST_ID).contains(&raw.len()) {
+    if id.is_none() && (1..=MAX_ID).contains(&raw.len()) {
         *id = Some(raw.into());
     }
     Ok(())

@@ -22,7 +22,7 @@ static REASONS: LazyLock<[Finder<'static>; 2]> =
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
 /// The longest line that is read whole. Only the end of a longer line is read, to find the usage.
-const LONGEST_LINE: usize = 16 << 10;
+const MAX_LINE: usize = 16 << 10;
 /// The bytes of a longer JSON line that are read for tokens.
 const LINE_START: usize = 4 << 10;
 /// The bytes kept of a longer line.
@@ -130,7 +130,7 @@ impl EventScanner {
             return;
         }
         self.at_boundary = false;
-        if self.partial.len() + piece.len() <= LONGEST_LINE {
+        if self.partial.len() + piece.len() <= MAX_LINE {
             self.partial.extend_from_slice(piece);
             return;
         }
@@ -148,7 +148,7 @@ impl EventScanner {
     }
 
     fn finish_line(&mut self, line: &[u8]) {
-        if self.partial.is_empty() && line.len() <= LONGEST_LINE {
+        if self.partial.is_empty() && line.len() <= MAX_LINE {
             self.read_line(line);
             return;
         }

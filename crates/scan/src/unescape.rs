@@ -52,26 +52,26 @@ impl Iterator for Unescape<'_> {
 }
 
 /// The longest name or value that the scanner compares; a longer one cannot match.
-const LONGEST: usize = 32;
+const MAX_SHORT_STRING: usize = 32;
 
 /// A short decoded string, on the stack.
 pub(super) struct ShortString {
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_SHORT_STRING],
     len: usize,
 }
 
 impl ShortString {
-    /// Decodes `raw`; empty if it is longer than [`LONGEST`].
+    /// Decodes `raw`; empty if it is longer than [`MAX_SHORT_STRING`].
     #[cold]
     pub(super) fn decode(raw: &[u8]) -> Self {
-        let mut short = Self { bytes: [0; LONGEST], len: 0 };
+        let mut short = Self { bytes: [0; MAX_SHORT_STRING], len: 0 };
         for character in Unescape::new(raw) {
             let mut utf8 = [0; 4];
             let piece = character.encode_utf8(&mut utf8).as_bytes();
             let end = short.len + piece.len();
             match short.bytes.get_mut(short.len..end) {
                 Some(room) => room.copy_from_slice(piece),
-                None => return Self { bytes: [0; LONGEST], len: 0 },
+                None => return Self { bytes: [0; MAX_SHORT_STRING], len: 0 },
             }
             short.len = end;
         }

@@ -84,14 +84,14 @@ mod tests {
     use crate::{ScanOptions, scan};
     use penstock_api::Operation;
 
-    const MOST: u32 = u32::MAX;
+    const MAX: u32 = u32::MAX;
 
     fn bounded(body: &str, context: Option<u32>, passed: Passed) -> (u32, u32) {
         let request = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
         let absurd = Usage {
-            prompt_tokens: Some(MOST),
-            completion_tokens: Some(MOST),
-            cached_tokens: Some(MOST),
+            prompt_tokens: Some(MAX),
+            completion_tokens: Some(MAX),
+            cached_tokens: Some(MAX),
             ..Usage::default()
         };
         let usage = UsageBounds::of(&request, context.map(TokenCount)).apply(absurd, passed);

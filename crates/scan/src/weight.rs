@@ -12,7 +12,7 @@ const TEXT_PER_VALUE: u64 = 6;
 const TOKENS_PER_BLOB: u64 = 768;
 /// The length from which a string without white space, quotes and escapes counts as a file in
 /// base64.
-const SHORTEST_BLOB: usize = 1 << 10;
+const MIN_BLOB: usize = 1 << 10;
 
 /// Returns the length counted for `count` images.
 pub(super) fn weigh_blobs(count: u64) -> u64 {
@@ -42,7 +42,7 @@ impl Weight {
         self.text += length;
         self.values += 1;
         self.high |= high;
-        if let Some(start) = raw.first_chunk::<SHORTEST_BLOB>() {
+        if let Some(start) = raw.first_chunk::<MIN_BLOB>() {
             self.look_for_blob(start, length);
         }
     }

@@ -3,7 +3,7 @@
 use super::prediction::PredictedLatency;
 
 /// The largest valid objective, in milliseconds: a day.
-const MOST_MS: f64 = 86_400_000.0;
+const MAX_MS: f64 = 86_400_000.0;
 
 /// The objectives of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -22,7 +22,7 @@ impl Objectives {
 
     /// Returns whether `ms` is a valid objective.
     pub fn is_objective(ms: f64) -> bool {
-        ms > 0.0 && ms <= MOST_MS
+        ms > 0.0 && ms <= MAX_MS
     }
 
     /// Returns whether the request may be refused so that others meet their objectives.

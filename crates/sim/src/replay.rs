@@ -24,12 +24,12 @@ use super::world::{Delays, WorldError};
 const SEEDS: usize = 3;
 /// The maximum number of requests that an engine is learned from, and the total over all engines:
 /// the search takes some hundred runs for each engine.
-const MOST_LEARNED: usize = 400;
-const MOST_LEARNED_OF_ALL: usize = 3200;
+const MAX_LEARNED: usize = 400;
+const MAX_LEARNED_OF_ALL: usize = 3200;
 /// The minimum number of requests per engine, however many engines share the total.
-const LEAST_LEARNED: usize = 50;
+const MIN_LEARNED: usize = 50;
 /// The error of the current configuration beyond which a simulation shows nothing.
-const MOST_ERROR: f64 = 0.25;
+const MAX_ERROR: f64 = 0.25;
 
 /// A request that was served.
 #[derive(Debug, Clone)]
@@ -166,7 +166,7 @@ impl Replay<'_> {
             .collect();
         let simulated = mean(&now.iter().map(|one| one.first_token.mean).collect::<Vec<_>>());
         let error = if measured.is_empty() { 0.0 } else { simulated / mean(&measured) - 1.0 };
-        let is_reliable = error.abs() <= MOST_ERROR;
+        let is_reliable = error.abs() <= MAX_ERROR;
         let figures = compare(now, then);
         let unserved = |arm: &[Summary]| {
             arm.first().map_or(0, |one| one.requests.saturating_sub(one.done + one.left))
@@ -213,11 +213,11 @@ impl Replay<'_> {
         }
         let most = backends.iter().max_by_key(|(_, timings)| timings.len());
         let most = most.map(|(name, _)| *name).unwrap_or_default();
-        let count = MOST_LEARNED_OF_ALL / backends.len().max(1);
+        let count = MAX_LEARNED_OF_ALL / backends.len().max(1);
         let mut engines = BTreeMap::new();
         let mut usual = None;
         for (name, timings) in backends {
-            let skipped = timings.len().saturating_sub(count.clamp(LEAST_LEARNED, MOST_LEARNED));
+            let skipped = timings.len().saturating_sub(count.clamp(MIN_LEARNED, MAX_LEARNED));
             match Run::of(timings.into_iter().skip(skipped).collect()) {
                 Ok(run) => {
                     let engine = self.learn_engine(name, &run.at_penstock())?;
@@ -287,7 +287,7 @@ fn timing_of(one: &ServedRequest, block_tokens: u32) -> Option<Timing> {
         last_token,
         input_tokens,
         output_tokens,
-        prefix: unfold(&one.fields.blocks).take(most_replayed(MOST_LEARNED)).collect(),
+        prefix: unfold(&one.fields.blocks).take(most_replayed(MAX_LEARNED)).collect(),
         prefix_tokens: block_tokens,
     })
 }

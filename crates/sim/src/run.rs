@@ -57,7 +57,7 @@ pub enum RunError {
 }
 
 /// The minimum number of requests for a meaningful fit.
-const LEAST: usize = 20;
+const MIN_REQUESTS: usize = 20;
 
 /// The latencies of one request, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -122,8 +122,8 @@ impl Run {
     /// # Errors
     /// When there are too few requests.
     pub fn of(mut requests: Vec<Timing>) -> Result<Self, RunError> {
-        if requests.len() < LEAST {
-            return Err(RunError::TooFew { found: requests.len(), least: LEAST });
+        if requests.len() < MIN_REQUESTS {
+            return Err(RunError::TooFew { found: requests.len(), least: MIN_REQUESTS });
         }
         requests.sort_by(|a, b| a.arrived.total_cmp(&b.arrived));
         Ok(Self { requests, is_at_penstock: false })

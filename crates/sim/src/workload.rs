@@ -24,7 +24,7 @@ pub use spec::{WorkloadError, WorkloadSpec};
 pub use traces::{TraceError, TraceFormat, read_timings, read_trace};
 
 /// The maximum size of a logged block, in blocks of an engine.
-const MOST_UNITS: f64 = 64.0;
+const MAX_UNITS: f64 = 64.0;
 
 /// A request as a client sends it. Times are in microseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub(crate) fn counted_block(prompts: impl Iterator<Item = (u64, u64)>) -> u32 {
         prompts.fold((0, 0), |(a, b), (counted, estimated)| (a + counted, b + estimated));
     let ratio = if estimated > 0 { counted as f64 / estimated as f64 } else { 1.0 };
     let units = ratio * f64::from(FOLDED_TOKENS / BLOCK_TOKENS);
-    rounded_u32(units.clamp(1.0, MOST_UNITS)) * BLOCK_TOKENS
+    rounded_u32(units.clamp(1.0, MAX_UNITS)) * BLOCK_TOKENS
 }
 
 fn scaled(time: u64, speed: f64) -> u64 {

@@ -26,9 +26,9 @@ const WORLDS: u64 = 10;
 const WINS: usize = 8;
 /// The part of a workload that the first rung of a search runs.
 const FIRST_PART: f64 = 0.1;
-/// Successive halving: each rung keeps 1/`KEPT` of the candidates, and the next one runs `KEPT`
+/// Successive halving: each rung keeps 1/`ETA` of the candidates, and the next one runs `ETA`
 /// times longer.
-const KEPT: usize = 3;
+const ETA: usize = 3;
 /// The minimum gain that justifies a reload. A reload loses a part of the learned state, and the
 /// traffic of another day may reverse a smaller gain.
 const WORTH_A_RELOAD: f64 = 0.01;
@@ -186,14 +186,14 @@ fn halve(
         tried.swap_remove(at);
     }
     let mut part = FIRST_PART;
-    while tried.len() > KEPT && part < 1.0 {
+    while tried.len() > ETA && part < 1.0 {
         let mut setting = plan.setting.clone();
         setting.workloads =
             plan.setting.workloads.iter().take(1).map(|one| one.first_part(part)).collect();
         measure(args, &setting, &mut tried, output)?;
         tried.sort_by(|a, b| goal.value(&a.summaries).total_cmp(&goal.value(&b.summaries)));
-        tried.truncate(tried.len().div_ceil(KEPT).max(KEPT));
-        part *= KEPT as f64;
+        tried.truncate(tried.len().div_ceil(ETA).max(ETA));
+        part *= ETA as f64;
     }
     Ok(tried)
 }

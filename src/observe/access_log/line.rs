@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_api::units::to_millis;
 use penstock_api::{Operation, is_unprintable};
 use penstock_core::fleet::Outcome;
-use penstock_core::prefix::MOST_FOLDED;
+use penstock_core::prefix::MAX_FOLDED;
 use penstock_core::routing::{ReplayFields, RequestOutcome};
 use penstock_predict::Prediction;
 
@@ -151,9 +151,9 @@ impl Line {
         let session = fields.session.map(|session| format!("{:012x}", session & HASH));
         object.text("session", session.as_deref(), SHORT);
         object.number("block_tokens", Some(fields.block_tokens.into()));
-        let hashes = fields.blocks.iter().take(MOST_FOLDED);
+        let hashes = fields.blocks.iter().take(MAX_FOLDED);
         let blocks: String = hashes.map(|hash| format!("{:012x}", hash & HASH)).collect();
-        object.text("blocks", Some(&blocks), 12 * MOST_FOLDED);
+        object.text("blocks", Some(&blocks), 12 * MAX_FOLDED);
         self.key("replay");
         self.0.extend_from_slice(&object.0);
         self.0.push(b'}');

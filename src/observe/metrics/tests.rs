@@ -13,7 +13,7 @@ use penstock_core::fleet::{
 };
 use penstock_core::routing::audit::ShadowHost;
 use penstock_core::routing::{About, RoutingDecision};
-use penstock_predict::{Reported, Sent};
+use penstock_predict::{ReportedLimits, RequestShape};
 use penstock_scan::Usage;
 
 use super::*;
@@ -141,10 +141,12 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
     model.set_in_flight(1);
     model.set_vram(ByteSize::mib(8));
-    let sent = Sent { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
+    let sent = RequestShape { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
     let prediction = model.predictor().estimate(&sent, 5.0).prediction;
     model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
-    model.predictor().refresh(Reported { slots: 4.0, kv_tokens: 1e6, ..Reported::default() }, 9.0);
+    model
+        .predictor()
+        .refresh(ReportedLimits { slots: 4.0, kv_tokens: 1e6, ..ReportedLimits::default() }, 9.0);
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

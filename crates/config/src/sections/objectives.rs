@@ -40,7 +40,7 @@ impl ObjectiveConfig {
 }
 
 /// The highest priority. The lowest is its negative.
-pub const MOST_PRIORITY: i32 = 100;
+pub const MAX_PRIORITY: i32 = 100;
 
 /// A priority.
 pub(super) struct Priority;
@@ -51,7 +51,7 @@ impl Setting for Priority {
     fn read(node: &Node, reader: &mut Reader) -> Option<i32> {
         let given = reader.scalar(node, "a whole number from -100 to 100")?;
         match given.parse() {
-            Ok(priority) if (-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) => Some(priority),
+            Ok(priority) if (-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) => Some(priority),
             _ => reader.refuse_value(node, given, "a whole number from -100 to 100"),
         }
     }
@@ -61,7 +61,7 @@ impl Setting for Priority {
     }
 
     fn shape() -> Shape {
-        let range = json!({"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY});
+        let range = json!({"type": "integer", "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY});
         Shape::Scalar(range)
     }
 }

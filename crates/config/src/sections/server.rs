@@ -72,7 +72,7 @@ choice! {
 }
 choice_setting!(ForwardedFor);
 
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
@@ -90,7 +90,7 @@ impl Setting for Threads {
                 Some(available_threads())
             }
             _ => match AtLeastOne::<usize>::read(node, reader)? {
-                many if many > MOST_THREADS => {
+                many if many > MAX_THREADS => {
                     reader.refuse_value(node, &many.to_string(), "auto or at most 1024")
                 }
                 threads => Some(threads),

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 16;
 
 /// The maximum number of events replayed from YAML aliases. Aliases of aliases grow exponentially
 /// ("billion laughs"); no real file expands to this size.
-const MOST_REPEATED: usize = 20_000;
+const MAX_REPEATED: usize = 20_000;
 
 /// A value and its position.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
     let options = serde_saphyr::options! {
         with_snippet: false,
         non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MOST_REPEATED },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPEATED },
         budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
     };
     let origin = Origin { text, file };

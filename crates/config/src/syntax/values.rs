@@ -18,7 +18,7 @@ use super::shape::Shape;
 const DURATION_PATTERN: &str = r"^\s*[0-9]*\.?[0-9]+\s*(us|ms|s|m|h)\s*$";
 /// The longest duration: a year, far below any overflow when durations are added to a point in
 /// time.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 const SIZE_PATTERN: &str = r"^\s*[0-9]+\s*(B|KiB|MiB|GiB)\s*$";
 const SIZE_PER_SECOND_PATTERN: &str = r"^\s*[0-9]+\s*(B|KiB|MiB|GiB)/s\s*$";
@@ -37,12 +37,12 @@ macro_rules! whole_number {
             }
 
             fn shape() -> Shape {
-                Shape::integer(0, Self::MOST)
+                Shape::integer(0, Self::MAX_VALUE)
             }
         }
 
         impl Whole for $number {
-            const MOST: u64 = <$number>::MAX as u64;
+            const MAX_VALUE: u64 = <$number>::MAX as u64;
         }
     )+};
 }
@@ -51,7 +51,7 @@ whole_number!(u16, u32, usize);
 /// An unsigned integer type.
 pub(crate) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
     /// The largest value.
-    const MOST: u64;
+    const MAX_VALUE: u64;
 }
 
 /// Reads a number of at least `least`. The message names the maximum only if the value exceeds it.
@@ -61,7 +61,7 @@ fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N
     match text.parse::<N>() {
         Ok(number) if number >= N::from(least) => Some(number),
         Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            let expected = format!("a whole number from {least} to {}", N::MOST);
+            let expected = format!("a whole number from {least} to {}", N::MAX_VALUE);
             reader.refuse_value(node, text, &expected)
         }
         Ok(_) | Err(_) => reader.refuse_value(node, text, &expected),
@@ -83,7 +83,7 @@ impl<N: Whole> Setting for AtLeastOne<N> {
     }
 
     fn shape() -> Shape {
-        Shape::integer(1, N::MOST)
+        Shape::integer(1, N::MAX_VALUE)
     }
 }
 
@@ -143,7 +143,9 @@ impl Setting for Duration {
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
         let text = reader.scalar(node, "a duration such as 5s")?;
         match parse_duration(text) {
-            Ok(duration) if duration > LONGEST => reader.refuse_value(node, text, "at most 8760h"),
+            Ok(duration) if duration > MAX_DURATION => {
+                reader.refuse_value(node, text, "at most 8760h")
+            }
             Ok(duration) => Some(duration),
             Err(source) => refuse_unit(node, reader, source),
         }

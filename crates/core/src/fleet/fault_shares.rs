@@ -37,8 +37,8 @@ const RELEASE: f64 = 0.6;
 const ASSUMED_FAULTS: f64 = 0.1;
 const ASSUMED_RESPONSES: f64 = 2.0;
 /// The bounds of the peers' assumed share of faults.
-const LEAST_SHARE: f64 = 0.01;
-const MOST_SHARE: f64 = 0.95;
+const MIN_SHARE: f64 = 0.01;
+const MAX_SHARE: f64 = 0.95;
 
 /// The information in a response, or in its absence.
 #[derive(Debug, Clone, Copy)]
@@ -277,7 +277,7 @@ impl Row {
 
     /// The strength of the evidence against the backend, given the share of faults of its peers.
     fn evidence(&self, peers: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
-        let peers = peers.clamp(LEAST_SHARE, MOST_SHARE);
+        let peers = peers.clamp(MIN_SHARE, MAX_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
         let of_run = match self.run >= MIN_RUN && is_seen(self.run_clients) {
             true => f64::from(self.run) * -peers.ln(),
@@ -295,7 +295,7 @@ impl Row {
 
     /// Returns whether no evidence is left against the backend, however good its peers are.
     fn has_no_evidence(&self, terms: Terms<'_>) -> bool {
-        self.evidence(LEAST_SHARE, self.counted_at, terms) < FEW_PAUSED * RELEASE
+        self.evidence(MIN_SHARE, self.counted_at, terms) < FEW_PAUSED * RELEASE
     }
 
     fn is_paused(&self, now: Timestamp, terms: Terms<'_>) -> bool {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The longest context that counts as known. A request beyond a longer context is sent although it
 /// may not fit: at that length the estimate of a prompt is too coarse to shorten it by.
-const LONGEST: u32 = 32_768;
+const MAX_CONTEXT: u32 = 32_768;
 
 /// The limit that the last refusal showed. One atomic, so that both parts belong to one refusal.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl LearnedContext {
         let packed = self.0.load(Ordering::Relaxed);
         let tokens = u32::try_from(packed >> 32).unwrap_or(u32::MAX);
         let scale = u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        (1..=LONGEST).contains(&tokens).then_some(ContextLimit { tokens, scale })
+        (1..=MAX_CONTEXT).contains(&tokens).then_some(ContextLimit { tokens, scale })
     }
 
     /// Forgets a context shorter than `tokens`, the prompt and response that the engine has just

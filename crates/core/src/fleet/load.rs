@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The bits of [`OthersInFlight`] that count requests; the rest counts replicas.
 const COUNT_BITS: u32 = 24;
-const MOST_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
+const MAX_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
 
 /// The unit of `Load::level`.
 const THOUSAND: u32 = 1000;
@@ -47,7 +47,7 @@ impl OthersInFlight {
     /// The number of requests.
     #[inline(always)]
     pub(super) fn count(&self) -> u32 {
-        self.0.load(Ordering::Relaxed) & MOST_IN_FLIGHT
+        self.0.load(Ordering::Relaxed) & MAX_IN_FLIGHT
     }
 
     /// The number of other replicas.
@@ -57,7 +57,7 @@ impl OthersInFlight {
 
     /// Sets both numbers. Returns whether there may be more room than before.
     pub(super) fn set(&self, count: u32, penstocks: u8) -> bool {
-        let packed = u32::from(penstocks) << COUNT_BITS | count.min(MOST_IN_FLIGHT);
+        let packed = u32::from(penstocks) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
         self.0.swap(packed, Ordering::SeqCst) != packed
     }
 
@@ -70,7 +70,7 @@ impl OthersInFlight {
         if packed == 0 {
             return limit;
         }
-        let (count, penstocks) = (packed & MOST_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
+        let (count, penstocks) = (packed & MAX_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
         // At least one, or no replica could send if `limit` is below their number.
         let share = (limit / penstocks).max(limit.min(1));
         limit.saturating_sub(count).max(share)
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!((load.own_limit(8), load.own_limit(3), load.own_limit(0)), (2, 1, 0));
         assert_eq!(load.own_limit(u32::MAX), u32::MAX - 800);
         load.set_others(u32::MAX, u8::MAX);
-        assert_eq!(load.own_limit(u32::MAX), u32::MAX - MOST_IN_FLIGHT);
+        assert_eq!(load.own_limit(u32::MAX), u32::MAX - MAX_IN_FLIGHT);
         load.set_others(0, 0);
         assert_eq!((load.own_limit(u32::MAX), load.counted()), (u32::MAX, 0));
     }

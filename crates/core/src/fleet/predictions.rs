@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use penstock_api::units::Timestamp;
-use penstock_predict::{Estimate, LONGEST_WAIT, Learned, Reported, Sent};
+use penstock_predict::{
+    Estimate, LearnedState, MAX_LOOKAHEAD, MeanAndP90, ReportedLimits, RequestShape,
+};
 use penstock_scoring::{Objectives, PredictedLatency};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use super::{Fleet, Identity};
 
 /// The most predictions, one per model and backend, that pass to another process: those with the
 /// most first tokens.
-const MOST_PASSED: usize = 1024;
+const MAX_PASSED: usize = 1024;
 /// The KV cache utilization above which an engine's requests wait for blocks, not for slots.
 const NEARLY_FULL_KV: f32 = 0.9;
 
@@ -29,23 +31,23 @@ pub struct LearnedPrediction {
     /// The model's name there.
     pub model: String,
     /// The learned state.
-    pub learned: Learned,
+    pub learned: LearnedState,
 }
 
 impl Serving {
     /// Predicts the latencies of a request sent there at `now`. Takes no lock and allocates
     /// nothing, except for the first prediction of the model there.
     #[inline]
-    pub fn estimate(&self, sent: &Sent, now: Timestamp) -> Estimate {
-        self.model_state.predictor().estimate(sent, now.0 as f64)
+    pub fn estimate(&self, request: &RequestShape, now: Timestamp) -> Estimate {
+        self.model_state.predictor().estimate(request, now.0 as f64)
     }
 
     /// The predicted time from admission to the first token of a request, in microseconds: the mean
     /// and the 90th percentile; 0 if its predictions are not trusted.
-    pub fn time_admitted(&self, sent: &Sent, now: Timestamp) -> (f64, f64) {
+    pub fn admitted_ttft(&self, request: &RequestShape, now: Timestamp) -> MeanAndP90 {
         let predictor = self.model_state.used_predictor();
-        predictor.map_or((0.0, 0.0), |predictor| {
-            predictor.time_admitted(sent, self.max_backlog, now.0 as f64)
+        predictor.map_or(MeanAndP90::default(), |predictor| {
+            predictor.admitted_ttft(request, self.max_backlog, now.0 as f64)
         })
     }
 
@@ -53,7 +55,7 @@ impl Serving {
     /// 120 s. `None` if an idle engine would miss them, too.
     pub fn time_until_met(
         &self,
-        sent: &Sent,
+        request: &RequestShape,
         objectives: &Objectives,
         now: Timestamp,
     ) -> Option<Duration> {
@@ -61,7 +63,7 @@ impl Serving {
             let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
             headroom.is_none_or(|headroom| headroom.is_met())
         };
-        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met)?;
+        let micros = self.model_state.predictor().time_until(request, now.0 as f64, is_met)?;
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
@@ -69,7 +71,7 @@ impl Serving {
     /// together in `wait`, and nothing else does.
     pub fn met_together(
         &self,
-        sent: &Sent,
+        request: &RequestShape,
         objectives: &Objectives,
         wait: Duration,
         now: Timestamp,
@@ -79,24 +81,29 @@ impl Serving {
             headroom.is_none_or(|headroom| headroom.is_met())
         };
         let predictor = self.model_state.predictor();
-        predictor.met_together(sent, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
+        predictor.met_together(request, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
     }
 
     /// The time until the backend is idle, if nothing else arrives; at most 120 s.
-    pub fn time_until_idle(&self, sent: &Sent, now: Timestamp) -> Duration {
-        self.time_until_fewer(0.5, sent, now)
+    pub fn time_until_idle(&self, request: &RequestShape, now: Timestamp) -> Duration {
+        self.time_until_fewer(0.5, request, now)
     }
 
     /// The time until it has one request less, if nothing else arrives; at most 120 s.
-    pub fn time_until_room(&self, sent: &Sent, now: Timestamp) -> Duration {
-        let requests = self.estimate(sent, now).prediction.requests;
-        self.time_until_fewer((requests - 1.0).max(0.5), sent, now)
+    pub fn time_until_room(&self, request: &RequestShape, now: Timestamp) -> Duration {
+        let requests = self.estimate(request, now).prediction.request_count;
+        self.time_until_fewer((requests - 1.0).max(0.5), request, now)
     }
 
-    fn time_until_fewer(&self, most: f64, sent: &Sent, now: Timestamp) -> Duration {
-        let is_met = |estimate: &Estimate| estimate.prediction.requests <= most;
-        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met);
-        micros.map_or(LONGEST_WAIT, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
+    fn time_until_fewer(
+        &self,
+        max_requests: f64,
+        request: &RequestShape,
+        now: Timestamp,
+    ) -> Duration {
+        let is_met = |estimate: &Estimate| estimate.prediction.request_count <= max_requests;
+        let micros = self.model_state.predictor().time_until(request, now.0 as f64, is_met);
+        micros.map_or(MAX_LOOKAHEAD, |micros| Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
     /// Learns from requests that wait longer than predicted, and from the engine's reports.
@@ -106,17 +113,17 @@ impl Serving {
         let Some(predictor) = self.model_state.used_predictor() else { return };
         let slots = Some(self.model_state.slots()).filter(|slots| *slots != u32::MAX);
         let capacity = self.state.telemetry.details().and_then(|one| one.capacity_tokens());
-        let reported = Reported {
+        let reported = ReportedLimits {
             slots: slots.map_or(f64::INFINITY, f64::from),
             kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
-            running_full: self.running_full(now).filter(|_| is_alone),
+            running_while_queued: self.running_while_queued(now).filter(|_| is_alone),
         };
         predictor.refresh(reported, now.0 as f64);
     }
 
     /// The number of running requests that the engine reports while others wait in it although its
     /// KV cache has room.
-    fn running_full(&self, now: Timestamp) -> Option<f64> {
+    fn running_while_queued(&self, now: Timestamp) -> Option<f64> {
         let read = self.state.telemetry.read(&self.state.load, now);
         let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
         let is_full = has_room && read.waiting.is_some_and(|waiting| waiting >= 1.0);
@@ -158,9 +165,9 @@ impl Fleet {
                 learned,
             })
         });
-        let mut all: Vec<_> = learned.filter(|one| one.learned.first_tokens() > 0.0).collect();
-        all.sort_by(|a, b| b.learned.first_tokens().total_cmp(&a.learned.first_tokens()));
-        all.truncate(MOST_PASSED);
+        let mut all: Vec<_> = learned.filter(|one| one.learned.first_token_count() > 0.0).collect();
+        all.sort_by(|a, b| b.learned.first_token_count().total_cmp(&a.learned.first_token_count()));
+        all.truncate(MAX_PASSED);
         all
     }
 
@@ -196,7 +203,8 @@ fn adopt_known(rows: &[Serving]) {
     }
     let known = rows.iter().filter_map(|row| row.model_state.used_predictor());
     let known = known.filter(|one| one.is_trusted()).map(|one| one.learned_state());
-    let best = known.max_by(|one, other| one.first_tokens().total_cmp(&other.first_tokens()));
+    let best =
+        known.max_by(|one, other| one.first_token_count().total_cmp(&other.first_token_count()));
     if let Some(best) = best {
         rows.iter().filter(is_unknown).for_each(|row| row.model_state.predictor().adopt(&best));
     }

@@ -33,9 +33,9 @@ const EXPECTED_PART: u32 = 3;
 /// The prior time per token of a prompt: 100 tokens per second.
 const ASSUMED_TOKEN_MICROS: u64 = 10_000;
 /// The fewest tokens of a prompt from which the time per token is learned.
-const LEAST_TOKENS: u64 = 64;
+const MIN_TOKENS: u64 = 64;
 /// The number of streams that must be silent if the engine reports no counter of tokens.
-const LEAST_STREAMS: u32 = 2;
+const MIN_STREAMS: u32 = 2;
 
 /// The first two requests that wait for their first byte since the last progress, in the order they
 /// were sent.
@@ -130,7 +130,7 @@ impl Progress {
 
     /// Records the first byte of a request after `took`, for a prompt of `uncached_tokens`.
     pub(super) fn note_first_byte(&self, uncached_tokens: u64, took: Duration) {
-        if uncached_tokens < LEAST_TOKENS {
+        if uncached_tokens < MIN_TOKENS {
             return;
         }
         let measured = (to_micros(took) / uncached_tokens).max(1);
@@ -219,7 +219,7 @@ impl Progress {
     fn are_streams_silent(&self, config: &HealthConfig, now: Timestamp) -> bool {
         let streams = self.streams.load(Ordering::Relaxed);
         let stands_still = self.has_worked(config.frozen_after, now) == Some(false);
-        streams >= LEAST_STREAMS || (streams > 0 && stands_still)
+        streams >= MIN_STREAMS || (streams > 0 && stands_still)
     }
 
     pub(super) fn is_frozen(&self) -> bool {

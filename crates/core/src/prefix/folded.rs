@@ -13,11 +13,11 @@ const TOGETHER: [u32; 5] = [1, 16, 64, 256, 1024];
 /// The number of hashes for groups of the same size.
 const GROUPS: u32 = 32;
 /// The most hashes of a prompt.
-pub const MOST_FOLDED: usize = 160;
+pub const MAX_FOLDED: usize = 160;
 /// The most blocks that the hashes represent.
-pub const MOST_UNFOLDED: u32 = GROUPS * (1 + 16 + 64 + 256 + 1024);
+pub const MAX_UNFOLDED: u32 = GROUPS * (1 + 16 + 64 + 256 + 1024);
 /// The number of blocks that a replay keeps of each prompt at least.
-const LEAST_REPLAYED: usize = 544;
+const MIN_REPLAYED: usize = 544;
 /// The number of blocks that a replay keeps of all prompts: 64 MiB of hashes.
 const ALL_REPLAYED: usize = 8 << 20;
 
@@ -46,7 +46,7 @@ pub fn unfold(folded: &[u64]) -> impl Iterator<Item = u64> + '_ {
 /// The most blocks of a prompt that a replay of `prompts` prompts keeps, so that its memory is
 /// bounded.
 pub fn most_replayed(prompts: usize) -> usize {
-    (ALL_REPLAYED / prompts.max(1)).max(LEAST_REPLAYED)
+    (ALL_REPLAYED / prompts.max(1)).max(MIN_REPLAYED)
 }
 
 #[cfg(test)]
@@ -78,16 +78,16 @@ mod tests {
         for (from, shared) in shared {
             let (a, b) = (round(&prompt(1, from)), round(&prompt(2, from)));
             assert_eq!(common(&a, &b), shared, "{from}");
-            assert_eq!(a.len(), MOST_UNFOLDED as usize);
+            assert_eq!(a.len(), MAX_UNFOLDED as usize);
         }
-        assert_eq!(fold(&prompt(1, 0)).count(), MOST_FOLDED);
+        assert_eq!(fold(&prompt(1, 0)).count(), MAX_FOLDED);
         assert_eq!(round(&prompt(1, 0)[..7]), prompt(1, 0)[..7]);
         assert_eq!(round(&prompt(1, 0)[..63]).len(), 48, "a part of a group is left out");
     }
 
     #[test]
     fn replay_of_many_prompts_keeps_less_of_each() {
-        assert!(most_replayed(100) > MOST_UNFOLDED as usize);
+        assert!(most_replayed(100) > MAX_UNFOLDED as usize);
         assert_eq!((most_replayed(2048), most_replayed(20_000)), (4096, 544));
     }
 }

@@ -7,7 +7,7 @@ use super::RoutingDecision;
 use crate::fleet::Probe;
 
 /// A request moves only to a backend whose wait is below this fraction of its remaining wait.
-const LESS: f64 = 0.5;
+const MAX_WAIT_RATIO: f64 = 0.5;
 
 /// Returns the remaining wait for the first token, in microseconds, after `elapsed` of them.
 ///
@@ -15,7 +15,7 @@ const LESS: f64 = 0.5;
 /// is the time already overdue: stalls are heavy-tailed, and a token that is late by a second is
 /// seldom late by just a millisecond more.
 pub fn rest_of_wait(predicted: &Prediction, elapsed: f64) -> f64 {
-    (predicted.ttft - elapsed).max(elapsed - predicted.ttft_p90).max(0.0)
+    (predicted.ttft_us - elapsed).max(elapsed - predicted.ttft_p90_us).max(0.0)
 }
 
 impl RoutingDecision {
@@ -23,14 +23,14 @@ impl RoutingDecision {
     /// this decision's backend: the same model, a trusted prediction below half of the wait, and no
     /// stream there slowed beyond its objective.
     pub fn is_better_than(&self, from: &Self, rest: f64, estimate: &Estimate) -> bool {
-        let Estimate { prediction, tightest, is_trusted, .. } = estimate;
+        let Estimate { prediction, tightest_tpot_us: tightest, is_trusted, .. } = estimate;
         let is_ordinary = self.probe == Probe::None && !self.spills;
         let is_elsewhere = self.model == from.model && self.backend != from.backend;
         is_ordinary
             && is_elsewhere
             && *is_trusted
-            && prediction.tpot <= *tightest
-            && prediction.ttft < LESS * rest
+            && prediction.tpot_us <= *tightest
+            && prediction.ttft_us < MAX_WAIT_RATIO * rest
     }
 }
 
@@ -40,7 +40,12 @@ mod tests {
     use crate::fleet::{BackendId, ModelId};
 
     fn after(ttft: f64) -> Prediction {
-        Prediction { ttft, ttft_p90: 1.5 * ttft, tpot: 20.0, ..Prediction::default() }
+        Prediction {
+            ttft_us: ttft,
+            ttft_p90_us: 1.5 * ttft,
+            tpot_us: 20.0,
+            ..Prediction::default()
+        }
     }
 
     fn to(backend: u16, model: u32) -> RoutingDecision {
@@ -59,7 +64,7 @@ mod tests {
     fn request_moves_only_where_less_than_half_of_its_wait_is_known_to_be() {
         let estimate = |ttft, is_trusted| Estimate {
             prediction: after(ttft),
-            tightest: f64::INFINITY,
+            tightest_tpot_us: f64::INFINITY,
             is_trusted,
             ..Estimate::default()
         };
@@ -76,7 +81,7 @@ mod tests {
         assert!(!probe.is_better_than(&from, 1000.0, &fast), "no request is moved to probe");
         let spilled = RoutingDecision { spills: true, ..elsewhere };
         assert!(!spilled.is_better_than(&from, 1000.0, &fast));
-        let crowded = Estimate { tightest: 19.0, ..fast };
+        let crowded = Estimate { tightest_tpot_us: 19.0, ..fast };
         assert!(
             !elsewhere.is_better_than(&from, 1000.0, &crowded),
             "a stream there is slowed down"

@@ -3,7 +3,7 @@
 
 use http::header::HeaderName;
 use penstock_api::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_unprintable};
-use penstock_config::{ClientKey, Config, MOST_PRIORITY, ObjectiveConfig};
+use penstock_config::{ClientKey, Config, MAX_PRIORITY, ObjectiveConfig};
 use penstock_scoring::Objectives;
 
 /// An error in the objectives of a request, a 400.
@@ -96,7 +96,7 @@ fn milliseconds(name: HeaderName, given: &str) -> Result<f64, ObjectivesError> {
 }
 
 fn priority(given: &str) -> Result<i32, ObjectivesError> {
-    let range = -MOST_PRIORITY..=MOST_PRIORITY;
+    let range = -MAX_PRIORITY..=MAX_PRIORITY;
     let parsed = given.parse().ok().filter(|priority| range.contains(priority));
     parsed.ok_or_else(|| refused(PRIORITY, given, "a whole number from -100 to 100"))
 }

@@ -2,7 +2,7 @@
 
 use penstock_api::Work;
 use penstock_api::units::Timestamp;
-use penstock_predict::{Estimate, Sent};
+use penstock_predict::{Estimate, RequestShape};
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
 
@@ -11,13 +11,13 @@ use crate::fleet::{InflightGuard, Model, Serving};
 use crate::prefix::Chain;
 
 /// Describes the request to an engine that has `cached` tokens of its prompt cached.
-pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
+pub(super) fn shape(request: &RequestProfile, cached: u32) -> RequestShape {
     let generates = request.operation.row().work == Work::Generation;
     let limit = request.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.0));
-    Sent {
-        prompt: f64::from(request.prefill_tokens().0.max(1)),
-        cached: f64::from(cached),
-        max_output: if generates { limit.max(1.0) } else { 1.0 },
+    RequestShape {
+        prompt_tokens: f64::from(request.prefill_tokens().0.max(1)),
+        cached_tokens: f64::from(cached),
+        max_output_tokens: if generates { limit.max(1.0) } else { 1.0 },
         is_whole: !request.streaming,
     }
 }
@@ -29,10 +29,10 @@ pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Se
 }
 
 /// Describes the request to a backend, with the tokens that it is believed to have cached.
-pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> Sent {
+pub(super) fn shape_on(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> RequestShape {
     let tokens = input.prompt.map_or(0, Chain::block_tokens);
     let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
-    sent(input.request, cached)
+    shape(input.request, cached)
 }
 
 impl RoutingDecision {
@@ -44,8 +44,8 @@ impl RoutingDecision {
     }
 
     /// Describes the request to the picked backend.
-    pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
-        sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
+    pub(super) fn shape(&self, request: &RequestProfile) -> RequestShape {
+        shape(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
     }
 
     /// Returns the estimate for the request on the picked backend.
@@ -55,7 +55,7 @@ impl RoutingDecision {
         serving: &Serving,
         now: Timestamp,
     ) -> Estimate {
-        serving.estimate(&self.sent(request), now)
+        serving.estimate(&self.shape(request), now)
     }
 
     /// Predicts the request on the picked backend, and counts it there while the permit is held.
@@ -67,11 +67,11 @@ impl RoutingDecision {
         objectives: &Objectives,
         now: Timestamp,
     ) {
-        let sent = self.sent(request);
-        let estimate = serving.estimate(&sent, now);
-        let per_token = objectives.tpot_ms.map(|ms| ms * 1000.0);
+        let shape = self.shape(request);
+        let estimate = serving.estimate(&shape, now);
+        let tpot_objective_us = objectives.tpot_ms.map(|ms| ms * 1000.0);
         let predictor = serving.model_state.predictor();
-        let ticket = predictor.send(sent, estimate.prediction, per_token, now.0 as f64);
+        let ticket = predictor.send(shape, estimate.prediction, tpot_objective_us, now.0 as f64);
         permit.predict(ticket, objectives.is_sheddable());
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use penstock_api::units::Timestamp;
-use penstock_predict::Sent;
+use penstock_predict::RequestShape;
 use penstock_scoring::{Headroom, Objectives, PredictedLatency};
 
 use super::SplitPoint;
@@ -31,10 +31,10 @@ impl QuotedBackend {
         self.headroom.is_none_or(|headroom| headroom.is_met())
     }
 
-    fn of(row: &Serving, sent: &Sent, objectives: &Objectives, now: Timestamp) -> Self {
-        let prediction = PredictedLatency::from(row.estimate(sent, now));
+    fn of(row: &Serving, shape: &RequestShape, objectives: &Objectives, now: Timestamp) -> Self {
+        let prediction = PredictedLatency::from(row.estimate(shape, now));
         let headroom = objectives.headroom(&prediction);
-        let wait = row.time_until_met(sent, objectives, now);
+        let wait = row.time_until_met(shape, objectives, now);
         Self { name: row.state.name.clone(), prediction, headroom, wait }
     }
 }
@@ -44,7 +44,7 @@ impl QuotedBackend {
 pub fn quote(
     generation: &Generation,
     model: &str,
-    sent: &Sent,
+    shape: &RequestShape,
     objectives: &Objectives,
     now: Timestamp,
 ) -> Option<Vec<QuotedBackend>> {
@@ -54,7 +54,7 @@ pub fn quote(
     let serves = |row: &&Serving| matches!(row.state.status(), Health::Healthy | Health::Unknown);
     let rows = model.serving.iter().filter(serves);
     let mut all: Vec<QuotedBackend> =
-        rows.map(|row| QuotedBackend::of(row, sent, objectives, now)).collect();
+        rows.map(|row| QuotedBackend::of(row, shape, objectives, now)).collect();
     let rank = |one: &QuotedBackend| {
         let share = one.headroom.map_or(0.0, |headroom| headroom.share);
         (-share, f64::from(one.prediction.ttft))

@@ -5,7 +5,7 @@ use penstock_api::units::Micros;
 use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
 
 use super::RouteInput;
-use super::prediction::sent;
+use super::prediction::shape;
 use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
@@ -55,7 +55,7 @@ pub(super) fn prediction(
     let sheddable = serving.model_state.sheddable() as f32;
     PredictedLatency {
         sheddable,
-        ..serving.estimate(&sent(input.request, cached), input.now).into()
+        ..serving.estimate(&shape(input.request, cached), input.now).into()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{Conversation, ReplyTerms, RequestTerms, ResponseConverter, convert_r
 const SIZE: usize = 96 * 1024;
 /// The ratio of the two sizes, and the maximum ratio of their costs.
 const FACTOR: usize = 4;
-const MOST: f64 = 8.0;
+const MAX_RATIO: f64 = 8.0;
 /// The number of tries, of which the lowest ratio counts: caches and allocators vary.
 const TRIES: usize = 4;
 
@@ -40,7 +40,7 @@ fn check(name: &str, mut work: impl FnMut(usize)) {
     let mut least = f64::INFINITY;
     for ratio in ratios {
         least = least.min(ratio);
-        if least < MOST {
+        if least < MAX_RATIO {
             return;
         }
     }

@@ -1,28 +1,28 @@
 //! Events of a whole engine: a restart, another version, its limits, the load of peers; and the
 //! transfer of learned state to another predictor.
 
-use super::{BackendPredictor, LEAST_FIRST_TOKENS};
+use super::{BackendPredictor, MIN_FIRST_TOKENS};
 use crate::bursts::Bursts;
-use crate::front_end::FrontEnd;
-use crate::learned::Learned;
+use crate::engine_load::EngineLoad;
+use crate::front_end::FrontEndLearner;
+use crate::learned_state::LearnedState;
 use crate::limit_learner::LimitLearner;
-use crate::pace::Pace;
+use crate::pace::PaceLearner;
 use crate::prompts::Work;
 use crate::residual::Residual;
-use crate::share::EngineShare;
 
 impl BackendPredictor {
     /// Resets what a restart of the engine may have changed, such as its settings. The tickets of
     /// requests that it lost end one by one.
     pub fn restarted(&mut self) {
-        self.learned_limits = LimitLearner::default();
+        self.limit_learner = LimitLearner::default();
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
         self.use_learned_limits();
-        (self.bursts, self.pace) = (Bursts::default(), Pace::default());
-        self.front_end = FrontEnd::default();
-        self.most_streams = 0.0;
+        (self.bursts, self.pace_learner) = (Bursts::default(), PaceLearner::default());
+        self.front_end_learner = FrontEndLearner::default();
+        self.max_stream_count = 0.0;
         self.stall.forget();
-        self.is_clean = false;
+        self.is_decode_only = false;
     }
 
     /// Keeps what was learned of the last version of the engine as a prior for the new one.
@@ -30,46 +30,47 @@ impl BackendPredictor {
         // The last version here says more than another backend.
         self.is_informed |= !self.is_little_known();
         self.restarted();
-        self.doubt();
+        self.demote_to_prior();
     }
 
     /// Starts with the learned state of the same model on another backend, if little was learned
     /// here. A backend that looks slow by its first guess would get few requests that show better.
-    pub fn adopt(&mut self, other: &Learned) {
+    pub fn adopt(&mut self, other: &LearnedState) {
         if !self.is_little_known() {
             return;
         }
         self.is_informed = true;
-        (self.steps, self.prefill) = (other.steps.clone(), other.prefill.clone());
+        (self.step_learner, self.prefill_learner) =
+            (other.step_learner.clone(), other.prefill_learner.clone());
         self.lengths = other.lengths.clone();
-        self.doubt();
+        self.demote_to_prior();
     }
 
     /// Returns whether so little was learned here that the state of another backend says more.
     pub fn is_little_known(&self) -> bool {
-        !self.is_informed && self.residual.seen() < LEAST_FIRST_TOKENS
+        !self.is_informed && self.residual.first_token_count() < MIN_FIRST_TOKENS
     }
 
-    fn doubt(&mut self) {
-        self.steps.doubt();
-        self.prefill.doubt();
+    fn demote_to_prior(&mut self) {
+        self.step_learner.demote_to_prior();
+        self.prefill_learner.demote_to_prior();
         self.residual = Residual::default();
-        self.learned();
+        self.update_coefficients();
     }
 
     /// Returns the learned state of the engine, for the next process.
-    pub fn learned_state(&self) -> Learned {
-        let Self { steps, prefill, lengths, residual, .. } = self;
-        Learned::new(steps, prefill, lengths, residual, &self.learned_limits)
+    pub fn learned_state(&self) -> LearnedState {
+        let Self { step_learner, prefill_learner, lengths, residual, .. } = self;
+        LearnedState::new(step_learner, prefill_learner, lengths, residual, &self.limit_learner)
     }
 
     /// Continues with the learned state of another process.
-    pub fn restore(&mut self, learned: Learned) {
-        self.learned_limits.found_before(learned.slots, learned.kv_tokens);
+    pub fn restore(&mut self, learned: LearnedState) {
+        self.limit_learner.restore(learned.slots, learned.kv_tokens);
         self.use_learned_limits();
-        (self.steps, self.prefill) = (learned.steps, learned.prefill);
+        (self.step_learner, self.prefill_learner) = (learned.step_learner, learned.prefill_learner);
         (self.lengths, self.residual) = (learned.lengths, learned.residual);
-        self.learned();
+        self.update_coefficients();
     }
 
     /// Takes the limits that the engine reports; infinite ones are not reported.
@@ -83,27 +84,27 @@ impl BackendPredictor {
     }
 
     /// Returns the load of this penstock there.
-    pub fn own_share(&self) -> EngineShare {
-        let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
-        EngineShare {
-            waiting: self.waiting.into(),
-            prompts: Work {
-                tokens: inside.tokens + outside.tokens,
-                time: inside.time + outside.time,
+    pub fn own_load(&self) -> EngineLoad {
+        let (in_batch, queued) = (self.prompts.in_batch(), self.prompts.queued());
+        EngineLoad {
+            waiting_count: self.waiting_count.into(),
+            prompt_work: Work {
+                tokens: in_batch.tokens + queued.tokens,
+                time_us: in_batch.time_us + queued.time_us,
             },
-            streams: self.streams.count(),
-            context: self.streams.context(),
+            stream_count: self.streams.count(),
+            context_tokens: self.streams.context_tokens(),
         }
     }
 
     /// Takes the load that peers report. Returns whether this changes what is counted.
-    pub fn set_others(&mut self, reported: &EngineShare) -> bool {
-        let counted = reported.counted(&self.others);
-        std::mem::replace(&mut self.others, counted) != counted
+    pub fn set_peer_load(&mut self, reported: &EngineLoad) -> bool {
+        let peer_load = reported.smoothed(&self.peer_load);
+        std::mem::replace(&mut self.peer_load, peer_load) != peer_load
     }
 
     /// Returns the load of peers, as it is counted.
-    pub fn others(&self) -> &EngineShare {
-        &self.others
+    pub fn peer_load(&self) -> &EngineLoad {
+        &self.peer_load
     }
 }

@@ -1,65 +1,65 @@
 //! Learning from first tokens, steps and whole responses.
 
 use super::BackendPredictor;
-use crate::bursts::{FirstToken, SAME};
+use crate::bursts::{FirstToken, SAME_STEP_SHARE};
 use crate::coefficients::GapSample;
+use crate::engine_load::MAX_UNREPORTED_US;
 use crate::front_end::FirstWait;
 use crate::limit_learner::Wait;
 use crate::prediction::Prediction;
 use crate::prompts::{Prompt, StepEnd};
-use crate::share::UNSEEN;
 use crate::ticket::Ticket;
 
 impl BackendPredictor {
     /// Learns from a first token how long the front end takes, if prompts ahead do not make it
     /// longer.
-    pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now: f64) {
+    pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now_us: f64) {
         let wait = FirstWait {
-            took: now - prompt.sent_at,
-            own: prompt.work,
+            ttft_us: now_us - prompt.sent_at_us,
+            own_prefill_us: prompt.work_us,
             ahead: prompt.ahead,
-            step: self.step(),
-            streams: self.all_streams() + 1.0,
-            most_streams: self.most_streams,
+            step_us: self.step_us(),
+            stream_count: self.stream_count() + 1.0,
+            max_stream_count: self.max_stream_count,
         };
-        if let Some(found) = self.front_end.learn(&wait) {
-            self.prefill.set_front_end(found);
+        if let Some(front_end_us) = self.front_end_learner.learn(&wait) {
+            self.prefill_learner.set_front_end(front_end_us);
         }
     }
 
     /// Learns from a first token how long its prompt took, with the prompts that came together with
     /// it.
-    pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
-        let Some(started) = prompt.started else {
+    pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now_us: f64) {
+        let Some(first_step) = prompt.first_step else {
             // It came before the step was seen to end, or before the front end was over.
-            return self.prefill.bound_front_end(now - prompt.sent_at);
+            return self.prefill_learner.bound_front_end(now_us - prompt.sent_at_us);
         };
-        let (tokens, step_time) = (ticket.sent.uncached(), self.step());
-        if now - started.at < SAME * step_time {
+        let (tokens, step_us) = (ticket.request.uncached_tokens(), self.step_us());
+        if now_us - first_step.at_us < SAME_STEP_SHARE * step_us {
             // No prompt is computed in no time: it was there before, so the front end takes less.
-            return self.prefill.bound_front_end(now - prompt.sent_at - step_time);
+            return self.prefill_learner.bound_front_end(now_us - prompt.sent_at_us - step_us);
         }
         let first = FirstToken {
-            now,
-            sent_at: prompt.sent_at,
-            started,
+            now_us,
+            sent_at_us: prompt.sent_at_us,
+            first_step,
             tokens,
-            pairs: tokens * (ticket.sent.cached + tokens * 0.5),
-            step_time,
-            steps_seen: Some(self.steps_seen).filter(|_| self.all_streams() >= 1.0),
+            pairs: tokens * (ticket.request.cached_tokens + tokens * 0.5),
+            step_us,
+            steps_ended: Some(self.steps_ended).filter(|_| self.stream_count() >= 1.0),
             step_tokens: self.limits.step_tokens,
-            unfinished: self.prompts.started_before(now - SAME * step_time),
+            unfinished_tokens: self.prompts.started_before(now_us - SAME_STEP_SHARE * step_us),
         };
         if let Some(sample) = self.bursts.add(&first) {
-            self.prefill.learn(&sample);
-            self.learned();
+            self.prefill_learner.learn(&sample);
+            self.update_coefficients();
         }
     }
 
     /// Learns the limits of the engine from a wait for a first token.
-    pub(super) fn learn_limits(&mut self, ticket: &Ticket, now: f64) {
-        let wait = self.wait_of(ticket, now);
-        if self.learned_limits.learn(&wait, self.knows_kv_tokens) {
+    pub(super) fn learn_limits(&mut self, ticket: &Ticket, now_us: f64) {
+        let wait = self.wait_of(ticket, now_us);
+        if self.limit_learner.learn(&wait, self.knows_kv_tokens) {
             self.use_learned_limits();
         }
     }
@@ -67,92 +67,113 @@ impl BackendPredictor {
     /// Uses the learned limits where the engine does not report them.
     pub(super) fn use_learned_limits(&mut self) {
         if !self.knows_slots {
-            self.limits.slots = self.learned_limits.slots();
+            self.limits.slots = self.limit_learner.slots();
         }
         if !self.knows_kv_tokens {
-            self.limits.kv_tokens = self.learned_limits.kv_tokens();
+            self.limits.kv_tokens = self.limit_learner.kv_tokens();
         }
     }
 
-    /// Returns the wait of a request whose first token comes at `now`.
-    fn wait_of(&self, ticket: &Ticket, now: f64) -> Wait {
-        let Prediction { raw, regime, streams: before, .. } = ticket.prediction;
+    /// Returns the wait of a request whose first token comes at `now_us`.
+    fn wait_of(&self, ticket: &Ticket, now_us: f64) -> Wait {
+        let Prediction { raw_ttft_us, regime, stream_count: stream_count_before, .. } =
+            ticket.prediction;
         // Requests that peers sent since their last report explain a wait as well as a full batch
         // does.
-        let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
-        let (sent_at, step, streams) = (ticket.sent_at + unseen, self.step(), self.all_streams());
-        let context = self.all_context() + ticket.sent.prompt;
-        Wait { regime, raw, sent_at, now, step, before, streams, context }
+        let unreported_us = if self.peer_load.stream_count > 0.0 { MAX_UNREPORTED_US } else { 0.0 };
+        let (sent_at_us, step_us, stream_count) =
+            (ticket.sent_at_us + unreported_us, self.step_us(), self.stream_count());
+        let context_tokens = self.context_tokens() + ticket.request.prompt_tokens;
+        Wait {
+            regime,
+            raw_ttft_us,
+            sent_at_us,
+            first_token_at_us: now_us,
+            step_us,
+            stream_count_before,
+            stream_count,
+            context_tokens,
+        }
     }
 
     /// Learns from a response in one piece: its duration and length show how fast the engine
     /// decodes.
-    pub(super) fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now: f64) {
+    pub(super) fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now_us: f64) {
         let Some(output) = output.map(f64::from).filter(|output| *output >= 1.0) else { return };
         self.lengths.learn(output);
-        let Prediction { raw, decode, regime, .. } = ticket.prediction;
-        let took = now - ticket.sent_at;
-        self.residual.learn(regime, raw, took);
-        let gap = (took - (raw - decode)) / (output - 1.0);
-        if output >= 8.0 && gap > 0.0 {
-            let (decodes, context) = (self.all_streams() + 1.0, self.all_context());
-            let context = context + ticket.sent.prompt + output * 0.5;
-            self.learn_gap(&GapSample { gap, decodes, context, steps: output.min(16.0) });
+        let Prediction { raw_ttft_us, decode_us, regime, .. } = ticket.prediction;
+        let took_us = now_us - ticket.sent_at_us;
+        self.residual.learn(regime, raw_ttft_us, took_us);
+        let gap_us = (took_us - (raw_ttft_us - decode_us)) / (output - 1.0);
+        if output >= 8.0 && gap_us > 0.0 {
+            let (decodes, context_tokens) = (self.stream_count() + 1.0, self.context_tokens());
+            let context_tokens = context_tokens + ticket.request.prompt_tokens + output * 0.5;
+            self.learn_gap(&GapSample { gap_us, decodes, context_tokens, steps: output.min(16.0) });
         }
     }
 
     /// Learns from a step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
-        let was_relearning = self.steps.is_relearning();
-        self.steps.learn_gap(sample);
-        match (was_relearning, self.steps.is_relearning()) {
+        let was_relearning = self.step_learner.is_relearning();
+        self.step_learner.learn_gap(sample);
+        match (was_relearning, self.step_learner.is_relearning()) {
             (false, true) => {
                 self.residual.note_change();
                 // Usually the cost of prompts has changed as well: the next samples count for more.
-                self.prefill.doubt();
+                self.prefill_learner.demote_to_prior();
             }
             (true, false) => self.residual.note_relearned(),
             (false, false) | (true, true) => {}
         }
-        self.learned();
+        self.update_coefficients();
     }
 
-    /// Records that the engine has ended `steps` steps since the last call, the last one at `at`:
-    /// tokens came.
-    pub fn step_ended(&mut self, at: f64, steps: f64) {
-        let gap = at - self.step_ended;
-        if gap <= 0.0 || steps < 1.0 {
+    /// Records that the engine has ended `steps` steps since the last call, the last one at
+    /// `at_us`: tokens came.
+    pub fn step_ended(&mut self, at_us: f64, steps: f64) {
+        let gap_us = at_us - self.step_ended_at_us;
+        if gap_us <= 0.0 || steps < 1.0 {
             return;
         }
-        let step = self.step();
-        let (decodes, context) = (self.all_streams(), self.all_context());
+        let step_us = self.step_us();
+        let (decodes, context_tokens) = (self.stream_count(), self.context_tokens());
         // A full batch takes no prompts.
-        let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
-        if self.is_clean && !has_prompts && decodes >= 1.0 {
-            self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
+        let has_prompts = self.prompts.admitted_count() > 0 && decodes < self.limits.slots;
+        if self.is_decode_only && !has_prompts && decodes >= 1.0 {
+            self.learn_gap(&GapSample { gap_us: gap_us / steps, decodes, context_tokens, steps });
         }
         if decodes >= 1.0 {
-            self.front_end.steps_ended(gap, steps * step);
-            self.pace.learn(gap, steps * step / (1.0 - self.prefill_share(at)), steps);
+            self.front_end_learner.steps_ended(gap_us, steps * step_us);
+            self.pace_learner.learn(
+                gap_us,
+                steps * step_us / (1.0 - self.prefill_share(at_us)),
+                steps,
+            );
         }
-        self.is_clean = decodes >= 1.0;
-        let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
-        (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
-        self.prompts.step_ended(at, self.prefill.front_end(), computed);
-        self.start_prompts(at);
+        self.is_decode_only = decodes >= 1.0;
+        let computed_us = if self.prompts.admitted_count() > 0 {
+            (gap_us - steps * step_us).max(0.0)
+        } else {
+            0.0
+        };
+        (self.step_ended_at_us, self.steps_ended) = (at_us, self.steps_ended + steps);
+        self.prompts.step_ended(at_us, self.prefill_learner.front_end_us(), computed_us);
+        self.start_prompts(at_us);
         // Any prompt that was sent may be there: at first the front end takes less time than is
         // believed.
-        self.is_clean &= self.prompts.count() == 0 || decodes >= self.limits.slots;
+        self.is_decode_only &= self.prompts.count() == 0 || decodes >= self.limits.slots;
     }
 
     /// Starts the prompts for which the engine has a slot.
-    pub(super) fn start_prompts(&mut self, at: f64) {
-        let room = self.limits.slots - self.all_streams();
-        self.prompts.start(StepEnd { at, number: self.steps_seen }, room);
+    pub(super) fn start_prompts(&mut self, at_us: f64) {
+        let room = self.limits.slots - self.stream_count();
+        self.prompts.start(StepEnd { at_us, steps_ended: self.steps_ended }, room);
     }
 
-    pub(super) fn learned(&mut self) {
-        self.coefficients = self.steps.coefficients(self.prefill.token(), self.prefill.pair());
+    pub(super) fn update_coefficients(&mut self) {
+        self.coefficients = self
+            .step_learner
+            .coefficients(self.prefill_learner.token_us(), self.prefill_learner.pair_us());
     }
 
     /// Learns the length of one output of earlier traffic.

@@ -202,7 +202,7 @@ fn a_line_too_long_to_read_counts_once_and_still_gives_its_usage() {
             for chunk in stream.as_bytes().chunks(step) {
                 last = scanner.feed(chunk);
                 tokens += last.tokens;
-                assert!(scanner.partial.capacity() <= 4 * LONGEST_LINE, "what is kept is bounded");
+                assert!(scanner.partial.capacity() <= 4 * MAX_LINE, "what is kept is bounded");
             }
             assert_eq!((tokens, last.done), (expected, done), "in steps of {step}");
             assert_eq!(scanner.usage().unwrap().completion_tokens, Some(4));
@@ -226,7 +226,7 @@ fn json_lines_carry_tokens_and_end_with_their_counts() {
     let (progress, scanner) = fed(Operation::OllamaChat, "{\"error\":\"x\"}\n{\"mess");
     assert_eq!(progress, Progress { tokens: 0, done: false, error: true });
     assert!(!scanner.at_boundary());
-    let context = "1,".repeat(LONGEST_LINE);
+    let context = "1,".repeat(MAX_LINE);
     let last =
         format!("{{\"response\":\"\",\"done\":true,\"context\":[{context}1],\"eval_count\":3}}\n");
     let (progress, scanner) = fed(Operation::OllamaGenerate, &last);

@@ -41,11 +41,11 @@ const SLOT: f64 = 5.0;
 /// percentile.
 const SCALE: f64 = 1.0 / 2.197_224_577_336_219_5; // 1 / ln 9
 /// The minimum scale as a share of an objective: the certainty of predictions is limited.
-const LEAST_SCALE: f64 = 0.05;
+const MIN_SCALE: f64 = 0.05;
 /// The distance below an objective, in scales, from which the chance of a miss is 0.
 const SURE: f64 = 20.0;
 /// The least score of a backend with a prediction.
-const LEAST: f64 = 1e-3;
+const MIN_SCORE: f64 = 1e-3;
 /// The delay, in milliseconds, up to which a backend with the prompt is preferred to faster ones:
 /// llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by the next ones
 /// of its session.
@@ -120,8 +120,8 @@ impl Scorer for SloHeadroom {
             let place = self.prefer(costs.place(*score), own.map(|headroom| headroom.share));
             *score = match (keeps, is_warm(features, one)) {
                 (true, true) => FIRST + (1.0 - FIRST) * place,
-                (true, false) => ((FIRST - LEAST) * place).max(LEAST),
-                (false, _) => place.max(LEAST),
+                (true, false) => ((FIRST - MIN_SCORE) * place).max(MIN_SCORE),
+                (false, _) => place.max(MIN_SCORE),
             };
         }
     }
@@ -199,7 +199,7 @@ struct Chance {
 impl Chance {
     /// The chance for a limit, which may be infinite, by a predicted mean and 90th percentile.
     fn of(limit: f64, mean: f32, p90: f32) -> Self {
-        let scale = (SCALE * f64::from(p90 - mean)).max(LEAST_SCALE * limit.max(1e-3));
+        let scale = (SCALE * f64::from(p90 - mean)).max(MIN_SCALE * limit.max(1e-3));
         let below = (limit - f64::from(mean)) / scale;
         if !limit.is_finite() || below >= SURE {
             return Self::default();

@@ -7,7 +7,14 @@ pub use penstock_predict::{EngineRow, RowError, engine_rows};
 impl From<&EngineRow> for StepTime {
     /// Returns the step time in picoseconds.
     fn from(row: &EngineRow) -> Self {
-        let EngineRow { base_ms, token_us, decode_us, context_us, pair_us, .. } = *row;
+        let EngineRow {
+            base_ms,
+            token_us,
+            decode_us,
+            context_1k_us: context_us,
+            pair_1m_us: pair_us,
+            ..
+        } = *row;
         Self::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us])
     }
 }
@@ -17,8 +24,8 @@ impl StepTime {
     /// all weights, and each token is multiplied with all active ones.
     pub fn least_of(row: &EngineRow) -> Self {
         Self {
-            base: picoseconds(row.least_base_ms * 1e-3),
-            per_token: picoseconds(row.least_token_us * 1e-6),
+            base: picoseconds(row.min_base_ms * 1e-3),
+            per_token: picoseconds(row.min_token_us * 1e-6),
             ..Self::default()
         }
     }

@@ -11,7 +11,7 @@ use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Or
 const PICOS_PER_MICRO: u64 = 1_000_000;
 
 /// The longest queue that is sorted by cached tokens (SGLang: `schedule_policy.py`).
-pub(super) const MOST_SORTED: usize = 128;
+pub(super) const MAX_SORTED: usize = 128;
 
 impl Engine {
     /// Plans from `self.time` on; returns `None` if no request runs or waits.
@@ -63,7 +63,7 @@ impl Engine {
         if self.spec.order == Order::Arrival || self.waiting.len() < 2 {
             return;
         }
-        let by_prefix = self.waiting.len() <= MOST_SORTED;
+        let by_prefix = self.waiting.len() <= MAX_SORTED;
         let key = |slot: &u32| {
             let request = self.requests.get(*slot);
             let cached = request.filter(|_| by_prefix);

@@ -6,7 +6,7 @@ use super::block_cache::{Held, Hit};
 
 /// The divisor of the prompt length that gives the required common prefix (llama.cpp:
 /// `--slot-prompt-similarity`).
-const LEAST_SIMILARITY: u32 = 10;
+const MIN_SIMILARITY: u32 = 10;
 
 #[derive(Debug, Clone, Default)]
 struct SlotCache {
@@ -40,7 +40,7 @@ impl SlotCaches {
         let alike = free().map(|(index, slot)| (common(slot).min(limit), index));
         // Ties go to the first slot, as in llama.cpp.
         let alike = alike.max_by_key(|(tokens, index)| (*tokens, std::cmp::Reverse(*index)))?;
-        if alike.0.saturating_mul(LEAST_SIMILARITY) > limit {
+        if alike.0.saturating_mul(MIN_SIMILARITY) > limit {
             return Some((alike.1, Hit::of_tokens(alike.0)));
         }
         let oldest = free().min_by_key(|(_, slot)| slot.freed)?;

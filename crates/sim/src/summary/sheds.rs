@@ -9,7 +9,7 @@ use crate::world::{RequestResult, RunResult, Status, Verdict};
 /// The minimum duration of a window in which refusals are counted, in microseconds.
 const WINDOW: u64 = 1_000_000;
 /// The minimum number of requests in a window.
-const LEAST: usize = 10;
+const MIN_REQUESTS: usize = 10;
 /// The share of refusals from which a window counts as refusing; up to `SERVING` it counts as
 /// serving. Between the two, the state stays (hysteresis).
 const REFUSING: f64 = 0.8;
@@ -91,7 +91,7 @@ fn changes_per_minute(mut requests: Vec<(u64, bool)>) -> f64 {
     let (mut start, mut count, mut refused) = (*first, 0_usize, 0_usize);
     let (mut is_refusing, mut changes) = (None, 0_usize);
     for (at, is_refused) in &requests {
-        if at.saturating_sub(start) >= WINDOW && count >= LEAST {
+        if at.saturating_sub(start) >= WINDOW && count >= MIN_REQUESTS {
             let share = refused as f64 / count as f64;
             let now = match () {
                 () if share >= REFUSING => Some(true),

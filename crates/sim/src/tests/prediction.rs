@@ -2,7 +2,7 @@
 //! balancer knows then.
 
 use penstock_predict::{
-    BackendPredictor, Coefficients, EngineLimits, Reported, Sent, Ticket, WaitCurve,
+    BackendPredictor, Coefficients, EngineLimits, ReportedLimits, RequestShape, Ticket, WaitCurve,
 };
 
 use super::{RUNS, row, spec};
@@ -15,11 +15,11 @@ const MICROS: f64 = 1e6;
 fn coefficients(time: &StepTime) -> Coefficients {
     let micros = |picos: u64| picos as f64 * 1e-6;
     Coefficients {
-        base: micros(time.base),
-        token: micros(time.per_token),
-        decode: micros(time.per_decode),
-        context: micros(time.per_context),
-        pair: micros(time.per_pair),
+        base_us: micros(time.base),
+        token_us: micros(time.per_token),
+        decode_us: micros(time.per_decode),
+        context_us: micros(time.per_context),
+        pair_us: micros(time.per_pair),
         ..Coefficients::default()
     }
 }
@@ -77,7 +77,7 @@ fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Fou
             }
         }
         for (ticket, one) in tickets.iter_mut().zip(run.timings()) {
-            if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.age() > 0) {
+            if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.emitted_tokens() > 0) {
                 let share = (now - one.first_token) / (one.last_token - one.first_token);
                 let age = crate::workload::rounded_u32(share * f64::from(one.output_tokens));
                 predictor.progress(ticket, age.max(1), now * MICROS);
@@ -85,20 +85,20 @@ fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Fou
         }
         if now > refreshed + 1.0 {
             refreshed = now;
-            predictor.refresh(&waits, Reported::default(), now * MICROS);
+            predictor.refresh(&waits, ReportedLimits::default(), now * MICROS);
         }
-        let request = Sent {
-            prompt: f64::from(one.input_tokens),
-            cached: 0.0,
-            max_output: f64::INFINITY,
+        let request = RequestShape {
+            prompt_tokens: f64::from(one.input_tokens),
+            cached_tokens: 0.0,
+            max_output_tokens: f64::INFINITY,
             is_whole: false,
         };
         let prediction = predictor.predict(&waits, &request, now * MICROS);
-        tickets.push(Some(predictor.sent(request, prediction, None, now * MICROS)));
+        tickets.push(Some(predictor.send(request, prediction, None, now * MICROS)));
         let actual = (one.first_token - one.arrived) * MICROS;
-        off += (prediction.ttft - actual).abs();
+        off += (prediction.ttft_us - actual).abs();
         sum += actual;
-        covered += f64::from(u8::from(actual <= prediction.ttft_p90));
+        covered += f64::from(u8::from(actual <= prediction.ttft_p90_us));
     }
     let count = run.len() as f64;
     Found { weighted: off / sum, covered: covered / count }

@@ -128,7 +128,7 @@ pub enum WorkloadError {
 }
 
 /// The limit of a workload that does not set `requests`.
-const MOST_REQUESTS: u32 = 10_000_000;
+const MAX_REQUESTS: u32 = 10_000_000;
 
 impl WorkloadSpec {
     /// Parses a workload file.
@@ -159,7 +159,7 @@ impl WorkloadSpec {
 
     /// Returns the maximum number of generated requests.
     pub(super) fn limit(&self) -> usize {
-        self.requests.unwrap_or(MOST_REQUESTS).min(MOST_REQUESTS) as usize
+        self.requests.unwrap_or(MAX_REQUESTS).min(MAX_REQUESTS) as usize
     }
 
     /// Returns whether some requests wait endlessly for the responses before them, so that there is

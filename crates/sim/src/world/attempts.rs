@@ -143,8 +143,8 @@ impl World<'_> {
             result.backend = decision.backend.0;
             result.believed_tokens = believed;
             if let Some(ticket) = permit.prediction() {
-                result.predicted = narrow(ticket.prediction().ttft);
-                result.predicted_p90 = narrow(ticket.prediction().ttft_p90);
+                result.predicted = narrow(ticket.prediction().ttft_us);
+                result.predicted_p90 = narrow(ticket.prediction().ttft_p90_us);
             }
         }
         let index = decision.serving(&one.topology).map_or(0, |row| usize::from(row.backend));

@@ -3,7 +3,7 @@
 
 use penstock_core::admission::queue::ModelQueue;
 use penstock_core::fleet::Serving;
-use penstock_predict::{EngineShare, Work};
+use penstock_predict::{EngineLoad, Work};
 
 use super::result::{RequestResult, Status};
 use super::{World, WorldError};
@@ -65,15 +65,15 @@ impl World<'_> {
         let rows = self.balancers.iter().flat_map(|one| one.topology.models());
         let rows = || rows.clone().flat_map(|model| &model.serving);
         let predictors = rows().filter_map(|row| row.model_state.used_predictor());
-        let shares: Vec<EngineShare> = predictors.map(|one| one.own_share()).collect();
+        let shares: Vec<EngineLoad> = predictors.map(|one| one.own_load()).collect();
         let live = self.live.iter().flatten().count() as f64;
-        let counted: f64 = shares.iter().map(|one| one.waiting + one.streams).sum();
+        let counted: f64 = shares.iter().map(|one| one.waiting_count + one.stream_count).sum();
         let holds =
             |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
         holds(!self.predicts || counted == live, "predictors do not count the requests in flight")?;
-        let is_empty = |one: &EngineShare| {
-            let Work { tokens, time } = one.prompts;
-            [one.waiting, one.streams, one.context, tokens, time] == [0.0; 5]
+        let is_empty = |one: &EngineLoad| {
+            let Work { tokens, time_us: time } = one.prompt_work;
+            [one.waiting_count, one.stream_count, one.context_tokens, tokens, time] == [0.0; 5]
         };
         holds(
             !is_over || shares.iter().all(is_empty),

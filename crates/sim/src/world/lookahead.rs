@@ -11,7 +11,7 @@ use crate::engine::{EngineEvent, EngineServer, EventKind};
 
 /// The maximum number of steps of an engine's clone; a series of unchanged steps counts as one.
 /// Requests that have not ended by then count as late.
-const MOST_STEPS: usize = 20_000;
+const MAX_STEPS: usize = 20_000;
 
 /// The future of the requests at an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -142,7 +142,7 @@ impl LookAhead<'_> {
 
     /// Computes until the outcome of every request is known, and the end of the examined one.
     fn compute(mut self) -> Foreseen {
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let Some(next) = self.engine.next_event().map(|at| at.div_ceil(PICOS)) else { break };
             let has_own = self.own.is_none() || self.foreseen.own.ended < u64::MAX;
             if has_own && self.hopeful == 0 && next > self.last_chance {

@@ -368,22 +368,29 @@ impl ModelRow {
 /// The state of the predictor: times in milliseconds, costs of a token in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let Coefficients { base, token, decode, context, batches, .. } = report.coefficients;
+    let Coefficients {
+        base_us: base,
+        token_us: token,
+        decode_us: decode,
+        context_us: context,
+        batch_ratios: batches,
+        ..
+    } = report.coefficients;
     json!({
         "trusted": report.is_trusted,
         "error": rounded(report.error),
         "coverage": rounded(report.coverage),
         "bias": rounded(report.bias.exp()),
-        "first_tokens": report.first_tokens,
-        "steps": report.gaps.round(),
-        "backlog_ms": rounded(report.backlog / 1000.0),
-        "waiting": report.waiting,
-        "streams": report.streams,
+        "first_tokens": report.first_token_count,
+        "steps": report.gap_count.round(),
+        "backlog_ms": rounded(report.backlog_us / 1000.0),
+        "waiting": report.waiting_count,
+        "streams": report.stream_count,
         "slots": Some(report.slots).filter(|slots| slots.is_finite()),
-        "stall_ms": rounded(report.stall / 1000.0),
+        "stall_ms": rounded(report.stall_us / 1000.0),
         "batch_share": rounded(report.batch_share),
-        "front_end_ms": rounded(report.front_end / 1000.0),
-        "step_ms": rounded(report.coefficients.step(report.streams, report.context) / 1000.0),
+        "front_end_ms": rounded(report.front_end_us / 1000.0),
+        "step_ms": rounded(report.coefficients.step_us(report.stream_count, report.context_tokens) / 1000.0),
         "base_ms": rounded(base / 1000.0),
         "prompt_token_us": rounded(token),
         "stream_us": rounded(decode),

@@ -5,7 +5,7 @@ use penstock_scoring::WARM;
 use super::{Filters, RejectReason};
 use crate::fleet::Serving;
 use crate::prefix::Chain;
-use crate::routing::prediction::{matched_blocks, sent};
+use crate::routing::prediction::{matched_blocks, shape};
 
 /// The share of a batch that sheddable requests may fill; the rest is reserved for the others.
 /// Found by simulation: at 1, twice as many of the others miss their objectives, and no more of the
@@ -24,18 +24,18 @@ impl Filters<'_> {
         if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
             return None;
         }
-        let estimate = candidate.estimate(&sent(input.request, 0), input.now);
+        let estimate = candidate.estimate(&shape(input.request, 0), input.now);
         let prediction = &estimate.prediction;
-        let wait = prediction.backlog.max(prediction.slot_wait);
+        let wait = prediction.backlog_us.max(prediction.slot_wait_us);
         if wait > candidate.max_backlog && !self.has_prompt(candidate) {
             return Some(RejectReason::Backlog { ms: whole_ms(wait) });
         }
         let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
-        let objective = own.min(estimate.tightest);
+        let objective = own.min(estimate.tightest_tpot_us);
         let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
-        let alone = estimate.tpot_alone;
+        let alone = estimate.tpot_alone_us;
         let most = (objective * estimate.batch_share * sheddable).max(alone);
-        let tpot = estimate.tpot_among_all;
+        let tpot = estimate.tpot_among_all_us;
         let is_tight = objective >= ROOM * alone;
         if tpot > most && is_tight {
             return Some(RejectReason::Batch { ms: whole_ms(tpot) });
@@ -47,9 +47,9 @@ impl Filters<'_> {
         let batch = if input.objectives.is_sheddable() { most } else { most * left };
         let takes_kept = || {
             tpot > batch.max(alone) && is_tight
-                || prediction.requests + 1.0 + kept > estimate.slots
+                || prediction.request_count + 1.0 + kept > estimate.slots
                 || wait > candidate.max_backlog * left && !self.has_prompt(candidate)
-                || estimate.waited > candidate.max_backlog
+                || estimate.waited_us > candidate.max_backlog
         };
         (reserve > 0.0 && takes_kept() && self.is_held_back(candidate))
             .then_some(RejectReason::Kept)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_api::units::{Timestamp, whole_seconds};
-use penstock_predict::{LONGEST_WAIT, Sent};
+use penstock_predict::{MAX_LOOKAHEAD, RequestShape};
 
 use super::super::RouteInput;
 use super::super::filters::{self, RejectReason};
@@ -68,7 +68,7 @@ impl Awaited {
     /// Examines all backends that could take the request: the picked one may be too slow although
     /// another is free in a moment.
     pub(super) fn of(input: &RouteInput<'_>, model: ModelId) -> Self {
-        let mut soonest = Self { until_met: None, until_idle: LONGEST_WAIT, together: 0 };
+        let mut soonest = Self { until_met: None, until_idle: MAX_LOOKAHEAD, together: 0 };
         let Some(model) = input.fleet.model(model) else { return soonest };
         let rows = || {
             let rows = filters::rejections(input, model).zip(&model.serving);
@@ -79,22 +79,23 @@ impl Awaited {
                     Err(reason) if reason.is_lasting() => return None,
                     Ok(()) | Err(_) => Duration::ZERO,
                 };
-                Some((row, prediction::sent_to(input, model, row), cooldown))
+                Some((row, prediction::shape_on(input, model, row), cooldown))
             })
         };
-        for (row, sent, cooldown) in rows() {
-            let met = row.time_until_met(&sent, &input.objectives, input.now);
+        for (row, shape, cooldown) in rows() {
+            let met = row.time_until_met(&shape, &input.objectives, input.now);
             let met = met.map(|wait| wait.max(cooldown));
             soonest.until_met = soonest.until_met.into_iter().chain(met).min();
-            let idle = row.time_until_idle(&sent, input.now).max(cooldown);
+            let idle = row.time_until_idle(&shape, input.now).max(cooldown);
             soonest.until_idle = soonest.until_idle.min(idle);
         }
         // `Retry-After` has whole seconds.
         let wait = whole_seconds(soonest.wait());
-        let met = |(row, sent, cooldown): (&Serving, Sent, Duration)| match wait >= cooldown {
-            true => row.met_together(&sent, &input.objectives, wait, input.now),
-            false => 0,
-        };
+        let met =
+            |(row, shape, cooldown): (&Serving, RequestShape, Duration)| match wait >= cooldown {
+                true => row.met_together(&shape, &input.objectives, wait, input.now),
+                false => 0,
+            };
         soonest.together = rows().map(met).sum();
         soonest
     }
@@ -138,7 +139,7 @@ impl Router {
                 Err(RejectReason::Cooldown { until, .. }) => Some(until.since(input.now)),
                 Err(reason) if reason.is_lasting() => None,
                 Ok(()) | Err(_) => {
-                    Some(row.time_until_room(&prediction::sent_to(input, model, row), input.now))
+                    Some(row.time_until_room(&prediction::shape_on(input, model, row), input.now))
                 }
             })
         });
@@ -158,12 +159,12 @@ impl Router {
         }
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let times = self.awaited_models(input, target).flat_map(|Considered { model, .. }| {
-            let sent = |row| prediction::sent_to(input, model, row);
-            model.serving.iter().map(move |row| row.time_admitted(&sent(row), input.now))
+            let shape = |row| prediction::shape_on(input, model, row);
+            model.serving.iter().map(move |row| row.admitted_ttft(&shape(row), input.now))
         });
-        let (mean, p90) = times.min_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
-        let time = |micros: f64| Duration::from_secs_f64(micros.clamp(0.0, 1e9) / 1e6);
-        ServiceTime { mean: time(mean), p90: time(p90) }
+        let best = times.min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)).unwrap_or_default();
+        let time = |us: f64| Duration::from_secs_f64(us.clamp(0.0, 1e9) / 1e6);
+        ServiceTime { mean: time(best.mean_us), p90: time(best.p90_us) }
     }
 
     /// Returns the cooldowns that cover a request on its backends and fallbacks; `None` without

@@ -93,8 +93,8 @@ fn rank(candidate: &impl Reading) -> u64 {
 #[inline(always)]
 fn pack(level: u64, parts: [u32; 3]) -> u64 {
     const BITS: u32 = 20;
-    const MOST: u32 = (1 << BITS) - 1;
-    parts.iter().fold(level, |packed, part| packed << BITS | u64::from(*part.min(&MOST)))
+    const MAX_PART: u32 = (1 << BITS) - 1;
+    parts.iter().fold(level, |packed, part| packed << BITS | u64::from(*part.min(&MAX_PART)))
 }
 
 #[cfg(test)]

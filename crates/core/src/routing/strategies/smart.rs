@@ -9,7 +9,7 @@ use crate::fleet::Serving;
 /// The number of requests in flight from which on the load costs no more points.
 const FULL: u32 = 100;
 /// The largest excess over that number that is compared: 18 bits.
-const MOST_EXCESS: u32 = (1 << 18) - 1;
+const MAX_EXCESS: u32 = (1 << 18) - 1;
 
 /// Scores while passing over the candidates: a second pass would cost as much as the first.
 #[inline(always)]
@@ -23,8 +23,8 @@ pub(super) fn pick<R: Reading>(
         let points = points(&candidate, weights);
         // One number, so that comparing needs no branch prediction: more points, then fewer
         // requests beyond those that cost points; ties go to the first candidate.
-        let excess = candidate.in_flight().saturating_sub(FULL).min(MOST_EXCESS);
-        let load = u64::from(MOST_EXCESS - excess) << 32;
+        let excess = candidate.in_flight().saturating_sub(FULL).min(MAX_EXCESS);
+        let load = u64::from(MAX_EXCESS - excess) << 32;
         best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
     }
     let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);

@@ -1,6 +1,6 @@
 //! Room that is reserved for owners below their share.
 
-use penstock_predict::Reported;
+use penstock_predict::ReportedLimits;
 use penstock_scoring::Objectives;
 
 use super::work_limit::{SENT, send, trained};
@@ -120,7 +120,7 @@ fn learned_slots_and_prefill_work_are_kept_as_well() {
     assert!(!waits(&mut fleet, LARGE), "slots are not known");
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
-    predictor.refresh(Reported { slots: 8.0, ..Reported::default() }, NOW.0 as f64);
+    predictor.refresh(ReportedLimits { slots: 8.0, ..ReportedLimits::default() }, NOW.0 as f64);
     assert!(waits(&mut fleet, LARGE) && !waits(&mut fleet, SMALL), "the last slot of 8");
 }
 

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use penstock_predict::{PredictionTicket, Sent};
+use penstock_predict::{PredictionTicket, RequestShape};
 use penstock_scoring::Objectives;
 
 use super::weighted::try_chat;
 use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::routing::RouteError;
 
-pub(super) const SENT: Sent =
-    Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
+pub(super) const SENT: RequestShape = RequestShape {
+    prompt_tokens: 500.0,
+    cached_tokens: 0.0,
+    max_output_tokens: 1000.0,
+    is_whole: false,
+};
 
 fn fleet(limit: &str) -> Fleet {
     trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
@@ -37,7 +41,11 @@ pub(super) fn trained(sections: &str) -> Fleet {
 }
 
 /// Puts a request in flight.
-pub(super) fn send(fleet: &Fleet, sent: Sent, tpot_micros: Option<f64>) -> PredictionTicket {
+pub(super) fn send(
+    fleet: &Fleet,
+    sent: RequestShape,
+    tpot_micros: Option<f64>,
+) -> PredictionTicket {
     let topology = fleet.live.topology();
     let row = &topology.models()[0].serving[0];
     row.model_state.set_in_flight(row.model_state.in_flight() + 1);
@@ -53,7 +61,7 @@ fn is_saturated(fleet: &mut Fleet) -> bool {
 
 #[test]
 fn requests_wait_while_prompts_take_longer_than_they_may() {
-    let long = Sent { prompt: 100_000.0, ..SENT };
+    let long = RequestShape { prompt_tokens: 100_000.0, ..SENT };
     let mut unlimited = fleet("");
     let _ticket = send(&unlimited, long, None);
     assert!(!is_saturated(&mut unlimited));
@@ -73,7 +81,7 @@ fn request_with_a_cached_prompt_does_not_wait_for_other_prompts() {
     let limits = "queue: { size: 10, max_backlog: 200ms }\nrouting: { strategy: slo }";
     let mut fleet = trained(limits);
     try_chat(&mut fleet, 1).unwrap();
-    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    let _ticket = send(&fleet, RequestShape { prompt_tokens: 100_000.0, ..SENT }, None);
     try_chat(&mut fleet, 1).unwrap();
     assert!(matches!(try_chat(&mut fleet, 2), Err(RouteError::Saturated { .. })));
 }
@@ -128,10 +136,10 @@ fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
 fn refused_request_comes_back_when_its_objective_can_be_met() {
     let mut fleet = trained("routing: { strategy: slo }");
     assert_eq!(wait_of(&mut fleet, 500.0), Ok(()), "it is idle");
-    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    let _ticket = send(&fleet, RequestShape { prompt_tokens: 100_000.0, ..SENT }, None);
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
-    let backlog = predictor.estimate(&SENT, NOW.0 as f64).prediction.backlog / 1e6;
+    let backlog = predictor.estimate(&SENT, NOW.0 as f64).prediction.backlog_us / 1e6;
     let seconds = |wait: Result<(), Duration>| wait.unwrap_err().as_secs_f64();
     let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
     let later = seconds(wait_of(&mut fleet, 500.0));
@@ -202,6 +210,6 @@ fn service_time_is_known_once_predictions_are_trusted() {
     assert_eq!(service(&unknown), 0.0);
     let known = trained("routing: { strategy: slo }");
     assert!((0.005..0.1).contains(&service(&known)), "{}", service(&known));
-    let _ticket = send(&known, Sent { prompt: 100_000.0, ..SENT }, None);
+    let _ticket = send(&known, RequestShape { prompt_tokens: 100_000.0, ..SENT }, None);
     assert!(service(&known) > 1.0, "what is there comes before it");
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::super::block_cache::{BlockCache, Held};
-use super::super::scheduler::MOST_SORTED;
+use super::super::scheduler::MAX_SORTED;
 use super::super::{
     BLOCK_TOKENS, Caching, EngineEvent, EngineSpec, EventKind, Order, RefuseReason, StepWork,
 };
@@ -113,7 +113,7 @@ impl Naive {
 
     fn sort_waiting(&mut self) {
         if self.spec.order == Order::LongestPrefix {
-            let by_prefix = self.waiting.len() <= MOST_SORTED;
+            let by_prefix = self.waiting.len() <= MAX_SORTED;
             let cache = &self.cache;
             self.waiting.make_contiguous().sort_by_key(|one| {
                 let cached = cache.find(&one.held, one.target() - 1).tokens;

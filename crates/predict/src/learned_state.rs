@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::coefficients::StepLearner;
-use super::lengths::Lengths;
 use super::limit_learner::LimitLearner;
+use super::output_lengths::OutputLengths;
 use super::prefill::PrefillLearner;
 use super::residual::Residual;
 
@@ -14,11 +14,13 @@ const FORMAT: u32 = 2;
 
 /// The learned state of one model on one backend, without the requests that run there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Learned {
+pub struct LearnedState {
     format: u32,
-    pub(super) steps: StepLearner,
-    pub(super) prefill: PrefillLearner,
-    pub(super) lengths: Lengths,
+    #[serde(rename = "steps")]
+    pub(super) step_learner: StepLearner,
+    #[serde(rename = "prefill")]
+    pub(super) prefill_learner: PrefillLearner,
+    pub(super) lengths: OutputLengths,
     pub(super) residual: Residual,
     /// The number of requests in its batch, if waits or reports have shown it.
     pub(super) slots: Option<f64>,
@@ -26,18 +28,18 @@ pub struct Learned {
     pub(super) kv_tokens: Option<f64>,
 }
 
-impl Learned {
+impl LearnedState {
     pub(super) fn new(
-        steps: &StepLearner,
-        prefill: &PrefillLearner,
-        lengths: &Lengths,
+        step_learner: &StepLearner,
+        prefill_learner: &PrefillLearner,
+        lengths: &OutputLengths,
         residual: &Residual,
         limits: &LimitLearner,
     ) -> Self {
         Self {
             format: FORMAT,
-            steps: steps.clone(),
-            prefill: prefill.clone(),
+            step_learner: step_learner.clone(),
+            prefill_learner: prefill_learner.clone(),
             lengths: lengths.clone(),
             residual: *residual,
             slots: Some(limits.slots()).filter(|slots| slots.is_finite()),
@@ -51,7 +53,7 @@ impl Learned {
     }
 
     /// Returns the number of first tokens that it was learned from.
-    pub fn first_tokens(&self) -> f64 {
-        self.residual.seen()
+    pub fn first_token_count(&self) -> f64 {
+        self.residual.first_token_count()
     }
 }

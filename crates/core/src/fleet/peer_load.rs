@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use ahash::HashMap;
-use penstock_predict::{EngineShare, Work};
+use penstock_predict::{EngineLoad, Work};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,13 +19,13 @@ use super::{Backend, Fleet, Topology};
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
 /// The most backends of a report, those with the most in flight, and the most models of all of
 /// them.
-const MOST_BACKENDS: usize = 1024;
-const MOST_MODELS: usize = 4096;
+const MAX_BACKENDS: usize = 1024;
+const MAX_MODELS: usize = 4096;
 /// The upper bounds of the numbers in a report: no engine has more requests, tokens, or
 /// microseconds of work.
-const MOST_REQUESTS: u64 = 1_000_000;
-const MOST_TOKENS: u64 = 1_000_000_000_000;
-const MOST_MICROS: u64 = 86_400_000_000;
+const MAX_REQUESTS: u64 = 1_000_000;
+const MAX_TOKENS: u64 = 1_000_000_000_000;
+const MAX_WORK_US: u64 = 86_400_000_000;
 
 /// The load in flight of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -87,31 +87,31 @@ fn is_zero(number: &u64) -> bool {
 
 impl ModelLoad {
     fn of(row: &Serving) -> Option<Self> {
-        let share = row.model_state.used_predictor().map(|one| one.own_share());
+        let share = row.model_state.used_predictor().map(|one| one.own_load());
         let share = share.unwrap_or_default();
         let one = Self {
             name: row.model.to_string(),
             in_flight: row.model_state.in_flight().into(),
-            waiting: whole(share.waiting),
-            prompt_tokens: whole(share.prompts.tokens),
-            work: whole(share.prompts.time),
-            streams: whole(share.streams),
-            context: whole(share.context),
+            waiting: whole(share.waiting_count),
+            prompt_tokens: whole(share.prompt_work.tokens),
+            work: whole(share.prompt_work.time_us),
+            streams: whole(share.stream_count),
+            context: whole(share.context_tokens),
         };
         let is_idle = one == Self { name: one.name.clone(), ..Self::default() };
         (!is_idle).then_some(one)
     }
 
-    fn share(&self) -> EngineShare {
+    fn share(&self) -> EngineLoad {
         let number = |value: u64, most: u64| value.min(most) as f64;
-        EngineShare {
-            waiting: number(self.waiting, MOST_REQUESTS),
-            prompts: Work {
-                tokens: number(self.prompt_tokens, MOST_TOKENS),
-                time: number(self.work, MOST_MICROS),
+        EngineLoad {
+            waiting_count: number(self.waiting, MAX_REQUESTS),
+            prompt_work: Work {
+                tokens: number(self.prompt_tokens, MAX_TOKENS),
+                time_us: number(self.work, MAX_WORK_US),
             },
-            streams: number(self.streams, MOST_REQUESTS),
-            context: number(self.context, MOST_TOKENS),
+            stream_count: number(self.streams, MAX_REQUESTS),
+            context_tokens: number(self.context, MAX_TOKENS),
         }
     }
 }
@@ -120,7 +120,7 @@ impl ModelLoad {
 #[derive(Debug, Default)]
 struct ModelSum {
     in_flight: u64,
-    share: EngineShare,
+    share: EngineLoad,
 }
 
 /// The total load of the other replicas on one backend.
@@ -134,13 +134,13 @@ struct BackendSum<'a> {
 
 impl<'a> BackendSum<'a> {
     fn add(&mut self, load: &'a BackendLoad) {
-        self.in_flight = self.in_flight.saturating_add(load.in_flight.min(MOST_REQUESTS));
-        self.tokens = self.tokens.saturating_add(load.tokens.min(MOST_TOKENS));
+        self.in_flight = self.in_flight.saturating_add(load.in_flight.min(MAX_REQUESTS));
+        self.tokens = self.tokens.saturating_add(load.tokens.min(MAX_TOKENS));
         self.prefill_tokens =
-            self.prefill_tokens.saturating_add(load.prefill_tokens.min(MOST_TOKENS));
-        for model in load.models.iter().take(MOST_MODELS) {
+            self.prefill_tokens.saturating_add(load.prefill_tokens.min(MAX_TOKENS));
+        for model in load.models.iter().take(MAX_MODELS) {
             let sum = self.models.entry(&model.name).or_default();
-            sum.in_flight = sum.in_flight.saturating_add(model.in_flight.min(MOST_REQUESTS));
+            sum.in_flight = sum.in_flight.saturating_add(model.in_flight.min(MAX_REQUESTS));
             sum.share.add(&model.share());
         }
     }
@@ -154,7 +154,7 @@ impl Fleet {
         let mut models = 0;
         for row in topology.models().iter().flat_map(|model| &model.serving) {
             if let Some(backend) = backends.get_mut(usize::from(row.backend))
-                && models < MOST_MODELS
+                && models < MAX_MODELS
                 && let Some(one) = ModelLoad::of(row)
             {
                 backend.models.push(one);
@@ -162,9 +162,9 @@ impl Fleet {
             }
         }
         backends.retain(|one| one.in_flight > 0 || !one.models.is_empty());
-        if backends.len() > MOST_BACKENDS {
+        if backends.len() > MAX_BACKENDS {
             backends.sort_by_key(|one| std::cmp::Reverse(one.in_flight));
-            backends.truncate(MOST_BACKENDS);
+            backends.truncate(MAX_BACKENDS);
         }
         LoadReport { backends }
     }
@@ -173,7 +173,7 @@ impl Fleet {
     pub fn apply_others(&self, reports: &[LoadReport]) {
         let topology = self.topology();
         let mut sums: HashMap<(&str, u64), BackendSum<'_>> = HashMap::default();
-        for load in reports.iter().flat_map(|one| one.backends.iter().take(MOST_BACKENDS)) {
+        for load in reports.iter().flat_map(|one| one.backends.iter().take(MAX_BACKENDS)) {
             sums.entry((&load.name, load.url)).or_default().add(load);
         }
         let penstocks = u8::try_from(reports.len()).unwrap_or(u8::MAX);
@@ -191,7 +191,7 @@ impl Fleet {
             let sum = sums.get(&key_of(backend)).and_then(|sum| sum.models.get(&*row.model));
             let in_flight = sum.map_or(0, |sum| count(sum.in_flight));
             let mut is_new = row.model_state.set_others(in_flight, penstocks);
-            is_new |= set_share(row, &sum.map_or_else(EngineShare::default, |sum| sum.share));
+            is_new |= set_share(row, &sum.map_or_else(EngineLoad::default, |sum| sum.share));
             has_room.iter_mut().skip(place).take(1).for_each(|has_room| *has_room |= is_new);
         }
         wake(&topology, &has_room);
@@ -205,8 +205,8 @@ fn wake(topology: &Topology, has_room: &[bool]) {
 }
 
 /// Returns whether it changed. A model without predictions gets no predictor for it.
-fn set_share(row: &Serving, share: &EngineShare) -> bool {
-    row.model_state.used_predictor().is_some_and(|predictor| predictor.set_others(share))
+fn set_share(row: &Serving, share: &EngineLoad) -> bool {
+    row.model_state.used_predictor().is_some_and(|predictor| predictor.set_peer_load(share))
 }
 
 fn own_backend(backend: &Backend) -> BackendLoad {
@@ -246,7 +246,7 @@ mod tests {
     use crate::fleet::{PermitRequest, ReachedLimit, RequestTokens};
     use penstock_api::units::Timestamp;
     use penstock_config::{Config, Environment};
-    use penstock_predict::Sent;
+    use penstock_predict::RequestShape;
 
     const NOW: Timestamp = Timestamp(5_000_000);
 
@@ -273,7 +273,12 @@ mod tests {
         let from = row(&one);
         let mut permit = from.try_reserve(&PermitRequest::default()).unwrap();
         permit.count_tokens(RequestTokens { prompt: 700, uncached: 700, output: 50 });
-        let sent = Sent { prompt: 700.0, cached: 0.0, max_output: 50.0, is_whole: false };
+        let sent = RequestShape {
+            prompt_tokens: 700.0,
+            cached_tokens: 0.0,
+            max_output_tokens: 50.0,
+            is_whole: false,
+        };
         let predictor = from.model_state.predictor();
         let prediction = predictor.estimate(&sent, NOW.0 as f64).prediction;
         let ticket = predictor.send(sent, prediction, None, NOW.0 as f64);
@@ -289,14 +294,14 @@ mod tests {
         assert_eq!((work.counted_tokens(), work.counted_prefill_tokens()), (250, 233), "its part");
         assert_eq!((to.model_state.in_flight(), to.model_state.of_all()), (0, 1));
         let estimate = to.estimate(&sent, NOW).prediction;
-        assert!((estimate.backlog - prediction.work * 0.5).abs() < 1.0, "{estimate:?}");
+        assert!((estimate.backlog_us - prediction.work_us * 0.5).abs() < 1.0, "{estimate:?}");
         assert_eq!(topology.models()[0].serving[0].state.load.others(), 0, "another backend");
         drop((permit, ticket));
         assert_eq!(one.own_load().backends.iter().map(|one| one.in_flight).sum::<u64>(), 0);
         other.apply_others(&[passed(&one.own_load())]);
         assert_eq!(to.state.load.of_all(), 0);
         other.apply_others(&[]);
-        assert!(to.estimate(&sent, NOW).prediction.backlog < 1.0);
+        assert!(to.estimate(&sent, NOW).prediction.backlog_us < 1.0);
     }
 
     #[test]
@@ -341,14 +346,21 @@ mod tests {
         fleet.apply_others(&vec![report; 300]);
         assert_eq!(row.state.load.other_penstocks(), u8::MAX);
         assert!(row.try_reserve(&PermitRequest::default()).is_some(), "one is always its own");
-        let sent = Sent { prompt: 1e6, cached: 0.0, max_output: 1e6, is_whole: true };
+        let sent = RequestShape {
+            prompt_tokens: 1e6,
+            cached_tokens: 0.0,
+            max_output_tokens: 1e6,
+            is_whole: true,
+        };
         let estimate = row.estimate(&sent, NOW);
         let prediction = estimate.prediction;
-        for number in [prediction.ttft, prediction.ttft_p90, prediction.tpot, prediction.backlog] {
+        for number in
+            [prediction.ttft_us, prediction.ttft_p90_us, prediction.tpot_us, prediction.backlog_us]
+        {
             assert!(number.is_finite() && number >= 0.0, "{prediction:?}");
         }
         fleet.apply_others(&[]);
         assert_eq!((row.state.load.of_all(), row.state.work.counted_tokens()), (0, 0));
-        assert!(row.estimate(&sent, NOW).prediction.backlog < 1.0);
+        assert!(row.estimate(&sent, NOW).prediction.backlog_us < 1.0);
     }
 }

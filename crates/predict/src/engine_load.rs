@@ -5,54 +5,54 @@ use super::prompts::Work;
 /// The rate at which the counted load of peers follows each report: within a few seconds. Requests
 /// that end sooner are gone when a decision reads the report, and all penstocks would send at once
 /// where none was reported.
-const FOLLOWED: f64 = 0.1;
+const SMOOTHING: f64 = 0.1;
 /// The part of their prompts that is left when a decision reads the report. In simulations of 2 and
 /// 4 penstocks predictions are off by 2 to 10 points more if all of it counts.
-const LEFT: f64 = 0.5;
+const REMAINING_SHARE: f64 = 0.5;
 
 /// The load of one penstock, or of several together, at an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct EngineShare {
+pub struct EngineLoad {
     /// The number of requests without a first token.
-    pub waiting: f64,
+    pub waiting_count: f64,
     /// Their prompts.
-    pub prompts: Work,
+    pub prompt_work: Work,
     /// The number of streams.
-    pub streams: f64,
+    pub stream_count: f64,
     /// The tokens in the contexts of the streams.
-    pub context: f64,
+    pub context_tokens: f64,
 }
 
-impl EngineShare {
+impl EngineLoad {
     /// Adds the load of a peer.
     pub fn add(&mut self, other: &Self) {
-        self.waiting += other.waiting;
-        self.prompts.tokens += other.prompts.tokens;
-        self.prompts.time += other.prompts.time;
-        self.streams += other.streams;
-        self.context += other.context;
+        self.waiting_count += other.waiting_count;
+        self.prompt_work.tokens += other.prompt_work.tokens;
+        self.prompt_work.time_us += other.prompt_work.time_us;
+        self.stream_count += other.stream_count;
+        self.context_tokens += other.context_tokens;
     }
 
     /// Returns the load of peers that is counted after they have reported `self`, if `before` was
     /// counted until then.
-    pub(super) fn counted(&self, before: &Self) -> Self {
+    pub(super) fn smoothed(&self, before: &Self) -> Self {
         if *self == Self::default() {
             return *self;
         }
-        let follow = |before: f64, reported: f64| before + FOLLOWED * (reported - before);
-        let prompts = Work {
-            tokens: follow(before.prompts.tokens, self.prompts.tokens * LEFT),
-            time: follow(before.prompts.time, self.prompts.time * LEFT),
+        let follow = |before: f64, reported: f64| before + SMOOTHING * (reported - before);
+        let prompt_work = Work {
+            tokens: follow(before.prompt_work.tokens, self.prompt_work.tokens * REMAINING_SHARE),
+            time_us: follow(before.prompt_work.time_us, self.prompt_work.time_us * REMAINING_SHARE),
         };
         Self {
-            waiting: follow(before.waiting, self.waiting),
-            prompts,
-            streams: follow(before.streams, self.streams),
-            context: follow(before.context, self.context),
+            waiting_count: follow(before.waiting_count, self.waiting_count),
+            prompt_work,
+            stream_count: follow(before.stream_count, self.stream_count),
+            context_tokens: follow(before.context_tokens, self.context_tokens),
         }
     }
 }
 
 /// The part of a wait that unreported requests of peers may explain, in microseconds: two intervals
 /// of reports.
-pub(super) const UNSEEN: f64 = 400_000.0;
+pub(super) const MAX_UNREPORTED_US: f64 = 400_000.0;

@@ -2,12 +2,16 @@
 
 use super::*;
 
-const SENT: Sent =
-    Sent { prompt: 500.0, cached: 100.0, max_output: f64::INFINITY, is_whole: false };
+const SENT: RequestShape = RequestShape {
+    prompt_tokens: 500.0,
+    cached_tokens: 100.0,
+    max_output_tokens: f64::INFINITY,
+    is_whole: false,
+};
 
-fn send(predictor: &Arc<Predictor>, now: f64) -> PredictionTicket {
-    let estimate = predictor.estimate(&SENT, now);
-    predictor.send(SENT, estimate.prediction, None, now)
+fn send(predictor: &Arc<Predictor>, now_us: f64) -> PredictionTicket {
+    let estimate = predictor.estimate(&SENT, now_us);
+    predictor.send(SENT, estimate.prediction, None, now_us)
 }
 
 /// Streams of 100 tokens, one after the other, on an engine with 40 ms to the first token and 5 ms
@@ -16,12 +20,12 @@ fn serve_alone(predictor: &Arc<Predictor>, requests: u32) {
     for request in 0..requests {
         let start = f64::from(request) * 1e7;
         let mut ticket = send(predictor, start);
-        let mut now = start + 40_000.0;
+        let mut now_us = start + 40_000.0;
         for _ in 0..100 {
-            ticket.tokens(1, now);
-            now += 5_000.0;
+            ticket.tokens(1, now_us);
+            now_us += 5_000.0;
         }
-        ticket.complete(None, now);
+        ticket.complete(None, now_us);
     }
 }
 
@@ -31,20 +35,20 @@ fn decisions_read_what_was_learned() {
     let idle = predictor.estimate(&SENT, 1e6).prediction;
     let first = send(&predictor, 1e6);
     let behind = predictor.estimate(&SENT, 1e6).prediction;
-    let step = predictor.report(1e6).coefficients.base;
-    assert!((behind.backlog - idle.work - step).abs() < 1e-6, "{behind:?}");
+    let step = predictor.report(1e6).coefficients.base_us;
+    assert!((behind.backlog_us - idle.work_us - step).abs() < 1e-6, "{behind:?}");
     drop(first);
-    assert_eq!(predictor.estimate(&SENT, 1e6).prediction.backlog, 0.0);
+    assert_eq!(predictor.estimate(&SENT, 1e6).prediction.backlog_us, 0.0);
 }
 
 #[test]
 fn cached_tokens_cost_no_prefill() {
     let predictor = Arc::new(Predictor::default());
     let work = |cached| {
-        let sent = Sent { cached, ..SENT };
-        predictor.estimate(&sent, 1e6).prediction.work
+        let sent = RequestShape { cached_tokens: cached, ..SENT };
+        predictor.estimate(&sent, 1e6).prediction.work_us
     };
-    let token = predictor.report(1e6).coefficients.token;
+    let token = predictor.report(1e6).coefficients.token_us;
     let saved = work(0.0) - work(400.0);
     assert!(saved >= 400.0 * token, "{saved} of {}", work(0.0));
     assert!(work(500.0) < 0.1 * work(0.0), "a prompt that is cached whole costs hardly anything");
@@ -56,18 +60,18 @@ fn tickets_leave_nothing_however_they_end() {
     let mut tickets: Vec<PredictionTicket> =
         (0..300).map(|n| send(&predictor, f64::from(n) * 1e4)).collect();
     for (n, ticket) in (0_u32..).zip(&mut tickets) {
-        let mut now = 3e6 + f64::from(n) * 1e4;
+        let mut now_us = 3e6 + f64::from(n) * 1e4;
         for token in 0..n % 40 {
-            ticket.tokens(1 + token % 2, now);
-            now += 2e4;
+            ticket.tokens(1 + token % 2, now_us);
+            now_us += 2e4;
         }
         if n % 3 == 0 {
-            ticket.complete(Some(n % 40), now);
+            ticket.complete(Some(n % 40), now_us);
         }
     }
     drop(tickets);
     let report = predictor.report(1e9);
-    assert_eq!((report.waiting, report.streams, report.backlog), (0.0, 0.0, 0.0));
+    assert_eq!((report.waiting_count, report.stream_count, report.backlog_us), (0.0, 0.0, 0.0));
 }
 
 #[test]
@@ -75,10 +79,10 @@ fn gaps_of_a_single_stream_are_learned() {
     let predictor = Arc::new(Predictor::default());
     serve_alone(&predictor, 20);
     let report = predictor.report(1e9);
-    let step = report.coefficients.step(1.0, 550.0);
+    let step = report.coefficients.step_us(1.0, 550.0);
     assert!((step / 5_000.0 - 1.0).abs() < 0.05, "{report:?}");
     let found = predictor.estimate(&SENT, 1e9).prediction;
-    assert!((found.ttft / 40_000.0 - 1.0).abs() < 0.1, "{found:?}");
+    assert!((found.ttft_us / 40_000.0 - 1.0).abs() < 0.1, "{found:?}");
     assert!(report.is_trusted, "{report:?}");
 }
 
@@ -88,14 +92,14 @@ fn tightest_objective_of_running_streams_is_seen() {
     let prediction = predictor.estimate(&SENT, 0.0).prediction;
     let mut slow = predictor.send(SENT, prediction, Some(80_000.0), 0.0);
     let mut fast = predictor.send(SENT, prediction, Some(50_000.0), 0.0);
-    assert_eq!(predictor.estimate(&SENT, 0.0).tightest, f64::INFINITY, "none runs yet");
+    assert_eq!(predictor.estimate(&SENT, 0.0).tightest_tpot_us, f64::INFINITY, "none runs yet");
     slow.tokens(1, 1e5);
     fast.tokens(1, 1e5);
-    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 50_000.0);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest_tpot_us, 50_000.0);
     drop(fast);
-    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 80_000.0);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest_tpot_us, 80_000.0);
     drop(slow);
-    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, f64::INFINITY);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest_tpot_us, f64::INFINITY);
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn objective_that_is_missed_even_alone_keeps_none_away() {
     let prediction = predictor.estimate(&SENT, 0.0).prediction;
     let mut stream = predictor.send(SENT, prediction, Some(100.0), 0.0);
     stream.tokens(1, 1e5);
-    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, f64::INFINITY);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest_tpot_us, f64::INFINITY);
 }
 
 #[test]
@@ -112,14 +116,14 @@ fn request_is_sent_once_the_prompts_before_it_are_short() {
     let predictor = Arc::new(Predictor::default());
     serve_alone(&predictor, 60);
     assert!(predictor.is_trusted());
-    let now = 1e12;
-    let long = Sent { prompt: 50_000.0, ..SENT };
-    let _ticket = predictor.send(long, predictor.estimate(&long, now).prediction, None, now);
-    let admitted = |most| predictor.time_admitted(&SENT, most, now).0;
+    let now_us = 1e12;
+    let long = RequestShape { prompt_tokens: 50_000.0, ..SENT };
+    let _ticket = predictor.send(long, predictor.estimate(&long, now_us).prediction, None, now_us);
+    let admitted = |max| predictor.admitted_ttft(&SENT, max, now_us).mean_us;
     let (all, some) = (admitted(f64::INFINITY), admitted(100_000.0));
-    let backlog = predictor.estimate(&SENT, now).prediction.backlog;
-    assert!(backlog > 200_000.0 && all > backlog * 0.8, "{backlog} {all}");
-    assert!((all - some) / (backlog - 100_000.0) > 0.8, "{all} {some} {backlog}");
+    let backlog_us = predictor.estimate(&SENT, now_us).prediction.backlog_us;
+    assert!(backlog_us > 200_000.0 && all > backlog_us * 0.8, "{backlog_us} {all}");
+    assert!((all - some) / (backlog_us - 100_000.0) > 0.8, "{all} {some} {backlog_us}");
 }
 
 #[test]
@@ -129,27 +133,32 @@ fn long_prompt_waits_for_room_in_the_kv_cache() {
     let send = || predictor.send(SENT, prediction, None, 0.0);
     let mut streams: Vec<PredictionTicket> = (0..20).map(|_| send()).collect();
     streams.iter_mut().for_each(|stream| stream.tokens(1, 1e5));
-    let kv = 25.0 * (SENT.prompt + 1.0);
-    predictor.refresh(Reported { kv_tokens: kv, ..Reported::default() }, 1e5);
-    let wait = |prompt| predictor.estimate(&Sent { prompt, ..SENT }, 1e5).prediction.slot_wait;
-    assert_eq!(wait(SENT.prompt), 0.0);
-    assert!(wait(10.0 * SENT.prompt) > 0.0);
+    let kv = 25.0 * (SENT.prompt_tokens + 1.0);
+    predictor.refresh(ReportedLimits { kv_tokens: kv, ..ReportedLimits::default() }, 1e5);
+    let wait = |prompt| {
+        predictor
+            .estimate(&RequestShape { prompt_tokens: prompt, ..SENT }, 1e5)
+            .prediction
+            .slot_wait_us
+    };
+    assert_eq!(wait(SENT.prompt_tokens), 0.0);
+    assert!(wait(10.0 * SENT.prompt_tokens) > 0.0);
 }
 
 #[test]
 fn responses_in_one_piece_show_the_speed_too() {
     let predictor = Arc::new(Predictor::default());
-    let whole = Sent { is_whole: true, ..SENT };
+    let whole = RequestShape { is_whole: true, ..SENT };
     for request in 0..200_u32 {
-        let now = f64::from(request) * 1e7;
-        let prediction = predictor.estimate(&whole, now).prediction;
-        let mut ticket = predictor.send(whole, prediction, None, now);
+        let now_us = f64::from(request) * 1e7;
+        let prediction = predictor.estimate(&whole, now_us).prediction;
+        let mut ticket = predictor.send(whole, prediction, None, now_us);
         let output = 50 + request * 37 % 100;
-        ticket.complete(Some(output), now + 30_000.0 + f64::from(output) * 8_000.0);
+        ticket.complete(Some(output), now_us + 30_000.0 + f64::from(output) * 8_000.0);
     }
     let found = predictor.estimate(&whole, 1e10).prediction;
-    assert!((found.ttft / 830_000.0 - 1.0).abs() < 0.25, "{found:?}");
-    assert!((found.tpot / 8_000.0 - 1.0).abs() < 0.3, "{found:?}");
+    assert!((found.ttft_us / 830_000.0 - 1.0).abs() < 0.25, "{found:?}");
+    assert!((found.tpot_us / 8_000.0 - 1.0).abs() < 0.3, "{found:?}");
 }
 
 #[test]
@@ -159,18 +168,23 @@ fn another_process_continues_with_what_was_learned() {
     let _running = send(&old, 9e8);
     let text = serde_json::to_string(&old.learned_state()).unwrap();
     assert!(text.len() < 5000, "{} bytes", text.len());
-    let learned: Learned = serde_json::from_str(&text).unwrap();
-    assert!(learned.is_readable() && learned.first_tokens() == 60.0);
+    let learned: LearnedState = serde_json::from_str(&text).unwrap();
+    assert!(learned.is_readable() && learned.first_token_count() == 60.0);
     let new = Predictor::default();
     new.restore(learned);
     let (before, after) = (old.report(1e9), new.report(1e9));
     assert_eq!(before.coefficients, after.coefficients);
-    assert_eq!((after.waiting, after.backlog), (0.0, 0.0), "its requests are not taken over");
-    let rest = |report: PredictorReport| PredictorReport { waiting: 0.0, backlog: 0.0, ..report };
+    assert_eq!(
+        (after.waiting_count, after.backlog_us),
+        (0.0, 0.0),
+        "its requests are not taken over"
+    );
+    let rest =
+        |report: PredictorReport| PredictorReport { waiting_count: 0.0, backlog_us: 0.0, ..report };
     assert_eq!(rest(before), rest(after));
     assert!(after.is_trusted);
-    let ttft = new.estimate(&SENT, 1e9).prediction.ttft;
-    assert!((ttft / 40_000.0 - 1.0).abs() < 0.1, "{ttft}");
+    let ttft_us = new.estimate(&SENT, 1e9).prediction.ttft_us;
+    assert!((ttft_us / 40_000.0 - 1.0).abs() < 0.1, "{ttft_us}");
 }
 
 #[test]
@@ -181,8 +195,8 @@ fn another_version_starts_with_what_was_known_and_is_not_trusted() {
     predictor.version_changed();
     let after = predictor.report(1e9);
     assert!(before.is_trusted && !after.is_trusted);
-    assert_eq!((after.first_tokens, after.gaps, after.bias), (0.0, 0.0, 0.0));
-    let steps = [before, after].map(|report| report.coefficients.step(1.0, 550.0));
+    assert_eq!((after.first_token_count, after.gap_count, after.bias), (0.0, 0.0, 0.0));
+    let steps = [before, after].map(|report| report.coefficients.step_us(1.0, 550.0));
     assert!((steps[1] / steps[0] - 1.0).abs() < 1e-6, "{steps:?}");
     predictor.adopt(&Predictor::default().learned_state());
     assert_eq!(
@@ -202,8 +216,8 @@ fn unknown_backend_starts_like_another_one_of_the_model() {
     serve_alone(&new, 1);
     assert!(new.is_little_known() && !known.is_little_known());
     new.adopt(&known.learned_state());
-    let ttft = new.estimate(&SENT, 1e9).prediction.ttft;
-    assert!((ttft / 40_000.0 - 1.0).abs() < 0.25, "{ttft}");
+    let ttft_us = new.estimate(&SENT, 1e9).prediction.ttft_us;
+    assert!((ttft_us / 40_000.0 - 1.0).abs() < 0.25, "{ttft_us}");
     assert!(!new.report(1e9).is_trusted, "a guess is no knowledge");
     let before = new.report(1e9).coefficients;
     new.adopt(&Predictor::default().learned_state());
@@ -217,12 +231,12 @@ fn predictions_that_are_off_by_as_much_as_the_truth_are_not_trusted() {
         let start = f64::from(request) * 1e7;
         let mut ticket = send(&predictor, start);
         // First tokens after 2 ms or 400 ms, without a reason that the engine model knows.
-        let mut now = start + if request % 2 == 0 { 2_000.0 } else { 400_000.0 };
+        let mut now_us = start + if request % 2 == 0 { 2_000.0 } else { 400_000.0 };
         for _ in 0..20 {
-            ticket.tokens(1, now);
-            now += 5_000.0;
+            ticket.tokens(1, now_us);
+            now_us += 5_000.0;
         }
-        ticket.complete(None, now);
+        ticket.complete(None, now_us);
     }
     let report = predictor.report(1e10);
     assert!(report.error > 1.0 && !report.is_trusted, "{report:?}");
@@ -234,10 +248,10 @@ fn silence_is_seen_although_some_tokens_are_learned_at_the_end() {
     serve_alone(&predictor, 3);
     let mut streams = [send(&predictor, 50e6), send(&predictor, 50e6)];
     for token in 0..6_u32 {
-        let now = 50_040_000.0 + f64::from(token) * 5_000.0;
-        streams.iter_mut().for_each(|stream| stream.tokens(1, now));
+        let now_us = 50_040_000.0 + f64::from(token) * 5_000.0;
+        streams.iter_mut().for_each(|stream| stream.tokens(1, now_us));
     }
-    let stall = |now: f64| predictor.estimate(&SENT, now).prediction.stall;
+    let stall = |now_us: f64| predictor.estimate(&SENT, now_us).prediction.stall_us;
     assert!(stall(50.2e6) <= 0.0 && stall(53e6) > 2.5e6, "{}", stall(53e6));
     streams.iter_mut().for_each(|stream| stream.cut(53e6));
     assert!(stall(53e6) > 2.5e6, "{}", stall(53e6));

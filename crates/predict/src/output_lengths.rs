@@ -8,13 +8,13 @@ const BUCKETS: usize = 129;
 /// The growth of the weight from one request to the next: about the last thousand count.
 const GROWTH: f64 = 1.0 / 0.999;
 /// The weight of a request at which all weights are scaled down.
-const MOST_WEIGHT: f64 = 1e9;
+const MAX_WEIGHT: f64 = 1e9;
 /// The share of new outputs at which the survival is computed again.
-const NEWS: f64 = 0.02;
+const REFRESH_SHARE: f64 = 0.02;
 /// The largest number of known outputs: the sum of all weights, divided by that of the last.
-const KNOWN: f64 = 1000.0;
+const MAX_OUTPUTS: f64 = 1000.0;
 /// The prior: the number of outputs, with a mean of some 250 tokens, that count before the first.
-const PRIOR: f64 = 4.0;
+const PRIOR_OUTPUTS: f64 = 4.0;
 
 /// Returns the shortest length of a bucket: eighths of an octave from 1 to 65,536.
 fn start_of(bucket: usize) -> f64 {
@@ -49,7 +49,7 @@ impl BucketPosition {
 /// missed because they end late.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Counts", into = "Counts")]
-pub struct Lengths {
+pub struct OutputLengths {
     ended: [f64; BUCKETS],
     passed: [f64; BUCKETS],
     /// The weight of the next output.
@@ -58,39 +58,39 @@ pub struct Lengths {
     running: [f64; BUCKETS],
     /// The survival at the start of each bucket; computed when enough was learned.
     survival: [f64; BUCKETS + 1],
-    mean: f64,
-    /// The number of outputs that were learned, at most [`KNOWN`], and of those since the survival
-    /// was computed.
-    known: f64,
-    news: f64,
+    mean_tokens: f64,
+    /// The number of outputs that were learned, at most [`MAX_OUTPUTS`], and of those since the
+    /// survival was computed.
+    output_count: f64,
+    new_count: f64,
 }
 
 /// The stored form: for each bucket the numbers of outputs that ended there and that passed it.
 #[derive(Serialize, Deserialize)]
 struct Counts(Vec<(f32, f32)>);
 
-impl From<Lengths> for Counts {
-    fn from(lengths: Lengths) -> Self {
+impl From<OutputLengths> for Counts {
+    fn from(lengths: OutputLengths) -> Self {
         let both = lengths.ended.iter().zip(&lengths.passed);
         let share = |count: f64| narrow(count / lengths.weight);
         Self(both.map(|(ended, passed)| (share(*ended), share(*passed))).collect())
     }
 }
 
-impl From<Counts> for Lengths {
+impl From<Counts> for OutputLengths {
     fn from(counts: Counts) -> Self {
         let mut lengths = Self::default();
         let places = lengths.ended.iter_mut().zip(&mut lengths.passed);
         for ((ended, passed), count) in places.zip(counts.0) {
             (*ended, *passed) = (count.0.into(), count.1.into());
         }
-        lengths.known = KNOWN.min(lengths.ended.iter().sum());
+        lengths.output_count = MAX_OUTPUTS.min(lengths.ended.iter().sum());
         lengths.refresh();
         lengths
     }
 }
 
-impl Default for Lengths {
+impl Default for OutputLengths {
     fn default() -> Self {
         // Geometric around the mean: the same hazard per token everywhere.
         let mut lengths = Self {
@@ -99,9 +99,9 @@ impl Default for Lengths {
             weight: 1.0,
             running: [0.0; BUCKETS],
             survival: [0.0; BUCKETS + 1],
-            mean: 0.0,
-            known: 0.0,
-            news: 0.0,
+            mean_tokens: 0.0,
+            output_count: 0.0,
+            new_count: 0.0,
         };
         for bucket in 0..BUCKETS {
             let share = |length: f64| (-length / 250.0).exp();
@@ -109,8 +109,8 @@ impl Default for Lengths {
             if let (Some(ended), Some(passed)) =
                 (lengths.ended.get_mut(bucket), lengths.passed.get_mut(bucket))
             {
-                *ended = PRIOR * (from - to);
-                *passed = PRIOR * to;
+                *ended = PRIOR_OUTPUTS * (from - to);
+                *passed = PRIOR_OUTPUTS * to;
             }
         }
         lengths.refresh();
@@ -118,7 +118,7 @@ impl Default for Lengths {
     }
 }
 
-impl Lengths {
+impl OutputLengths {
     /// Learns from an output that has ended.
     pub fn learn(&mut self, length: f64) {
         let at = bucket_of(length);
@@ -150,7 +150,7 @@ impl Lengths {
     /// less: that is one number to change.
     fn next_weight(&mut self) -> f64 {
         self.weight *= GROWTH;
-        if self.weight > MOST_WEIGHT {
+        if self.weight > MAX_WEIGHT {
             let share = 1.0 / self.weight;
             self.ended.iter_mut().chain(&mut self.passed).for_each(|one| *one *= share);
             self.weight = 1.0;
@@ -159,15 +159,15 @@ impl Lengths {
     }
 
     fn learned(&mut self) {
-        self.known = (self.known + 1.0).min(KNOWN);
-        self.news += 1.0;
-        if self.news >= NEWS * self.known {
+        self.output_count = (self.output_count + 1.0).min(MAX_OUTPUTS);
+        self.new_count += 1.0;
+        if self.new_count >= REFRESH_SHARE * self.output_count {
             self.refresh();
         }
     }
 
     fn refresh(&mut self) {
-        self.news = 0.0;
+        self.new_count = 0.0;
         let mut survival = 1.0;
         let mut mean = 0.0;
         let weight = self.weight;
@@ -187,7 +187,7 @@ impl Lengths {
         if let Some(last) = self.survival.last_mut() {
             *last = 0.0;
         }
-        self.mean = mean + 1.0;
+        self.mean_tokens = mean + 1.0;
     }
 
     /// Returns the share of outputs with more than `length` tokens.
@@ -208,13 +208,13 @@ impl Lengths {
     /// Returns the share of outputs with more than `age` tokens that end within `more` further
     /// ones.
     pub fn ends_within(&self, age: f64, more: f64) -> f64 {
-        let now = self.survival(age);
-        if now <= 1e-9 { 1.0 } else { 1.0 - self.survival(age + more) / now }
+        let now_us = self.survival(age);
+        if now_us <= 1e-9 { 1.0 } else { 1.0 - self.survival(age + more) / now_us }
     }
 
     /// Returns the mean length.
-    pub fn mean(&self) -> f64 {
-        self.mean
+    pub fn mean_tokens(&self) -> f64 {
+        self.mean_tokens
     }
 }
 
@@ -224,33 +224,33 @@ mod tests {
 
     #[test]
     fn lengths_are_learned_and_forgotten() {
-        let mut lengths = Lengths::default();
-        assert!((150.0..350.0).contains(&lengths.mean()), "{}", lengths.mean());
+        let mut lengths = OutputLengths::default();
+        assert!((150.0..350.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
         for n in 0..4000_u32 {
             lengths.learn(f64::from(n % 100 + 1));
         }
-        assert!((45.0..60.0).contains(&lengths.mean()), "{}", lengths.mean());
+        assert!((45.0..60.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
         assert!((0.4..0.6).contains(&lengths.survival(50.0)), "{}", lengths.survival(50.0));
         assert!(lengths.survival(200.0) < 0.01);
         assert!((0.35..0.65).contains(&lengths.ends_within(60.0, 20.0)));
         for _ in 0..4000 {
             lengths.learn(1000.0);
         }
-        assert!((800.0..1300.0).contains(&lengths.mean()), "{}", lengths.mean());
+        assert!((800.0..1300.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
     }
 
     #[test]
     fn outputs_that_still_run_show_that_they_are_long() {
-        let mut lengths = Lengths::default();
+        let mut lengths = OutputLengths::default();
         lengths.see_running(std::iter::once((500.0, 50.0)));
         assert!(lengths.survival(450.0) > 0.85, "{}", lengths.survival(450.0));
         lengths.see_running(std::iter::empty());
-        assert_eq!(lengths, Lengths::default());
+        assert_eq!(lengths, OutputLengths::default());
     }
 
     #[test]
     fn outputs_that_were_cut_count_as_long_ones() {
-        let (mut cut, mut without) = (Lengths::default(), Lengths::default());
+        let (mut cut, mut without) = (OutputLengths::default(), OutputLengths::default());
         for _ in 0..2000 {
             for lengths in [&mut cut, &mut without] {
                 lengths.learn(100.0);

@@ -1,0 +1,455 @@
+//! The predictor of one model on one backend, as decisions and attempts share it.
+//!
+//! A decision reads plain numbers without a lock. The events of a request (sent, first token,
+//! tokens, end) are learned under a lock that a decision never takes, and
+//! [published](PublishedView) as numbers again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::backend::{BackendPredictor, ReportedLimits};
+use super::batch_ratios::BatchRatios;
+use super::coefficients::Coefficients;
+use super::engine_load::EngineLoad;
+use super::learned_state::LearnedState;
+use super::lookahead;
+use super::prediction::{EngineLimits, MeanAndP90, Prediction, RequestShape, predict};
+use super::published_view::{PublishedExtras, PublishedView};
+use super::ticket::Ticket;
+use super::wait_curve::WaitCurve;
+
+/// The number of tokens of a stream after which its age is learned, if it does not lead.
+const WINDOW_TOKENS: u32 = 16;
+/// The number of steps without a token of the leading stream after which another one leads.
+const LOST_STEPS: f64 = 3.0;
+
+/// The prior of an unknown engine: a model of 8 billion parameters on a small GPU.
+const UNKNOWN_ENGINE: Coefficients = Coefficients {
+    base_us: 15_000.0,
+    token_us: 60.0,
+    decode_us: 60.0,
+    context_us: 0.05,
+    pair_us: 0.0005,
+    batch_ratios: BatchRatios::ON_THE_LINE,
+};
+
+/// The predictor of one model on one backend.
+#[derive(Debug)]
+pub struct Predictor {
+    backend: Mutex<BackendPredictor>,
+    published: PublishedView,
+    wait_curve: WaitCurve,
+    /// The stream whose tokens show the ends of steps: those of the others come with them, a little
+    /// earlier or later.
+    leader: AtomicU64,
+    last_id: AtomicU64,
+}
+
+impl Default for Predictor {
+    fn default() -> Self {
+        Self::new(&UNKNOWN_ENGINE, EngineLimits::default())
+    }
+}
+
+/// The estimate of a request on a backend, as a decision reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Estimate {
+    /// The predicted latencies.
+    pub prediction: Prediction,
+    /// The least time per token that a stream there can bear; infinite if none has an objective.
+    pub tightest_tpot_us: f64,
+    /// The share of an objective for the time per token that `tpot_us` may reach before the batch
+    /// is full.
+    pub batch_share: f64,
+    /// The time per token of the request if it ran there alone.
+    pub tpot_alone_us: f64,
+    /// The time per token beside all that is there, once the requests without a first token have
+    /// theirs: requests that are sent at the same time have none yet.
+    pub tpot_among_all_us: f64,
+    /// The number of requests in its batch; infinite if unknown.
+    pub slots: f64,
+    /// The time that the oldest prompt there has waited for others, whatever is known of the
+    /// engine's limits.
+    pub waited_us: f64,
+    /// True if enough is known of the backend to refuse a request by its predictions.
+    pub is_trusted: bool,
+}
+
+impl Estimate {
+    /// Returns the estimate for a later time, at which `prediction` is predicted.
+    fn later(&self, prediction: &Prediction) -> Self {
+        let tightest_tpot_us =
+            if prediction.stream_count < 1.0 { f64::INFINITY } else { self.tightest_tpot_us };
+        Self { prediction: *prediction, tightest_tpot_us, ..*self }
+    }
+}
+
+/// The state of a predictor, for display.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictorReport {
+    /// The learned step times.
+    pub coefficients: Coefficients,
+    /// The time of network and front end.
+    pub front_end_us: f64,
+    /// The number of requests in its batch; infinite if unknown.
+    pub slots: f64,
+    /// The remaining prefill work.
+    pub backlog_us: f64,
+    /// The logarithm of the factor that corrects the mean of [`super::Regime::Prefill`].
+    pub bias: f64,
+    /// The share of first tokens within the predicted 90th percentile.
+    pub coverage: f64,
+    /// The mean absolute error of predictions, as a share of the truth.
+    pub error: f64,
+    /// The number of first tokens that it has learned from.
+    pub first_token_count: f64,
+    /// The number of gaps that it has learned from.
+    pub gap_count: f64,
+    /// The number of requests without a first token.
+    pub waiting_count: f64,
+    /// The number of streams.
+    pub stream_count: f64,
+    /// The tokens in the contexts of streams, those of peers among them.
+    pub context_tokens: f64,
+    /// The share of an objective for the time per token up to which its batch is filled.
+    pub batch_share: f64,
+    /// The remaining time in which it is expected to emit nothing.
+    pub stall_us: f64,
+    /// True if enough is known to refuse a request by its predictions.
+    pub is_trusted: bool,
+}
+
+impl Predictor {
+    /// Starts with the step times of a similar engine.
+    pub fn new(prior: &Coefficients, limits: EngineLimits) -> Self {
+        let backend = BackendPredictor::new(prior, limits);
+        let this = Self {
+            published: PublishedView::default(),
+            wait_curve: WaitCurve::default(),
+            leader: AtomicU64::new(0),
+            last_id: AtomicU64::new(0),
+            backend: Mutex::new(backend),
+        };
+        this.publish(&this.backend.lock());
+        this
+    }
+
+    /// Predicts a request at `now_us`. Takes no lock and allocates nothing.
+    #[inline]
+    pub fn estimate(&self, request: &RequestShape, now_us: f64) -> Estimate {
+        let view = self.published.view(&self.wait_curve, now_us);
+        let prediction = predict(&view, request, now_us);
+        let tpot_alone_us = view.coefficients.step_us(1.0, request.prompt_tokens);
+        let published = &self.published;
+        Estimate {
+            prediction,
+            tpot_among_all_us: prediction.tpot_us * view.growth(),
+            tightest_tpot_us: published.tightest_tpot_us(),
+            batch_share: published.batch_share(),
+            tpot_alone_us,
+            slots: view.limits.slots,
+            waited_us: (now_us - published.oldest_due_at_us()).max(0.0),
+            is_trusted: published.is_trusted() && prediction.stall_us <= 0.0,
+        }
+    }
+
+    /// Returns the time to the first token of a request from when it may be sent: once the prompts
+    /// before it take no more than `max_backlog_us`, and the engine has a slot for it. Its mean and
+    /// its 90th percentile; 0 while predictions are not trusted.
+    pub fn admitted_ttft(
+        &self,
+        request: &RequestShape,
+        max_backlog_us: f64,
+        now_us: f64,
+    ) -> MeanAndP90 {
+        if !self.published.is_trusted() {
+            return MeanAndP90::default();
+        }
+        predict(&self.published.view(&self.wait_curve, now_us), request, now_us)
+            .admitted_ttft(max_backlog_us)
+    }
+
+    /// Returns the microseconds until the latencies of a request would satisfy `is_met`, if nothing
+    /// else arrives; at most 120 s. `None` if they would not on an idle engine either.
+    pub fn time_until(
+        &self,
+        request: &RequestShape,
+        now_us: f64,
+        is_met: impl Fn(&Estimate) -> bool,
+    ) -> Option<f64> {
+        let view = self.published.view(&self.wait_curve, now_us);
+        let estimate = self.estimate(request, now_us);
+        lookahead::time_until(&view, request, now_us, |prediction| {
+            is_met(&estimate.later(prediction))
+        })
+    }
+
+    /// Returns the number of requests like this one whose latencies would satisfy `is_met`, if they
+    /// came together in `passed_us` microseconds and nothing else does.
+    pub fn met_together(
+        &self,
+        request: &RequestShape,
+        now_us: f64,
+        passed_us: f64,
+        is_met: impl Fn(&Estimate) -> bool,
+    ) -> u32 {
+        let view = self.published.view(&self.wait_curve, now_us);
+        let estimate = self.estimate(request, now_us);
+        lookahead::met_together(&view, request, now_us, passed_us, |one| {
+            is_met(&estimate.later(one))
+        })
+    }
+
+    fn publish(&self, backend: &BackendPredictor) {
+        let extras = PublishedExtras {
+            decayed_work: backend.prompts().decayed_work(),
+            tightest_tpot_us: backend.tightest_tpot_us(),
+            batch_share: backend.batch_share(),
+            oldest_due_at_us: backend.oldest_due_at_us(),
+            is_trusted: backend.is_trusted(),
+        };
+        self.published.publish(&backend.view(&self.wait_curve, 0.0), &extras);
+    }
+
+    fn learn<T>(&self, learn: impl FnOnce(&mut BackendPredictor) -> T) -> T {
+        let mut backend = self.backend.lock();
+        let result = learn(&mut backend);
+        self.publish(&backend);
+        result
+    }
+
+    /// Adds a request that is sent by this prediction; it counts until the ticket is dropped.
+    /// `tpot_objective_us` is for its time per token, in microseconds.
+    pub fn send(
+        self: &Arc<Self>,
+        request: RequestShape,
+        prediction: Prediction,
+        tpot_objective_us: Option<f64>,
+        now_us: f64,
+    ) -> PredictionTicket {
+        let ticket =
+            self.learn(|backend| backend.send(request, prediction, tpot_objective_us, now_us));
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let emitted_tokens = ticket.emitted_tokens();
+        let predictor = Arc::clone(self);
+        PredictionTicket {
+            predictor,
+            ticket,
+            id,
+            emitted_tokens,
+            learned_tokens: emitted_tokens,
+            last_seen_us: now_us,
+            has_ended: false,
+        }
+    }
+
+    /// Learns from requests that wait for longer than predicted, and from what the engine reports.
+    /// Call it about once a second.
+    pub fn refresh(&self, reported: ReportedLimits, now_us: f64) {
+        self.learn(|backend| backend.refresh(&self.wait_curve, reported, now_us));
+    }
+
+    /// Records that the engine has ended its step number `steps_ended` at `at_us`, for a caller
+    /// that does not see each token: the simulator.
+    pub fn observe_steps(&self, at_us: f64, steps_ended: f64) {
+        self.learn(|backend| {
+            // Without a stream there a balancer sees none of its steps.
+            if backend.counts() != (0.0, 0.0) {
+                backend.emitted(at_us);
+                backend.step_ended(at_us, steps_ended - backend.steps_ended());
+            }
+        });
+    }
+
+    /// Returns the load of this penstock there.
+    pub fn own_load(&self) -> EngineLoad {
+        self.backend.lock().own_load()
+    }
+
+    /// Takes the load that peers report. Returns whether this changes what is counted.
+    pub fn set_peer_load(&self, reported: &EngineLoad) -> bool {
+        self.learn(|backend| backend.set_peer_load(reported))
+    }
+
+    /// Records that the engine has started again.
+    pub fn restarted(&self) {
+        self.learn(BackendPredictor::restarted);
+    }
+
+    /// Records that the engine is another version.
+    pub fn version_changed(&self) {
+        self.learn(BackendPredictor::version_changed);
+    }
+
+    /// Returns whether enough is known to refuse a request by its predictions.
+    pub fn is_trusted(&self) -> bool {
+        self.published.is_trusted()
+    }
+
+    /// Returns whether so little was learned here that the state of another backend says more.
+    pub fn is_little_known(&self) -> bool {
+        self.backend.lock().is_little_known()
+    }
+
+    /// Starts with the learned state of the same model on another backend, if little was learned
+    /// here.
+    pub fn adopt(&self, other: &LearnedState) {
+        self.learn(|backend| backend.adopt(other));
+    }
+
+    /// Returns the learned state of the engine, for the next process.
+    pub fn learned_state(&self) -> LearnedState {
+        self.backend.lock().learned_state()
+    }
+
+    /// Continues with the learned state of another process.
+    pub fn restore(&self, learned: LearnedState) {
+        self.learn(|predictor| predictor.restore(learned));
+    }
+
+    /// Returns the state of the predictor at `now_us`.
+    pub fn report(&self, now_us: f64) -> PredictorReport {
+        let backend = self.backend.lock();
+        let residual = backend.residual();
+        let view = backend.view(&self.wait_curve, now_us);
+        let (waiting_count, stream_count) = backend.counts();
+        let stall_us =
+            view.silence.remaining_us(backend.step_state().0, view.in_batch.time_us, now_us);
+        PredictorReport {
+            coefficients: view.coefficients,
+            front_end_us: view.front_end_us,
+            slots: view.limits.slots,
+            backlog_us: view.in_batch.time_us + view.queued.time_us,
+            bias: residual.bias(),
+            coverage: residual.coverage(),
+            error: residual.error(),
+            first_token_count: residual.first_token_count(),
+            gap_count: backend.gap_count(),
+            waiting_count,
+            stream_count,
+            context_tokens: view.context_tokens,
+            batch_share: backend.batch_share(),
+            stall_us,
+            is_trusted: backend.is_trusted() && stall_us <= 0.0,
+        }
+    }
+}
+
+/// A request at a backend, from its prediction to its end, however it ends.
+#[derive(Debug)]
+pub struct PredictionTicket {
+    predictor: Arc<Predictor>,
+    ticket: Ticket,
+    id: u64,
+    /// The number of tokens that came, and of those that were learned.
+    emitted_tokens: u32,
+    learned_tokens: u32,
+    /// The last time at which it was seen.
+    last_seen_us: f64,
+    has_ended: bool,
+}
+
+impl PredictionTicket {
+    /// Returns the prediction by which it was sent.
+    pub fn prediction(&self) -> &Prediction {
+        &self.ticket.prediction
+    }
+
+    /// Records `count` tokens that come at `now_us`, the first of them or further ones.
+    pub fn tokens(&mut self, count: u32, now_us: f64) {
+        if self.ticket.request.is_whole || count == 0 {
+            return;
+        }
+        self.last_seen_us = now_us;
+        if self.emitted_tokens == 0 {
+            let ticket = &mut self.ticket;
+            self.predictor.learn(|backend| backend.first_token(ticket, now_us));
+            (self.emitted_tokens, self.learned_tokens) = (1, 1);
+            return;
+        }
+        self.emitted_tokens = self.emitted_tokens.saturating_add(count);
+        let leader = self.predictor.leader.load(Ordering::Relaxed);
+        if leader == self.id {
+            return self.lead(count, now_us);
+        }
+        if self.emitted_tokens - self.learned_tokens >= WINDOW_TOKENS {
+            self.learned_tokens = self.emitted_tokens;
+            let (ticket, emitted_tokens) = (&mut self.ticket, self.emitted_tokens);
+            let (step_us, ended_at_us) = self.predictor.learn(|backend| {
+                backend.progress(ticket, emitted_tokens, now_us);
+                backend.step_state()
+            });
+            self.take_over(step_us, ended_at_us, now_us);
+        } else if leader == 0 {
+            self.take_over(0.0, f64::NEG_INFINITY, now_us);
+        }
+    }
+
+    /// Records the end of a step: the stream that leads has emitted.
+    fn lead(&mut self, count: u32, now_us: f64) {
+        let (ticket, emitted_tokens) = (&mut self.ticket, self.emitted_tokens);
+        self.learned_tokens = emitted_tokens;
+        self.predictor.learn(|backend| {
+            backend.progress(ticket, emitted_tokens, now_us);
+            backend.step_ended(now_us, count.into());
+        });
+    }
+
+    /// Leads from now on, if no other stream does.
+    fn take_over(&mut self, step_us: f64, ended_at_us: f64, now_us: f64) {
+        if now_us > ended_at_us + LOST_STEPS * step_us {
+            self.predictor.leader.store(self.id, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that it has emitted `emitted_tokens` tokens, for a caller that does not see each of
+    /// them: the simulator.
+    pub fn observe(&mut self, emitted_tokens: u32, now_us: f64) {
+        let ticket = &mut self.ticket;
+        self.last_seen_us = now_us;
+        self.emitted_tokens = self.emitted_tokens.max(emitted_tokens);
+        self.predictor.learn(|backend| backend.progress(ticket, emitted_tokens, now_us));
+    }
+
+    /// Ends a complete response at `now_us`. `output` is its number of tokens, where the engine
+    /// reports it.
+    pub fn complete(&mut self, output: Option<u32>, now_us: f64) {
+        self.last_seen_us = now_us;
+        self.end(output, true, now_us);
+    }
+
+    /// Ends a request whose client has left at `now_us`.
+    pub fn cut(&mut self, now_us: f64) {
+        self.end(None, false, now_us);
+    }
+
+    /// Ends the request. Tokens that were not learned yet came when it was seen last.
+    fn end(&mut self, output: Option<u32>, is_complete: bool, now_us: f64) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let (ticket, emitted_tokens, seen_at_us) =
+            (&mut self.ticket, self.emitted_tokens, self.last_seen_us);
+        self.predictor.learn(|backend| {
+            backend.progress(ticket, emitted_tokens, seen_at_us);
+            backend.ended(ticket, output, is_complete, now_us);
+        });
+        let (leader, none) = (&self.predictor.leader, 0);
+        let _other = leader.compare_exchange(self.id, none, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+impl Drop for PredictionTicket {
+    fn drop(&mut self) {
+        self.end(None, false, self.last_seen_us);
+    }
+}
+
+#[cfg(test)]
+#[path = "idle_tests.rs"]
+mod idle_tests;
+#[cfg(test)]
+#[path = "predictor_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+//! The state of a predictor as plain numbers, which decisions read without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::batch_ratios::BatchRatios;
+use super::coefficients::Coefficients;
+use super::prediction::{EngineLimits, EngineView};
+use super::prompts::{DecayedWork, Work};
+use super::residual::{Factors, RegimeFactors};
+use super::stall::Silence;
+use super::wait_curve::WaitCurve;
+
+#[derive(Debug, Default)]
+struct Number(AtomicU64);
+
+impl Number {
+    #[inline(always)]
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// The numbers of an [`EngineView`], and the others that a decision reads. They may be of two
+/// moments for an instant; a prediction is off then, and nothing more.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct PublishedView {
+    base_us: Number,
+    token_us: Number,
+    decode_us: Number,
+    context_us: Number,
+    pair_us: Number,
+    batch_ratios: AtomicU64,
+    slots: Number,
+    kv_tokens: Number,
+    step_tokens: Number,
+    step_ended_at_us: Number,
+    waiting_count: Number,
+    in_batch_tokens: Number,
+    in_batch_us: Number,
+    queued_tokens: Number,
+    queued_us: Number,
+    decayed_work_us: Number,
+    updated_at_us: Number,
+    stream_count: Number,
+    own_stream_count: Number,
+    context_tokens: Number,
+    factors: [[Number; 2]; 4],
+    front_end_us: Number,
+    mean_output_tokens: Number,
+    pace_factor: Number,
+    pace_p90_factor: Number,
+    silent_since_us: Number,
+    silent_until_us: Number,
+    tightest_tpot_us: Number,
+    batch_share: Number,
+    oldest_due_at_us: Number,
+    is_trusted: Number,
+}
+
+/// The numbers that are published beside the view.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PublishedExtras {
+    pub(super) decayed_work: DecayedWork,
+    /// The least time per token that a stream there can bear.
+    pub(super) tightest_tpot_us: f64,
+    /// The share of an objective for the time per token up to which a batch is filled.
+    pub(super) batch_share: f64,
+    /// The time at which the first token of the oldest prompt is due if nothing is before it;
+    /// infinite if none waits.
+    pub(super) oldest_due_at_us: f64,
+    /// True if enough is known to refuse a request by predictions.
+    pub(super) is_trusted: bool,
+}
+
+impl PublishedView {
+    /// Returns the view at `now_us`.
+    #[inline(always)]
+    pub(super) fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
+        let decayed_work_us = self.decayed_work_us.get();
+        let factors = |numbers: &[Number; 2]| {
+            let [mean, p90] = numbers;
+            RegimeFactors { mean: mean.get(), p90: p90.get() }
+        };
+        let [prefill, slot, whole, idle] = &self.factors;
+        EngineView {
+            coefficients: Coefficients {
+                base_us: self.base_us.get(),
+                token_us: self.token_us.get(),
+                decode_us: self.decode_us.get(),
+                context_us: self.context_us.get(),
+                pair_us: self.pair_us.get(),
+                batch_ratios: BatchRatios::from_bits(self.batch_ratios.load(Ordering::Relaxed)),
+            },
+            limits: EngineLimits {
+                slots: self.slots.get(),
+                kv_tokens: self.kv_tokens.get(),
+                step_tokens: self.step_tokens.get(),
+            },
+            step_ended_at_us: self.step_ended_at_us.get(),
+            waiting_count: self.waiting_count.get(),
+            in_batch: Work { tokens: self.in_batch_tokens.get(), time_us: self.in_batch_us.get() },
+            queued: Work { tokens: self.queued_tokens.get(), time_us: self.queued_us.get() },
+            prefill_share: match decayed_work_us > 0.0 {
+                true => DecayedWork {
+                    work_us: decayed_work_us,
+                    updated_at_us: self.updated_at_us.get(),
+                }
+                .share_at(now_us),
+                false => 0.0,
+            },
+            stream_count: self.stream_count.get(),
+            own_stream_count: self.own_stream_count.get(),
+            context_tokens: self.context_tokens.get(),
+            wait_curve,
+            factors: Factors([prefill, slot, whole, idle].map(factors)),
+            front_end_us: self.front_end_us.get(),
+            mean_output_tokens: self.mean_output_tokens.get(),
+            pace_factor: self.pace_factor.get(),
+            pace_p90_factor: self.pace_p90_factor.get(),
+            silence: self.silence(),
+        }
+    }
+
+    /// The end is read first and written last: a stream that starts must not seem to have been
+    /// there since long ago.
+    #[inline(always)]
+    fn silence(&self) -> Silence {
+        let until_us = self.silent_until_us.get();
+        Silence { since_us: self.silent_since_us.get(), until_us }
+    }
+
+    /// Returns the least time per token that a stream there can bear, in microseconds; infinite if
+    /// none has an objective.
+    #[inline(always)]
+    pub(super) fn tightest_tpot_us(&self) -> f64 {
+        self.tightest_tpot_us.get()
+    }
+
+    /// Returns the share of an objective for the time per token up to which a batch is filled.
+    #[inline(always)]
+    pub(super) fn batch_share(&self) -> f64 {
+        self.batch_share.get()
+    }
+
+    /// Returns when the first token of the oldest prompt is due if nothing is before it; infinite
+    /// if none waits.
+    #[inline(always)]
+    pub(super) fn oldest_due_at_us(&self) -> f64 {
+        self.oldest_due_at_us.get()
+    }
+
+    /// Returns whether enough is known to refuse a request by predictions.
+    #[inline(always)]
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted.get() > 0.0
+    }
+
+    pub(super) fn publish(&self, view: &EngineView<'_>, extras: &PublishedExtras) {
+        let Coefficients { base_us, token_us, decode_us, context_us, pair_us, batch_ratios } =
+            view.coefficients;
+        let EngineLimits { slots, kv_tokens, step_tokens } = view.limits;
+        let numbers = [
+            (&self.base_us, base_us),
+            (&self.token_us, token_us),
+            (&self.decode_us, decode_us),
+            (&self.context_us, context_us),
+            (&self.pair_us, pair_us),
+            (&self.slots, slots),
+            (&self.kv_tokens, kv_tokens),
+            (&self.step_tokens, step_tokens),
+            (&self.step_ended_at_us, view.step_ended_at_us),
+            (&self.waiting_count, view.waiting_count),
+            (&self.in_batch_tokens, view.in_batch.tokens),
+            (&self.in_batch_us, view.in_batch.time_us),
+            (&self.queued_tokens, view.queued.tokens),
+            (&self.queued_us, view.queued.time_us),
+            (&self.decayed_work_us, extras.decayed_work.work_us),
+            (&self.updated_at_us, extras.decayed_work.updated_at_us),
+            (&self.stream_count, view.stream_count),
+            (&self.own_stream_count, view.own_stream_count),
+            (&self.context_tokens, view.context_tokens),
+            (&self.front_end_us, view.front_end_us),
+            (&self.mean_output_tokens, view.mean_output_tokens),
+            (&self.pace_factor, view.pace_factor),
+            (&self.pace_p90_factor, view.pace_p90_factor),
+            (&self.silent_since_us, view.silence.since_us),
+            (&self.silent_until_us, view.silence.until_us),
+            (&self.tightest_tpot_us, extras.tightest_tpot_us),
+            (&self.batch_share, extras.batch_share),
+            (&self.oldest_due_at_us, extras.oldest_due_at_us),
+            (&self.is_trusted, f64::from(u8::from(extras.is_trusted))),
+        ];
+        for (place, number) in numbers {
+            place.set(number);
+        }
+        self.batch_ratios.store(batch_ratios.to_bits(), Ordering::Relaxed);
+        for ([mean, p90], factors) in self.factors.iter().zip(view.factors.0) {
+            mean.set(factors.mean);
+            p90.set(factors.p90);
+        }
+    }
+}
