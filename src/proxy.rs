@@ -1,7 +1,7 @@
 //! The data plane: the state that all its requests share, and the order in which a request passes
 //! its files.
 //!
-//! Life of a request: `phases` receives it from Pingora once `downstream` has a whole, checked
+//! Life of a request: `data_port` receives it from Pingora once `downstream` has a whole, checked
 //! head. `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413,
 //! 415); `local_response` serves what needs no backend, `direct` what is for one backend rather
 //! than a model, `broadcast` what is for all Ollama backends. `request_body` reads and scans the

@@ -95,7 +95,7 @@ const ROOTS: &[&str] = &[
     "deny.toml",
 ];
 const ENDINGS: &[&str] =
-    &["rs", "py", "md", "yaml", "yml", "toml", "html", "json", "service", "conf", ""];
+    &["rs", "py", "md", "yaml", "yml", "toml", "html", "json", "service", "conf", "patch", ""];
 /// This list, and recorded data.
 const EXEMPT: &[&str] = &[
     "tests/vocabulary.rs",

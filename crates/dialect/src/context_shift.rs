@@ -39,11 +39,6 @@ impl Shift {
         self.dropped
     }
 
-    /// Returns the ranges of the body to cut.
-    pub fn cuts(&self) -> &[Range<usize>] {
-        &self.cuts
-    }
-
     /// Returns the body without the cut ranges.
     pub fn apply(&self, body: &[u8]) -> Vec<u8> {
         let cut: usize = self.cuts.iter().map(Range::len).sum();

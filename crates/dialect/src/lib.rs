@@ -1,8 +1,9 @@
-//! Conversion between the dialects: a request of one API becomes a request of another, and the
-//! response is converted back event by event. Readers and writers share one typed request and one
-//! set of response events, so a new API needs one reader and one writer, not a pair with every
-//! other API. Pure: given bytes and times, it returns bytes. Sits above `api` and `config`, below
-//! `proxy`.
+//! Conversion between the dialects: a request of one API becomes a request of another
+//! ([`convert_request`]), and the response is converted back event by event
+//! ([`ResponseConverter`]).
+//!
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 
 mod context_shift;
 mod conversation;

@@ -134,7 +134,7 @@ impl BackendPredictor {
     }
 
     /// Returns the state that decisions read at `now_us`.
-    pub fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
+    pub(crate) fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
         let (peers, queued) = (&self.peer_load, self.prompts.queued());
         let is_tried = self.waiting_count > 0 || self.streams.count() >= 1.0;
         EngineView {
@@ -189,12 +189,12 @@ impl BackendPredictor {
     }
 
     /// Returns the number of steps that have ended.
-    pub fn steps_ended(&self) -> f64 {
+    pub(crate) fn steps_ended(&self) -> f64 {
         self.steps_ended
     }
 
     /// Returns the duration of a step now, and the end of the last one.
-    pub fn step_state(&self) -> (f64, f64) {
+    pub(crate) fn step_state(&self) -> (f64, f64) {
         (self.step_us(), self.step_ended_at_us)
     }
 
@@ -234,13 +234,13 @@ impl BackendPredictor {
 
     /// Returns the share of an objective for the time per token that a prediction may reach before
     /// the batch is full.
-    pub fn batch_share(&self) -> f64 {
+    pub(crate) fn batch_share(&self) -> f64 {
         self.batch_share_learner.get()
     }
 
     /// Returns when the first token of the oldest prompt is due if nothing is before it; infinite
     /// if none waits.
-    pub fn oldest_due_at_us(&self) -> f64 {
+    pub(crate) fn oldest_due_at_us(&self) -> f64 {
         self.prompts.first_waiting().map_or(f64::INFINITY, |one| {
             let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
             one.sent_at_us + one.work_us + steps * self.step_us()
@@ -249,13 +249,13 @@ impl BackendPredictor {
 
     /// Returns the least time per token that a running stream can bear; infinite if none has an
     /// objective.
-    pub fn tightest_tpot_us(&self) -> f64 {
+    pub(crate) fn tightest_tpot_us(&self) -> f64 {
         self.allowances.tightest_tpot_us()
     }
 
     /// Returns whether it has seen enough, and was right often enough, to refuse a request by its
     /// predictions.
-    pub fn is_trusted(&self) -> bool {
+    pub(crate) fn is_trusted(&self) -> bool {
         let first_tokens = self.residual.first_token_count();
         let is_covered =
             self.residual.coverage() <= MAX_COVERAGE || self.residual.error() < SMALL_ERROR;
@@ -272,27 +272,28 @@ impl BackendPredictor {
     }
 
     /// Returns the learned step times of the engine.
-    pub fn coefficients(&self) -> &Coefficients {
+    #[cfg(test)]
+    pub(crate) fn coefficients(&self) -> &Coefficients {
         &self.coefficients
     }
 
     /// Returns the recent residual of predictions.
-    pub fn residual(&self) -> &Residual {
+    pub(crate) fn residual(&self) -> &Residual {
         &self.residual
     }
 
     /// Returns the number of gaps that it has learned from.
-    pub fn gap_count(&self) -> f64 {
+    pub(crate) fn gap_count(&self) -> f64 {
         self.step_learner.gap_count()
     }
 
     /// Returns the prompts that were sent and have no first token yet.
-    pub fn prompts(&self) -> &Prompts {
+    pub(crate) fn prompts(&self) -> &Prompts {
         &self.prompts
     }
 
     /// Returns the numbers of requests without a first token and of streams.
-    pub fn counts(&self) -> (f64, f64) {
+    pub(crate) fn counts(&self) -> (f64, f64) {
         (self.waiting_count.into(), self.streams.count())
     }
 }

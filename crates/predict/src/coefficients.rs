@@ -51,7 +51,7 @@ impl Coefficients {
 
 /// One step in which all requests decoded, as the gap between two tokens shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GapSample {
+pub(crate) struct GapSample {
     /// The duration of the step.
     pub gap_us: f64,
     /// The number of requests that decoded.
@@ -66,7 +66,7 @@ pub struct GapSample {
 /// relative to the gap: a step of 10 ms counts as much as one of 100 ms.
 /// [`super::prefill::PrefillLearner`] learns the cost of a prompt token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepLearner {
+pub(crate) struct StepLearner {
     weights: [f64; 3],
     covariance: [[f64; 3]; 3],
     /// The number of gaps that were learned from.
@@ -117,7 +117,7 @@ const WARM_UP_GAPS: f64 = 50.0;
 
 impl StepLearner {
     /// Starts with the coefficients of the engine, or of a similar one.
-    pub fn new(prior: &Coefficients) -> Self {
+    pub(crate) fn new(prior: &Coefficients) -> Self {
         // A hundred streams may make a step twice as long, and so may 100,000 tokens of context.
         let variance = (prior.base_us / UNIT_US).powi(2).max(1.0);
         let covariance = [[variance, 0.0, 0.0], [0.0, variance, 0.0], [0.0, 0.0, variance]];
@@ -138,7 +138,7 @@ impl StepLearner {
     }
 
     /// Returns the learned coefficients, with the costs of prompts.
-    pub fn coefficients(&self, token_us: f64, pair_us: f64) -> Coefficients {
+    pub(crate) fn coefficients(&self, token_us: f64, pair_us: f64) -> Coefficients {
         let [base_us, decode, context] = self.weights.map(|weight| weight.max(0.0));
         Coefficients {
             base_us,
@@ -151,7 +151,7 @@ impl StepLearner {
     }
 
     /// Keeps what was learned as a prior: the engine is another one, or another version.
-    pub fn demote_to_prior(&mut self) {
+    pub(crate) fn demote_to_prior(&mut self) {
         let [base_us, decode, context] = self.weights;
         let prior = Coefficients {
             base_us,
@@ -163,18 +163,18 @@ impl StepLearner {
     }
 
     /// Returns whether the engine has just changed.
-    pub fn is_relearning(&self) -> bool {
+    pub(crate) fn is_relearning(&self) -> bool {
         self.relearning_steps > 0.0
     }
 
     /// Returns the number of gaps that it has learned from.
-    pub fn gap_count(&self) -> f64 {
+    pub(crate) fn gap_count(&self) -> f64 {
         self.gap_count
     }
 
     /// Learns from a step without prompts. It minimizes the relative error
     /// `(gap_us - expected) / gap_us`, so the regressors are divided by the gap.
-    pub fn learn_gap(&mut self, sample: &GapSample) {
+    pub(crate) fn learn_gap(&mut self, sample: &GapSample) {
         let GapSample { gap_us, decodes, context_tokens, steps } = *sample;
         if !(gap_us > 0.0 && gap_us.is_finite()) {
             return;

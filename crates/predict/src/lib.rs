@@ -3,15 +3,18 @@
 //!
 //! It does not learn from the times to the first token of requests that have ended: in an overload
 //! these labels come after the queue. Instead it learns how long the *steps* of the engine take
-//! ([`Coefficients`]). It tracks the prompts that were sent ([`Prompts`]), the ages of streams
-//! ([`Streams`]) and the lengths of outputs ([`OutputLengths`]), and computes the wait from them
-//! ([`predict`]). [`Residual`] corrects the remaining error by a factor. The equations are in
+//! ([`Coefficients`]). It tracks the prompts that were sent (`Prompts`), the ages of streams
+//! (`Streams`) and the lengths of outputs (`OutputLengths`), and computes the wait from them
+//! (`predict`). `Residual` corrects the remaining error by a factor. The equations are in
 //! `docs/routing/predictor.md`.
 //!
 //! [`BackendPredictor`] combines all of this for one model on one backend. [`Predictor`] shares it
 //! between decisions and attempts, and [`PredictionTicket`] follows one request.
 //!
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
+//!
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 
 mod backend;
 mod batch_ratios;
@@ -40,19 +43,14 @@ mod ticket;
 mod wait_curve;
 
 pub use backend::{BackendPredictor, ReportedLimits};
-pub use batch_ratios::BatchRatios;
-pub use coefficients::{Coefficients, GapSample, StepLearner};
+pub use coefficients::Coefficients;
 pub use engine_load::EngineLoad;
 pub use learned_state::LearnedState;
 pub use lookahead::MAX_LOOKAHEAD;
-pub use output_lengths::OutputLengths;
-pub use prediction::{EngineLimits, EngineView, MeanAndP90, Prediction, RequestShape, predict};
+pub use prediction::{EngineLimits, MeanAndP90, Prediction, RequestShape};
 pub use predictor::{Estimate, PredictionTicket, Predictor, PredictorReport};
-pub use prefill::{PrefillLearner, PrefillSample};
-pub use prompts::{Prompts, Work};
-pub use residual::{Factors, Regime, RegimeFactors, Residual};
+pub use prompts::Work;
+pub use residual::Regime;
 pub use rows::{EngineRow, RowError, engine_rows};
-pub use stall::Silence;
-pub use streams::Streams;
 pub use ticket::Ticket;
 pub use wait_curve::WaitCurve;

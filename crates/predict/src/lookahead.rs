@@ -133,10 +133,12 @@ pub(super) fn met_together(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        Coefficients, EngineLimits, Factors, OutputLengths, RegimeFactors, Silence, Streams,
-        WaitCurve,
-    };
+    use crate::output_lengths::OutputLengths;
+    use crate::residual::{Factors, RegimeFactors};
+    use crate::stall::Silence;
+    use crate::streams::Streams;
+    use crate::{Coefficients, EngineLimits, WaitCurve};
+
     use super::*;
 
     const REQUEST: RequestShape = RequestShape {

@@ -28,7 +28,7 @@ fn bucket_of(tokens: f64) -> usize {
 /// The position of a length in the buckets. To compute it takes a logarithm and two powers, which
 /// tables save.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BucketPosition {
+pub(crate) struct BucketPosition {
     bucket: usize,
     /// The part of the bucket below the length.
     part: f64,
@@ -36,7 +36,7 @@ pub struct BucketPosition {
 
 impl BucketPosition {
     /// Returns the position of a length.
-    pub fn of(tokens: f64) -> Self {
+    pub(crate) fn of(tokens: f64) -> Self {
         let bucket = bucket_of(tokens);
         let (from, to) = (start_of(bucket), start_of(bucket + 1));
         Self { bucket, part: ((tokens - from) / (to - from)).clamp(0.0, 1.0) }
@@ -49,7 +49,7 @@ impl BucketPosition {
 /// missed because they end late.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Counts", into = "Counts")]
-pub struct OutputLengths {
+pub(crate) struct OutputLengths {
     ended: [f64; BUCKETS],
     passed: [f64; BUCKETS],
     /// The weight of the next output.
@@ -120,7 +120,7 @@ impl Default for OutputLengths {
 
 impl OutputLengths {
     /// Learns from an output that has ended.
-    pub fn learn(&mut self, tokens: f64) {
+    pub(crate) fn learn(&mut self, tokens: f64) {
         let at = bucket_of(tokens);
         let weight = self.next_weight();
         self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += weight);
@@ -130,7 +130,7 @@ impl OutputLengths {
 
     /// Learns from an output that was cut by the client or a failure when it had `tokens` tokens:
     /// it would have been longer.
-    pub fn learn_cut(&mut self, tokens: f64) {
+    pub(crate) fn learn_cut(&mut self, tokens: f64) {
         let weight = self.next_weight();
         self.passed.iter_mut().take(bucket_of(tokens)).for_each(|one| *one += weight);
         self.learned();
@@ -138,7 +138,7 @@ impl OutputLengths {
 
     /// Takes outputs that still run into account: ages, each with its number of outputs. Those of
     /// the call before no longer count.
-    pub fn see_running(&mut self, ages: impl Iterator<Item = (f64, f64)>) {
+    pub(crate) fn see_running(&mut self, ages: impl Iterator<Item = (f64, f64)>) {
         self.running = [0.0; BUCKETS];
         for (age_tokens, count) in ages {
             self.running.iter_mut().take(bucket_of(age_tokens)).for_each(|one| *one += count);
@@ -191,12 +191,13 @@ impl OutputLengths {
     }
 
     /// Returns the share of outputs with more than `tokens` tokens.
-    pub fn survival(&self, tokens: f64) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn survival(&self, tokens: f64) -> f64 {
         self.survival_at(&BucketPosition::of(tokens))
     }
 
-    /// Returns the same for a position that was computed before.
-    pub fn survival_at(&self, position: &BucketPosition) -> f64 {
+    /// Returns the share of outputs that are longer than at `position`.
+    pub(crate) fn survival_at(&self, position: &BucketPosition) -> f64 {
         let BucketPosition { bucket, part } = *position;
         let (above, below) = (
             self.survival.get(bucket).copied().unwrap_or(0.0),
@@ -207,13 +208,14 @@ impl OutputLengths {
 
     /// Returns the share of outputs with more than `age_tokens` tokens that end within `more`
     /// further ones.
-    pub fn ends_within(&self, age_tokens: f64, more: f64) -> f64 {
-        let now_us = self.survival(age_tokens);
-        if now_us <= 1e-9 { 1.0 } else { 1.0 - self.survival(age_tokens + more) / now_us }
+    #[cfg(test)]
+    pub(crate) fn ends_within(&self, age_tokens: f64, more: f64) -> f64 {
+        let now = self.survival(age_tokens);
+        if now <= 1e-9 { 1.0 } else { 1.0 - self.survival(age_tokens + more) / now }
     }
 
     /// Returns the mean length.
-    pub fn mean_tokens(&self) -> f64 {
+    pub(crate) fn mean_tokens(&self) -> f64 {
         self.mean_tokens
     }
 }

@@ -26,7 +26,7 @@ impl Default for EngineLimits {
 
 /// The state of a backend when a request arrives.
 #[derive(Debug, Clone, Copy)]
-pub struct EngineView<'a> {
+pub(crate) struct EngineView<'a> {
     /// The step times.
     pub coefficients: Coefficients,
     /// The capacity of the engine.
@@ -181,7 +181,7 @@ const LATER_SHARE: f64 = 0.5;
 const MAX_OUTPUTS: f64 = 4.0;
 
 /// Predicts the latencies of `request` at `now_us`.
-pub fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> Prediction {
+pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> Prediction {
     let EngineView { coefficients, limits, stream_count, context_tokens, front_end_us, .. } = *view;
     let uncached_tokens = request.uncached_tokens();
     let step_us = coefficients.step_us(stream_count, context_tokens);

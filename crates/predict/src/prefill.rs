@@ -37,7 +37,7 @@ const PRIOR_DEVIATION: f64 = 0.1;
 
 /// The time that prompts took beyond the steps that would have passed anyway.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PrefillSample {
+pub(crate) struct PrefillSample {
     /// The number of tokens that were computed.
     pub tokens: f64,
     /// The number of pairs of tokens between which they have attention.
@@ -51,7 +51,7 @@ pub struct PrefillSample {
 /// Recursive least squares with forgetting on `time_us = front end + tokens x cost + pairs x pair`,
 /// relative to the time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PrefillLearner {
+pub(crate) struct PrefillLearner {
     /// The costs in milliseconds: of what lies before the engine, of [`TOKENS_UNIT`] tokens, of
     /// [`PAIRS_UNIT`] pairs.
     weights: Vec3,
@@ -62,7 +62,7 @@ pub struct PrefillLearner {
 
 impl PrefillLearner {
     /// Starts with a cost per token and per pair, in microseconds, and no front end.
-    pub fn new(token_us: f64, pair_us: f64) -> Self {
+    pub(crate) fn new(token_us: f64, pair_us: f64) -> Self {
         let weights = [0.0, token_us * TOKENS_UNIT / 1000.0, pair_us * PAIRS_UNIT / 1000.0];
         let [_, cost, _] = weights;
         Self {
@@ -78,14 +78,14 @@ impl PrefillLearner {
 
     /// Keeps what was learned as a prior; the front end stays as it is, because it is no part of
     /// the engine.
-    pub fn demote_to_prior(&mut self) {
+    pub(crate) fn demote_to_prior(&mut self) {
         let front_end_us = self.weights[0];
         *self = Self::new(self.token_us(), self.pair_us());
         self.weights[0] = front_end_us;
     }
 
     /// Learns from one sample.
-    pub fn learn(&mut self, sample: &PrefillSample) {
+    pub(crate) fn learn(&mut self, sample: &PrefillSample) {
         let PrefillSample { tokens, pairs, time_us, has_front_end } = *sample;
         if !(tokens > 0.0 && time_us.is_finite()) {
             return;
@@ -153,23 +153,18 @@ impl PrefillLearner {
     }
 
     /// Returns the time before the first step of a request.
-    pub fn front_end_us(&self) -> f64 {
+    pub(crate) fn front_end_us(&self) -> f64 {
         self.weights[0] * 1000.0
     }
 
     /// Returns the cost of a token.
-    pub fn token_us(&self) -> f64 {
+    pub(crate) fn token_us(&self) -> f64 {
         self.weights[1] * 1000.0 / TOKENS_UNIT
     }
 
     /// Returns the cost of a pair of tokens.
-    pub fn pair_us(&self) -> f64 {
+    pub(crate) fn pair_us(&self) -> f64 {
         self.weights[2] * 1000.0 / PAIRS_UNIT
-    }
-
-    /// Returns the number of samples that it has learned from.
-    pub fn sample_count(&self) -> f64 {
-        self.sample_count
     }
 }
 

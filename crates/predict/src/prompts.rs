@@ -91,7 +91,7 @@ impl Work {
 
 /// The prompts of one backend, in the order in which they were sent.
 #[derive(Debug, Clone, Default)]
-pub struct Prompts {
+pub(crate) struct Prompts {
     prompts: VecDeque<Prompt>,
     /// The number of prompts, from the front, that had arrived when the current step started; and
     /// the number of these that have a slot.
@@ -222,22 +222,22 @@ impl Prompts {
     }
 
     /// Returns the number of prompts.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.prompts.len()
     }
 
     /// Returns the number of prompts that the engine computes.
-    pub fn admitted_count(&self) -> usize {
+    pub(crate) fn admitted_count(&self) -> usize {
         self.admitted_count
     }
 
     /// Returns the remaining work of the prompts that the engine computes.
-    pub fn in_batch(&self) -> Work {
+    pub(crate) fn in_batch(&self) -> Work {
         Work { time_us: (self.in_batch.time_us - self.computed_us).max(0.0), ..self.in_batch }
     }
 
     /// Returns the prompts that wait for the next step.
-    pub fn queued(&self) -> Work {
+    pub(crate) fn queued(&self) -> Work {
         self.queued
     }
 

@@ -22,11 +22,11 @@ const REGIMES: usize = 4;
 /// The factors by which the mean and the 90th percentile differ from what the engine model
 /// computes, per regime.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Factors(pub [RegimeFactors; REGIMES]);
+pub(crate) struct Factors(pub [RegimeFactors; REGIMES]);
 
 /// The factors of one regime.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RegimeFactors {
+pub(crate) struct RegimeFactors {
     /// The factor for the mean.
     pub mean: f64,
     /// The factor for the 90th percentile.
@@ -40,7 +40,7 @@ impl RegimeFactors {
 impl Factors {
     /// Returns the factors of a regime.
     #[inline]
-    pub fn of(&self, regime: Regime) -> RegimeFactors {
+    pub(crate) fn of(&self, regime: Regime) -> RegimeFactors {
         self.0.get(index(regime)).copied().unwrap_or(RegimeFactors::ONE)
     }
 }
@@ -64,7 +64,7 @@ const PRIOR_P90: f64 = 0.26;
 
 /// The recent logarithm of truth / prediction, per regime.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Residual {
+pub(crate) struct Residual {
     bias: [f64; REGIMES],
     #[serde(rename = "percentile")]
     p90: [f64; REGIMES],
@@ -113,13 +113,13 @@ fn index(regime: Regime) -> usize {
 
 impl Residual {
     /// Returns the factors of all regimes.
-    pub fn all_factors(&self) -> Factors {
+    pub(crate) fn all_factors(&self) -> Factors {
         let all = [Regime::Prefill, Regime::Slot, Regime::Whole, Regime::Idle];
         Factors(all.map(|regime| self.factors(regime)))
     }
 
     /// Returns the factors for the mean and the 90th percentile of what the engine model computes.
-    pub fn factors(&self, regime: Regime) -> RegimeFactors {
+    pub(crate) fn factors(&self, regime: Regime) -> RegimeFactors {
         let at = |values: &[f64; REGIMES]| values.get(index(regime)).copied().unwrap_or(0.0);
         let (bias, p90) = (at(&self.bias), at(&self.p90));
         RegimeFactors { mean: bias.exp(), p90: p90.max(bias).exp() }
@@ -127,7 +127,7 @@ impl Residual {
 
     /// Learns from a first token that came after `actual_us`, where the engine model had computed
     /// `raw_ttft_us`.
-    pub fn learn(&mut self, regime: Regime, raw_ttft_us: f64, actual_us: f64) {
+    pub(crate) fn learn(&mut self, regime: Regime, raw_ttft_us: f64, actual_us: f64) {
         if !(raw_ttft_us > 0.0 && actual_us > 0.0) {
             return;
         }
@@ -147,7 +147,7 @@ impl Residual {
 
     /// Learns from a request that still waits after `elapsed_us`, longer than predicted: its wait
     /// will be `elapsed_us` at least. Call it each time that the wait has grown by half.
-    pub fn learn_overrun(&mut self, regime: Regime, raw_ttft_us: f64, elapsed_us: f64) {
+    pub(crate) fn learn_overrun(&mut self, regime: Regime, raw_ttft_us: f64, elapsed_us: f64) {
         if raw_ttft_us > 0.0 && elapsed_us > raw_ttft_us * self.factors(regime).mean {
             self.update(
                 regime,
@@ -188,7 +188,7 @@ impl Residual {
     }
 
     /// Notes that the engine has changed: what was right before says less.
-    pub fn note_change(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.since_change = Some(0.0);
         self.is_relearning = true;
         [self.bias, self.p90] = self.slow;
@@ -196,33 +196,33 @@ impl Residual {
 
     /// Notes that the steps are learned again: they explain what the factors had to make up for
     /// meanwhile.
-    pub fn note_relearned(&mut self) {
+    pub(crate) fn note_relearned(&mut self) {
         self.is_relearning = false;
         [self.bias, self.p90] = self.slow;
     }
 
     /// Returns the number of first tokens since the engine has changed; infinite if it has not.
-    pub fn since_change(&self) -> f64 {
+    pub(crate) fn since_change(&self) -> f64 {
         self.since_change.unwrap_or(f64::INFINITY)
     }
 
     /// Returns the number of first tokens that were learned from.
-    pub fn first_token_count(&self) -> f64 {
+    pub(crate) fn first_token_count(&self) -> f64 {
         self.first_token_count
     }
 
     /// Returns the share of the last first tokens that came within the predicted 90th percentile.
-    pub fn coverage(&self) -> f64 {
+    pub(crate) fn coverage(&self) -> f64 {
         self.coverage
     }
 
     /// Returns the natural logarithm of the mean factor of [`Regime::Prefill`].
-    pub fn bias(&self) -> f64 {
+    pub(crate) fn bias(&self) -> f64 {
         self.bias.first().copied().unwrap_or(0.0)
     }
 
     /// Returns the mean absolute error of predictions, as a share of the truth.
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         self.error
     }
 }

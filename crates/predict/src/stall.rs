@@ -19,7 +19,7 @@ const MAX_SILENCE_US: f64 = 60e6;
 
 /// The silence of an engine with streams.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Silence {
+pub(crate) struct Silence {
     /// The time of the last further token of a stream, or of the start of the first stream since,
     /// if none has come.
     pub since_us: f64,

@@ -6,7 +6,7 @@ pub(super) const AGE_BUCKETS: usize = 60;
 
 /// The streams of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Streams {
+pub(crate) struct Streams {
     /// The number of streams in each bucket of ages.
     counts: [f32; AGE_BUCKETS],
     /// The tokens of their prompts and outputs.
@@ -37,14 +37,14 @@ pub(super) fn age_of(bucket: usize) -> f64 {
 
 impl Streams {
     /// Adds a stream that has started.
-    pub fn add(&mut self, prompt_tokens: f64, age_tokens: u32) {
+    pub(crate) fn add(&mut self, prompt_tokens: f64, age_tokens: u32) {
         self.change(age_tokens, 1.0);
         self.context_tokens += prompt_tokens + f64::from(age_tokens);
         self.count += 1.0;
     }
 
     /// Records that a stream has emitted tokens: from `before` to `after`.
-    pub fn grow(&mut self, before: u32, after: u32) {
+    pub(crate) fn grow(&mut self, before: u32, after: u32) {
         self.context_tokens += f64::from(after.saturating_sub(before));
         if bucket_of(before) != bucket_of(after) {
             self.change(before, -1.0);
@@ -53,7 +53,7 @@ impl Streams {
     }
 
     /// Removes a stream that has ended.
-    pub fn remove(&mut self, prompt_tokens: f64, age_tokens: u32) {
+    pub(crate) fn remove(&mut self, prompt_tokens: f64, age_tokens: u32) {
         self.change(age_tokens, -1.0);
         self.context_tokens -= prompt_tokens + f64::from(age_tokens);
         self.count -= 1.0;
@@ -64,17 +64,17 @@ impl Streams {
     }
 
     /// Returns the number of streams.
-    pub fn count(&self) -> f64 {
+    pub(crate) fn count(&self) -> f64 {
         self.count
     }
 
     /// Returns the tokens of all contexts.
-    pub fn context_tokens(&self) -> f64 {
+    pub(crate) fn context_tokens(&self) -> f64 {
         self.context_tokens.max(0.0)
     }
 
     /// Returns the ages of streams, each with its number of streams.
-    pub fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+    pub(crate) fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.buckets().map(|(bucket, count)| (age_of(bucket), count))
     }
 

@@ -9,11 +9,11 @@ use super::prediction::{Prediction, RequestShape};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ticket {
     /// The time at which it was sent.
-    pub sent_at_us: f64,
+    pub(crate) sent_at_us: f64,
     /// The request as it was sent.
-    pub request: RequestShape,
+    pub(crate) request: RequestShape,
     /// The prediction by which it was sent.
-    pub prediction: Prediction,
+    pub(crate) prediction: Prediction,
     /// Its number on the backend.
     pub(super) number: u64,
     /// Its objective for the time per token, if it has one.

@@ -89,7 +89,7 @@ impl Default for WaitCurve {
 
 impl WaitCurve {
     /// Computes it at `now_us`.
-    pub fn compute(&self, lengths: &OutputLengths, streams: &Streams, now_us: f64) {
+    pub(crate) fn compute(&self, lengths: &OutputLengths, streams: &Streams, now_us: f64) {
         let mut ended = [0.0_f32; GRID];
         let positions = &*POSITIONS;
         for (bucket, count) in streams.buckets() {
@@ -115,7 +115,12 @@ impl WaitCurve {
 
     /// Returns the tokens that each stream emits from `now_us` until `needed_streams` streams have
     /// ended, if each emits one in `step_us`; `None` while the curve has not been computed.
-    pub fn tokens_until(&self, needed_streams: f64, step_us: f64, now_us: f64) -> Option<f64> {
+    pub(crate) fn tokens_until(
+        &self,
+        needed_streams: f64,
+        step_us: f64,
+        now_us: f64,
+    ) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
@@ -129,7 +134,7 @@ impl WaitCurve {
 
     /// Returns the number of streams that end within `tokens` tokens of `step_us` microseconds from
     /// `now_us` on; `None` while the curve has not been computed.
-    pub fn ended_within(&self, tokens: f64, now_us: f64, step_us: f64) -> Option<f64> {
+    pub(crate) fn ended_within(&self, tokens: f64, now_us: f64, step_us: f64) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }

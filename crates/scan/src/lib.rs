@@ -1,6 +1,8 @@
-//! Extracts what a routing decision needs from a request body in one pass, without allocating and
-//! without building a tree. The pass validates everything it reads, so a body that no backend could
-//! parse is rejected here. The module sits above `api`; the proxy and `explain` call [`scan`].
+//! Extracts what a routing decision needs from a request body in one pass: [`scan`]. The pass
+//! validates everything it reads, so a body that no backend could parse is rejected here.
+//!
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 
 mod bytes;
 mod cursor;
@@ -46,7 +48,7 @@ pub use reported_failure::{FirstEvent, is_switched_off, may_report_failure, repo
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
-pub use twin::{check_twins, deciding_in_query, folds_to};
+pub use twin::{check_twins, deciding_in_query};
 pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
 

@@ -24,9 +24,9 @@ static HOSTED_TOOLS: LazyLock<[Finder<'static>; 2]> =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptLimit {
     /// The most tokens that the body itself can make up.
-    pub tokens: TokenCount,
+    pub(super) tokens: TokenCount,
     /// True if the body refers to something outside it, which may fill the context.
-    pub refers_outside: bool,
+    pub(super) refers_outside: bool,
 }
 
 /// The parts of a body that decide on the limit.

@@ -61,7 +61,7 @@ const LONG_S: &[u8] = "\u{17f}".as_bytes();
 const KELVIN: &[u8] = "\u{212a}".as_bytes();
 
 /// Returns whether an engine that folds case reads `name` as `field`, which is in lower case.
-pub fn folds_to(name: &[u8], field: &str) -> bool {
+fn folds_to(name: &[u8], field: &str) -> bool {
     let mut rest = name;
     for wanted in field.bytes() {
         let (letter, length) = match rest.first() {

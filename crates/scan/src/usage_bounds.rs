@@ -18,11 +18,11 @@ const HIDDEN: u32 = 32_768;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageBounds {
     /// The tokens of the prompt.
-    pub prompt: PromptLimit,
+    prompt: PromptLimit,
     /// The tokens of the response, if the request limits them.
-    pub output: Option<TokenCount>,
+    output: Option<TokenCount>,
     /// The context of the model that responded, if known.
-    pub context: Option<TokenCount>,
+    context: Option<TokenCount>,
 }
 
 /// The part of a response that has passed.

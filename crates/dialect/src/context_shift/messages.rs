@@ -102,7 +102,7 @@ impl Conversation {
     }
 
     /// Returns whether it offers tools.
-    pub fn has_tools(&self) -> bool {
+    fn has_tools(&self) -> bool {
         self.members.iter().any(|(is_tool, _)| *is_tool)
     }
 

@@ -14,7 +14,7 @@ use crate::residual::Residual;
 impl BackendPredictor {
     /// Resets what a restart of the engine may have changed, such as its settings. The tickets of
     /// requests that it lost end one by one.
-    pub fn restarted(&mut self) {
+    pub(crate) fn restarted(&mut self) {
         self.limit_learner = LimitLearner::default();
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
         self.use_learned_limits();
@@ -26,7 +26,7 @@ impl BackendPredictor {
     }
 
     /// Keeps what was learned of the last version of the engine as a prior for the new one.
-    pub fn version_changed(&mut self) {
+    pub(crate) fn version_changed(&mut self) {
         // The last version here says more than another backend.
         self.is_informed |= !self.is_little_known();
         self.restarted();
@@ -35,7 +35,7 @@ impl BackendPredictor {
 
     /// Starts with the learned state of the same model on another backend, if little was learned
     /// here. A backend that looks slow by its first guess would get few requests that show better.
-    pub fn adopt(&mut self, other: &LearnedState) {
+    pub(crate) fn adopt(&mut self, other: &LearnedState) {
         if !self.is_little_known() {
             return;
         }
@@ -47,7 +47,7 @@ impl BackendPredictor {
     }
 
     /// Returns whether so little was learned here that the state of another backend says more.
-    pub fn is_little_known(&self) -> bool {
+    pub(crate) fn is_little_known(&self) -> bool {
         !self.is_informed && self.residual.first_token_count() < MIN_FIRST_TOKENS
     }
 
@@ -59,13 +59,13 @@ impl BackendPredictor {
     }
 
     /// Returns the learned state of the engine, for the next process.
-    pub fn learned_state(&self) -> LearnedState {
+    pub(crate) fn learned_state(&self) -> LearnedState {
         let Self { step_learner, prefill_learner, lengths, residual, .. } = self;
         LearnedState::new(step_learner, prefill_learner, lengths, residual, &self.limit_learner)
     }
 
     /// Continues with the learned state of another process.
-    pub fn restore(&mut self, learned: LearnedState) {
+    pub(crate) fn restore(&mut self, learned: LearnedState) {
         self.limit_learner.restore(learned.slots, learned.kv_tokens);
         self.use_learned_limits();
         (self.step_learner, self.prefill_learner) = (learned.step_learner, learned.prefill_learner);
@@ -84,7 +84,7 @@ impl BackendPredictor {
     }
 
     /// Returns the load of this penstock there.
-    pub fn own_load(&self) -> EngineLoad {
+    pub(crate) fn own_load(&self) -> EngineLoad {
         let (in_batch, queued) = (self.prompts.in_batch(), self.prompts.queued());
         EngineLoad {
             waiting_count: self.waiting_count.into(),
@@ -98,13 +98,8 @@ impl BackendPredictor {
     }
 
     /// Takes the load that peers report. Returns whether this changes what is counted.
-    pub fn set_peer_load(&mut self, reported: &EngineLoad) -> bool {
+    pub(crate) fn set_peer_load(&mut self, reported: &EngineLoad) -> bool {
         let peer_load = reported.smoothed(&self.peer_load);
         std::mem::replace(&mut self.peer_load, peer_load) != peer_load
-    }
-
-    /// Returns the load of peers, as it is counted.
-    pub fn peer_load(&self) -> &EngineLoad {
-        &self.peer_load
     }
 }

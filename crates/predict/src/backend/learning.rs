@@ -113,7 +113,7 @@ impl BackendPredictor {
     }
 
     /// Learns from a step without prompts.
-    pub fn learn_gap(&mut self, sample: &GapSample) {
+    pub(crate) fn learn_gap(&mut self, sample: &GapSample) {
         let was_relearning = self.step_learner.is_relearning();
         self.step_learner.learn_gap(sample);
         match (was_relearning, self.step_learner.is_relearning()) {
@@ -130,7 +130,7 @@ impl BackendPredictor {
 
     /// Records that the engine has ended `steps` steps since the last call, the last one at
     /// `at_us`: tokens came.
-    pub fn step_ended(&mut self, at_us: f64, steps: f64) {
+    pub(crate) fn step_ended(&mut self, at_us: f64, steps: f64) {
         let gap_us = at_us - self.step_ended_at_us;
         if gap_us <= 0.0 || steps < 1.0 {
             return;
