@@ -15,34 +15,44 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::observe::ledger::Ledger;
-use penstock_api::{Capabilities, Operation};
+use penstock_api::Operation;
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendId, Outcome};
-use penstock_core::routing::{Generation, RequestDetails, RequestObserver, RequestOutcome};
+use penstock_core::routing::{
+    Generation, RequestDetails, RequestFacts, RequestObserver, RequestOutcome, RequestRecord,
+    ResponseFacts, RoutingFacts,
+};
 use penstock_scan::Usage;
 
 const THREADS: u64 = 4;
 
-fn outcome() -> RequestOutcome<'static> {
+fn record() -> RequestRecord {
     let usage = Usage { prompt_tokens: Some(700), completion_tokens: Some(90), ..Usage::default() };
+    RequestRecord {
+        request: RequestFacts { is_streaming: true, ..RequestFacts::default() },
+        routing: RoutingFacts {
+            model: Some("meta-llama/Meta-Llama-3-8B-Instruct".into()),
+            backend: Some((BackendId(0), "gpu-a".into())),
+            attempts: 1,
+            ..RoutingFacts::default()
+        },
+        response: ResponseFacts {
+            status: 200,
+            usage: Some(usage),
+            token_events: 90,
+            ..ResponseFacts::default()
+        },
+        ..RequestRecord::default()
+    }
+}
+
+fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
     RequestOutcome {
+        record,
         operation: Some(Operation::Chat),
-        model: Some("meta-llama/Meta-Llama-3-8B-Instruct"),
-        backend: Some((BackendId(0), "gpu-a")),
-        status: 200,
-        code: None,
         outcome: Outcome::Ok,
-        is_streaming: true,
-        is_fallback: false,
-        attempts: 1,
         first_token: None,
         took: Duration::ZERO,
-        usage: Some(usage),
-        expected_cached: None,
-        token_events: 90,
-        queue_wait: None,
-        dropped_messages: None,
-        retried_without: Capabilities::NONE,
         details: RequestDetails { key: Some("team-a"), ..RequestDetails::default() },
     }
 }
@@ -52,7 +62,8 @@ fn finished(criterion: &mut Criterion) {
     let config = Config::parse(yaml, "bench.yaml", Path::new(""), &Environment::default()).unwrap();
     let ledger = Arc::new(Ledger::start(&Generation::new(config)).unwrap());
     criterion.bench_function("ledger/finished", |bencher| {
-        let outcome = outcome();
+        let record = record();
+        let outcome = outcome(&record);
         bencher.iter(|| ledger.finished(black_box(&outcome)));
     });
     criterion.bench_function("ledger/finished by 4 threads", |bencher| {
@@ -61,7 +72,8 @@ fn finished(criterion: &mut Criterion) {
             std::thread::scope(|scope| {
                 for _ in 0..THREADS {
                     scope.spawn(|| {
-                        let outcome = outcome();
+                        let record = record();
+                        let outcome = outcome(&record);
                         for _ in 0..iterations / THREADS {
                             ledger.finished(black_box(&outcome));
                         }

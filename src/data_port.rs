@@ -35,7 +35,7 @@ use crate::ollama::broadcast::{serve_blob, serve_command};
 use crate::ollama::show::serve_show;
 use crate::ollama::usage::send_usage;
 use crate::proxy::Proxy;
-use crate::proxy::context::{RequestContext, RequestRecord, Served};
+use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{ClientSide, Flow};
 use crate::proxy::own_response::{send_body_error, send_error, send_refusal};
@@ -44,6 +44,7 @@ use crate::proxy::rate_hold::RateHold;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
 use crate::proxy::request_body::{admit_scanned, read_body, scan_body};
 use crate::proxy::retry::serve;
+use penstock_core::routing::RequestRecord;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -86,6 +87,8 @@ impl ProxyHttp for DataPlane {
             cors_origin: None,
             rate: RateHold::default(),
             record: RequestRecord::default(),
+            charge: None,
+            refused: None,
             _counted: Counted::new(&self.0.clients.in_flight),
         }
     }
@@ -105,7 +108,7 @@ impl ProxyHttp for DataPlane {
             Err(refused) => refuse(&mut flow, refused).await,
         };
         settle_rate(flow.ctx);
-        settle_charge(&self.0, &mut flow.ctx.record);
+        settle_charge(&self.0, flow.ctx);
         self.0.observers.finished(&flow);
         served.map(|()| true)
     }
@@ -202,7 +205,7 @@ async fn handle(flow: &mut Flow<'_>) -> Served {
         Ok(body) => body,
         Err(error) => return send_body_error(flow, &error).await,
     };
-    flow.ctx.record.bytes_in = body.bytes.len();
+    flow.ctx.record.request.bytes_in = body.bytes.len();
     forward(flow, forwarded, body).await
 }
 

@@ -52,7 +52,7 @@ pub(crate) async fn attempt_directly(
     let serving = serving?;
     let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
-    flow.ctx.record.attempts += 1;
+    flow.ctx.record.routing.attempts += 1;
     let decided = Decided { decision: *decision, permit };
     let to = Recipient::Direct { may_miss };
     Some(make_attempt(flow, to, request, decided).await)

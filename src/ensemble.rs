@@ -23,13 +23,14 @@ use crate::ensemble::call::{Call, CallFailure, CallReport};
 use crate::ensemble::stage::{StageEnd, run_stage};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::HeldText;
-use crate::proxy::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::ensemble_slots::EnsembleEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request_body::{Named, Scanned, admit_scanned, scan_error};
 use crate::proxy::retry::serve;
+use penstock_core::routing::EnsembleParts;
 
 /// The plan of a request for a model, if that is an ensemble.
 pub(crate) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan> {
@@ -48,9 +49,9 @@ pub(crate) async fn serve_ensemble(
     (scanned, body): (Scanned, HeldBody),
 ) -> Served {
     let name = Arc::clone(&scanned.named.model);
-    flow.ctx.record.requested_model = Some(Arc::clone(&name));
-    flow.ctx.record.is_streaming = scanned.named.profile.streaming;
-    flow.ctx.record.ensemble = Some(EnsembleCall::FINAL);
+    flow.ctx.record.request.requested_model = Some(Arc::clone(&name));
+    flow.ctx.record.request.is_streaming = scanned.named.profile.streaming;
+    flow.ctx.record.request.ensemble = Some(EnsembleCall::FINAL);
     let operation = scanned.named.profile.operation;
     let original = body.bytes.clone();
     let source = match EnsembleRequest::read(operation, &original) {
@@ -70,10 +71,10 @@ pub(crate) async fn serve_ensemble(
     let ensemble = Ensemble { proxy: flow.proxy, plan, operation, source };
     let served = match ensemble.gather(flow).await {
         Ok(Gathered { prompt, parts }) => {
-            flow.ctx.record.ensemble_parts = Some(parts);
+            flow.ctx.record.edits.ensemble_parts = Some(parts);
             match ensemble.final_request(flow, &prompt) {
                 Ok(request) => {
-                    flow.ctx.record.requested_model = Some(name);
+                    flow.ctx.record.request.requested_model = Some(name);
                     // The prompt is part of that request now.
                     drop(prompt);
                     serve(flow, request).await
@@ -84,7 +85,7 @@ pub(crate) async fn serve_ensemble(
         Err(NoDraft::ClientGone) => flow.ctx.client_gone(),
         Err(NoDraft::Failed(CallFailure::Own(error))) => send_error(flow, error).await,
         Err(NoDraft::Failed(CallFailure::Held(held, outcome))) => {
-            flow.ctx.record.outcome = Some(outcome);
+            flow.ctx.record.response.outcome = Some(outcome);
             send_held(flow, held, false).await
         }
     };
@@ -94,9 +95,11 @@ pub(crate) async fn serve_ensemble(
 }
 
 fn end_of(ctx: &RequestContext) -> EnsembleEnd {
-    match (ctx.record.outcome, ctx.record.status) {
+    match (ctx.record.response.outcome, ctx.record.response.status) {
         (Some(Outcome::Cancel), _) => EnsembleEnd::Cancelled,
-        (None | Some(Outcome::Ok), 200..=299) if ctx.record.code.is_none() => EnsembleEnd::Served,
+        (None | Some(Outcome::Ok), 200..=299) if ctx.record.response.code.is_none() => {
+            EnsembleEnd::Served
+        }
         _ => EnsembleEnd::Failed,
     }
 }

@@ -52,7 +52,7 @@ pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Serve
         Ok(body) => body,
         Err(error) => return send_error(flow, error).await,
     };
-    flow.ctx.record.status = 200;
+    flow.ctx.record.response.status = 200;
     let head = ResponseHeader::build(200, Some(8))?;
     let response = OwnResponse { head, body: Bytes::from(body.to_string()), closes: false };
     send(flow, response).await
@@ -60,7 +60,7 @@ pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Serve
 
 /// Responds to a CORS preflight.
 pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
-    flow.ctx.record.status = 204;
+    flow.ctx.record.response.status = 204;
     let mut head = ResponseHeader::build(204, Some(8))?;
     if flow.ctx.cors_origin.is_some() {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.methods(true))?;
@@ -87,7 +87,7 @@ async fn send_root(flow: &mut Flow<'_>) -> Served {
     } else {
         ("text/plain; charset=utf-8", ROOT_TEXT.to_owned())
     };
-    flow.ctx.record.status = 200;
+    flow.ctx.record.response.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, kind)?;
     head.insert_header(header::VARY, "accept")?;

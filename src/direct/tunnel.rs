@@ -104,7 +104,7 @@ fn reserve(
         &PermitRequest::default(),
     );
     let permit = permit.ok_or_else(|| is_busy(name))?;
-    flow.ctx.record.attempts += 1;
+    flow.ctx.record.routing.attempts += 1;
     let request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, no_body);
     Ok((request, Decided { decision, permit }))
 }

@@ -13,7 +13,7 @@ use penstock_scan::Usage;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
-use crate::proxy::context::{RequestContext, RequestRecord, ScannedRequest};
+use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::Flow;
@@ -24,6 +24,7 @@ use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
 use crate::proxy::retry::{may_retry, route_error};
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
+use penstock_core::routing::{RequestFacts, RequestRecord};
 
 /// The reason why a call has no text, as the client would get it.
 pub(crate) enum CallFailure {
@@ -75,6 +76,11 @@ impl Call {
     ) -> Result<Self, OwnError> {
         let ctx = &*flow.ctx;
         let operation = named.profile.operation;
+        let facts = RequestFacts {
+            ensemble: Some(call),
+            bytes_in: body.bytes.len(),
+            ..RequestFacts::default()
+        };
         let mut own = RequestContext {
             generation: Arc::clone(&ctx.generation),
             arrived_at: now(),
@@ -91,11 +97,9 @@ impl Call {
             cors_origin: None,
             // The client's own request holds its part of the limits.
             rate: RateHold::default(),
-            record: RequestRecord {
-                ensemble: Some(call),
-                bytes_in: body.bytes.len(),
-                ..RequestRecord::default()
-            },
+            record: RequestRecord { request: facts, ..RequestRecord::default() },
+            charge: None,
+            refused: None,
             _counted: Counted::new(&flow.proxy.ensembles.calls),
         };
         let request = admit(&mut flow.of_call(&mut own), named, body)?;
@@ -215,16 +219,16 @@ impl Call {
         match &text {
             Ok(_) => {}
             Err(CallFailure::Held(held, outcome)) => {
-                record.status = held.status;
-                record.outcome = Some(*outcome);
+                record.response.status = held.status;
+                record.response.outcome = Some(*outcome);
             }
             Err(CallFailure::Own(error)) => {
-                record.status = error.code.row().status;
-                record.code = Some(error.code);
+                record.response.status = error.code.row().status;
+                record.response.code = Some(error.code);
             }
         }
         flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
-        CallReport { call: self.call, text, usage: self.ctx.record.usage }
+        CallReport { call: self.call, text, usage: self.ctx.record.response.usage }
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use penstock_clock::unix_time;
 use penstock_config::{AccessLogConfig, LogTarget};
 use penstock_core::fleet::Outcome;
-use penstock_core::routing::{RequestDetails, RequestObserver, RequestOutcome};
+use penstock_core::routing::{RequestObserver, RequestOutcome};
 
 use crate::observe::queue::{BoundedQueue, Deliveries};
 use file::LineWriter;
@@ -112,9 +112,7 @@ impl RequestObserver for AccessLog {
             return;
         }
         // The fields may be set for the reload gate alone.
-        let replay = outcome.details.replay.filter(|_| self.replay);
-        let details = RequestDetails { replay, ..outcome.details };
-        self.queue.put(line::to_line(&RequestOutcome { details, ..*outcome }, unix_time()));
+        self.queue.put(line::to_line(outcome, unix_time(), self.replay));
     }
 }
 

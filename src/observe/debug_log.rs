@@ -24,15 +24,15 @@ impl RequestObserver for DebugLog {
     }
 
     fn finished(&self, outcome: &RequestOutcome<'_>) {
-        let Some((_, backend)) = outcome.backend else { return };
+        let Some((_, backend)) = outcome.backend() else { return };
         debug!(
             request_id = outcome.details.request_id,
-            model = outcome.model,
+            model = outcome.model(),
             backend,
-            status = outcome.status,
-            input_tokens = outcome.usage.and_then(|usage| usage.prompt_tokens),
-            output_tokens = outcome.usage.and_then(|usage| usage.completion_tokens),
-            token_events = outcome.token_events,
+            status = outcome.record.response.status,
+            input_tokens = outcome.record.response.usage.and_then(|usage| usage.prompt_tokens),
+            output_tokens = outcome.record.response.usage.and_then(|usage| usage.completion_tokens),
+            token_events = outcome.record.response.token_events,
             "counted"
         );
     }

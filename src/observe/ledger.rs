@@ -208,8 +208,8 @@ impl Ledger {
 impl RequestObserver for Ledger {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let Some(counts) = Counts::of(outcome) else { return };
-        let Some((_, backend)) = outcome.backend else { return };
-        let labels = Labels { backend, model: outcome.model, key: outcome.details.key };
+        let Some((_, backend)) = outcome.backend() else { return };
+        let labels = Labels { backend, model: outcome.model(), key: outcome.details.key };
         self.shared.cells.add(labels, &counts, unix_seconds() / 60);
     }
 }

@@ -184,28 +184,28 @@ impl RequestObserver for Metrics {
     }
 
     fn finished(&self, outcome: &RequestOutcome<'_>) {
-        if let Some(code) = outcome.code {
+        if let Some(code) = outcome.record.response.code {
             self.count_error(code);
         }
-        if outcome.is_fallback {
+        if outcome.record.routing.is_fallback {
             self.fallbacks.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(dropped) = outcome.dropped_messages {
+        if let Some(dropped) = outcome.record.edits.dropped_messages {
             self.context_shifts.fetch_add(1, Ordering::Relaxed);
             self.dropped_messages.fetch_add(dropped.into(), Ordering::Relaxed);
         }
-        if outcome.retried_without.contains(Capabilities::TOOLS) {
+        if outcome.record.edits.retried_without.contains(Capabilities::TOOLS) {
             self.without_tools.fetch_add(1, Ordering::Relaxed);
         }
-        if outcome.retried_without.contains(Capabilities::VISION) {
+        if outcome.record.edits.retried_without.contains(Capabilities::VISION) {
             self.without_vision.fetch_add(1, Ordering::Relaxed);
         }
-        let model = outcome.model.map_or(Names::PLACEHOLDER, |name| self.model_names.id(name));
-        if let Some(waited) = outcome.queue_wait {
+        let model = outcome.model().map_or(Names::PLACEHOLDER, |name| self.model_names.id(name));
+        if let Some(waited) = outcome.record.queue.wait {
             let make = || Arc::new(self.kinds.durations.make());
             self.queue_waits.with(model, make, |waits| observe(waits, waited));
         }
-        let (backend, provider) = match outcome.backend {
+        let (backend, provider) = match outcome.backend() {
             None => (Names::PLACEHOLDER, None),
             Some((id, name)) => self
                 .backends
@@ -216,7 +216,7 @@ impl RequestObserver for Metrics {
             model,
             backend,
             operation: outcome.operation,
-            status: status_label(outcome.status),
+            status: status_label(outcome.record.response.status),
             outcome: OutcomeId::of(outcome.outcome),
         };
         self.requests.count(key, provider, outcome, &self.kinds);

@@ -47,16 +47,18 @@ impl RecentTraffic {
 impl RequestObserver for RecentTraffic {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let window = self.window.load(Ordering::Relaxed);
-        let (Some(fields), Some((_, backend))) = (outcome.details.replay, outcome.backend) else {
+        let (Some(fields), Some((_, backend))) =
+            (outcome.record.request.replay.as_deref(), outcome.backend())
+        else {
             return;
         };
         if window == 0 || outcome.outcome != Outcome::Ok {
             return;
         }
-        let usage = outcome.usage.unwrap_or_default();
-        let estimated = outcome.details.prompt_tokens.map(|tokens| tokens.0);
+        let usage = outcome.record.response.usage.unwrap_or_default();
+        let estimated = outcome.record.request.prompt_tokens.map(|tokens| tokens.0);
         let input = usage.prompt_tokens.or(estimated).filter(|count| *count > 0);
-        let output = usage.completion_tokens.or(Some(outcome.token_events));
+        let output = usage.completion_tokens.or(Some(outcome.record.response.token_events));
         let Some((input_tokens, output_tokens)) = input.zip(output.filter(|count| *count > 0))
         else {
             return;
@@ -65,11 +67,11 @@ impl RequestObserver for RecentTraffic {
         let served = ServedRequest {
             ended: now(),
             took: outcome.took,
-            first_token: outcome.first_token.filter(|_| outcome.is_streaming),
+            first_token: outcome.first_token.filter(|_| outcome.record.request.is_streaming),
             input_tokens,
             estimated_tokens: estimated.unwrap_or(0),
             output_tokens,
-            model: outcome.details.requested_model.unwrap_or_default().into(),
+            model: outcome.record.request.requested_model.as_deref().unwrap_or_default().into(),
             client: outcome
                 .details
                 .key

@@ -64,7 +64,7 @@ pub(crate) async fn serve_command(
         Ok(chosen) => chosen,
         Err(error) => return send_error(flow, error).await,
     };
-    flow.ctx.record.requested_model = Some(command.model.as_str().into());
+    flow.ctx.record.request.requested_model = Some(command.model.as_str().into());
     let head = flow.client.head();
     let timeout = flow.ctx.generation.config.ollama.progress_timeout;
     let (method, path) = (head.method.clone(), head.uri.path().to_owned());
@@ -154,7 +154,7 @@ async fn respond(
     };
     if status != 200 {
         // The status of a stream has been sent: its last line shows the failure.
-        flow.ctx.record.code = Some(ErrorCode::BadUpstreamResponse);
+        flow.ctx.record.response.code = Some(ErrorCode::BadUpstreamResponse);
     }
     if has_started {
         let line = Bytes::from(format!("{page}\n"));
@@ -163,7 +163,7 @@ async fn respond(
             Err(_gone) => flow.ctx.client_gone(),
         };
     }
-    flow.ctx.record.status = status;
+    flow.ctx.record.response.status = status;
     let mut head = ResponseHeader::build(status, Some(8))?;
     // Ollama sends no body for commands without progress.
     let is_silent = status == 200 && !command.has_progress();

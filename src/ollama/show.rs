@@ -34,7 +34,7 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         debug_assert!(false, "a model of this topology");
         return send_error(flow, unavailable(&requested.name)).await;
     };
-    flow.ctx.record.model = Some(model.name.clone());
+    flow.ctx.record.routing.model = Some(model.name.clone());
     let holders = holders(&fleet, model);
     let original = body.bytes.clone();
     let mut request =
@@ -55,7 +55,7 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         }
     }
     if let Some(shown) = describe(&fleet, model, &requested.name, flow.proxy.started_at) {
-        flow.ctx.record.status = 200;
+        flow.ctx.record.response.status = 200;
         let head = ResponseHeader::build(200, Some(8))?;
         let response = OwnResponse { head, body: Bytes::from(shown.to_string()), closes: false };
         return send(flow, response).await;

@@ -47,7 +47,7 @@ pub(crate) fn health(flow: &Flow<'_>) -> Option<Page> {
 }
 
 pub(crate) async fn send_page(flow: &mut Flow<'_>, page: Page) -> Served {
-    flow.ctx.record.status = page.status;
+    flow.ctx.record.response.status = page.status;
     let head = ResponseHeader::build(page.status, Some(8))?;
     let response = OwnResponse { head, body: page.body.into(), closes: false };
     send(flow, response).await
@@ -55,7 +55,7 @@ pub(crate) async fn send_page(flow: &mut Flow<'_>, page: Page) -> Served {
 
 /// Sends events until their end, or until the client leaves.
 async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> Served {
-    flow.ctx.record.status = 200;
+    flow.ctx.record.response.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
     head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
@@ -78,7 +78,7 @@ async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> S
             () = poll_fn(|cx| client.poll_gone(cx)) => {
                 // The usual end of a stream that ends only at shutdown.
                 let gone = flow.ctx.client_gone();
-                flow.ctx.record.outcome = Some(Outcome::Ok);
+                flow.ctx.record.response.outcome = Some(Outcome::Ok);
                 return gone;
             }
         };

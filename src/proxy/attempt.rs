@@ -110,7 +110,7 @@ impl<'a> Attempt<'a> {
             backend: fleet.backends.get(usize::from(serving.backend))?,
             client,
             started: now(),
-            number: ctx.record.attempts,
+            number: ctx.record.routing.attempts,
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
             conversion: None,
             is_predicted,

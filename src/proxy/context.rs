@@ -2,20 +2,15 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{
-    BodyFormat, Capabilities, Dialect, ErrorCode, Operation, Operations, StreamFraming,
-    TraceContext,
-};
+use penstock_api::units::Timestamp;
+use penstock_api::{BodyFormat, Dialect, Operation, Operations, StreamFraming, TraceContext};
 use penstock_core::admission::queue::Charge;
 use penstock_core::fleet::{Backend, BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use penstock_core::routing::RoutingDecision;
-use penstock_core::routing::{EnsembleCall, Generation, ReplayFields, SessionIds, SplitPoint};
-use penstock_predict::Prediction;
+use penstock_core::routing::{Generation, RequestRecord, SessionIds, SplitPoint};
 use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use penstock_scoring::Objectives;
 
@@ -53,7 +48,12 @@ pub struct RequestContext {
     pub(crate) cors_origin: Option<HeaderValue>,
     /// The request's part of the client's limits.
     pub(crate) rate: RateHold,
+    /// The facts for the observers, gathered on the way.
     pub(crate) record: RequestRecord,
+    /// The charge to the request's owner when it left a queue for a backend.
+    pub(crate) charge: Option<Box<ModelCharge>>,
+    /// Method and path of a refused head, which Pingora has not seen.
+    pub(crate) refused: Option<Box<LoggedRequest>>,
     pub(crate) _counted: Counted,
 }
 
@@ -64,23 +64,23 @@ impl RequestContext {
     /// Ends a request whose client has left with its whole response.
     pub(crate) fn left_after_end(&mut self) -> Served {
         let gone = self.client_gone();
-        self.record.outcome = None;
+        self.record.response.outcome = None;
         gone
     }
 
     /// Ends a request whose client has left: there is no reader for a response.
     pub(crate) fn client_gone(&mut self) -> Served {
-        self.record.outcome = Some(Outcome::Cancel);
-        if self.record.status == 0 {
-            self.record.status = 499;
+        self.record.response.outcome = Some(Outcome::Cancel);
+        if self.record.response.status == 0 {
+            self.record.response.status = 499;
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
     }
 
     /// Records the backend whose response the client gets.
     pub(crate) fn record_backend(&mut self, serving: &Serving, backend: &Backend) {
-        self.record.provider = Some(backend.config.engine.provider());
-        self.record.backend = Some((serving.id, serving.state.name.clone()));
+        self.record.routing.provider = Some(backend.config.engine.provider());
+        self.record.routing.backend = Some((serving.id, serving.state.name.clone()));
     }
 
     /// The owner of responses that this request stores.
@@ -102,78 +102,10 @@ impl RequestContext {
     }
 }
 
-/// The facts that observers get when the request ends, gathered on the way.
-#[derive(Default)]
-pub(crate) struct RequestRecord {
-    pub(crate) is_streaming: bool,
-    /// True if the request unloads its model.
-    pub(crate) unloads_model: bool,
-    /// The requested model, as the client wrote it.
-    pub(crate) requested_model: Option<Arc<str>>,
-    pub(crate) model: Option<Box<str>>,
-    pub(crate) backend: Option<(BackendId, Box<str>)>,
-    pub(crate) provider: Option<&'static str>,
-    /// The responding backend's id of the request.
-    pub(crate) upstream_request_id: Option<HeaderValue>,
-    pub(crate) status: u16,
-    pub(crate) code: Option<ErrorCode>,
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) is_fallback: bool,
-    pub(crate) attempts: u32,
-    /// True if the request was moved to another backend before its first token.
-    pub(crate) is_moved: bool,
-    /// The prediction for the last attempt.
-    pub(crate) prediction: Option<Prediction>,
-    pub(crate) first_token: Option<Timestamp>,
-    pub(crate) usage: Option<penstock_scan::Usage>,
-    pub(crate) token_events: u32,
-    /// The number of prompt tokens expected in the engine's prefix cache; set only if the engine
-    /// reports its own count.
-    pub(crate) expected_cached: Option<u32>,
-    pub(crate) prompt_tokens: Option<TokenCount>,
-    /// The time that the request waited in queues.
-    pub(crate) queue_wait: Option<Duration>,
-    /// The charge to the request's owner when it left a queue for a backend.
-    pub(crate) charge: Option<Box<ModelCharge>>,
-    /// The end of the longest wait in queues, set once the request has waited.
-    pub(crate) waits_until: Option<Timestamp>,
-    /// The number of attempts that a backend refused as busy while the request could wait for
-    /// another. They are no retries.
-    pub(crate) refusals: u32,
-    /// The number of connections lost although the backend may have read the request.
-    pub(crate) lost_connections: u32,
-    /// True if the client got the head of a stream while the request waited in a queue.
-    pub(crate) is_kept_alive: bool,
-    /// The number of messages dropped to fit a context.
-    pub(crate) dropped_messages: Option<u32>,
-    /// The call of an ensemble, if this request is one.
-    pub(crate) ensemble: Option<EnsembleCall>,
-    /// The counts behind the final call of an ensemble.
-    pub(crate) ensemble_parts: Option<EnsembleParts>,
-    /// The capabilities removed from the request because a model lacks them.
-    pub(crate) retried_without: Capabilities,
-    /// The number of bytes in the request's body.
-    pub(crate) bytes_in: usize,
-    /// The fields for a replay, if the access log keeps them.
-    pub(crate) replay: Option<Box<ReplayFields>>,
-    /// Method and path of a refused head, which Pingora has not seen.
-    pub(crate) refused: Option<Box<LoggedRequest>>,
-}
-
 /// The charge to an owner for a request in the queue of a model.
 pub(crate) struct ModelCharge {
     pub(crate) model: Box<str>,
     pub(crate) charge: Charge,
-}
-
-/// The counts behind the final call of an ensemble.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct EnsembleParts {
-    pub(crate) drafts: usize,
-    pub(crate) critiques: usize,
-    /// Tokens of the calls before the final one.
-    pub(crate) input_tokens: u64,
-    pub(crate) output_tokens: u64,
 }
 
 /// The kinds of a request that need more than a plain one: a set of positions in the table of

@@ -44,8 +44,8 @@ pub(crate) enum Undecided {
 pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<Decided, Undecided> {
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
-    if flow.ctx.record.attempts == 0 && is_replayed {
-        flow.ctx.record.replay = Some(Box::new(replay_fields(flow.ctx, request)));
+    if flow.ctx.record.routing.attempts == 0 && is_replayed {
+        flow.ctx.record.request.replay = Some(Box::new(replay_fields(flow.ctx, request)));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
         let prompt = read_prompt(flow.ctx, request, chain);
@@ -57,7 +57,7 @@ pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<De
                 .map_err(Undecided::NoRoute)?,
         };
         // No engine should start on a response that has no reader.
-        if flow.ctx.record.attempts > 0 && is_client_gone(flow.ctx) {
+        if flow.ctx.record.routing.attempts > 0 && is_client_gone(flow.ctx) {
             return Err(Undecided::ClientGone);
         }
         Ok(act_on(flow, request, reserved, prompt))
@@ -71,11 +71,12 @@ fn act_on(
     reserved: Reserved,
     prompt: Option<&Chain>,
 ) -> Decided {
-    flow.ctx.record.attempts += 1;
+    flow.ctx.record.routing.attempts += 1;
     let router = &flow.ctx.generation.router;
     let Reserved { mut decided, trace, captured } = reserved;
     visit_home(flow, request, &decided.decision);
-    flow.ctx.record.prediction = decided.permit.prediction().map(|ticket| *ticket.prediction());
+    flow.ctx.record.routing.prediction =
+        decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
     flow.proxy.observers.routed(&Routed {
         at: now(),
@@ -90,9 +91,9 @@ fn act_on(
         fleet: &request.fleet,
         prompt,
         trace: trace.as_ref(),
-        attempt: flow.ctx.record.attempts,
-        dropped_messages: flow.ctx.record.dropped_messages,
-        ensemble: flow.ctx.record.ensemble,
+        attempt: flow.ctx.record.routing.attempts,
+        dropped_messages: flow.ctx.record.edits.dropped_messages,
+        ensemble: flow.ctx.record.request.ensemble,
         scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
         captured: captured.as_deref(),
     });
@@ -116,7 +117,7 @@ fn visit_home(flow: &Flow<'_>, request: &ScannedRequest, decision: &RoutingDecis
 /// Returns whether sessions have homes: a strategy without scorers does not read them, and the
 /// calls of an ensemble go to several backends by design.
 fn keeps_homes(ctx: &RequestContext) -> bool {
-    ctx.generation.router.weighted().is_some() && ctx.record.ensemble.is_none()
+    ctx.generation.router.weighted().is_some() && ctx.record.request.ensemble.is_none()
 }
 
 /// The session of a request, with its home.
@@ -155,7 +156,7 @@ pub(super) fn reserve_better(
         let mut random = Live { topology, rng: &mut rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
         let may_retry = || {
-            let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.attempts);
+            let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
             flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
         };
         if !is_better(&decision) || !may_retry() {
@@ -174,7 +175,7 @@ pub(super) fn decide_moved(
     request: &ScannedRequest,
     reserved: Reserved,
 ) -> Decided {
-    flow.ctx.record.is_moved = true;
+    flow.ctx.record.routing.is_moved = true;
     SCRATCH.with_borrow_mut(|(_, chain)| {
         let prompt = read_prompt(flow.ctx, request, chain);
         act_on(flow, request, reserved, prompt)
@@ -250,7 +251,8 @@ fn reserve(
                 decision.predict(&request.profile, serving, &mut permit, objectives, input.now);
             }
             let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
-                let (request_id, attempt) = (flow.ctx.request_id(), flow.ctx.record.attempts + 1);
+                let (request_id, attempt) =
+                    (flow.ctx.request_id(), flow.ctx.record.routing.attempts + 1);
                 let of = CapturedAttempt { request_id, attempt, seed };
                 Box::new(router.capture(of, &input, &decision, trace))
             });
@@ -281,7 +283,7 @@ pub(super) fn route_input<'a>(
         prompt,
         session: request.session.map(|session| RoutedSession { id: session.root, home: None }),
         requester: ctx.requester,
-        objectives: match ctx.record.queue_wait {
+        objectives: match ctx.record.queue.wait {
             Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),
             None => request.objectives,
         },

@@ -55,7 +55,7 @@ pub(super) async fn exchange<'a>(
     // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
     // reused.
     let settles =
-        flow.ctx.record.queue_wait.is_some() || attempt.engine().row().closes_after_stream;
+        flow.ctx.record.queue.wait.is_some() || attempt.engine().row().closes_after_stream;
     let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
     loop {
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;

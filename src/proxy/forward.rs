@@ -76,8 +76,8 @@ pub(crate) async fn make_attempt(
     let end = run(flow, to, request, &mut attempt).await;
     let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
     if is_gathered {
-        flow.ctx.record.outcome = Some(result.outcome);
-        flow.ctx.record.code = result.code;
+        flow.ctx.record.response.outcome = Some(result.outcome);
+        flow.ctx.record.response.code = result.code;
     }
     record_outcome(&attempt, &result, &flow.ctx.generation, &flow.proxy.observers);
     end
@@ -243,7 +243,7 @@ fn response_terms<'a>(
         body: request.body(),
         key: if passes { SentKey::Clients } else { SentKey::Own },
         is_converted: conversion.is_some(),
-        has_head: ctx.record.is_kept_alive,
+        has_head: ctx.record.queue.is_kept_alive,
         is_gathered,
         retries_5xx: ctx.generation.config.routing.retry_5xx,
         may_shorten: request.shift.as_ref().is_some_and(|shift| shift.reads(head.status)),
@@ -295,7 +295,7 @@ async fn deliver(
         },
         Disposition::NoStream => {
             flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
-            flow.ctx.record.outcome = Some(Outcome::Fault);
+            flow.ctx.record.response.outcome = Some(Outcome::Fault);
             let message = "The backend sent no stream to a request for one";
             let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
             AttemptEnd::Relayed(send_error(flow, error).await)

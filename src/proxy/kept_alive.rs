@@ -27,7 +27,7 @@ pub(crate) fn may_keep_alive(request: &ScannedRequest) -> bool {
 /// Sends bytes that the client ignores, after the head if it has none.
 pub(crate) async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> Served {
     let dialect = operation.row().dialect.row();
-    if !flow.ctx.record.is_kept_alive {
+    if !flow.ctx.record.queue.is_kept_alive {
         let mut head = ResponseHeader::build(200, Some(8))?;
         let content_type = HeaderValue::from_static(dialect.framing.content_type());
         head.insert_header(header::CONTENT_TYPE, content_type)?;
@@ -35,8 +35,8 @@ pub(crate) async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> S
         add_stream_fields(&mut head)?;
         add_request_fields(&mut head, flow.ctx)?;
         frame_open_end(&mut head, &mut flow.client)?;
-        flow.ctx.record.is_kept_alive = true;
-        flow.ctx.record.status = 200;
+        flow.ctx.record.queue.is_kept_alive = true;
+        flow.ctx.record.response.status = 200;
         flow.client.write_head(Box::new(head)).await?;
     }
     let bytes = Bytes::from_static(dialect.waiting.as_bytes());

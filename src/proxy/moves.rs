@@ -51,7 +51,7 @@ impl Movable {
         attempt: &Attempt<'_>,
     ) -> Option<Self> {
         let is_allowed = attempt.is_predicted && ctx.generation.config.routing.move_waiting;
-        if !is_allowed || ctx.record.is_moved || request.preferred.is_some() {
+        if !is_allowed || ctx.record.routing.is_moved || request.preferred.is_some() {
             return None;
         }
         let profile = &request.profile;

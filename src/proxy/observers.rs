@@ -8,11 +8,12 @@ use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::{
-    AttemptEnded, RequestDetails, RequestObserver, RequestOutcome, Routed,
+    AttemptEnded, RequestDetails, RequestObserver, RequestOutcome, ResponseFacts, Routed,
 };
 
-use crate::proxy::context::RequestRecord;
+use crate::proxy::context::RequestContext;
 use crate::proxy::flow::Flow;
+use penstock_core::routing::RequestRecord;
 
 /// All observers, in the order they are called.
 pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
@@ -52,29 +53,34 @@ impl Observers {
 
     /// Reports a connection that was rejected before it could send a request.
     pub(crate) fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
-        let record = RequestRecord {
+        let response = ResponseFacts {
             status: code.row().status,
             code: Some(code),
-            outcome: Some(Outcome::Client),
-            ..RequestRecord::default()
+            ..ResponseFacts::default()
         };
-        let about = RequestDetails { client, ..RequestDetails::default() };
         self.report(&RequestOutcome {
+            record: &RequestRecord { response, ..RequestRecord::default() },
             operation: None,
+            outcome: Outcome::Client,
             first_token: None,
             took: Duration::ZERO,
-            ..outcome_of(&record, about)
+            details: RequestDetails { client, ..RequestDetails::default() },
         });
     }
 
     /// Reports the end of a request.
     pub(crate) fn finished(&self, flow: &Flow<'_>) {
-        let first_token = flow.ctx.record.first_token;
+        let RequestContext { record, operation, arrived_at, .. } = &*flow.ctx;
+        let response = &record.response;
         self.report(&RequestOutcome {
-            operation: flow.ctx.operation,
-            first_token: first_token.map(|at| at.since(flow.ctx.arrived_at)),
-            took: now().since(flow.ctx.arrived_at),
-            ..outcome_of(&flow.ctx.record, about(flow))
+            record,
+            operation: *operation,
+            outcome: response
+                .outcome
+                .unwrap_or_else(|| own_outcome(response.code, response.status)),
+            first_token: response.first_token.map(|at| at.since(*arrived_at)),
+            took: now().since(*arrived_at),
+            details: details_of(flow),
         });
     }
 
@@ -85,60 +91,22 @@ impl Observers {
     }
 }
 
-/// The outcome of a request, by its record.
-fn outcome_of<'a>(record: &'a RequestRecord, about: RequestDetails<'a>) -> RequestOutcome<'a> {
-    RequestOutcome {
-        operation: None,
-        model: record.model.as_deref(),
-        backend: record.backend.as_ref().map(|(id, name)| (*id, &**name)),
-        status: record.status,
-        code: record.code,
-        outcome: record.outcome.unwrap_or_else(|| own_outcome(record.code, record.status)),
-        is_streaming: record.is_streaming,
-        is_fallback: record.is_fallback,
-        attempts: record.attempts,
-        first_token: None,
-        took: Duration::ZERO,
-        usage: record.usage,
-        expected_cached: record.expected_cached,
-        queue_wait: record.queue_wait,
-        dropped_messages: record.dropped_messages,
-        retried_without: record.retried_without,
-        token_events: record.token_events,
-        details: about,
-    }
-}
-
 /// The details for logs and traces.
-fn about<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
+fn details_of<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
     let head = flow.client.head();
     // Pingora only sees a placeholder when the head was refused.
-    let (method, path) = match flow.ctx.record.refused.as_deref() {
+    let (method, path) = match flow.ctx.refused.as_deref() {
         Some(refused) => (refused.method.as_str(), refused.path.as_str()),
         None => (head.method.as_str(), head.uri.path()),
     };
-    let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     RequestDetails {
         request_id: flow.ctx.request_id(),
-        upstream_request_id: flow
-            .ctx
-            .record
-            .upstream_request_id
-            .as_ref()
-            .and_then(|id| id.to_str().ok()),
         key: flow.ctx.key_name(),
         client: flow.ctx.client_address,
         method,
         path,
-        requested_model: flow.ctx.record.requested_model.as_deref(),
-        provider: flow.ctx.record.provider,
-        prompt_tokens: flow.ctx.record.prompt_tokens,
-        bytes_in: to_u64(flow.ctx.record.bytes_in),
-        bytes_out: to_u64(flow.client.bytes_sent()),
+        bytes_out: u64::try_from(flow.client.bytes_sent()).unwrap_or(u64::MAX),
         trace: flow.ctx.trace,
-        ensemble: flow.ctx.record.ensemble,
-        replay: flow.ctx.record.replay.as_deref(),
-        prediction: flow.ctx.record.prediction,
     }
 }
 

@@ -56,14 +56,14 @@ impl AttemptResult {
             outcome,
             code: None,
             requester: ctx.requester,
-            is_streaming: ctx.record.is_streaming,
-            first_token: ctx.record.first_token,
+            is_streaming: ctx.record.request.is_streaming,
+            first_token: ctx.record.response.first_token,
             is_relayed: true,
-            usage: ctx.record.usage,
+            usage: ctx.record.response.usage,
             is_not_found: status == 404,
             lacks_operation: false,
             operation: ctx.operation,
-            unloads: ctx.record.unloads_model,
+            unloads: ctx.record.request.unloads_model,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
             is_moved: false,
         }
@@ -71,12 +71,12 @@ impl AttemptResult {
 
     /// The result of an attempt that has ended. `jitter` in 0..1 lengthens a cooldown.
     pub(crate) fn of(end: &AttemptEnd, ctx: &RequestContext, jitter: f64) -> Self {
-        let by_status = Self::by_status(ctx.record.status, ctx);
+        let by_status = Self::by_status(ctx.record.response.status, ctx);
         let unserved = |outcome, code| Self { outcome, code, is_relayed: false, ..by_status };
         match end {
             AttemptEnd::Relayed(_) => {
-                let outcome = ctx.record.outcome.unwrap_or(by_status.outcome);
-                Self { outcome, code: ctx.record.code, ..by_status }
+                let outcome = ctx.record.response.outcome.unwrap_or(by_status.outcome);
+                Self { outcome, code: ctx.record.response.code, ..by_status }
             }
             AttemptEnd::Own { status, .. } => {
                 Self { runs_model: false, ..Self::by_status(*status, ctx) }

@@ -59,7 +59,7 @@ pub(crate) struct OwnResponse {
 
 /// Responds with an error of our own, in the client's dialect.
 pub(crate) async fn send_error(flow: &mut Flow<'_>, error: OwnError) -> Served {
-    if flow.ctx.record.is_kept_alive {
+    if flow.ctx.record.queue.is_kept_alive {
         return end_with_error(flow, &error).await;
     }
     let response = error_response(flow.ctx, &error)?;
@@ -79,7 +79,7 @@ pub(crate) async fn send_body_error(flow: &mut Flow<'_>, error: &BodyError) -> S
 
 /// Responds to a request whose head was refused; nothing after such a head can be trusted.
 pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> Served {
-    flow.ctx.record.refused = Some(Box::new(refused.requested));
+    flow.ctx.refused = Some(Box::new(refused.requested));
     flow.ctx.request_id = flow.proxy.seeds.next_request_id();
     flow.ctx.dialect = refused.dialect;
     let error = OwnError::new(refused.error.code(), refused.error.to_string());
@@ -103,10 +103,10 @@ pub(crate) async fn send_wrong_method(
 /// again, so the response advises against it, unless the wait is short or the backend sends
 /// `x-should-retry`.
 pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: bool) -> Served {
-    if flow.ctx.record.is_kept_alive {
+    if flow.ctx.record.queue.is_kept_alive {
         return end_with_held(flow, &held).await;
     }
-    flow.ctx.record.status = held.status;
+    flow.ctx.record.response.status = held.status;
     let mut head = *held.header;
     keep_upstream_id(&mut head, flow.ctx)?;
     let waits_shortly = held.retry_after.is_some_and(|wait| wait <= SHORT_WAIT);
@@ -124,7 +124,7 @@ pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
 }
 
 async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnResponse) -> Served {
-    debug_assert!(!flow.ctx.record.is_kept_alive, "a client that has a head gets no other");
+    debug_assert!(!flow.ctx.record.queue.is_kept_alive, "a client that has a head gets no other");
     settle_rate(flow.ctx);
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
@@ -147,8 +147,8 @@ async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnR
 
 fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result<OwnResponse> {
     let row = error.code.row();
-    ctx.record.status = row.status;
-    ctx.record.code = Some(error.code);
+    ctx.record.response.status = row.status;
+    ctx.record.response.code = Some(error.code);
     let mut head = ResponseHeader::build(row.status, Some(10))?;
     let should_retry = if row.retry && !error.is_final { "true" } else { "false" };
     head.insert_header(SHOULD_RETRY, HeaderValue::from_static(should_retry))?;
@@ -199,11 +199,11 @@ pub(crate) fn keep_upstream_id(
     ctx: &mut RequestContext,
 ) -> pingora::Result<()> {
     let Some(id) = head.remove_header(&REQUEST_ID).filter(|id| *id != ctx.request_id) else {
-        ctx.record.upstream_request_id = head.headers.get(DIALECT_REQUEST_ID).cloned();
+        ctx.record.response.upstream_request_id = head.headers.get(DIALECT_REQUEST_ID).cloned();
         return Ok(());
     };
     head.insert_header(UPSTREAM_REQUEST_ID, id.clone())?;
-    ctx.record.upstream_request_id = Some(id);
+    ctx.record.response.upstream_request_id = Some(id);
     Ok(())
 }
 

@@ -202,7 +202,7 @@ fn whole_seconds(wait: Duration) -> Duration {
 
 /// Settles a request's part of its client's limits; only the first call counts.
 pub(crate) fn settle_rate(ctx: &RequestContext) {
-    settle_rate_of(ctx, ctx.record.usage, ctx.record.token_events);
+    settle_rate_of(ctx, ctx.record.response.usage, ctx.record.response.token_events);
 }
 
 /// Settles it as soon as the response of an engine has been read: the client may send its next
@@ -216,7 +216,7 @@ pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streame
 /// Settles it for a request whose client has the head of a response that no backend sent.
 pub(crate) fn settle_unserved(ctx: &RequestContext) {
     if ctx.rate.permit.is_some() {
-        let earlier = ctx.record.ensemble_parts;
+        let earlier = ctx.record.edits.ensemble_parts;
         let used = earlier.map_or(0, |parts| parts.input_tokens + parts.output_tokens);
         ctx.rate.settle(Some(used), moment());
     }
@@ -226,24 +226,26 @@ pub(crate) fn settle_unserved(ctx: &RequestContext) {
 /// reserved number. `streamed`: tokens of a stream, as seen here.
 fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<u64> {
     let record = &ctx.record;
-    let earlier = record.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
-    let is_cancelled = record.outcome == Some(Outcome::Cancel);
-    if record.attempts == 0 {
+    let earlier = record.edits.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
+    let is_cancelled = record.response.outcome == Some(Outcome::Cancel);
+    if record.routing.attempts == 0 {
         // Drafts of an ensemble that its client did not wait for are counted nowhere else.
-        let is_unknown = record.ensemble.is_some() && earlier.is_none() && is_cancelled;
+        let is_unknown = record.request.ensemble.is_some() && earlier.is_none() && is_cancelled;
         return (!is_unknown).then_some(earlier.unwrap_or(0));
     }
-    let prompt = record.prompt_tokens.map_or(0, |tokens| tokens.0);
+    let prompt = record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
     let last = match usage {
         Some(usage) => {
             let (input, output) = (usage.prompt_tokens, usage.completion_tokens);
             u64::from(input.unwrap_or(prompt)) + u64::from(output.unwrap_or(streamed))
         }
-        None if record.is_streaming && (is_cancelled || is_success(record.status)) => {
+        None if record.request.is_streaming
+            && (is_cancelled || is_success(record.response.status)) =>
+        {
             u64::from(prompt) + u64::from(streamed)
         }
         None if is_cancelled => prompt.into(),
-        None if is_success(record.status) => return None,
+        None if is_success(record.response.status) => return None,
         None => 0,
     };
     Some(earlier.unwrap_or(0) + last)

@@ -176,15 +176,16 @@ pub(crate) fn admit(
     let headers = &flow.client.head().headers;
     let fleet = flow.ctx.generation.fleet.topology();
     let router = &flow.ctx.generation.router;
-    flow.ctx.record.requested_model = Some(Arc::clone(&model));
-    flow.ctx.record.prompt_tokens = Some(profile.prompt_tokens);
+    flow.ctx.record.request.requested_model = Some(Arc::clone(&model));
+    flow.ctx.record.request.prompt_tokens = Some(profile.prompt_tokens);
     let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
     let split = split_of(flow.ctx, session);
     let target = router.names.resolve(&model, &fleet, split);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
-    flow.ctx.record.model = known.map(|model| model.name.clone());
-    flow.ctx.record.is_streaming = profile.streaming;
-    flow.ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
+    flow.ctx.record.routing.model = known.map(|model| model.name.clone());
+    flow.ctx.record.request.is_streaming = profile.streaming;
+    flow.ctx.record.request.unloads_model =
+        profile.residency_change == Some(ResidencyChange::Unload);
     if !allowed_models::may_request(flow.ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));

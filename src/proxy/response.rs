@@ -12,7 +12,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::attempt::Attempt;
-use crate::proxy::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::conversion::WayBack;
 use crate::proxy::failure::{timeout_message, unreadable_outcome};
 use crate::proxy::flow::{ClientSide, Flow};
@@ -31,6 +31,7 @@ use crate::upstream::response_monitor::ResponseMonitor;
 use penstock_api::{ErrorCode, Operation, StreamFraming, Work, error_event};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
+use penstock_core::routing::EnsembleParts;
 use penstock_core::routing::RoutingDecision;
 use penstock_predict::Prediction;
 
@@ -62,7 +63,7 @@ pub(crate) async fn relay(
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
-    let is_whole = !is_stream && !flow.ctx.record.is_kept_alive;
+    let is_whole = !is_stream && !flow.ctx.record.queue.is_kept_alive;
     let way_back = way_back.map(|way_back| way_back.for_response(is_whole));
     let way_back = match way_back {
         Some(way_back) if !way_back.is_stream() => {
@@ -81,7 +82,7 @@ pub(crate) async fn relay(
     let timing = timing::requested(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
     let progress = Progress::new(proxy, ctx, request, attempt, &head);
-    let sent = match ctx.record.is_kept_alive {
+    let sent = match ctx.record.queue.is_kept_alive {
         true => Ok(None),
         false => send_head(client, head.header, timing).await,
     };
@@ -119,7 +120,7 @@ pub(crate) async fn relay(
 /// Closes the client's connection after the response if the process stops: it did not when the
 /// request came.
 fn close_if_stopping(flow: &mut Flow<'_>) {
-    if flow.proxy.is_stopping() && !flow.ctx.record.is_kept_alive {
+    if flow.proxy.is_stopping() && !flow.ctx.record.queue.is_kept_alive {
         flow.client.close_after();
     }
 }
@@ -127,18 +128,18 @@ fn close_if_stopping(flow: &mut Flow<'_>) {
 /// Records the usage, the tokens and the end of a relay.
 fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayEnd) {
     let is_stream = monitor.stream().is_some();
-    ctx.record.usage = monitor.usage();
-    ctx.record.token_events = monitor.tokens;
+    ctx.record.response.usage = monitor.usage();
+    ctx.record.response.token_events = monitor.tokens;
     if is_stream {
-        ctx.record.first_token = monitor.first_token;
+        ctx.record.response.first_token = monitor.first_token;
     }
     match end {
         RelayEnd::Complete if is_stream && monitor.has_failed() => {
-            ctx.record.outcome = Some(Outcome::Fault);
+            ctx.record.response.outcome = Some(Outcome::Fault);
         }
         RelayEnd::Cut(code) => {
-            ctx.record.code = Some(code);
-            ctx.record.outcome = Some(unreadable_outcome(code));
+            ctx.record.response.code = Some(code);
+            ctx.record.response.outcome = Some(unreadable_outcome(code));
         }
         RelayEnd::Complete | RelayEnd::LeftAfterEnd | RelayEnd::ClientGone => {}
     }
@@ -205,14 +206,14 @@ pub(super) fn record_head(
         }
         attempt.prompt_done();
     }
-    ctx.record.status = head.status;
-    ctx.record.first_token = head.stream.is_none().then_some(now);
+    ctx.record.response.status = head.status;
+    ctx.record.response.first_token = head.stream.is_none().then_some(now);
     ctx.record_backend(attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
-        ctx.record.is_fallback = decision.is_fallback;
+        ctx.record.routing.is_fallback = decision.is_fallback;
         if decision.is_fallback {
             let model = request.fleet.model(decision.model);
-            ctx.record.model = model.map(|model| model.name.clone());
+            ctx.record.routing.model = model.map(|model| model.name.clone());
         }
     }
 }
@@ -257,7 +258,7 @@ fn decision_text(
         "{};candidates={};attempt={}{}{}{}{}",
         decision.strategy.name(),
         decision.candidates,
-        ctx.record.attempts,
+        ctx.record.routing.attempts,
         if decision.is_fallback { ";fallback" } else { "" },
         if decision.is_assumed { ";assumed" } else { "" },
         if attempt.conversion.is_some() { ";converted=" } else { "" },
@@ -267,7 +268,7 @@ fn decision_text(
         text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
     }
     if let Some(Prediction { ttft_us: ttft, ttft_p90_us: ttft_p90, tpot_us: tpot, .. }) =
-        ctx.record.prediction
+        ctx.record.routing.prediction
     {
         let [ttft, ttft_p90, tpot] = [ttft, ttft_p90, tpot].map(|micros| micros / 1000.0);
         text += &format!(";ttft-ms={ttft:.0};ttft-p90-ms={ttft_p90:.0};tpot-ms={tpot:.1}");
@@ -286,14 +287,14 @@ pub(super) fn add_request_fields(
     header: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> pingora::Result<()> {
-    if let Some(dropped) = ctx.record.dropped_messages {
+    if let Some(dropped) = ctx.record.edits.dropped_messages {
         header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
     }
-    if let Some(parts) = ctx.record.ensemble_parts {
+    if let Some(parts) = ctx.record.edits.ensemble_parts {
         header.insert_header(ENSEMBLE, ensemble_text(parts))?;
     }
-    if !ctx.record.retried_without.is_empty() {
-        let names: Vec<&str> = ctx.record.retried_without.names().collect();
+    if !ctx.record.edits.retried_without.is_empty() {
+        let names: Vec<&str> = ctx.record.edits.retried_without.names().collect();
         header.insert_header(RETRIED_WITHOUT, names.join(", "))?;
     }
     Ok(())

@@ -150,7 +150,7 @@ fn after_attempt(
 async fn send_own(flow: &mut Flow<'_>, response: Result<OwnResponse, OwnError>) -> Served {
     match response {
         Ok(response) => {
-            flow.ctx.record.status = response.head.status.as_u16();
+            flow.ctx.record.response.status = response.head.status.as_u16();
             send(flow, response).await
         }
         Err(error) => send_error(flow, error).await,
@@ -194,7 +194,7 @@ fn goes_on(
         });
     let waits = may_wait_after(flow, failure);
     if waits {
-        flow.ctx.record.refusals += 1;
+        flow.ctx.record.queue.refusals += 1;
         if is_refused_again {
             keep_to_cooling(flow.ctx, request);
         }
@@ -220,19 +220,19 @@ fn goes_on(
 /// Returns whether the failure is safe to retry, and neither `routing.max_retries` nor the retry
 /// budget is used up.
 pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
-    flow.ctx.record.lost_connections += u32::from(failure.is_lost_connection());
+    flow.ctx.record.routing.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &flow.ctx.generation.config.routing;
     let safety = match safety_of(failure) {
         // A prompt that has cost two engines their connections may cost the others theirs.
         RetrySafety::IfLostAllowed
             if routing.retry_unanswered == RetryUnanswered::Lost
-                && (flow.ctx.record.lost_connections > 1 || !request.is_repeatable()) =>
+                && (flow.ctx.record.routing.lost_connections > 1 || !request.is_repeatable()) =>
         {
             RetrySafety::Unsafe
         }
         safety => safety,
     };
-    let attempts = flow.ctx.record.attempts.saturating_sub(flow.ctx.record.refusals);
+    let attempts = flow.ctx.record.routing.attempts.saturating_sub(flow.ctx.record.queue.refusals);
     flow.proxy.retries.may_retry(safety, attempts, routing, now())
 }
 
@@ -347,17 +347,17 @@ async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
     match failure {
         // Without a body there is nothing to pass on.
         Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
-            flow.ctx.record.outcome = Some(Outcome::Fault);
+            flow.ctx.record.response.outcome = Some(Outcome::Fault);
             let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
             send_error(flow, error).await
         }
         Failure::Held(refusal, held) => {
-            flow.ctx.record.outcome = Some(held_outcome(refusal, held.status));
+            flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
             let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
             send_held(flow, held, is_last && is_busy).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
-        Failure::NoResponse { .. } if flow.ctx.record.lost_connections > 1 => {
+        Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
             let error = OwnError::from_failure(&failure).without_retry();
             send_error(flow, error).await
         }
@@ -384,7 +384,7 @@ pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> O
 /// Records how many tokens of the prompt were expected in the cache, beside the engine's count of
 /// them.
 fn record_expected_cached(ctx: &mut RequestContext, decision: &RoutingDecision) {
-    let cached = ctx.record.usage.and_then(|usage| usage.cached_tokens);
+    let cached = ctx.record.response.usage.and_then(|usage| usage.cached_tokens);
     let scores = decision.scores.filter(|_| cached.is_some());
-    ctx.record.expected_cached = scores.map(|scores| scores.expected_tokens());
+    ctx.record.routing.expected_cached = scores.map(|scores| scores.expected_tokens());
 }

@@ -34,9 +34,9 @@ pub(crate) async fn end_with_held(flow: &mut Flow<'_>, held: &HeldResponse) -> S
 
 async fn end(flow: &mut Flow<'_>, code: ErrorCode, event: Option<Vec<u8>>) -> Served {
     debug_assert!(event.is_some(), "a stream that waits has an operation");
-    flow.ctx.record.code = Some(code);
+    flow.ctx.record.response.code = Some(code);
     let outcome = || own_outcome(Some(code), code.row().status);
-    flow.ctx.record.outcome.get_or_insert_with(outcome);
+    flow.ctx.record.response.outcome.get_or_insert_with(outcome);
     settle_unserved(flow.ctx);
     let client = &mut flow.client;
     client.close_after();

@@ -22,6 +22,7 @@ mod random;
 mod readings;
 mod record;
 mod recorder;
+mod request_record;
 mod requested_model;
 mod resolve;
 mod retry;
@@ -45,15 +46,17 @@ pub use generation::Generation;
 pub use homes::{KeptHome, SessionHomes};
 pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
-pub use observer::{
-    AttemptEnded, ReplayFields, RequestDetails, RequestObserver, RequestOutcome, Routed,
-};
+pub use observer::{AttemptEnded, RequestDetails, RequestObserver, RequestOutcome, Routed};
 pub use passthrough::{Passthrough, Way};
 pub use prefix_observer::PrefixObserver;
 pub use quote::{QuotedBackend, quote};
 pub use random::{Live, Peek, RandomSource, Replay};
 pub use record::{ScoreRecord, ScorerNames};
 pub use recorder::{NoRecord, Recorder};
+pub use request_record::{
+    EditFacts, EnsembleParts, QueueFacts, ReplayFields, RequestFacts, RequestRecord, ResponseFacts,
+    RoutingFacts,
+};
 pub use requested_model::RequestedModel;
 pub use resolve::{Names, Split};
 pub use retry::{RetryCredit, RetrySafety};

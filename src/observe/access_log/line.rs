@@ -22,41 +22,42 @@ const SHORT: usize = 160;
 /// The part of a hash that is logged: 12 digits.
 const HASH: u64 = (1 << 48) - 1;
 
-/// The line of a request that finished at `at`.
-pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
+/// The line of a request that finished at `at`, with the fields for a replay if `has_replay`.
+pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bool) -> Vec<u8> {
     let mut line = Line::begin();
-    let about = &outcome.details;
+    let (about, record) = (&outcome.details, outcome.record);
+    let upstream_id = record.response.upstream_request_id.as_ref();
     line.text("time", Some(&to_rfc3339(at)), SHORT);
     line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), SHORT);
-    line.text("upstream_id", about.upstream_request_id, SHORT);
+    line.text("upstream_id", upstream_id.and_then(|id| id.to_str().ok()), SHORT);
     line.text("key", about.key, SHORT);
     line.text("client", about.client.map(|client| client.to_string()).as_deref(), SHORT);
     line.text("method", Some(about.method).filter(|method| !method.is_empty()), 32);
     line.text("path", Some(about.path).filter(|path| !path.is_empty()), LONG);
     line.text("operation", outcome.operation.map(Operation::name), SHORT);
-    line.text("model_requested", about.requested_model, MIDDLE);
-    line.text("model", outcome.model, MIDDLE);
-    line.text("backend", outcome.backend.map(|(_, name)| name), MIDDLE);
-    line.number("status", Some(outcome.status.into()).filter(|status| *status > 0));
-    line.text("error", outcome.code.map(|code| code.row().name), SHORT);
+    line.text("model_requested", record.request.requested_model.as_deref(), MIDDLE);
+    line.text("model", outcome.model(), MIDDLE);
+    line.text("backend", outcome.backend().map(|(_, name)| name), MIDDLE);
+    line.number("status", Some(record.response.status.into()).filter(|status| *status > 0));
+    line.text("error", record.response.code.map(|code| code.row().name), SHORT);
     line.text("outcome", Some(outcome.outcome.name()), SHORT);
-    line.flag("stream", outcome.is_streaming);
-    line.flag("fallback", outcome.is_fallback);
-    line.number("attempts", Some(outcome.attempts.into()));
+    line.flag("stream", record.request.is_streaming);
+    line.flag("fallback", record.routing.is_fallback);
+    line.number("attempts", Some(record.routing.attempts.into()));
     write_tokens(&mut line, outcome);
-    line.millis("queue_ms", outcome.queue_wait);
-    line.millis("ttft_ms", outcome.first_token.filter(|_| outcome.is_streaming));
+    line.millis("queue_ms", record.queue.wait);
+    line.millis("ttft_ms", outcome.first_token.filter(|_| record.request.is_streaming));
     line.millis("duration_ms", Some(outcome.took));
-    if let Some(predicted) = &about.prediction {
+    if let Some(predicted) = &record.routing.prediction {
         line.prediction(predicted, per_token(outcome));
     }
-    line.number("bytes_in", Some(about.bytes_in));
+    line.number("bytes_in", Some(record.request.bytes_in as u64));
     line.number("bytes_out", Some(about.bytes_out));
     let trace = about.trace.map(|trace| format!("{:032x}", trace.trace_id));
     line.text("trace", trace.as_deref(), SHORT);
-    let ensemble = about.ensemble.map(|call| call.to_string());
+    let ensemble = record.request.ensemble.map(|call| call.to_string());
     line.text("ensemble", ensemble.as_deref(), SHORT);
-    if let Some(fields) = about.replay {
+    if let Some(fields) = record.request.replay.as_deref().filter(|_| has_replay) {
         line.replay(fields);
     }
     line.end()
@@ -65,10 +66,11 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
 /// Writes the token counts reported by the engine; otherwise penstock's own counts, marked as
 /// estimated.
 fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
-    let usage = outcome.usage.unwrap_or_default();
-    let is_served = outcome.backend.is_some();
-    let estimated = outcome.details.prompt_tokens.filter(|_| is_served);
-    let events = Some(outcome.token_events).filter(|_| is_served && outcome.is_streaming);
+    let usage = outcome.record.response.usage.unwrap_or_default();
+    let is_served = outcome.backend().is_some();
+    let estimated = outcome.record.request.prompt_tokens.filter(|_| is_served);
+    let events = Some(outcome.record.response.token_events)
+        .filter(|_| is_served && outcome.record.request.is_streaming);
     let sent = usage.prompt_tokens.or(estimated.map(|tokens| tokens.0));
     let received = usage.completion_tokens.or(events);
     let is_estimated = (usage.prompt_tokens.is_none() && sent.is_some())
@@ -81,9 +83,12 @@ fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
 
 /// Returns the time per token after the first, for a complete stream.
 fn per_token(outcome: &RequestOutcome<'_>) -> Option<Duration> {
-    let is_whole = outcome.is_streaming && outcome.outcome == Outcome::Ok;
-    let reported = outcome.usage.and_then(|usage| usage.completion_tokens);
-    let gaps = reported.unwrap_or(outcome.token_events).checked_sub(1).filter(|_| is_whole)?;
+    let is_whole = outcome.record.request.is_streaming && outcome.outcome == Outcome::Ok;
+    let reported = outcome.record.response.usage.and_then(|usage| usage.completion_tokens);
+    let gaps = reported
+        .unwrap_or(outcome.record.response.token_events)
+        .checked_sub(1)
+        .filter(|_| is_whole)?;
     outcome.took.checked_sub(outcome.first_token?)?.checked_div(gaps)
 }
 

@@ -24,11 +24,11 @@ impl Counts {
     /// events with tokens, and the input is the estimate that the request was routed by.
     pub(super) fn of(outcome: &RequestOutcome<'_>) -> Option<Self> {
         let operation = outcome.operation?;
-        let seen = outcome.token_events;
+        let seen = outcome.record.response.token_events;
         let is_cancelled = match outcome.outcome {
-            Outcome::Ok if outcome.backend.is_some() => false,
+            Outcome::Ok if outcome.backend().is_some() => false,
             // Only requests whose client received a part: tokens computed before that are unknown.
-            Outcome::Cancel if seen > 0 || outcome.usage.is_some() => true,
+            Outcome::Cancel if seen > 0 || outcome.record.response.usage.is_some() => true,
             Outcome::Ok
             | Outcome::Cancel
             | Outcome::Client
@@ -43,8 +43,8 @@ impl Counts {
         if operation.row().work == Work::Text || operation == Operation::Passthrough {
             return Some(one);
         }
-        let usage = outcome.usage.unwrap_or_default();
-        let estimate = outcome.details.prompt_tokens.map_or(0, |tokens| tokens.0);
+        let usage = outcome.record.response.usage.unwrap_or_default();
+        let estimate = outcome.record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
         let input = usage.prompt_tokens.unwrap_or(estimate);
         // A truncated stream may have reported a part of its output at its start.
         let output = match usage.completion_tokens {

@@ -1,10 +1,10 @@
 use std::path::{Path, PathBuf};
 
+use penstock_api::Operation;
 use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendId, Outcome};
-use penstock_core::routing::RequestDetails;
+use penstock_core::routing::{RequestDetails, RequestRecord, ResponseFacts, RoutingFacts};
 use penstock_scan::Usage;
 use rusqlite::Connection;
 
@@ -52,29 +52,31 @@ fn config(file: Option<&Path>) -> Generation {
     Generation::new(Config::parse(&yaml, "test.yaml", Path::new(""), &environment).unwrap())
 }
 
-fn outcome(prompt: u32, completion: u32) -> RequestOutcome<'static> {
+fn record(prompt: u32, completion: u32) -> RequestRecord {
+    let usage = Usage {
+        prompt_tokens: Some(prompt),
+        completion_tokens: Some(completion),
+        ..Usage::default()
+    };
+    RequestRecord {
+        routing: RoutingFacts {
+            model: Some("m".into()),
+            backend: Some((BackendId(0), "a".into())),
+            attempts: 1,
+            ..RoutingFacts::default()
+        },
+        response: ResponseFacts { status: 200, usage: Some(usage), ..ResponseFacts::default() },
+        ..RequestRecord::default()
+    }
+}
+
+fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
     RequestOutcome {
+        record,
         operation: Some(Operation::Chat),
-        model: Some("m"),
-        backend: Some((BackendId(0), "a")),
-        status: 200,
-        code: None,
         outcome: Outcome::Ok,
-        is_streaming: false,
-        is_fallback: false,
-        attempts: 1,
         first_token: None,
         took: Duration::ZERO,
-        usage: Some(Usage {
-            prompt_tokens: Some(prompt),
-            completion_tokens: Some(completion),
-            ..Usage::default()
-        }),
-        expected_cached: None,
-        queue_wait: None,
-        dropped_messages: None,
-        retried_without: Capabilities::NONE,
-        token_events: 0,
         details: RequestDetails { key: Some("team"), ..RequestDetails::default() },
     }
 }
@@ -93,61 +95,37 @@ fn shown(ledger: &Ledger) -> (u64, u64) {
 
 #[test]
 fn only_what_a_model_computed_for_a_client_is_counted() {
-    let count = |change: fn(&mut RequestOutcome<'static>)| {
-        let mut one = outcome(7, 3);
-        change(&mut one);
-        Counts::of(&one)
+    let counts = |record: &RequestRecord, operation, class| {
+        let ended = RequestOutcome { operation, outcome: class, ..outcome(record) };
+        Counts::of(&ended)
             .map(|counts| (counts.input_tokens, counts.output_tokens, counts.estimated_requests))
     };
-    assert_eq!(count(|_| {}), Some((7, 3, 0)));
-    let estimate = |one: &mut RequestOutcome<'static>| {
-        one.usage = None;
-        one.details.prompt_tokens = Some(TokenCount(5));
-    };
-    assert_eq!(count(estimate), Some((5, 0, 1)), "no usage: the estimate");
-    assert_eq!(
-        count(|one| {
-            one.usage = None;
-            one.token_events = 4;
-            one.details.prompt_tokens = Some(TokenCount(5));
-        }),
-        Some((5, 4, 1)),
-        "a stream without usage: its events"
-    );
-    assert_eq!(
-        count(|one| {
-            one.outcome = Outcome::Cancel;
-            one.token_events = 9;
-            one.usage = Some(Usage {
-                prompt_tokens: Some(7),
-                completion_tokens: Some(1),
-                ..Usage::default()
-            });
-        }),
-        Some((7, 9, 1)),
-        "a cancelled stream: what was seen"
-    );
-    let cancelled = |one: &mut RequestOutcome<'static>| {
-        one.outcome = Outcome::Cancel;
-        one.usage = None;
-    };
-    assert_eq!(count(cancelled), None, "cancelled before anything was seen");
-    assert_eq!(
-        count(|one| {
-            one.operation = Some(Operation::Embeddings);
-            one.usage = Some(Usage { prompt_tokens: Some(6), ..Usage::default() });
-        }),
-        Some((6, 0, 0)),
-        "embeddings have no output"
-    );
-    assert_eq!(count(|one| one.operation = Some(Operation::Tokenize)), Some((0, 0, 0)));
+    let (chat, ok) = (Some(Operation::Chat), Outcome::Ok);
+    let whole = record(7, 3);
+    assert_eq!(counts(&whole, chat, ok), Some((7, 3, 0)));
+    let mut estimated = record(7, 3);
+    estimated.response.usage = None;
+    estimated.request.prompt_tokens = Some(TokenCount(5));
+    assert_eq!(counts(&estimated, chat, ok), Some((5, 0, 1)), "no usage: the estimate");
+    estimated.response.token_events = 4;
+    assert_eq!(counts(&estimated, chat, ok), Some((5, 4, 1)), "a stream without usage: its events");
+    let mut cancelled = record(7, 1);
+    cancelled.response.token_events = 9;
+    let seen = counts(&cancelled, chat, Outcome::Cancel);
+    assert_eq!(seen, Some((7, 9, 1)), "a cancelled stream: what was seen");
+    cancelled.response = ResponseFacts::default();
+    let unseen = counts(&cancelled, chat, Outcome::Cancel);
+    assert_eq!(unseen, None, "cancelled before anything was seen");
+    let mut embedded = record(6, 0);
+    embedded.response.usage = Some(Usage { prompt_tokens: Some(6), ..Usage::default() });
+    let embeddings = counts(&embedded, Some(Operation::Embeddings), ok);
+    assert_eq!(embeddings, Some((6, 0, 0)), "embeddings have no output");
+    assert_eq!(counts(&whole, Some(Operation::Tokenize), ok), Some((0, 0, 0)));
     for failed in [Outcome::Fault, Outcome::Client, Outcome::Busy { cooldown: LIMIT, status: 429 }]
     {
-        let mut one = outcome(7, 3);
-        one.outcome = failed;
-        assert_eq!(Counts::of(&one), None, "{failed:?}");
+        assert_eq!(counts(&whole, chat, failed), None, "{failed:?}");
     }
-    assert_eq!(count(|one| one.operation = None), None, "no operation");
+    assert_eq!(counts(&whole, None, ok), None, "no operation");
 }
 
 #[test]
@@ -157,7 +135,7 @@ fn file_has_one_row_per_minute_and_totals_survive() {
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
     for _ in 0..3 {
         for _ in 0..100 {
-            ledger.finished(&outcome(7, 3));
+            ledger.finished(&outcome(&record(7, 3)));
         }
         assert!(ledger.flush(LIMIT));
     }
@@ -174,7 +152,7 @@ fn file_has_one_row_per_minute_and_totals_survive() {
     assert!((rows[0].cost.unwrap() - (2100.0 + 2.0 * 900.0) / 1e6).abs() < 1e-12);
     drop(ledger);
     let next = Ledger::start(&config(Some(&path))).unwrap();
-    next.finished(&outcome(1, 1));
+    next.finished(&outcome(&record(1, 1)));
     assert_eq!(shown(&next), (2101, 901), "what is not yet written is shown, too");
 }
 
@@ -187,8 +165,8 @@ fn two_processes_add_to_one_file() {
         Ledger::start(&config(Some(&path))).unwrap(),
     );
     for _ in 0..10 {
-        old.finished(&outcome(1, 0));
-        new.finished(&outcome(10, 0));
+        old.finished(&outcome(&record(1, 0)));
+        new.finished(&outcome(&record(10, 0)));
         assert!(old.flush(LIMIT) && new.flush(LIMIT));
     }
     assert_eq!(sums(&path, "token_counts").1, 110);
@@ -203,7 +181,7 @@ fn locked_file_is_written_later() {
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    ledger.finished(&outcome(7, 3));
+    ledger.finished(&outcome(&record(7, 3)));
     assert!(!ledger.flush(Duration::from_millis(1500)));
     assert_eq!(shown(&ledger), (7, 3), "kept in memory");
     let figures = ledger.figures();
@@ -219,7 +197,7 @@ fn damaged_file_is_moved_aside() {
     let path = folder.file();
     std::fs::write(&path, "this is no database, whatever its name says").unwrap();
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
-    ledger.finished(&outcome(7, 3));
+    ledger.finished(&outcome(&record(7, 3)));
     assert!(ledger.flush(LIMIT));
     assert_eq!(sums(&path, "token_counts"), (1, 7, 3));
     assert_eq!(ledger.figures().quarantined, 1);
@@ -233,10 +211,10 @@ fn file_that_is_cut_or_overwritten_is_moved_aside() {
         let folder = Folder::new(name);
         let path = folder.file();
         let ledger = Ledger::start(&config(Some(&path))).unwrap();
-        ledger.finished(&outcome(7, 3));
+        ledger.finished(&outcome(&record(7, 3)));
         assert!(ledger.flush(LIMIT));
         std::fs::write(&path, content).unwrap();
-        ledger.finished(&outcome(1, 1));
+        ledger.finished(&outcome(&record(1, 1)));
         assert!(ledger.flush(LIMIT), "{name}");
         assert_eq!(sums(&path, "token_counts"), (1, 1, 1), "{name}: counts arrive in a new file");
         assert_eq!(ledger.figures().quarantined, 1, "{name}");
@@ -248,12 +226,12 @@ fn file_that_is_removed_is_made_again() {
     let folder = Folder::new("removed");
     let path = folder.file();
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
-    ledger.finished(&outcome(7, 3));
+    ledger.finished(&outcome(&record(7, 3)));
     assert!(ledger.flush(LIMIT));
     for name in folder.names() {
         std::fs::remove_file(folder.0.join(name)).unwrap();
     }
-    ledger.finished(&outcome(1, 1));
+    ledger.finished(&outcome(&record(1, 1)));
     assert!(ledger.flush(LIMIT));
     assert_eq!(sums(&path, "token_counts"), (1, 1, 1));
 }
@@ -265,7 +243,7 @@ fn database_of_another_program_is_left_alone() {
     let other = Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE token_counts (x)").unwrap();
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
-    ledger.finished(&outcome(7, 3));
+    ledger.finished(&outcome(&record(7, 3)));
     assert!(!ledger.flush(Duration::from_millis(100)));
     assert_eq!(shown(&ledger), (7, 3));
     assert!(matches!(
@@ -296,7 +274,7 @@ fn missing_folder_is_reported_and_survived() {
     let path = folder.0.join("no/such/ledger.db");
     assert!(Ledger::check(&config(Some(&path)).config.ledger).is_err());
     let ledger = Ledger::start(&config(Some(&path))).unwrap();
-    ledger.finished(&outcome(7, 3));
+    ledger.finished(&outcome(&record(7, 3)));
     assert!(!ledger.flush(Duration::from_millis(100)));
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     assert!(ledger.flush(LIMIT));
@@ -308,7 +286,7 @@ async fn time_series_is_newest_first_and_counts_what_is_pending() {
     for folder in [None, Some(Folder::new("series"))] {
         let path = folder.as_ref().map(Folder::file);
         let ledger = Ledger::start(&config(path.as_deref())).unwrap();
-        ledger.finished(&outcome(7, 3));
+        ledger.finished(&outcome(&record(7, 3)));
         let series = ledger.time_series("m".to_owned()).await.unwrap();
         let sum: u64 = series.iter().map(|point| point.tokens.total()).sum();
         assert_eq!((sum, series[0].endpoint.as_str()), (10, "http://h:1"));

@@ -124,11 +124,11 @@ impl RequestSeries {
     fn count(&self, outcome: &RequestOutcome<'_>) {
         self.count.fetch_add(1, Ordering::Relaxed);
         observe(&self.took, outcome.took);
-        if let Some(usage) = outcome.usage {
+        if let Some(usage) = outcome.record.response.usage {
             add(&self.tokens.input, usage.prompt_tokens);
             add(&self.tokens.output, usage.completion_tokens);
             add(&self.tokens.cached, usage.cached_tokens);
-            add(&self.tokens.expected, outcome.expected_cached);
+            add(&self.tokens.expected, outcome.record.routing.expected_cached);
         }
         if let Some(gen_ai) = &self.gen_ai {
             gen_ai.count(outcome);
@@ -149,7 +149,7 @@ impl GenAiSeries {
 
     fn count(&self, outcome: &RequestOutcome<'_>) {
         observe(&self.took, outcome.took);
-        let usage = outcome.usage;
+        let usage = outcome.record.response.usage;
         let output = usage.and_then(|usage| usage.completion_tokens);
         if let Some(tokens) = usage.and_then(|usage| usage.prompt_tokens) {
             self.input.observe(tokens.into());
@@ -157,10 +157,10 @@ impl GenAiSeries {
         if let Some(tokens) = output {
             self.output.observe(tokens.into());
         }
-        if let Some(first) = outcome.first_token.filter(|_| outcome.is_streaming) {
+        if let Some(first) = outcome.first_token.filter(|_| outcome.record.request.is_streaming) {
             observe(&self.first_token, first);
             // The first token ends TTFT; the others share the remaining time.
-            let others = output.unwrap_or(outcome.token_events).saturating_sub(1);
+            let others = output.unwrap_or(outcome.record.response.token_events).saturating_sub(1);
             if let Some(each) = outcome.took.saturating_sub(first).checked_div(others) {
                 observe(&self.per_token, each);
             }

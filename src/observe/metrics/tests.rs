@@ -5,14 +5,17 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use penstock_api::Operation;
 use penstock_api::units::{ByteSize, Timestamp};
-use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment, Strategy};
 use penstock_core::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
 use penstock_core::routing::audit::ShadowHost;
-use penstock_core::routing::{RequestDetails, RoutingDecision};
+use penstock_core::routing::{
+    QueueFacts, RequestDetails, RequestFacts, RequestRecord, ResponseFacts, RoutingDecision,
+    RoutingFacts,
+};
 use penstock_predict::{ReportedLimits, RequestShape};
 use penstock_scan::Usage;
 
@@ -37,30 +40,40 @@ fn two_backends() -> Arc<Generation> {
     )
 }
 
-fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a> {
+fn record(model: &str, backend: u16, name: &str) -> RequestRecord {
+    let usage = Usage {
+        prompt_tokens: Some(100),
+        completion_tokens: Some(11),
+        cached_tokens: Some(64),
+        ..Usage::default()
+    };
+    RequestRecord {
+        request: RequestFacts { is_streaming: true, ..RequestFacts::default() },
+        queue: QueueFacts { wait: Some(Duration::from_millis(250)), ..QueueFacts::default() },
+        routing: RoutingFacts {
+            model: Some(model.into()),
+            backend: Some((BackendId(backend), name.into())),
+            attempts: 1,
+            expected_cached: Some(48),
+            ..RoutingFacts::default()
+        },
+        response: ResponseFacts {
+            status: 200,
+            usage: Some(usage),
+            token_events: 11,
+            ..ResponseFacts::default()
+        },
+        ..RequestRecord::default()
+    }
+}
+
+fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
     RequestOutcome {
+        record,
         operation: Some(Operation::Chat),
-        model: Some(model),
-        backend: Some((BackendId(backend), name)),
-        status: 200,
-        code: None,
         outcome: Outcome::Ok,
-        is_streaming: true,
-        is_fallback: false,
-        attempts: 1,
         first_token: Some(Duration::from_millis(30)),
         took: Duration::from_secs(1),
-        usage: Some(Usage {
-            prompt_tokens: Some(100),
-            completion_tokens: Some(11),
-            cached_tokens: Some(64),
-            ..Usage::default()
-        }),
-        expected_cached: Some(48),
-        queue_wait: Some(Duration::from_millis(250)),
-        dropped_messages: None,
-        retried_without: Capabilities::NONE,
-        token_events: 11,
         details: RequestDetails::default(),
     }
 }
@@ -162,7 +175,7 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
         is_moved: true,
         ..ended(BackendId(0), took)
     });
-    metrics.finished(&outcome("m", 0, "a"));
+    metrics.finished(&outcome(&record("m", 0, "a")));
 }
 
 #[test]
@@ -243,16 +256,13 @@ fn models_over_the_limit_are_counted_as_other() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
     for model in ["m", "m1", "x", "y"] {
-        metrics.finished(&outcome(model, 0, "a"));
+        metrics.finished(&outcome(&record(model, 0, "a")));
     }
-    let refused = RequestOutcome {
-        model: None,
-        backend: None,
-        status: 404,
-        code: Some(ErrorCode::ModelNotFound),
-        outcome: Outcome::Client,
-        ..outcome("", 0, "")
-    };
+    let mut missed = record("", 0, "");
+    (missed.routing.model, missed.routing.backend) = (None, None);
+    missed.response.status = 404;
+    missed.response.code = Some(ErrorCode::ModelNotFound);
+    let refused = RequestOutcome { outcome: Outcome::Client, ..outcome(&missed) };
     metrics.finished(&refused);
     let page = page(&metrics, &generation);
     for line in [
@@ -269,8 +279,8 @@ fn models_over_the_limit_are_counted_as_other() {
 fn labels_that_join_to_the_same_text_stay_separate() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
-    metrics.finished(&outcome("m1", 0, "a"));
-    metrics.finished(&outcome("m", 1, "1a"));
+    metrics.finished(&outcome(&record("m1", 0, "a")));
+    metrics.finished(&outcome(&record("m", 1, "1a")));
     let page = page(&metrics, &generation);
     for (model, backend) in [("m1", "a"), ("m", "1a")] {
         let line = format!(
@@ -302,7 +312,7 @@ fn backend_with_its_old_name_continues_its_counters() {
 fn label_values_are_escaped() {
     let generation = generation("backends: [{ name: 'a\\b', url: 'http://127.0.0.1:1' }]");
     let metrics = Metrics::new(&generation).unwrap();
-    metrics.finished(&outcome("m\"\n", 0, "a\\b"));
+    metrics.finished(&outcome(&record("m\"\n", 0, "a\\b")));
     let page = page(&metrics, &generation);
     assert!(page.contains(r#"model="m\"\n",backend="a\\b""#), "{page}");
 }
@@ -311,7 +321,8 @@ fn label_values_are_escaped() {
 fn counting_known_labels_does_not_allocate() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
-    let finished = outcome("m", 0, "a");
+    let whole = record("m", 0, "a");
+    let finished = outcome(&whole);
     exercise_hot(&metrics, &finished);
     let counted = allocation_counter::measure(|| {
         for _ in 0..100 {
@@ -337,7 +348,7 @@ fn counts_of_many_threads_add_up() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for model in ["m", "m1", "x"].iter().cycle().take(3000) {
-                    exercise_hot(&metrics, &outcome(model, 0, "a"));
+                    exercise_hot(&metrics, &outcome(&record(model, 0, "a")));
                 }
             });
         }

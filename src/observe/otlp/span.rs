@@ -26,34 +26,38 @@ pub(super) fn of_request(
     let about = &outcome.details;
     let start = end.saturating_sub(outcome.took);
     let operation = outcome.operation.map(|operation| operation.row().gen_ai_name);
-    let name = match (operation, outcome.model) {
+    let name = match (operation, outcome.model()) {
         (Some(operation), Some(model)) => format!("{operation} {model}"),
         (Some(operation), None) => operation.to_owned(),
         (None, _) => method(about.method).to_owned(),
     };
-    let usage = outcome.usage.unwrap_or_default();
+    let usage = outcome.record.response.usage.unwrap_or_default();
     let mut span = Attributes::default();
     span.text("gen_ai.operation.name", operation);
-    span.text("gen_ai.provider.name", about.provider);
-    span.text("gen_ai.request.model", about.requested_model);
-    span.text("gen_ai.response.model", outcome.model);
+    span.text("gen_ai.provider.name", outcome.record.routing.provider);
+    span.text("gen_ai.request.model", outcome.record.request.requested_model.as_deref());
+    span.text("gen_ai.response.model", outcome.model());
     span.number("gen_ai.usage.input_tokens", usage.prompt_tokens.map(u64::from));
     span.number("gen_ai.usage.output_tokens", usage.completion_tokens.map(u64::from));
     span.text("http.request.method", Some(method(about.method)));
     span.text("url.path", Some(about.path));
-    span.number("http.response.status_code", Some(outcome.status.into()));
+    span.number("http.response.status_code", Some(outcome.record.response.status.into()));
     span.text("client.address", about.client.map(|client| client.to_string()).as_deref());
     span.text("penstock.request_id", Some(about.request_id));
     span.text("penstock.key", about.key);
     span.text("penstock.operation", outcome.operation.map(Operation::name));
-    span.text("penstock.backend", outcome.backend.map(|(_, name)| name));
+    span.text("penstock.backend", outcome.backend().map(|(_, name)| name));
     span.text("penstock.outcome", Some(outcome.outcome.name()));
-    span.text("penstock.ensemble", about.ensemble.map(|call| call.to_string()).as_deref());
-    span.number("penstock.attempts", Some(outcome.attempts.into()));
-    span.flag("penstock.fallback", outcome.is_fallback);
-    let error = error_type(outcome.outcome, outcome.code.map(|code| code.row().name));
+    span.text(
+        "penstock.ensemble",
+        outcome.record.request.ensemble.map(|call| call.to_string()).as_deref(),
+    );
+    span.number("penstock.attempts", Some(outcome.record.routing.attempts.into()));
+    span.flag("penstock.fallback", outcome.record.routing.is_fallback);
+    let error =
+        error_type(outcome.outcome, outcome.record.response.code.map(|code| code.row().name));
     span.text("error.type", error);
-    let first_token = outcome.first_token.filter(|_| outcome.is_streaming);
+    let first_token = outcome.first_token.filter(|_| outcome.record.request.is_streaming);
     let events = first_token.map(
         |took| json!([{"timeUnixNano": nanos(start.saturating_add(took)), "name": "first token"}]),
     );
@@ -69,7 +73,7 @@ pub(super) fn of_request(
     add(&mut value, "parentSpanId", trace.caller.map(|caller| json!(to_hex(caller))));
     add(&mut value, "events", events);
     // By the HTTP conventions, client errors do not set the span status of a server.
-    let is_failed = error.is_some() && outcome.status >= 500;
+    let is_failed = error.is_some() && outcome.record.response.status >= 500;
     add(&mut value, "status", is_failed.then(|| json!({"code": FAILED})));
     value.to_string().into_bytes()
 }

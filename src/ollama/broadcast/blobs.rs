@@ -79,7 +79,7 @@ pub(crate) async fn serve_blob(flow: &mut Flow<'_>) -> Served {
             (status, json!({ "error": text }).to_string().into())
         }
     };
-    flow.ctx.record.status = status;
+    flow.ctx.record.response.status = status;
     let head = ResponseHeader::build(status, Some(8))?;
     send(flow, OwnResponse { head, body, closes: false }).await
 }
@@ -148,8 +148,10 @@ async fn tee(
     let mut hash = Context::new(&SHA256);
     while let Some(part) = body.next().await.map_err(UploadError::Body)? {
         hash.update(&part);
-        flow.ctx.record.bytes_in = flow.ctx.record.bytes_in.saturating_add(part.len());
-        check_size(flow.ctx, flow.ctx.record.bytes_in as u64).map_err(UploadError::TooLarge)?;
+        flow.ctx.record.request.bytes_in =
+            flow.ctx.record.request.bytes_in.saturating_add(part.len());
+        check_size(flow.ctx, flow.ctx.record.request.bytes_in as u64)
+            .map_err(UploadError::TooLarge)?;
         if !upload.send(&Part::Bytes(part)).await {
             return Err(UploadError::AllFailed(upload.finish().await));
         }

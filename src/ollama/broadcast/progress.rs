@@ -124,7 +124,7 @@ async fn is_flushed(client: &Client, limit: Duration) -> bool {
 }
 
 async fn write_head(flow: &mut Flow<'_>) -> pingora::Result<()> {
-    flow.ctx.record.status = 200;
+    flow.ctx.record.response.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, NDJSON)?;
     add_common_fields(&mut head, flow.ctx)?;

@@ -4,29 +4,29 @@
 use penstock_core::admission::queue::{Charge, Cost};
 
 use crate::proxy::Proxy;
-use crate::proxy::context::{ModelCharge, RequestRecord};
+use crate::proxy::context::{ModelCharge, RequestContext};
 
 /// Records that the owner of a request was charged for it in the queue of `model`.
 pub(crate) fn charge_owner(
     proxy: &Proxy,
-    record: &mut RequestRecord,
+    ctx: &mut RequestContext,
     model: Box<str>,
     charge: Option<Charge>,
 ) {
     let charge = charge.map(|charge| Box::new(ModelCharge { model, charge }));
     // No engine has started on a request that waits again: its earlier charge is settled at no
     // cost.
-    if let Some(before) = std::mem::replace(&mut record.charge, charge) {
+    if let Some(before) = std::mem::replace(&mut ctx.charge, charge) {
         proxy.queues.of_model(&before.model).settle(&before.charge, Cost::default());
     }
 }
 
 /// Charges the owner of a request for the output of its response, as far as that is known.
-pub(crate) fn settle_charge(proxy: &Proxy, record: &mut RequestRecord) {
-    let Some(charged) = record.charge.take() else { return };
-    let counted = record.usage.and_then(|usage| usage.completion_tokens);
-    if record.is_streaming || counted.is_some() || record.status >= 400 {
-        let output = counted.unwrap_or(record.token_events);
+pub(crate) fn settle_charge(proxy: &Proxy, ctx: &mut RequestContext) {
+    let Some(charged) = ctx.charge.take() else { return };
+    let counted = ctx.record.response.usage.and_then(|usage| usage.completion_tokens);
+    if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {
+        let output = counted.unwrap_or(ctx.record.response.token_events);
         let cost = Cost { output, ..charged.charge.cost };
         proxy.queues.of_model(&charged.model).settle(&charged.charge, cost);
     }

@@ -50,7 +50,7 @@ impl KeepAlive {
 
     /// Sends the bytes now.
     pub(super) async fn send(&mut self, flow: &mut Flow<'_>, place: &Place) -> Result<(), Unsent> {
-        let is_first = !flow.ctx.record.is_kept_alive;
+        let is_first = !flow.ctx.record.queue.is_kept_alive;
         let began = now();
         self.due = began.after(self.interval);
         let client = flow.ctx.client.clone();

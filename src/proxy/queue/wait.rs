@@ -50,7 +50,7 @@ pub(crate) async fn decide_in_turn(
     if !flow.proxy.queues.is_empty() && has_others_waiting(flow, request) {
         return Box::pin(decide_from_queue(flow, request, None)).await;
     }
-    let decided = match flow.ctx.record.refusals {
+    let decided = match flow.ctx.record.queue.refusals {
         0 => decide(flow, request),
         _ => decide_after_cooldown(flow, request),
     };
@@ -77,7 +77,7 @@ pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &Failure) -> bool {
     }
     let config = &flow.ctx.generation.config.routing.cooldown;
     let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
-    pauses && flow.ctx.record.refusals < MAX_REFUSALS && has_queue(flow.proxy)
+    pauses && flow.ctx.record.queue.refusals < MAX_REFUSALS && has_queue(flow.proxy)
 }
 
 /// Limits the next attempt to the backends now in cooldown for this request; it waits for them.
@@ -139,7 +139,7 @@ async fn decide_from_queue(
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Decided, Unadmitted> {
-    let waited = flow.ctx.record.queue_wait.unwrap_or_default();
+    let waited = flow.ctx.record.queue.wait.unwrap_or_default();
     let mut waiting = join(flow, request, reason)?;
     if let Some(client) = &flow.ctx.client {
         // Many requests may wait long: the buffer for the next head can wait too.
@@ -153,7 +153,7 @@ async fn decide_from_queue(
                 Err(Unsent) => called = Called::ClientGone,
             }
         }
-        flow.ctx.record.queue_wait = Some(waited + now().since(waiting.since));
+        flow.ctx.record.queue.wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
             end => return Err(end_wait(flow.proxy, waiting, end)),
@@ -165,7 +165,7 @@ async fn decide_from_queue(
         match decide_after_cooldown(flow, request) {
             Ok(decided) => {
                 let charge = waiting.place.serve(cost_of(request, &decided));
-                charge_owner(flow.proxy, &mut flow.ctx.record, waiting.model, charge);
+                charge_owner(flow.proxy, flow.ctx, waiting.model, charge);
                 return Ok(decided);
             }
             Err(Undecided::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
@@ -214,7 +214,7 @@ fn join(
 ) -> Result<Waiting, Unadmitted> {
     let config = &flow.proxy.generation().config.queue;
     let since = now();
-    let until = *flow.ctx.record.waits_until.get_or_insert(since.after(config.timeout));
+    let until = *flow.ctx.record.queue.until.get_or_insert(since.after(config.timeout));
     let total = flow.ctx.generation.config.timeouts.total;
     let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);

@@ -70,7 +70,7 @@ pub(super) async fn relay_whole(
     };
     let mut monitor = request.monitor(way_back.operation(), None);
     monitor.observe(&body, true);
-    flow.ctx.record.usage = monitor.usage();
+    flow.ctx.record.response.usage = monitor.usage();
     if !claim_conversion(&mut claim, body.len()) {
         let (code, message) = reason_of(ReadWholeError::MemoryFull);
         return fail(flow, OwnError::new(code, message)).await;
@@ -131,6 +131,6 @@ pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
 
 /// Responds with an error for a backend's response that cannot be had.
 async fn fail(flow: &mut Flow<'_>, error: OwnError) -> Served {
-    flow.ctx.record.outcome = Some(unreadable_outcome(error.code));
+    flow.ctx.record.response.outcome = Some(unreadable_outcome(error.code));
     send_error(flow, error).await
 }

@@ -36,7 +36,7 @@ pub(crate) async fn gather(
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = request.monitor(sent, None);
     monitor.observe(&body, true);
-    flow.ctx.record.usage = monitor.usage();
+    flow.ctx.record.response.usage = monitor.usage();
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }

@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Passes the switch on to the client, and then the bytes.
 pub(crate) async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) -> Served {
     let Reply { exchange, head, attempt, .. } = reply;
-    flow.ctx.record.status = 101;
+    flow.ctx.record.response.status = 101;
     flow.ctx.record_backend(attempt.serving, attempt.backend);
     let Some(client) = attempt.client.upgraded() else {
         debug_assert!(false, "only HTTP/1.1 requests are upgraded");
@@ -57,7 +57,7 @@ pub(crate) async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: Head
     first.extend_from_slice(&connection.read);
     let end = tunnel.run(client, connection.stream, &first).await;
     if end == TunnelEnd::Failed {
-        flow.ctx.record.outcome = Some(Outcome::Cancel);
+        flow.ctx.record.response.outcome = Some(Outcome::Cancel);
     }
     // Whatever follows on this connection is no request.
     pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the upgraded connection ended")

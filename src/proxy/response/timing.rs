@@ -16,10 +16,10 @@ pub(super) fn requested(flow: &Flow<'_>) -> Option<Timing> {
         return None;
     }
     let mut known = String::new();
-    if let Some(wait) = flow.ctx.record.queue_wait {
+    if let Some(wait) = flow.ctx.record.queue.wait {
         add(&mut known, "queue", wait.as_secs_f64() * 1000.0);
     }
-    if let Some(predicted) = &flow.ctx.record.prediction {
+    if let Some(predicted) = &flow.ctx.record.routing.prediction {
         add(&mut known, "predicted-ttft", predicted.ttft_us / 1000.0);
         add(&mut known, "predicted-ttft-p90", predicted.ttft_p90_us / 1000.0);
         add(&mut known, "predicted-tpot", predicted.tpot_us / 1000.0);

@@ -74,7 +74,7 @@ pub(crate) fn shift_of(
     let config = &ctx.generation.config;
     let terms = ShiftTerms {
         operation: profile.operation,
-        model: ctx.record.model.as_deref().and_then(|name| config.models.get(name)),
+        model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
         key: ctx.key.and_then(|position| config.auth.keys.get(position)),
     };
     let shift = terms.shift()?;
@@ -159,7 +159,7 @@ fn learn_refusal(
     }
     // Other backends may have room, but a request does not visit all of them.
     let max_retries = ctx.generation.config.routing.max_retries;
-    ctx.record.attempts <= max_retries || shorten(ctx, request)
+    ctx.record.routing.attempts <= max_retries || shorten(ctx, request)
 }
 
 /// Shortens the request for the backend with the most room, when no decision was possible. Returns
@@ -197,7 +197,7 @@ fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
     let is_shorter = shift.shifts < MAX_SHIFTS
         && beside_the_loop(bytes, || shorten_by(&mut shift, ctx, request)).is_some();
     if is_shorter {
-        ctx.record.dropped_messages = Some(shift.dropped);
+        ctx.record.edits.dropped_messages = Some(shift.dropped);
     }
     request.shift = Some(shift);
     is_shorter

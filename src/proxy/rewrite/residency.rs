@@ -51,7 +51,7 @@ async fn respond(
         false => Ok(()),
     };
     flow.ctx.record_backend(attempt.serving, attempt.backend);
-    flow.ctx.record.is_streaming = false;
+    flow.ctx.record.request.is_streaming = false;
     match done {
         Ok(()) => own_json(&body(request, change, Duration::from_secs(unix_seconds()))),
         Err(None) => AttemptEnd::Failed(Failure::ClientGone),

@@ -39,7 +39,7 @@ pub(crate) fn take_out(
     let changed = without(request.profile.operation, request.body(), what);
     let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
     if is_changed {
-        ctx.record.retried_without = ctx.record.retried_without.union(what);
+        ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
     }
     is_changed
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{Capabilities, ErrorCode, Operation, TraceContext};
-use penstock_predict::Prediction;
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Operation, TraceContext};
 use penstock_scan::{RequestProfile, Usage};
 
+use super::request_record::RequestRecord;
 use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
 use crate::fleet::{BackendId, Outcome, Topology};
 use crate::prefix::Chain;
@@ -97,51 +97,37 @@ pub struct AttemptEnded<'a> {
 /// The end of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOutcome<'a> {
+    /// The facts about the request.
+    pub record: &'a RequestRecord,
     /// The operation; `None` for paths that are not operations.
     pub operation: Option<Operation>,
-    /// The model it was served as; `None` if the fleet does not know it.
-    pub model: Option<&'a str>,
-    /// The backend that responded.
-    pub backend: Option<(BackendId, &'a str)>,
-    /// The status that the client got; 499 if it left before one.
-    pub status: u16,
-    /// The error code, if penstock made the response.
-    pub code: Option<ErrorCode>,
     /// The class of the outcome.
     pub outcome: Outcome,
-    /// True if the client requested a stream.
-    pub is_streaming: bool,
-    /// True if a fallback responded.
-    pub is_fallback: bool,
-    /// Attempts made.
-    pub attempts: u32,
     /// Time from arrival to the first token of a stream, or to the head of a whole response.
     pub first_token: Option<Duration>,
     /// Time from arrival to the end.
     pub took: Duration,
-    /// Tokens the engine counted.
-    pub usage: Option<Usage>,
-    /// Tokens of the prompt that the engine was believed to have cached; only beside its own count.
-    pub expected_cached: Option<u32>,
-    /// The time that it waited in a queue, if it did.
-    pub queue_wait: Option<Duration>,
-    /// Messages that were dropped to fit a context.
-    pub dropped_messages: Option<u32>,
-    /// The parts that were removed because a model does not support them.
-    pub retried_without: Capabilities,
-    /// The number of events with tokens in the stream.
-    pub token_events: u32,
     /// Details for logs and traces; no metric reads them.
     pub details: RequestDetails<'a>,
 }
 
-/// The client and its request, for logs and traces. Most of it is the client's own words.
+impl RequestOutcome<'_> {
+    /// The model that the request was served as; `None` if the fleet does not know it.
+    pub fn model(&self) -> Option<&str> {
+        self.record.routing.model.as_deref()
+    }
+
+    /// The backend that responded, and its name.
+    pub fn backend(&self) -> Option<(BackendId, &str)> {
+        self.record.routing.backend.as_ref().map(|(id, name)| (*id, &**name))
+    }
+}
+
+/// The client and the two heads, for logs and traces. Most of it is the client's own words.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestDetails<'a> {
     /// The request's id.
     pub request_id: &'a str,
-    /// The id that the backend gave it, if any.
-    pub upstream_request_id: Option<&'a str>,
     /// The name of the client's key.
     pub key: Option<&'a str>,
     /// The client's address.
@@ -150,37 +136,10 @@ pub struct RequestDetails<'a> {
     pub method: &'a str,
     /// The path without its query: some clients send keys in it.
     pub path: &'a str,
-    /// The requested model.
-    pub requested_model: Option<&'a str>,
-    /// The name of the engine that responded, in metrics and traces.
-    pub provider: Option<&'static str>,
-    /// The estimated number of tokens that the engine reads.
-    pub prompt_tokens: Option<TokenCount>,
-    /// Bytes of the request's body.
-    pub bytes_in: u64,
     /// Bytes of the response body.
     pub bytes_out: u64,
     /// The position of the request in a trace.
     pub trace: Option<TraceContext>,
-    /// The call of an ensemble that it is.
-    pub ensemble: Option<EnsembleCall>,
-    /// The fields for a replay, if they are logged.
-    pub replay: Option<&'a ReplayFields>,
-    /// The prediction for the last attempt at its start.
-    pub prediction: Option<Prediction>,
-}
-
-/// The fields that a replay of a request needs besides its times and tokens. Hashes are salted.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ReplayFields {
-    /// The client's limit on the tokens of the response.
-    pub max_tokens: Option<TokenCount>,
-    /// The session it names.
-    pub session: Option<u64>,
-    /// Tokens of a block.
-    pub block_tokens: u32,
-    /// The prompt's full blocks.
-    pub blocks: Vec<u64>,
 }
 
 /// Observes requests. Must not block.
