@@ -137,8 +137,8 @@ impl BackendPredictor {
         self.stall.emitted(now_us);
     }
 
-    /// Ends a request: with all its tokens, or cut by its client or a failure. `output_tokens` is its
-    /// number of tokens, where that is known better than from the stream.
+    /// Ends a request: with all its tokens, or cut by its client or a failure. `output_tokens` is
+    /// its number of tokens, where that is known better than from the stream.
     pub fn ended(
         &mut self,
         ticket: &mut Ticket,
