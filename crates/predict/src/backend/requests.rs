@@ -9,6 +9,7 @@ use crate::ticket::Ticket;
 
 /// The number of tokens over which a stream may spend its lead over its objective.
 const SLACK_TOKENS: f64 = 64.0;
+
 impl BackendPredictor {
     /// Adds a request that is sent by this prediction. `tpot_objective_us` is for its time per
     /// token.
