@@ -187,6 +187,28 @@ fn another_process_continues_with_what_was_learned() {
     assert!((ttft_us / 40_000.0 - 1.0).abs() < 0.1, "{ttft_us}");
 }
 
+/// A graceful upgrade passes the state to a process of another version.
+#[test]
+fn learned_state_keeps_the_names_of_its_fields() {
+    let state = serde_json::to_value(Predictor::default().learned_state()).unwrap();
+    for (part, names) in [
+        (&state, "format steps prefill lengths residual slots kv_tokens"),
+        (&state["steps"], "weights covariance gaps deviation unexplained drift relearning batches"),
+        (&state["steps"]["batches"], "ratios steps"),
+        (&state["prefill"], "weights covariance samples"),
+        (
+            &state["residual"],
+            "bias percentile seen since_change usual is_relearning known covered error",
+        ),
+    ] {
+        let mut found: Vec<&str> = part.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected: Vec<&str> = names.split(' ').collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}
+
 #[test]
 fn another_version_starts_with_what_was_known_and_is_not_trusted() {
     let predictor = Arc::new(Predictor::default());

@@ -9,6 +9,7 @@ use crate::ticket::Ticket;
 
 /// The number of tokens over which a stream may spend its lead over its objective.
 const SLACK_TOKENS: f64 = 64.0;
+
 impl BackendPredictor {
     /// Adds a request that is sent by this prediction. `tpot_objective_us` is for its time per
     /// token.
@@ -137,8 +138,8 @@ impl BackendPredictor {
         self.stall.emitted(now_us);
     }
 
-    /// Ends a request: with all its tokens, or cut by its client or a failure. `output_tokens` is its
-    /// number of tokens, where that is known better than from the stream.
+    /// Ends a request: with all its tokens, or cut by its client or a failure. `output_tokens` is
+    /// its number of tokens, where that is known better than from the stream.
     pub fn ended(
         &mut self,
         ticket: &mut Ticket,

@@ -101,8 +101,8 @@ impl PredictionTicket {
         self.predictor.learn(|backend| backend.progress(ticket, emitted_tokens, now_us));
     }
 
-    /// Ends a complete response at `now_us`. `output_tokens` is its number of tokens, where the engine
-    /// reports it.
+    /// Ends a complete response at `now_us`. `output_tokens` is its number of tokens, where the
+    /// engine reports it.
     pub fn complete(&mut self, output_tokens: Option<u32>, now_us: f64) {
         self.last_seen_us = now_us;
         self.end(output_tokens, true, now_us);

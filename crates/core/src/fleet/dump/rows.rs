@@ -368,14 +368,9 @@ impl ModelRow {
 /// The state of the predictor: times in milliseconds, costs of a token in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let Coefficients {
-        base_us: base,
-        token_us: token,
-        decode_us: decode,
-        context_us: context,
-        batch_ratios: batches,
-        ..
-    } = report.coefficients;
+    let coefficients = &report.coefficients;
+    let Coefficients { base_us, token_us, decode_us, context_us, batch_ratios, .. } = *coefficients;
+    let step_us = coefficients.step_us(report.stream_count, report.context_tokens);
     json!({
         "trusted": report.is_trusted,
         "error": rounded(report.error),
@@ -390,11 +385,11 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "stall_ms": rounded(report.stall_us / 1000.0),
         "batch_share": rounded(report.batch_share),
         "front_end_ms": rounded(report.front_end_us / 1000.0),
-        "step_ms": rounded(report.coefficients.step_us(report.stream_count, report.context_tokens) / 1000.0),
-        "base_ms": rounded(base / 1000.0),
-        "prompt_token_us": rounded(token),
-        "stream_us": rounded(decode),
-        "context_token_us": rounded(context),
-        "batch_ratios": batches.all().map(rounded),
+        "step_ms": rounded(step_us / 1000.0),
+        "base_ms": rounded(base_us / 1000.0),
+        "prompt_token_us": rounded(token_us),
+        "stream_us": rounded(decode_us),
+        "context_token_us": rounded(context_us),
+        "batch_ratios": batch_ratios.all().map(rounded),
     })
 }
