@@ -18,7 +18,7 @@ use penstock::observe::ledger::Ledger;
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendId, Outcome};
-use penstock_core::routing::{About, Generation, RequestObserver, RequestOutcome};
+use penstock_core::routing::{Generation, RequestDetails, RequestObserver, RequestOutcome};
 use penstock_scan::Usage;
 
 const THREADS: u64 = 4;
@@ -43,7 +43,7 @@ fn outcome() -> RequestOutcome<'static> {
         queue_wait: None,
         dropped_messages: None,
         retried_without: Capabilities::NONE,
-        about: About { key: Some("team-a"), ..About::default() },
+        details: RequestDetails { key: Some("team-a"), ..RequestDetails::default() },
     }
 }
 

@@ -10,8 +10,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_predict::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
 const BACKENDS: usize = 64;
-const SENT: RequestShape =
-    RequestShape { prompt: 900.0, cached: 300.0, max_output: f64::INFINITY, is_whole: false };
+const SENT: RequestShape = RequestShape {
+    prompt_tokens: 900.0,
+    cached_tokens: 300.0,
+    max_output_tokens: f64::INFINITY,
+    is_whole: false,
+};
 
 /// A backend with 20 streams, 2 prompts and `slots` slots.
 fn busy(slots: f64) -> (Arc<Predictor>, Vec<PredictionTicket>) {
@@ -37,7 +41,7 @@ fn predict(criterion: &mut Criterion) {
             bench.iter(|| {
                 let sum: f64 = fleet
                     .iter()
-                    .map(|(predictor, _)| predictor.estimate(&SENT, 3.1e6).prediction.ttft_p90)
+                    .map(|(predictor, _)| predictor.estimate(&SENT, 3.1e6).prediction.ttft_p90_us)
                     .sum();
                 black_box(sum)
             });

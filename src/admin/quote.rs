@@ -53,9 +53,9 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
     let model = given.model.as_deref().or(only);
     let model = model.ok_or_else(|| invalid("'model' is missing".to_owned()))?;
     let sent = RequestShape {
-        prompt: given.tokens.max(1).into(),
-        cached: given.cached.min(given.tokens).into(),
-        max_output: given.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.max(1))),
+        prompt_tokens: given.tokens.max(1).into(),
+        cached_tokens: given.cached.min(given.tokens).into(),
+        max_output_tokens: given.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.max(1))),
         is_whole: !given.stream,
     };
     let objectives =

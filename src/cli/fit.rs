@@ -174,7 +174,15 @@ fn list(rows: &[EngineRow]) -> String {
         "row", "base ms", "token", "decode", "context", "pair"
     );
     for row in rows {
-        let EngineRow { base_ms, token_us, decode_us, context_us, pair_us, source, .. } = row;
+        let EngineRow {
+            base_ms,
+            token_us,
+            decode_us,
+            context_1k_us: context_us,
+            pair_1m_us: pair_us,
+            source,
+            ..
+        } = row;
         let name = row.name();
         _ = writeln!(
             text,
@@ -188,7 +196,7 @@ fn list_json(rows: &[EngineRow]) -> String {
     let row = |row: &EngineRow| {
         json!({
             "name": row.name(), "base_ms": row.base_ms, "token_us": row.token_us,
-            "decode_us": row.decode_us, "context_us": row.context_us, "pair_us": row.pair_us,
+            "decode_us": row.decode_us, "context_us": row.context_1k_us, "pair_us": row.pair_1m_us,
             "kv_blocks": row.kv_blocks, "engine": row.engine, "date": row.date,
             "source": row.source, "error": row.error,
         })

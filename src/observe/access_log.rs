@@ -15,7 +15,7 @@ use std::time::Duration;
 use penstock_clock::unix_time;
 use penstock_config::{AccessLogConfig, LogTarget};
 use penstock_core::fleet::Outcome;
-use penstock_core::routing::{About, RequestObserver, RequestOutcome};
+use penstock_core::routing::{RequestDetails, RequestObserver, RequestOutcome};
 
 use crate::observe::queue::{BoundedQueue, Deliveries};
 use file::LineWriter;
@@ -96,7 +96,7 @@ impl AccessLog {
 
     fn is_sampled(&self, outcome: &RequestOutcome<'_>) -> bool {
         let share = if outcome.outcome == Outcome::Ok { self.sample } else { self.sample_failed };
-        let hash = match outcome.about.request_id {
+        let hash = match outcome.details.request_id {
             // A request that was refused before it got an id is sampled at random.
             "" => self.hashes.hash_one(unix_time()),
             id => self.hashes.hash_one(id),
@@ -112,9 +112,9 @@ impl RequestObserver for AccessLog {
             return;
         }
         // The fields may be set for the reload gate alone.
-        let replay = outcome.about.replay.filter(|_| self.replay);
-        let about = About { replay, ..outcome.about };
-        self.queue.put(line::to_line(&RequestOutcome { about, ..*outcome }, unix_time()));
+        let replay = outcome.details.replay.filter(|_| self.replay);
+        let details = RequestDetails { replay, ..outcome.details };
+        self.queue.put(line::to_line(&RequestOutcome { details, ..*outcome }, unix_time()));
     }
 }
 

@@ -26,7 +26,7 @@ impl RequestObserver for DebugLog {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let Some((_, backend)) = outcome.backend else { return };
         debug!(
-            request_id = outcome.about.request_id,
+            request_id = outcome.details.request_id,
             model = outcome.model,
             backend,
             status = outcome.status,

@@ -73,7 +73,7 @@ impl RequestObserver for SpanExporter {
     }
 
     fn finished(&self, outcome: &RequestOutcome<'_>) {
-        if let Some(trace) = outcome.about.trace.filter(|trace| trace.is_sampled()) {
+        if let Some(trace) = outcome.details.trace.filter(|trace| trace.is_sampled()) {
             self.0.put(span::of_request(outcome, trace, unix_time()));
         }
     }

@@ -47,21 +47,21 @@ impl RecentTraffic {
 impl RequestObserver for RecentTraffic {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let window = self.window.load(Ordering::Relaxed);
-        let (Some(fields), Some((_, backend))) = (outcome.about.replay, outcome.backend) else {
+        let (Some(fields), Some((_, backend))) = (outcome.details.replay, outcome.backend) else {
             return;
         };
         if window == 0 || outcome.outcome != Outcome::Ok {
             return;
         }
         let usage = outcome.usage.unwrap_or_default();
-        let estimated = outcome.about.prompt_tokens.map(|tokens| tokens.0);
+        let estimated = outcome.details.prompt_tokens.map(|tokens| tokens.0);
         let input = usage.prompt_tokens.or(estimated).filter(|count| *count > 0);
         let output = usage.completion_tokens.or(Some(outcome.token_events));
         let Some((input_tokens, output_tokens)) = input.zip(output.filter(|count| *count > 0))
         else {
             return;
         };
-        let client = outcome.about.client.map(|address| address.to_string());
+        let client = outcome.details.client.map(|address| address.to_string());
         let served = ServedRequest {
             ended: now(),
             took: outcome.took,
@@ -69,9 +69,9 @@ impl RequestObserver for RecentTraffic {
             input_tokens,
             estimated_tokens: estimated.unwrap_or(0),
             output_tokens,
-            model: outcome.about.requested_model.unwrap_or_default().into(),
+            model: outcome.details.requested_model.unwrap_or_default().into(),
             client: outcome
-                .about
+                .details
                 .key
                 .map_or_else(|| client.unwrap_or_default(), str::to_owned)
                 .into(),

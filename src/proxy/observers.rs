@@ -7,7 +7,9 @@ use std::time::Duration;
 use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Outcome};
-use penstock_core::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
+use penstock_core::routing::{
+    AttemptEnded, RequestDetails, RequestObserver, RequestOutcome, Routed,
+};
 
 use crate::proxy::context::RequestRecord;
 use crate::proxy::flow::Flow;
@@ -56,7 +58,7 @@ impl Observers {
             outcome: Some(Outcome::Client),
             ..RequestRecord::default()
         };
-        let about = About { client, ..About::default() };
+        let about = RequestDetails { client, ..RequestDetails::default() };
         self.report(&RequestOutcome {
             operation: None,
             first_token: None,
@@ -84,7 +86,7 @@ impl Observers {
 }
 
 /// The outcome of a request, by its record.
-fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome<'a> {
+fn outcome_of<'a>(record: &'a RequestRecord, about: RequestDetails<'a>) -> RequestOutcome<'a> {
     RequestOutcome {
         operation: None,
         model: record.model.as_deref(),
@@ -103,12 +105,12 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
         dropped_messages: record.dropped_messages,
         retried_without: record.retried_without,
         token_events: record.token_events,
-        about,
+        details: about,
     }
 }
 
 /// The details for logs and traces.
-fn about<'a>(flow: &'a Flow<'_>) -> About<'a> {
+fn about<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
     let head = flow.client.head();
     // Pingora only sees a placeholder when the head was refused.
     let (method, path) = match flow.ctx.record.refused.as_deref() {
@@ -116,7 +118,7 @@ fn about<'a>(flow: &'a Flow<'_>) -> About<'a> {
         None => (head.method.as_str(), head.uri.path()),
     };
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
-    About {
+    RequestDetails {
         request_id: flow.ctx.request_id(),
         upstream_request_id: flow
             .ctx

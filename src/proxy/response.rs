@@ -266,7 +266,9 @@ fn decision_text(
     if let Some(weighted) = ctx.generation.router.weighted() {
         text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
     }
-    if let Some(Prediction { ttft, ttft_p90, tpot, .. }) = ctx.record.prediction {
+    if let Some(Prediction { ttft_us: ttft, ttft_p90_us: ttft_p90, tpot_us: tpot, .. }) =
+        ctx.record.prediction
+    {
         let [ttft, ttft_p90, tpot] = [ttft, ttft_p90, tpot].map(|micros| micros / 1000.0);
         text += &format!(";ttft-ms={ttft:.0};ttft-p90-ms={ttft_p90:.0};tpot-ms={tpot:.1}");
     }

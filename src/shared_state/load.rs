@@ -3,7 +3,7 @@
 //! for it. If the server is gone, the last numbers hold for the time of a lease, and then count as
 //! zero.
 //!
-//! The server may hold anything, so reports are bounded here and by [`Fleet::apply_others`].
+//! The server may hold anything, so reports are bounded here and by [`Fleet::apply_peer_loads`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -117,7 +117,7 @@ impl SharedState {
                 }
             }
             if reached_at.elapsed() >= self.config.lease && board.forget() {
-                fleet.apply_others(&[]);
+                fleet.apply_peer_loads(&[]);
             }
             self.penstocks.store(board.others.len(), Ordering::Relaxed);
         }
@@ -151,7 +151,7 @@ impl SharedState {
         self.errors.fetch_add(merged.unreadable, Ordering::Relaxed);
         // Each time, because a reload may have added backends on which others have had requests for
         // long.
-        fleet.apply_others(&board.reports());
+        fleet.apply_peer_loads(&board.reports());
         Ok(())
     }
 

@@ -45,7 +45,9 @@ pub use generation::Generation;
 pub use homes::{KeptHome, SessionHomes};
 pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
-pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};
+pub use observer::{
+    AttemptEnded, ReplayFields, RequestDetails, RequestObserver, RequestOutcome, Routed,
+};
 pub use passthrough::{Passthrough, Way};
 pub use prefix_observer::PrefixObserver;
 pub use quote::{QuotedBackend, quote};

@@ -2,7 +2,7 @@
 //! Single-threaded: [`super::Predictor`] is the shared form.
 
 use super::batch_share::BatchShareLearner;
-use super::bursts::{Bursts, SAME_STEP_SHARE};
+use super::bursts::Bursts;
 use super::coefficients::{Coefficients, StepLearner};
 use super::engine_load::EngineLoad;
 use super::front_end::FrontEndLearner;
@@ -11,11 +11,11 @@ use super::output_lengths::OutputLengths;
 use super::pace::{PaceLearner, PaceSpreadLearner};
 use super::prediction::{EngineLimits, EngineView, Prediction, RequestShape, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{Prompt, Prompts, StepEnd, Work};
+use super::prompts::{Prompt, Prompts, Work};
 use super::residual::{Regime, Residual};
 use super::stall::Stall;
 use super::streams::Streams;
-use super::ticket::{Allowances, Ticket};
+use super::ticket::Allowances;
 use super::wait_curve::WaitCurve;
 
 /// The numbers of gaps and of first tokens below which predictions are not trusted.
@@ -41,8 +41,6 @@ const OVERRUN_FACTOR: f64 = 1.5;
 /// The most steps until the first token of a prompt with nothing before it, besides those that its
 /// length explains.
 const MAX_FIRST_STEPS: f64 = 4.0;
-/// The number of tokens over which a stream may spend its lead over its objective.
-const SLACK_TOKENS: f64 = 64.0;
 /// The fraction of the room for streams above which the wait curve is computed.
 const NEARLY_FULL_SHARE: f64 = 0.5;
 
@@ -173,111 +171,6 @@ impl BackendPredictor {
         predict(&self.view(wait_curve, now_us), request, now_us)
     }
 
-    /// Adds a request that is sent by this prediction. `tpot_objective_us` is for its time per
-    /// token.
-    pub fn send(
-        &mut self,
-        request: RequestShape,
-        prediction: Prediction,
-        tpot_objective_us: Option<f64>,
-        now_us: f64,
-    ) -> Ticket {
-        let own_idle = self.waiting_count == 0 && self.streams.count() < 1.0;
-        if own_idle {
-            self.stall.tried(self.step_us(), now_us);
-        }
-        let is_idle =
-            own_idle && self.peer_load.waiting_count < 1.0 && self.peer_load.stream_count < 1.0;
-        // While the engine was idle, nothing showed the ends of its steps.
-        self.is_decode_only &= !own_idle;
-        self.sent_count += 1;
-        let number = self.sent_count;
-        let Prediction { raw_ttft_us, regime, work_us, decode_us, .. } = prediction;
-        let done_at_us =
-            if request.is_whole { now_us + raw_ttft_us - decode_us } else { f64::INFINITY };
-        let (tokens, learned_wait_us, first_step) = (request.uncached_tokens(), 0.0, None);
-        let sent_at_us = now_us;
-        let ahead = self.front_end_learner.ahead(self.own_load().prompt_work.tokens + tokens);
-        let prompt = Prompt {
-            number,
-            sent_at_us,
-            tokens,
-            work_us,
-            ahead,
-            done_at_us,
-            raw_ttft_us,
-            regime,
-            learned_wait_us,
-            first_step,
-        };
-        if is_idle {
-            self.step_ended_at_us = now_us + self.prefill_learner.front_end_us();
-        }
-        self.prompts.send(
-            prompt,
-            is_idle.then_some(StepEnd { at_us: now_us, steps_ended: self.steps_ended }),
-        );
-        self.is_decode_only &= !is_idle;
-        let (allowed_ns, first_token_at_us, emitted_tokens) = (None, 0.0, 0);
-        // An objective that is missed even alone is no reason to keep others away.
-        let alone_us = self.coefficients.step_us(1.0, request.prompt_tokens);
-        let tpot_objective_us = tpot_objective_us.filter(|objective_us| *objective_us >= alone_us);
-        let mut ticket = Ticket {
-            sent_at_us: now_us,
-            request,
-            prediction,
-            number,
-            tpot_objective_us,
-            allowed_ns,
-            first_token_at_us,
-            emitted_tokens,
-        };
-        if request.is_whole {
-            self.start_stream(&mut ticket, now_us);
-        } else {
-            self.waiting_count += 1;
-        }
-        ticket
-    }
-
-    /// Learns from the first token of a request.
-    pub fn first_token(&mut self, ticket: &mut Ticket, now_us: f64) {
-        if ticket.emitted_tokens > 0 {
-            return;
-        }
-        let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
-        let took_us = now_us - ticket.sent_at_us;
-        self.learn_limits(ticket, now_us);
-        self.waiting_count = self.waiting_count.saturating_sub(1);
-        if now_us > self.step_ended_at_us + SAME_STEP_SHARE * self.step_us() {
-            self.step_ended(now_us, 1.0);
-        }
-        let prompt = self.prompts.remove(ticket.number);
-        if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
-            self.learn_front_end(&prompt, now_us);
-            self.learn_prompt(ticket, &prompt, now_us);
-        }
-        self.is_decode_only = false;
-        self.stall.computed(ticket.prediction.work_us, now_us);
-        // If another request was sent later, this one was not alone on the engine.
-        if regime != Regime::Idle || ticket.number == self.sent_count {
-            self.residual.learn(regime, raw_ttft_us, took_us);
-        }
-        self.stall.started(self.step_us(), now_us);
-        self.start_stream(ticket, now_us);
-    }
-
-    fn start_stream(&mut self, ticket: &mut Ticket, now_us: f64) {
-        ticket.emitted_tokens = 1;
-        ticket.first_token_at_us = now_us;
-        self.streams.add(ticket.request.prompt_tokens, 1);
-        self.max_stream_count = self.max_stream_count.max(self.stream_count());
-        self.allowances.set(ticket, ticket.tpot_objective_us);
-        if self.limit_learner.observe_streams(self.stream_count()) {
-            self.use_learned_limits();
-        }
-    }
-
     fn step_us(&self) -> f64 {
         self.coefficients.step_us(self.stream_count(), self.context_tokens())
     }
@@ -293,76 +186,6 @@ impl BackendPredictor {
 
     fn context_tokens(&self) -> f64 {
         self.streams.context_tokens() + self.peer_load.context_tokens
-    }
-
-    /// Records that the stream has emitted `tokens` tokens in all.
-    pub fn progress(&mut self, ticket: &mut Ticket, tokens: u32, now_us: f64) {
-        if ticket.emitted_tokens == 0 || tokens <= ticket.emitted_tokens {
-            return;
-        }
-        self.streams.grow(ticket.emitted_tokens, tokens);
-        ticket.emitted_tokens = tokens;
-        self.stall.emitted(now_us);
-        if let Some(tpot_objective_us) = ticket.tpot_objective_us {
-            let lead_us = ticket.first_token_at_us + f64::from(tokens) * tpot_objective_us - now_us;
-            self.allowances.set(ticket, Some(tpot_objective_us + lead_us.max(0.0) / SLACK_TOKENS));
-        }
-    }
-
-    /// Records further tokens, for a caller that does not see of which stream: the simulator.
-    pub(crate) fn emitted(&mut self, now_us: f64) {
-        self.stall.emitted(now_us);
-    }
-
-    /// Ends a request: with all its tokens, or cut by its client or a failure. `output` is its
-    /// number of tokens, where that is known better than from the stream.
-    pub fn ended(
-        &mut self,
-        ticket: &mut Ticket,
-        output: Option<u32>,
-        is_complete: bool,
-        now_us: f64,
-    ) {
-        if ticket.emitted_tokens == 0 {
-            self.no_token(ticket, is_complete, now_us);
-            self.waiting_count = self.waiting_count.saturating_sub(1);
-            let prompt = self.prompts.remove(ticket.number);
-            if prompt.is_some_and(|one| one.first_step.is_some()) {
-                self.bursts.discard_unfinished();
-            }
-            return;
-        }
-        if ticket.request.is_whole {
-            self.prompts.remove(ticket.number);
-        }
-        self.streams.remove(ticket.request.prompt_tokens, ticket.emitted_tokens);
-        self.allowances.set(ticket, None);
-        self.start_prompts(now_us);
-        if ticket.request.is_whole {
-            self.no_token(ticket, is_complete, now_us);
-            return self.learn_whole(ticket, output.filter(|_| is_complete), now_us);
-        }
-        self.stall.ended(is_complete, now_us);
-        let length = f64::from(output.unwrap_or(ticket.emitted_tokens).max(ticket.emitted_tokens));
-        let (predicted_us, actual_us) = (
-            ticket.prediction.tpot_us,
-            (now_us - ticket.first_token_at_us) / (length - 1.0).max(1.0),
-        );
-        self.pace_spread_learner.learn(predicted_us, actual_us, length);
-        if let Some(tpot_objective_us) = ticket.tpot_objective_us {
-            self.batch_share_learner.learn(tpot_objective_us, predicted_us, actual_us, length);
-        }
-        if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
-    }
-
-    /// Records the end of a request of which no token was seen: it came as a whole, or was cut
-    /// before.
-    fn no_token(&mut self, ticket: &Ticket, is_complete: bool, now_us: f64) {
-        if is_complete {
-            return self.stall.emitted(now_us);
-        }
-        let expected_us = ticket.prediction.ttft_us - ticket.prediction.stall_us;
-        self.stall.left(ticket.sent_at_us, expected_us, self.step_us(), now_us);
     }
 
     /// Returns the number of steps that have ended.
@@ -477,6 +300,7 @@ impl BackendPredictor {
 
 mod engine;
 mod learning;
+mod requests;
 #[cfg(test)]
 #[path = "backend_tests.rs"]
 mod tests;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::batch_ratios::BatchRatios;
 use crate::coefficients::GapSample;
+use crate::ticket::Ticket;
 
 const TRUE: Coefficients = Coefficients {
     base_us: 13_000.0,

@@ -1,14 +1,14 @@
 //! The fill level of a batch at which its streams meet their objectives for the time per token.
 
 /// The share of an objective up to which a batch is filled at first.
-const INITIAL: f64 = 0.9;
+const INITIAL_SHARE: f64 = 0.9;
 /// The amounts by which it rises with each stream that meets its objective, and falls with each
 /// that misses it: in balance 2 % miss it.
-const UP: f64 = 0.000_2;
-const DOWN: f64 = 0.01;
+const STEP_UP: f64 = 0.000_2;
+const STEP_DOWN: f64 = 0.01;
 /// The bounds of the share.
-const MIN: f64 = 0.75;
-const MAX: f64 = 1.1;
+const MIN_SHARE: f64 = 0.75;
+const MAX_SHARE: f64 = 1.1;
 /// The range of predictions, as a share of the objective, of the streams that count: other
 /// predictions say nothing of the limit.
 const NEAR: std::ops::RangeInclusive<f64> = 0.75..=1.3;
@@ -24,7 +24,7 @@ pub(super) struct BatchShareLearner(f64);
 
 impl Default for BatchShareLearner {
     fn default() -> Self {
-        Self(INITIAL)
+        Self(INITIAL_SHARE)
     }
 }
 
@@ -41,8 +41,8 @@ impl BatchShareLearner {
         if tokens < MIN_TOKENS || !NEAR.contains(&(predicted_us / objective_us)) {
             return;
         }
-        let change = if actual_us > objective_us { -DOWN } else { UP };
-        self.0 = (self.0 + change).clamp(MIN, MAX);
+        let change = if actual_us > objective_us { -STEP_DOWN } else { STEP_UP };
+        self.0 = (self.0 + change).clamp(MIN_SHARE, MAX_SHARE);
     }
 
     pub(super) fn get(self) -> f64 {
@@ -64,10 +64,10 @@ mod tests {
             }
             share.get()
         };
-        assert!(settled(0) == MAX && settled(1) > 1.08 && settled(10) < 0.78);
+        assert!(settled(0) == MAX_SHARE && settled(1) > 1.08 && settled(10) < 0.78);
         let mut share = BatchShareLearner::default();
         share.learn(50.0, 20.0, 60.0, 100.0);
         share.learn(50.0, 45.0, 60.0, 4.0);
-        assert_eq!(share.get(), INITIAL, "far from the limit, or too short");
+        assert_eq!(share.get(), INITIAL_SHARE, "far from the limit, or too short");
     }
 }

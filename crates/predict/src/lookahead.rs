@@ -22,10 +22,10 @@ impl EngineView<'_> {
     /// streams end, and nothing arrives.
     fn after(&self, passed_us: f64, now_us: f64) -> Self {
         let step_us = self.coefficients.step_us(self.stream_count, self.context_tokens).max(1.0);
-        let budget = (self.limits.step_tokens - self.stream_count).max(1.0);
+        let budget_tokens = (self.limits.step_tokens - self.stream_count).max(1.0);
         let prompt_tokens = self.in_batch.tokens + self.queued.tokens;
         let work_us =
-            self.in_batch.time_us + self.queued.time_us + prompt_tokens / budget * step_us;
+            self.in_batch.time_us + self.queued.time_us + prompt_tokens / budget_tokens * step_us;
         let left = if work_us > 0.0 { (1.0 - passed_us / work_us).max(0.0) } else { 0.0 };
         let remaining = |of: Work| Work { tokens: of.tokens * left, time_us: of.time_us * left };
         // Whole requests: a prompt that is computed in part still waits.

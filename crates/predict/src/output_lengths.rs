@@ -21,8 +21,8 @@ fn start_of(bucket: usize) -> f64 {
     (f64::from(u32::try_from(bucket).unwrap_or(u32::MAX)) / 8.0).exp2()
 }
 
-fn bucket_of(length: f64) -> usize {
-    floor_index(length.max(1.0).log2() * 8.0).min(BUCKETS - 1)
+fn bucket_of(tokens: f64) -> usize {
+    floor_index(tokens.max(1.0).log2() * 8.0).min(BUCKETS - 1)
 }
 
 /// The position of a length in the buckets. To compute it takes a logarithm and two powers, which
@@ -36,10 +36,10 @@ pub(crate) struct BucketPosition {
 
 impl BucketPosition {
     /// Returns the position of a length.
-    pub(crate) fn of(length: f64) -> Self {
-        let bucket = bucket_of(length);
+    pub(crate) fn of(tokens: f64) -> Self {
+        let bucket = bucket_of(tokens);
         let (from, to) = (start_of(bucket), start_of(bucket + 1));
-        Self { bucket, part: ((length - from) / (to - from)).clamp(0.0, 1.0) }
+        Self { bucket, part: ((tokens - from) / (to - from)).clamp(0.0, 1.0) }
     }
 }
 
@@ -104,7 +104,7 @@ impl Default for OutputLengths {
             new_count: 0.0,
         };
         for bucket in 0..BUCKETS {
-            let share = |length: f64| (-length / 250.0).exp();
+            let share = |tokens: f64| (-tokens / 250.0).exp();
             let (from, to) = (share(start_of(bucket) - 1.0), share(start_of(bucket + 1) - 1.0));
             if let (Some(ended), Some(passed)) =
                 (lengths.ended.get_mut(bucket), lengths.passed.get_mut(bucket))
@@ -120,19 +120,19 @@ impl Default for OutputLengths {
 
 impl OutputLengths {
     /// Learns from an output that has ended.
-    pub(crate) fn learn(&mut self, length: f64) {
-        let at = bucket_of(length);
+    pub(crate) fn learn(&mut self, tokens: f64) {
+        let at = bucket_of(tokens);
         let weight = self.next_weight();
         self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += weight);
         self.passed.iter_mut().take(at).for_each(|one| *one += weight);
         self.learned();
     }
 
-    /// Learns from an output that was cut by the client or a failure when it had `length` tokens:
+    /// Learns from an output that was cut by the client or a failure when it had `tokens` tokens:
     /// it would have been longer.
-    pub(crate) fn learn_cut(&mut self, length: f64) {
+    pub(crate) fn learn_cut(&mut self, tokens: f64) {
         let weight = self.next_weight();
-        self.passed.iter_mut().take(bucket_of(length)).for_each(|one| *one += weight);
+        self.passed.iter_mut().take(bucket_of(tokens)).for_each(|one| *one += weight);
         self.learned();
     }
 
@@ -140,8 +140,8 @@ impl OutputLengths {
     /// the call before no longer count.
     pub(crate) fn see_running(&mut self, ages: impl Iterator<Item = (f64, f64)>) {
         self.running = [0.0; BUCKETS];
-        for (age, count) in ages {
-            self.running.iter_mut().take(bucket_of(age)).for_each(|one| *one += count);
+        for (age_tokens, count) in ages {
+            self.running.iter_mut().take(bucket_of(age_tokens)).for_each(|one| *one += count);
         }
         self.refresh();
     }
@@ -190,10 +190,10 @@ impl OutputLengths {
         self.mean_tokens = mean + 1.0;
     }
 
-    /// Returns the share of outputs with more than `length` tokens.
+    /// Returns the share of outputs with more than `tokens` tokens.
     #[cfg(test)]
-    pub(crate) fn survival(&self, length: f64) -> f64 {
-        self.survival_at(&BucketPosition::of(length))
+    pub(crate) fn survival(&self, tokens: f64) -> f64 {
+        self.survival_at(&BucketPosition::of(tokens))
     }
 
     /// Returns the share of outputs that are longer than at `position`.
@@ -206,12 +206,12 @@ impl OutputLengths {
         above + part * (below - above)
     }
 
-    /// Returns the share of outputs with more than `age` tokens that end within `more` further
-    /// ones.
+    /// Returns the share of outputs with more than `age_tokens` tokens that end within `more`
+    /// further ones.
     #[cfg(test)]
-    pub(crate) fn ends_within(&self, age: f64, more: f64) -> f64 {
-        let now_us = self.survival(age);
-        if now_us <= 1e-9 { 1.0 } else { 1.0 - self.survival(age + more) / now_us }
+    pub(crate) fn ends_within(&self, age_tokens: f64, more: f64) -> f64 {
+        let now_us = self.survival(age_tokens);
+        if now_us <= 1e-9 { 1.0 } else { 1.0 - self.survival(age_tokens + more) / now_us }
     }
 
     /// Returns the mean length.

@@ -185,13 +185,13 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     let EngineView { coefficients, limits, stream_count, context_tokens, front_end_us, .. } = *view;
     let uncached_tokens = request.uncached_tokens();
     let step_us = coefficients.step_us(stream_count, context_tokens);
-    let budget = (limits.step_tokens - stream_count).max(1.0);
+    let budget_tokens = (limits.step_tokens - stream_count).max(1.0);
     let own_us = coefficients.prefill_us(request.cached_tokens, uncached_tokens);
     // Prompts that wait together are computed together.
-    let step_count = (view.queued.tokens + uncached_tokens) / budget;
+    let step_count = (view.queued.tokens + uncached_tokens) / budget_tokens;
     let steps_us = step_count.max(1.0) * step_us;
     let stall_us = view.silence.remaining_us(step_us, view.in_batch.time_us, now_us);
-    let current_us = current_step_us(view, step_us, budget, now_us);
+    let current_us = current_step_us(view, step_us, budget_tokens, now_us);
     let (phase_us, in_batch_us) =
         if view.in_batch.tokens > 0.0 { (0.0, current_us) } else { (current_us, 0.0) };
     let backlog_us = in_batch_us + view.queued.time_us;
@@ -209,12 +209,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
         false => (0.0, further_tokens_us + stall_us),
     };
     let wait_us = (backlog_us + phase_us).max(slot_wait_us);
-    let regime = match (request.is_whole, slot_wait_us > backlog_us + phase_us) {
-        (true, _) => Regime::Whole,
-        (false, true) => Regime::Slot,
-        (false, false) if stream_count < 1.0 && view.waiting_count < 1.0 => Regime::Idle,
-        (false, false) => Regime::Prefill,
-    };
+    let regime = regime(view, request, slot_wait_us > backlog_us + phase_us);
     let later_us = current_us * view.prefill_share * LATER_SHARE;
     let raw_ttft_us = front_end_us + wait_us + later_us + own_us + steps_us + decode_us;
     let RegimeFactors { mean, p90 } = view.factors.of(regime);
@@ -246,12 +241,22 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     }
 }
 
+/// Returns the kind of wait of a request.
+fn regime(view: &EngineView<'_>, request: &RequestShape, waits_for_slot: bool) -> Regime {
+    match (request.is_whole, waits_for_slot) {
+        (true, _) => Regime::Whole,
+        (false, true) => Regime::Slot,
+        (false, false) if view.stream_count < 1.0 && view.waiting_count < 1.0 => Regime::Idle,
+        (false, false) => Regime::Prefill,
+    }
+}
+
 /// Returns the remaining time of the step that runs when the request arrives.
-fn current_step_us(view: &EngineView<'_>, step_us: f64, budget: f64, now_us: f64) -> f64 {
+fn current_step_us(view: &EngineView<'_>, step_us: f64, budget_tokens: f64, now_us: f64) -> f64 {
     if view.stream_count < 1.0 && view.waiting_count < 1.0 {
         return 0.0;
     }
-    let step_count = (view.in_batch.tokens / budget).max(1.0);
+    let step_count = (view.in_batch.tokens / budget_tokens).max(1.0);
     let ends_at_us = view.step_ended_at_us + step_count * step_us + view.in_batch.time_us;
     (ends_at_us - now_us - view.front_end_us).max(0.0)
 }
@@ -266,39 +271,41 @@ fn slot_wait_us(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> f
     }
     // Room is counted in streams of mean context; a longer prompt takes the room of several.
     let mean_context_tokens = (context_tokens / stream_count).max(1.0);
-    let room = limits.slots.min(limits.kv_tokens / mean_context_tokens);
-    let own_slots = if limits.kv_tokens.is_finite() {
+    let max_streams = limits.slots.min(limits.kv_tokens / mean_context_tokens);
+    let own_streams = if limits.kv_tokens.is_finite() {
         (request.prompt_tokens / mean_context_tokens).max(1.0)
     } else {
         1.0
     };
-    let needed = (stream_count + waiting_count + 1.0 - limits.slots)
-        .max(stream_count + waiting_count + own_slots - limits.kv_tokens / mean_context_tokens)
+    let needed_streams = (stream_count + waiting_count + 1.0 - limits.slots)
+        .max(stream_count + waiting_count + own_streams - limits.kv_tokens / mean_context_tokens)
         .min(stream_count + waiting_count);
-    if needed <= 0.0 {
+    if needed_streams <= 0.0 {
         return 0.0;
     }
     let waiting_tokens = (view.in_batch.tokens + view.queued.tokens) / waiting_count.max(1.0);
     // Waiting requests join until the batch is full; their prompts lengthen the steps of the
     // others.
-    let joining = (room - stream_count).clamp(0.0, waiting_count);
-    let step_us =
-        coefficients.step_us(stream_count + joining, context_tokens + joining * waiting_tokens);
+    let joining_streams = (max_streams - stream_count).clamp(0.0, waiting_count);
+    let step_us = coefficients
+        .step_us(stream_count + joining_streams, context_tokens + joining_streams * waiting_tokens);
     let tokens = match view.own_stream_count < stream_count {
-        true => tokens_until_ended(view, needed, step_us, now_us),
-        false => view.wait_curve.tokens_until(needed, step_us, now_us),
+        true => tokens_until_ended(view, needed_streams, step_us, now_us),
+        false => view.wait_curve.tokens_until(needed_streams, step_us, now_us),
     };
-    let tokens = tokens.unwrap_or(view.mean_output_tokens * needed / stream_count);
+    let tokens = tokens.unwrap_or(view.mean_output_tokens * needed_streams / stream_count);
     tokens * step_us
-        + (joining + needed).min(waiting_count) * waiting_tokens * coefficients.token_us
+        + (joining_streams + needed_streams).min(waiting_count)
+            * waiting_tokens
+            * coefficients.token_us
 }
 
-/// Returns the tokens until `needed` streams have ended if some belong to peers, which are taken to
-/// end as the own ones do. A few own streams say little of many others: the result is bounded by
-/// the length of usual outputs.
+/// Returns the tokens until `needed_streams` streams have ended if some belong to peers, which are
+/// taken to end as the own ones do. A few own streams say little of many others: the result is
+/// bounded by the length of usual outputs.
 fn tokens_until_ended(
     view: &EngineView<'_>,
-    needed: f64,
+    needed_streams: f64,
     step_us: f64,
     now_us: f64,
 ) -> Option<f64> {
@@ -306,6 +313,7 @@ fn tokens_until_ended(
         return None;
     }
     let share = view.own_stream_count / view.stream_count;
-    let max_tokens = MAX_OUTPUTS * view.mean_output_tokens * (1.0 + needed / view.stream_count);
-    Some(view.wait_curve.tokens_until(needed * share, step_us, now_us)?.min(max_tokens))
+    let max_tokens =
+        MAX_OUTPUTS * view.mean_output_tokens * (1.0 + needed_streams / view.stream_count);
+    Some(view.wait_curve.tokens_until(needed_streams * share, step_us, now_us)?.min(max_tokens))
 }

@@ -5,7 +5,7 @@
 //! [published](PublishedView) as numbers again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
@@ -17,13 +17,9 @@ use super::learned_state::LearnedState;
 use super::lookahead;
 use super::prediction::{EngineLimits, MeanAndP90, Prediction, RequestShape, predict};
 use super::published_view::{PublishedExtras, PublishedView};
-use super::ticket::Ticket;
 use super::wait_curve::WaitCurve;
 
-/// The number of tokens of a stream after which its age is learned, if it does not lead.
-const WINDOW_TOKENS: u32 = 16;
-/// The number of steps without a token of the leading stream after which another one leads.
-const LOST_STEPS: f64 = 3.0;
+pub use prediction_ticket::PredictionTicket;
 
 /// The prior of an unknown engine: a model of 8 billion parameters on a small GPU.
 const UNKNOWN_ENGINE: Coefficients = Coefficients {
@@ -231,18 +227,7 @@ impl Predictor {
     ) -> PredictionTicket {
         let ticket =
             self.learn(|backend| backend.send(request, prediction, tpot_objective_us, now_us));
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let emitted_tokens = ticket.emitted_tokens();
-        let predictor = Arc::clone(self);
-        PredictionTicket {
-            predictor,
-            ticket,
-            id,
-            emitted_tokens,
-            learned_tokens: emitted_tokens,
-            last_seen_us: now_us,
-            has_ended: false,
-        }
+        PredictionTicket::new(self, ticket)
     }
 
     /// Learns from requests that wait for longer than predicted, and from what the engine reports.
@@ -337,119 +322,10 @@ impl Predictor {
     }
 }
 
-/// A request at a backend, from its prediction to its end, however it ends.
-#[derive(Debug)]
-pub struct PredictionTicket {
-    predictor: Arc<Predictor>,
-    ticket: Ticket,
-    id: u64,
-    /// The number of tokens that came, and of those that were learned.
-    emitted_tokens: u32,
-    learned_tokens: u32,
-    /// The last time at which it was seen.
-    last_seen_us: f64,
-    has_ended: bool,
-}
-
-impl PredictionTicket {
-    /// Returns the prediction by which it was sent.
-    pub fn prediction(&self) -> &Prediction {
-        &self.ticket.prediction
-    }
-
-    /// Records `count` tokens that come at `now_us`, the first of them or further ones.
-    pub fn tokens(&mut self, count: u32, now_us: f64) {
-        if self.ticket.request.is_whole || count == 0 {
-            return;
-        }
-        self.last_seen_us = now_us;
-        if self.emitted_tokens == 0 {
-            let ticket = &mut self.ticket;
-            self.predictor.learn(|backend| backend.first_token(ticket, now_us));
-            (self.emitted_tokens, self.learned_tokens) = (1, 1);
-            return;
-        }
-        self.emitted_tokens = self.emitted_tokens.saturating_add(count);
-        let leader = self.predictor.leader.load(Ordering::Relaxed);
-        if leader == self.id {
-            return self.lead(count, now_us);
-        }
-        if self.emitted_tokens - self.learned_tokens >= WINDOW_TOKENS {
-            self.learned_tokens = self.emitted_tokens;
-            let (ticket, emitted_tokens) = (&mut self.ticket, self.emitted_tokens);
-            let (step_us, ended_at_us) = self.predictor.learn(|backend| {
-                backend.progress(ticket, emitted_tokens, now_us);
-                backend.step_state()
-            });
-            self.take_over(step_us, ended_at_us, now_us);
-        } else if leader == 0 {
-            self.take_over(0.0, f64::NEG_INFINITY, now_us);
-        }
-    }
-
-    /// Records the end of a step: the stream that leads has emitted.
-    fn lead(&mut self, count: u32, now_us: f64) {
-        let (ticket, emitted_tokens) = (&mut self.ticket, self.emitted_tokens);
-        self.learned_tokens = emitted_tokens;
-        self.predictor.learn(|backend| {
-            backend.progress(ticket, emitted_tokens, now_us);
-            backend.step_ended(now_us, count.into());
-        });
-    }
-
-    /// Leads from now on, if no other stream does.
-    fn take_over(&mut self, step_us: f64, ended_at_us: f64, now_us: f64) {
-        if now_us > ended_at_us + LOST_STEPS * step_us {
-            self.predictor.leader.store(self.id, Ordering::Relaxed);
-        }
-    }
-
-    /// Records that it has emitted `emitted_tokens` tokens, for a caller that does not see each of
-    /// them: the simulator.
-    pub fn observe(&mut self, emitted_tokens: u32, now_us: f64) {
-        let ticket = &mut self.ticket;
-        self.last_seen_us = now_us;
-        self.emitted_tokens = self.emitted_tokens.max(emitted_tokens);
-        self.predictor.learn(|backend| backend.progress(ticket, emitted_tokens, now_us));
-    }
-
-    /// Ends a complete response at `now_us`. `output` is its number of tokens, where the engine
-    /// reports it.
-    pub fn complete(&mut self, output: Option<u32>, now_us: f64) {
-        self.last_seen_us = now_us;
-        self.end(output, true, now_us);
-    }
-
-    /// Ends a request whose client has left at `now_us`.
-    pub fn cut(&mut self, now_us: f64) {
-        self.end(None, false, now_us);
-    }
-
-    /// Ends the request. Tokens that were not learned yet came when it was seen last.
-    fn end(&mut self, output: Option<u32>, is_complete: bool, now_us: f64) {
-        if std::mem::replace(&mut self.has_ended, true) {
-            return;
-        }
-        let (ticket, emitted_tokens, seen_at_us) =
-            (&mut self.ticket, self.emitted_tokens, self.last_seen_us);
-        self.predictor.learn(|backend| {
-            backend.progress(ticket, emitted_tokens, seen_at_us);
-            backend.ended(ticket, output, is_complete, now_us);
-        });
-        let (leader, none) = (&self.predictor.leader, 0);
-        let _other = leader.compare_exchange(self.id, none, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-impl Drop for PredictionTicket {
-    fn drop(&mut self) {
-        self.end(None, false, self.last_seen_us);
-    }
-}
-
 #[cfg(test)]
 #[path = "idle_tests.rs"]
 mod idle_tests;
+mod prediction_ticket;
 #[cfg(test)]
 #[path = "predictor_tests.rs"]
 mod tests;

@@ -176,9 +176,11 @@ impl Prompts {
         }
     }
 
-    /// Starts prompts in the batch while fewer than `room` have started.
-    pub(super) fn start(&mut self, step: StepEnd, room: f64) {
-        while self.scheduled_count < self.admitted_count && (self.scheduled_count as f64) < room {
+    /// Starts prompts in the batch while fewer than `free_slots` have started.
+    pub(super) fn start(&mut self, step: StepEnd, free_slots: f64) {
+        while self.scheduled_count < self.admitted_count
+            && (self.scheduled_count as f64) < free_slots
+        {
             if let Some(prompt) = self.prompts.get_mut(self.scheduled_count) {
                 prompt.first_step = Some(step);
                 self.scheduled_tokens += prompt.tokens;

@@ -21,10 +21,10 @@ impl Default for Streams {
 }
 
 /// Returns the bucket of an age, by its highest bit and the two behind it.
-fn bucket_of(age: u32) -> usize {
-    let age = age.max(4);
-    let octave = u32::BITS - 1 - age.leading_zeros();
-    let quarter = (age >> (octave - 2)) & 3;
+fn bucket_of(age_tokens: u32) -> usize {
+    let age_tokens = age_tokens.max(4);
+    let octave = u32::BITS - 1 - age_tokens.leading_zeros();
+    let quarter = (age_tokens >> (octave - 2)) & 3;
     ((octave - 2) * 4 + quarter).min(59) as usize
 }
 
@@ -37,9 +37,9 @@ pub(super) fn age_of(bucket: usize) -> f64 {
 
 impl Streams {
     /// Adds a stream that has started.
-    pub(crate) fn add(&mut self, prompt_tokens: f64, age: u32) {
-        self.change(age, 1.0);
-        self.context_tokens += prompt_tokens + f64::from(age);
+    pub(crate) fn add(&mut self, prompt_tokens: f64, age_tokens: u32) {
+        self.change(age_tokens, 1.0);
+        self.context_tokens += prompt_tokens + f64::from(age_tokens);
         self.count += 1.0;
     }
 
@@ -53,14 +53,14 @@ impl Streams {
     }
 
     /// Removes a stream that has ended.
-    pub(crate) fn remove(&mut self, prompt_tokens: f64, age: u32) {
-        self.change(age, -1.0);
-        self.context_tokens -= prompt_tokens + f64::from(age);
+    pub(crate) fn remove(&mut self, prompt_tokens: f64, age_tokens: u32) {
+        self.change(age_tokens, -1.0);
+        self.context_tokens -= prompt_tokens + f64::from(age_tokens);
         self.count -= 1.0;
     }
 
-    fn change(&mut self, age: u32, by: f32) {
-        self.counts.iter_mut().skip(bucket_of(age)).take(1).for_each(|count| *count += by);
+    fn change(&mut self, age_tokens: u32, by: f32) {
+        self.counts.iter_mut().skip(bucket_of(age_tokens)).take(1).for_each(|count| *count += by);
     }
 
     /// Returns the number of streams.
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn ages_are_near_the_middles_of_their_buckets() {
-        for age in [5_u32, 9, 30, 100, 777, 5000, 60_000] {
-            let middle = age_of(bucket_of(age));
-            assert!((middle / f64::from(age) - 1.0).abs() < 0.14, "{age} {middle}");
+        for age_tokens in [5_u32, 9, 30, 100, 777, 5000, 60_000] {
+            let middle = age_of(bucket_of(age_tokens));
+            assert!((middle / f64::from(age_tokens) - 1.0).abs() < 0.14, "{age_tokens} {middle}");
         }
         assert_eq!((bucket_of(0), bucket_of(u32::MAX)), (0, 59));
     }
@@ -103,8 +103,8 @@ mod tests {
         let mut streams = Streams::default();
         streams.add(100.0, 1);
         streams.add(50.0, 1);
-        for age in 1..500 {
-            streams.grow(age, age + 1);
+        for age_tokens in 1..500 {
+            streams.grow(age_tokens, age_tokens + 1);
         }
         assert_eq!((streams.count(), streams.context_tokens()), (2.0, 651.0));
         streams.remove(100.0, 500);

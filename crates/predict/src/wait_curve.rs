@@ -113,9 +113,14 @@ impl WaitCurve {
         self.computed_at_us.store(now_us.to_bits(), Ordering::Relaxed);
     }
 
-    /// Returns the tokens that each stream emits from `now_us` until `needed` streams have ended,
-    /// if each emits one in `step_us`; `None` while the curve has not been computed.
-    pub(crate) fn tokens_until(&self, needed: f64, step_us: f64, now_us: f64) -> Option<f64> {
+    /// Returns the tokens that each stream emits from `now_us` until `needed_streams` streams have
+    /// ended, if each emits one in `step_us`; `None` while the curve has not been computed.
+    pub(crate) fn tokens_until(
+        &self,
+        needed_streams: f64,
+        step_us: f64,
+        now_us: f64,
+    ) -> Option<f64> {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
@@ -124,7 +129,7 @@ impl WaitCurve {
         let passed_tokens = since_us / step_us.max(1.0);
         let before =
             if passed_tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(passed_tokens)) };
-        Some((self.crossing(narrow(needed + before)) - passed_tokens).max(1.0))
+        Some((self.crossing(narrow(needed_streams + before)) - passed_tokens).max(1.0))
     }
 
     /// Returns the number of streams that end within `tokens` tokens of `step_us` microseconds from
@@ -149,22 +154,22 @@ impl WaitCurve {
         GridPosition::of(tokens).value(|point| self.at_point(point))
     }
 
-    /// Returns the tokens at which the line through the points reaches `needed`; beyond the last
-    /// point it goes on in proportion.
-    fn crossing(&self, needed: f32) -> f64 {
+    /// Returns the tokens at which the line through the points reaches `needed_streams`; beyond the
+    /// last point it goes on in proportion.
+    fn crossing(&self, needed_streams: f32) -> f64 {
         let (mut low, mut high) = (0, GRID);
         while low < high {
             let middle = low.midpoint(high);
-            if self.at_point(middle) < needed { low = middle + 1 } else { high = middle }
+            if self.at_point(middle) < needed_streams { low = middle + 1 } else { high = middle }
         }
         if low == 0 {
             return tokens_at(0);
         }
         let below = self.at_point(low - 1);
         if low == GRID {
-            return tokens_at(GRID - 1) * f64::from(needed / below.max(1e-3));
+            return tokens_at(GRID - 1) * f64::from(needed_streams / below.max(1e-3));
         }
-        let part = f64::from((needed - below) / (self.at_point(low) - below).max(1e-6));
+        let part = f64::from((needed_streams - below) / (self.at_point(low) - below).max(1e-6));
         let (from, to) = (tokens_at(low - 1), tokens_at(low));
         from + part.clamp(0.0, 1.0) * (to - from)
     }
@@ -243,7 +248,8 @@ mod tests {
         let mut streams = Streams::default();
         (0..32).for_each(|age| streams.add(100.0, age * 10 + 1));
         let curve = curve(&OutputLengths::default(), &streams);
-        let wait = |needed: u32| curve.tokens_until(f64::from(needed), 1e4, 0.0).unwrap();
+        let wait =
+            |needed_streams: u32| curve.tokens_until(f64::from(needed_streams), 1e4, 0.0).unwrap();
         let waits: Vec<f64> = (1..100).map(wait).collect();
         assert!(waits.windows(2).all(|two| two[0] <= two[1]), "{waits:?}");
         assert!(waits[0] >= 1.0 && waits[98] < 5000.0, "{waits:?}");

@@ -25,7 +25,7 @@ const HASH: u64 = (1 << 48) - 1;
 /// The line of a request that finished at `at`.
 pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     let mut line = Line::begin();
-    let about = &outcome.about;
+    let about = &outcome.details;
     line.text("time", Some(&to_rfc3339(at)), SHORT);
     line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), SHORT);
     line.text("upstream_id", about.upstream_request_id, SHORT);
@@ -67,7 +67,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
 fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     let usage = outcome.usage.unwrap_or_default();
     let is_served = outcome.backend.is_some();
-    let estimated = outcome.about.prompt_tokens.filter(|_| is_served);
+    let estimated = outcome.details.prompt_tokens.filter(|_| is_served);
     let events = Some(outcome.token_events).filter(|_| is_served && outcome.is_streaming);
     let sent = usage.prompt_tokens.or(estimated.map(|tokens| tokens.0));
     let received = usage.completion_tokens.or(events);
@@ -133,9 +133,9 @@ impl Line {
     /// Writes the prediction in milliseconds, and the actual time per token.
     fn prediction(&mut self, predicted: &Prediction, per_token: Option<Duration>) {
         let time = |micros: f64| Duration::try_from_secs_f64(micros * 1e-6).ok();
-        self.millis("predicted_ttft_ms", time(predicted.ttft.round()));
-        self.millis("predicted_ttft_p90_ms", time(predicted.ttft_p90.round()));
-        self.millis("predicted_tpot_ms", time(predicted.tpot.round()));
+        self.millis("predicted_ttft_ms", time(predicted.ttft_us.round()));
+        self.millis("predicted_ttft_p90_ms", time(predicted.ttft_p90_us.round()));
+        self.millis("predicted_tpot_ms", time(predicted.tpot_us.round()));
         self.millis("tpot_ms", per_token);
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
+fn outcome<'a>(details: RequestDetails<'a>) -> RequestOutcome<'a> {
     RequestOutcome {
         operation: Some(Operation::Chat),
         model: Some("llama3:70b"),
@@ -32,12 +32,12 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 11,
-        about,
+        details,
     }
 }
 
-fn about<'a>() -> About<'a> {
-    About {
+fn details<'a>() -> RequestDetails<'a> {
+    RequestDetails {
         request_id: "r-1",
         upstream_request_id: Some("req_7"),
         key: Some("team-a"),
@@ -64,8 +64,8 @@ fn replay_has_hashes_and_no_text() {
         block_tokens: 256,
         blocks: vec![1, u64::MAX],
     };
-    let about = About { replay: Some(&fields), ..about() };
-    let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
+    let details = RequestDetails { replay: Some(&fields), ..details() };
+    let line = parse(&line::to_line(&outcome(details), Duration::from_secs(1)));
     let expected = json!({
         "max_tokens": 9, "session": "000000000abc", "block_tokens": 256,
         "blocks": "000000000001ffffffffffff",
@@ -73,16 +73,16 @@ fn replay_has_hashes_and_no_text() {
     assert_eq!(line["replay"], expected);
     let longest = ReplayFields { blocks: vec![u64::MAX; 1000], ..fields };
     let long = "é".repeat(10_000);
-    let about = About {
+    let details = RequestDetails {
         request_id: &long,
         upstream_request_id: Some(&long),
         key: Some(&long),
         path: &long,
         requested_model: Some(&long),
         replay: Some(&longest),
-        ..about
+        ..details
     };
-    let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
+    let line = parse(&line::to_line(&outcome(details), Duration::from_secs(1)));
     assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 160 * 12);
 }
 
@@ -95,7 +95,7 @@ fn parse(line: &[u8]) -> Value {
 
 #[test]
 fn line_describes_the_request() {
-    let line = line::to_line(&outcome(about()), Duration::from_secs(1_795_204_406));
+    let line = line::to_line(&outcome(details()), Duration::from_secs(1_795_204_406));
     let expected = json!({
         "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "upstream_id": "req_7", "key": "team-a", "client": "::1",
         "method": "POST", "path": "/v1/chat/completions", "operation": "chat",
@@ -110,14 +110,18 @@ fn line_describes_the_request() {
 
 #[test]
 fn predictions_stand_beside_the_truth() {
-    let predicted =
-        Prediction { ttft: 42_000.4, ttft_p90: 60_000.0, tpot: 9_000.0, ..Prediction::default() };
-    let about = About { prediction: Some(predicted), ..about() };
-    let line = parse(&line::to_line(&outcome(about), Duration::ZERO));
+    let predicted = Prediction {
+        ttft_us: 42_000.4,
+        ttft_p90_us: 60_000.0,
+        tpot_us: 9_000.0,
+        ..Prediction::default()
+    };
+    let details = RequestDetails { prediction: Some(predicted), ..details() };
+    let line = parse(&line::to_line(&outcome(details), Duration::ZERO));
     let found = ["predicted_ttft_ms", "predicted_ttft_p90_ms", "predicted_tpot_ms", "tpot_ms"]
         .map(|key| line[key].as_f64().unwrap());
     assert_eq!(found, [42.0, 60.0, 9.0, 86.85], "868.5 ms for ten gaps");
-    let cut = RequestOutcome { outcome: Outcome::Cancel, ..outcome(about) };
+    let cut = RequestOutcome { outcome: Outcome::Cancel, ..outcome(details) };
     let line = parse(&line::to_line(&cut, Duration::ZERO));
     assert_eq!(line["tpot_ms"], Value::Null);
 }
@@ -136,7 +140,7 @@ fn engine_token_counts_take_precedence() {
         (None, json!([7, 11, true])),
     ] {
         let line =
-            parse(&line::to_line(&RequestOutcome { usage, ..outcome(about()) }, Duration::ZERO));
+            parse(&line::to_line(&RequestOutcome { usage, ..outcome(details()) }, Duration::ZERO));
         let tokens = json!([line["tokens_in"], line["tokens_out"], line["tokens_estimated"]]);
         assert_eq!(tokens, expected);
     }
@@ -146,7 +150,7 @@ fn engine_token_counts_take_precedence() {
         code: Some(ErrorCode::ModelNotFound),
         outcome: Outcome::Client,
         token_events: 0,
-        ..outcome(about())
+        ..outcome(details())
     };
     let line = parse(&line::to_line(&refused, Duration::ZERO));
     assert_eq!(line["error"], "model_not_found");
@@ -159,18 +163,18 @@ fn client_texts_cannot_forge_or_flood_a_line() {
     let evil = "\r\n{\"forged\":1}\u{1b}[31m\u{7f}\u{9b}\u{2028}\u{202e}\0\"\\ä";
     let long = evil.repeat(400);
     for text in [evil, &long] {
-        let about = About {
+        let details = RequestDetails {
             request_id: text,
             key: Some(text),
             method: text,
             path: text,
             requested_model: Some(text),
-            ..about()
+            ..details()
         };
         let outcome = RequestOutcome {
             model: Some(text),
             backend: Some((BackendId(0), text)),
-            ..outcome(about)
+            ..outcome(details)
         };
         let line = line::to_line(&outcome, Duration::MAX.min(Duration::from_secs(1 << 40)));
         let parsed = parse(&line);
@@ -179,7 +183,7 @@ fn client_texts_cannot_forge_or_flood_a_line() {
         assert_eq!(text.chars().find(odd), None, "{text}");
         assert!(parsed["path"].as_str().unwrap().starts_with("\r\n{\"forged\""));
     }
-    let line = line::to_line(&outcome(About { path: &long, ..about() }), Duration::ZERO);
+    let line = line::to_line(&outcome(RequestDetails { path: &long, ..details() }), Duration::ZERO);
     assert!(parse(&line)["path"].as_str().unwrap().ends_with('…'), "a cut shows");
 }
 
@@ -187,7 +191,8 @@ fn client_texts_cannot_forge_or_flood_a_line() {
 fn text_of_maximum_length_is_not_cut() {
     for length in 765..775 {
         let path = "x".repeat(length);
-        let line = line::to_line(&outcome(About { path: &path, ..about() }), Duration::ZERO);
+        let line =
+            line::to_line(&outcome(RequestDetails { path: &path, ..details() }), Duration::ZERO);
         let shown = parse(&line)["path"].as_str().unwrap().to_owned();
         if length <= 768 {
             assert_eq!(shown, path);
@@ -213,13 +218,13 @@ fn lines_are_flushed_and_continue_after_rotation() {
     let (path, moved) = (folder.join("access.log"), folder.join("access.log.1"));
     let log = AccessLog::start(&config(path.clone())).unwrap().unwrap();
     for _ in 0..100 {
-        log.finished(&outcome(about()));
+        log.finished(&outcome(details()));
     }
     log.flush(Duration::from_secs(10));
     assert_eq!(log.deliveries(), Deliveries { delivered: 100, dropped: 0, failed: 0 });
     std::fs::rename(&path, &moved).unwrap();
     log.reopen();
-    log.finished(&outcome(about()));
+    log.finished(&outcome(details()));
     log.flush(Duration::from_secs(10));
     let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
     assert_eq!((lines(&moved), lines(&path)), (100, 1));
@@ -233,7 +238,7 @@ fn open_and_write_errors_are_reported() {
     assert!(error.to_string().contains("cannot open"), "{error}");
     if Path::new("/dev/full").exists() {
         let log = AccessLog::start(&config("/dev/full".into())).unwrap().unwrap();
-        log.finished(&outcome(about()));
+        log.finished(&outcome(details()));
         log.flush(Duration::from_secs(10));
         assert_eq!(log.deliveries(), Deliveries { delivered: 0, dropped: 0, failed: 1 });
     }
@@ -249,8 +254,8 @@ fn sampling_rates_apply_to_ok_and_failed_requests() {
         let before = log.deliveries().delivered;
         for number in 0..2000 {
             let id = format!("request-{number}");
-            let about = About { request_id: &id, ..about() };
-            log.finished(&RequestOutcome { outcome: class, ..outcome(about) });
+            let details = RequestDetails { request_id: &id, ..details() };
+            log.finished(&RequestOutcome { outcome: class, ..outcome(details) });
         }
         log.flush(Duration::from_secs(10));
         log.deliveries().delivered - before

@@ -44,7 +44,7 @@ impl Counts {
             return Some(one);
         }
         let usage = outcome.usage.unwrap_or_default();
-        let estimate = outcome.about.prompt_tokens.map_or(0, |tokens| tokens.0);
+        let estimate = outcome.details.prompt_tokens.map_or(0, |tokens| tokens.0);
         let input = usage.prompt_tokens.unwrap_or(estimate);
         // A truncated stream may have reported a part of its output at its start.
         let output = match usage.completion_tokens {

@@ -4,7 +4,7 @@ use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment};
 use penstock_core::fleet::{BackendId, Outcome};
-use penstock_core::routing::About;
+use penstock_core::routing::RequestDetails;
 use penstock_scan::Usage;
 use rusqlite::Connection;
 
@@ -75,7 +75,7 @@ fn outcome(prompt: u32, completion: u32) -> RequestOutcome<'static> {
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 0,
-        about: About { key: Some("team"), ..About::default() },
+        details: RequestDetails { key: Some("team"), ..RequestDetails::default() },
     }
 }
 
@@ -102,14 +102,14 @@ fn only_what_a_model_computed_for_a_client_is_counted() {
     assert_eq!(count(|_| {}), Some((7, 3, 0)));
     let estimate = |one: &mut RequestOutcome<'static>| {
         one.usage = None;
-        one.about.prompt_tokens = Some(TokenCount(5));
+        one.details.prompt_tokens = Some(TokenCount(5));
     };
     assert_eq!(count(estimate), Some((5, 0, 1)), "no usage: the estimate");
     assert_eq!(
         count(|one| {
             one.usage = None;
             one.token_events = 4;
-            one.about.prompt_tokens = Some(TokenCount(5));
+            one.details.prompt_tokens = Some(TokenCount(5));
         }),
         Some((5, 4, 1)),
         "a stream without usage: its events"

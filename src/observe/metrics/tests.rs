@@ -12,7 +12,7 @@ use penstock_core::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
 use penstock_core::routing::audit::ShadowHost;
-use penstock_core::routing::{About, RoutingDecision};
+use penstock_core::routing::{RequestDetails, RoutingDecision};
 use penstock_predict::{ReportedLimits, RequestShape};
 use penstock_scan::Usage;
 
@@ -61,7 +61,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 11,
-        about: About::default(),
+        details: RequestDetails::default(),
     }
 }
 
@@ -141,7 +141,12 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
     model.set_in_flight(1);
     model.set_vram(ByteSize::mib(8));
-    let sent = RequestShape { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
+    let sent = RequestShape {
+        prompt_tokens: 9.0,
+        cached_tokens: 0.0,
+        max_output_tokens: 9.0,
+        is_whole: false,
+    };
     let prediction = model.predictor().estimate(&sent, 5.0).prediction;
     model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
     model

@@ -23,7 +23,7 @@ pub(super) fn of_request(
     trace: TraceContext,
     end: Duration,
 ) -> Vec<u8> {
-    let about = &outcome.about;
+    let about = &outcome.details;
     let start = end.saturating_sub(outcome.took);
     let operation = outcome.operation.map(|operation| operation.row().gen_ai_name);
     let name = match (operation, outcome.model) {

@@ -20,10 +20,10 @@ pub(super) fn requested(flow: &Flow<'_>) -> Option<Timing> {
         add(&mut known, "queue", wait.as_secs_f64() * 1000.0);
     }
     if let Some(predicted) = &flow.ctx.record.prediction {
-        add(&mut known, "predicted-ttft", predicted.ttft / 1000.0);
-        add(&mut known, "predicted-ttft-p90", predicted.ttft_p90 / 1000.0);
-        add(&mut known, "predicted-tpot", predicted.tpot / 1000.0);
-        add(&mut known, "predicted-tpot-p90", predicted.tpot_p90 / 1000.0);
+        add(&mut known, "predicted-ttft", predicted.ttft_us / 1000.0);
+        add(&mut known, "predicted-ttft-p90", predicted.ttft_p90_us / 1000.0);
+        add(&mut known, "predicted-tpot", predicted.tpot_us / 1000.0);
+        add(&mut known, "predicted-tpot-p90", predicted.tpot_p90_us / 1000.0);
     }
     Some(Timing { since: flow.ctx.arrived_at, known })
 }

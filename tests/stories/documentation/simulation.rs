@@ -18,7 +18,7 @@ const RUNS: &[(&str, &str, u32)] = &[
 
 pub(super) fn rows() -> String {
     let cells = |row: &EngineRow| {
-        let figures = [row.base_ms, row.token_us, row.decode_us, row.context_us, row.pair_us];
+        let figures = [row.base_ms, row.token_us, row.decode_us, row.context_1k_us, row.pair_1m_us];
         let mut cells = vec![format!("`{}`", row.name())];
         cells.extend(figures.iter().map(ToString::to_string));
         cells.extend([row.engine.clone(), row.source.clone(), row.error.clone()]);

@@ -6,7 +6,7 @@
 
 mod account;
 mod addresses;
-mod level;
+mod leaky_bucket;
 mod permit;
 
 use account::Hold;
@@ -103,7 +103,7 @@ pub struct KeyFigures {
 pub struct KeyUse {
     /// The key's name.
     pub name: String,
-    /// Usage of the limits per minute that has not drained, in parts of a request and of a token.
+    /// Usage of the limits per minute that has not drained, in units of the leaky buckets.
     requests: u64,
     tokens: u64,
     /// The day that its tokens belong to, in days since 1970.

@@ -125,7 +125,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         state.load.set_in_flight(count);
     }
     if let Some(count) = row.others_in_flight {
-        state.load.restore_others(count, row.other_penstocks.unwrap_or(1));
+        state.load.restore_peers(count, row.other_penstocks.unwrap_or(1));
     }
     if let Some(took) = duration_of(&row.name, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
         state.set_check_latency(took);
@@ -232,7 +232,7 @@ fn overlay_residency(
         state.set_in_flight(in_flight);
     }
     if let Some(penstocks) = row.other_penstocks {
-        state.set_others(model.others_in_flight.unwrap_or(0), penstocks);
+        state.set_peers(model.others_in_flight.unwrap_or(0), penstocks);
     }
     if let Some(size) = model.size_bytes {
         state.set_size(ByteSize(size));

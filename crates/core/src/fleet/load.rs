@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The bits of [`OthersInFlight`] that count requests; the rest counts replicas.
+/// The bits of [`PeersInFlight`] that count requests; the rest counts replicas.
 const COUNT_BITS: u32 = 24;
 const MAX_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
 
@@ -16,14 +16,14 @@ fn level_of(count: u32) -> u64 {
     u64::from(count) * u64::from(THOUSAND)
 }
 
-/// The next level after `penstocks` other replicas reported `reported` together. It approaches this
-/// replica's part of the total, assuming that all replicas correct alike. Zero at once if no
+/// The next level after `peer_count` other replicas reported `reported` together. It approaches
+/// this replica's part of the total, assuming that all replicas correct alike. Zero at once if no
 /// replica is left.
-fn followed(level: u64, reported: u64, penstocks: u8) -> u64 {
-    if penstocks == 0 {
+fn followed(level: u64, reported: u64, peer_count: u8) -> u64 {
+    if peer_count == 0 {
         return 0;
     }
-    let each = reported / (u64::from(penstocks) + 1);
+    let each = reported / (u64::from(peer_count) + 1);
     let step = level.abs_diff(each).div_ceil(FOLLOWS);
     if level < each { level.saturating_add(step) } else { level.saturating_sub(step) }
 }
@@ -34,16 +34,16 @@ pub struct Load {
     in_flight: AtomicU32,
     /// The share of other replicas' requests that decisions count, in thousandths.
     level: AtomicU32,
-    others: OthersInFlight,
+    peers: PeersInFlight,
 }
 
 /// The requests that other replicas last reported in flight on a backend or for a model there, and
 /// the number of these replicas. One atomic, so that a limit is never computed from two different
 /// reports.
 #[derive(Debug, Default)]
-pub(super) struct OthersInFlight(AtomicU32);
+pub(super) struct PeersInFlight(AtomicU32);
 
-impl OthersInFlight {
+impl PeersInFlight {
     /// The number of requests.
     #[inline(always)]
     pub(super) fn count(&self) -> u32 {
@@ -51,13 +51,13 @@ impl OthersInFlight {
     }
 
     /// The number of other replicas.
-    fn penstocks(&self) -> u8 {
+    fn peer_count(&self) -> u8 {
         u8::try_from(self.0.load(Ordering::Relaxed) >> COUNT_BITS).unwrap_or(u8::MAX)
     }
 
     /// Sets both numbers. Returns whether there may be more room than before.
-    pub(super) fn set(&self, count: u32, penstocks: u8) -> bool {
-        let packed = u32::from(penstocks) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
+    pub(super) fn set(&self, count: u32, peer_count: u8) -> bool {
+        let packed = u32::from(peer_count) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
         self.0.swap(packed, Ordering::SeqCst) != packed
     }
 
@@ -70,9 +70,9 @@ impl OthersInFlight {
         if packed == 0 {
             return limit;
         }
-        let (count, penstocks) = (packed & MAX_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
+        let (count, peer_count) = (packed & MAX_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
         // At least one, or no replica could send if `limit` is below their number.
-        let share = (limit / penstocks).max(limit.min(1));
+        let share = (limit / peer_count).max(limit.min(1));
         limit.saturating_sub(count).max(share)
     }
 }
@@ -93,8 +93,8 @@ pub struct RequestTokens {
 pub struct TokensInFlight {
     tokens: AtomicU64,
     prefill_tokens: AtomicU64,
-    others_tokens: AtomicU64,
-    others_prefill_tokens: AtomicU64,
+    peer_tokens: AtomicU64,
+    peer_prefill_tokens: AtomicU64,
 }
 
 impl TokensInFlight {
@@ -110,20 +110,20 @@ impl TokensInFlight {
 
     /// The value of [`TokensInFlight::tokens`] as decisions count it: see [`Load::counted`].
     pub fn counted_tokens(&self) -> u64 {
-        self.tokens().saturating_add(self.others_tokens.load(Ordering::Relaxed))
+        self.tokens().saturating_add(self.peer_tokens.load(Ordering::Relaxed))
     }
 
     /// The value of [`TokensInFlight::prefill_tokens`] as decisions count it.
     pub fn counted_prefill_tokens(&self) -> u64 {
-        self.prefill_tokens().saturating_add(self.others_prefill_tokens.load(Ordering::Relaxed))
+        self.prefill_tokens().saturating_add(self.peer_prefill_tokens.load(Ordering::Relaxed))
     }
 
-    /// Sets the tokens that `penstocks` other replicas report together. Must be called once per
+    /// Sets the tokens that `peer_count` other replicas report together. Must be called once per
     /// interval.
-    pub(super) fn set_others(&self, tokens: u64, prefill_tokens: u64, penstocks: u8) {
-        let places = [(&self.others_tokens, tokens), (&self.others_prefill_tokens, prefill_tokens)];
+    pub(super) fn set_peers(&self, tokens: u64, prefill_tokens: u64, peer_count: u8) {
+        let places = [(&self.peer_tokens, tokens), (&self.peer_prefill_tokens, prefill_tokens)];
         for (place, reported) in places {
-            let level = followed(place.load(Ordering::Relaxed), reported, penstocks);
+            let level = followed(place.load(Ordering::Relaxed), reported, peer_count);
             place.store(level, Ordering::Relaxed);
         }
     }
@@ -149,19 +149,19 @@ impl Load {
     }
 
     /// The requests in flight of other replicas, as last reported.
-    pub fn others(&self) -> u32 {
-        self.others.count()
+    pub fn peers_in_flight(&self) -> u32 {
+        self.peers.count()
     }
 
     /// The number of other replicas that share the backend.
-    pub fn other_penstocks(&self) -> u8 {
-        self.others.penstocks()
+    pub fn peer_count(&self) -> u8 {
+        self.peers.peer_count()
     }
 
     /// The requests in flight of all replicas.
     #[inline(always)]
     pub fn of_all(&self) -> u32 {
-        self.in_flight().saturating_add(self.others.count())
+        self.in_flight().saturating_add(self.peers.count())
     }
 
     /// The requests in flight as decisions count them: its own, and a slowly adjusted share of the
@@ -184,21 +184,22 @@ impl Load {
     /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
     #[inline(always)]
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
-        self.others.own_limit(limit)
+        self.peers.own_limit(limit)
     }
 
-    /// Sets the requests that `penstocks` other replicas report in flight together. Must be called
+    /// Sets the requests that `peer_count` other replicas report in flight together. Must be called
     /// once per interval. Returns whether there may be more room than before.
-    pub fn set_others(&self, count: u32, penstocks: u8) -> bool {
-        let level = followed(self.level.load(Ordering::Relaxed).into(), level_of(count), penstocks);
+    pub fn set_peers(&self, count: u32, peer_count: u8) -> bool {
+        let level =
+            followed(self.level.load(Ordering::Relaxed).into(), level_of(count), peer_count);
         self.level.store(u32::try_from(level).unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.others.set(count, penstocks)
+        self.peers.set(count, peer_count)
     }
 
     /// Sets the requests of other replicas permanently: for `explain` on a saved fleet.
-    pub fn restore_others(&self, count: u32, penstocks: u8) {
-        self.others.set(count, penstocks);
-        let level = level_of(count) / (u64::from(penstocks) + 1);
+    pub fn restore_peers(&self, count: u32, peer_count: u8) {
+        self.peers.set(count, peer_count);
+        let level = level_of(count) / (u64::from(peer_count) + 1);
         self.level.store(u32::try_from(level).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
@@ -246,16 +247,16 @@ mod tests {
     fn limit_leaves_what_others_have_not_taken_and_an_even_share() {
         let load = Load::default();
         assert_eq!(load.own_limit(8), 8);
-        load.set_others(3, 1);
-        assert_eq!((load.own_limit(8), load.of_all(), load.others()), (5, 3, 3));
-        load.set_others(8, 1);
+        load.set_peers(3, 1);
+        assert_eq!((load.own_limit(8), load.of_all(), load.peers_in_flight()), (5, 3, 3));
+        load.set_peers(8, 1);
         assert_eq!(load.own_limit(8), 4, "half of it, whatever the other has taken");
-        load.set_others(800, 3);
+        load.set_peers(800, 3);
         assert_eq!((load.own_limit(8), load.own_limit(3), load.own_limit(0)), (2, 1, 0));
         assert_eq!(load.own_limit(u32::MAX), u32::MAX - 800);
-        load.set_others(u32::MAX, u8::MAX);
+        load.set_peers(u32::MAX, u8::MAX);
         assert_eq!(load.own_limit(u32::MAX), u32::MAX - MAX_IN_FLIGHT);
-        load.set_others(0, 0);
+        load.set_peers(0, 0);
         assert_eq!((load.own_limit(u32::MAX), load.counted()), (u32::MAX, 0));
     }
 
@@ -265,28 +266,28 @@ mod tests {
         let mut steps = Vec::new();
         for _ in 0..200 {
             steps.push(load.counted());
-            load.set_others(40, 3);
-            work.set_others(4000, 400, 3);
+            load.set_peers(40, 3);
+            work.set_peers(4000, 400, 3);
         }
         assert!(steps.is_sorted() && steps[1] == 0 && (6..=7).contains(&steps[25]), "{steps:?}");
         assert_eq!((load.counted(), load.of_all()), (10, 40));
         assert_eq!((work.counted_tokens(), work.counted_prefill_tokens()), (1000, 100));
         for _ in 0..1000 {
-            load.set_others(0, 3);
+            load.set_peers(0, 3);
         }
         assert!(load.counted_exactly() < 0.001, "nothing is left");
-        load.set_others(1, 1);
+        load.set_peers(1, 1);
         assert!(load.counted() == 0 && load.counted_exactly() > 0.0, "it decides between equals");
-        work.set_others(0, 0, 0);
+        work.set_peers(0, 0, 0);
         assert_eq!(work.counted_tokens(), 0);
     }
 
     #[test]
     fn permits_end_where_those_of_all_reach_the_limit() {
         let load = Load::default();
-        load.set_others(2, 1);
+        load.set_peers(2, 1);
         assert_eq!((0..5).filter(|_| load.try_begin(4)).count(), 2);
-        load.set_others(0, 1);
+        load.set_peers(0, 1);
         assert_eq!((0..5).filter(|_| load.try_begin(4)).count(), 2);
         assert_eq!(load.in_flight(), 4);
     }

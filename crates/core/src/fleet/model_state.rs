@@ -10,7 +10,7 @@ use penstock_api::units::{ByteSize, Timestamp, TokenCount};
 use penstock_predict::{Coefficients, EngineLimits, Predictor};
 use penstock_scoring::Residency;
 
-use super::load::OthersInFlight;
+use super::load::PeersInFlight;
 
 /// A model that a backend has in memory, or that sleeps there, as a probe reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,7 +34,7 @@ pub struct ModelState {
     /// The number of sheddable requests in flight, if latencies are predicted.
     sheddable: AtomicU32,
     /// The requests of other replicas.
-    others: OthersInFlight,
+    peers: PeersInFlight,
     /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
     slots: AtomicU32,
     residency: AtomicU8,
@@ -62,7 +62,7 @@ impl Default for ModelState {
         Self {
             in_flight: AtomicU32::new(0),
             sheddable: AtomicU32::new(0),
-            others: OthersInFlight::default(),
+            peers: PeersInFlight::default(),
             slots: AtomicU32::new(u32::MAX),
             residency: AtomicU8::new(0),
             context_length: AtomicU32::new(0),
@@ -113,25 +113,25 @@ impl ModelState {
     }
 
     /// The requests for the model of other replicas in flight there, as last reported.
-    pub fn others(&self) -> u32 {
-        self.others.count()
+    pub fn peers_in_flight(&self) -> u32 {
+        self.peers.count()
     }
 
     /// The requests for the model in flight there, of all replicas: the number that decisions read.
     #[inline(always)]
     pub fn of_all(&self) -> u32 {
-        self.in_flight().saturating_add(self.others.count())
+        self.in_flight().saturating_add(self.peers.count())
     }
 
     /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
-        self.others.own_limit(limit)
+        self.peers.own_limit(limit)
     }
 
     /// Sets the `count` of requests in flight of other replicas. Returns whether there may be more
     /// room than before.
-    pub(super) fn set_others(&self, count: u32, penstocks: u8) -> bool {
-        self.others.set(count, penstocks)
+    pub(super) fn set_peers(&self, count: u32, peer_count: u8) -> bool {
+        self.peers.set(count, peer_count)
     }
 
     /// Sets a load: for `explain` on a saved fleet and for tests.

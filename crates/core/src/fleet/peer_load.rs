@@ -87,23 +87,23 @@ fn is_zero(number: &u64) -> bool {
 
 impl ModelLoad {
     fn of(row: &Serving) -> Option<Self> {
-        let share = row.model_state.used_predictor().map(|one| one.own_load());
-        let share = share.unwrap_or_default();
+        let load = row.model_state.used_predictor().map(|one| one.own_load());
+        let load = load.unwrap_or_default();
         let one = Self {
             name: row.model.to_string(),
             in_flight: row.model_state.in_flight().into(),
-            waiting: whole(share.waiting_count),
-            prompt_tokens: whole(share.prompt_work.tokens),
-            work: whole(share.prompt_work.time_us),
-            streams: whole(share.stream_count),
-            context: whole(share.context_tokens),
+            waiting: whole(load.waiting_count),
+            prompt_tokens: whole(load.prompt_work.tokens),
+            work: whole(load.prompt_work.time_us),
+            streams: whole(load.stream_count),
+            context: whole(load.context_tokens),
         };
         let is_idle = one == Self { name: one.name.clone(), ..Self::default() };
         (!is_idle).then_some(one)
     }
 
-    fn share(&self) -> EngineLoad {
-        let number = |value: u64, most: u64| value.min(most) as f64;
+    fn load(&self) -> EngineLoad {
+        let number = |value: u64, max: u64| value.min(max) as f64;
         EngineLoad {
             waiting_count: number(self.waiting, MAX_REQUESTS),
             prompt_work: Work {
@@ -120,7 +120,7 @@ impl ModelLoad {
 #[derive(Debug, Default)]
 struct ModelSum {
     in_flight: u64,
-    share: EngineLoad,
+    load: EngineLoad,
 }
 
 /// The total load of the other replicas on one backend.
@@ -141,7 +141,7 @@ impl<'a> BackendSum<'a> {
         for model in load.models.iter().take(MAX_MODELS) {
             let sum = self.models.entry(&model.name).or_default();
             sum.in_flight = sum.in_flight.saturating_add(model.in_flight.min(MAX_REQUESTS));
-            sum.share.add(&model.share());
+            sum.load.add(&model.load());
         }
     }
 }
@@ -170,28 +170,28 @@ impl Fleet {
     }
 
     /// Applies the last report of each other replica. Must be called once per [`SHARE_INTERVAL`].
-    pub fn apply_others(&self, reports: &[LoadReport]) {
+    pub fn apply_peer_loads(&self, reports: &[LoadReport]) {
         let topology = self.topology();
         let mut sums: HashMap<(&str, u64), BackendSum<'_>> = HashMap::default();
         for load in reports.iter().flat_map(|one| one.backends.iter().take(MAX_BACKENDS)) {
             sums.entry((&load.name, load.url)).or_default().add(load);
         }
-        let penstocks = u8::try_from(reports.len()).unwrap_or(u8::MAX);
+        let peer_count = u8::try_from(reports.len()).unwrap_or(u8::MAX);
         let mut has_room = Vec::with_capacity(topology.backends.len());
         for backend in &topology.backends {
             let (state, sum) = (&backend.state, sums.get(&key_of(backend)));
             let tokens = sum.map_or((0, 0), |sum| (sum.tokens, sum.prefill_tokens));
-            state.work.set_others(tokens.0, tokens.1, penstocks);
+            state.work.set_peers(tokens.0, tokens.1, peer_count);
             let in_flight = sum.map_or(0, |sum| count(sum.in_flight));
-            has_room.push(state.load.set_others(in_flight, penstocks));
+            has_room.push(state.load.set_peers(in_flight, peer_count));
         }
         for row in topology.models().iter().flat_map(|model| &model.serving) {
             let place = usize::from(row.backend);
             let Some(backend) = topology.backends.get(place) else { continue };
             let sum = sums.get(&key_of(backend)).and_then(|sum| sum.models.get(&*row.model));
             let in_flight = sum.map_or(0, |sum| count(sum.in_flight));
-            let mut is_new = row.model_state.set_others(in_flight, penstocks);
-            is_new |= set_share(row, &sum.map_or_else(EngineLoad::default, |sum| sum.share));
+            let mut is_new = row.model_state.set_peers(in_flight, peer_count);
+            is_new |= set_peer_load(row, &sum.map_or_else(EngineLoad::default, |sum| sum.load));
             has_room.iter_mut().skip(place).take(1).for_each(|has_room| *has_room |= is_new);
         }
         wake(&topology, &has_room);
@@ -205,8 +205,8 @@ fn wake(topology: &Topology, has_room: &[bool]) {
 }
 
 /// Returns whether it changed. A model without predictions gets no predictor for it.
-fn set_share(row: &Serving, share: &EngineLoad) -> bool {
-    row.model_state.used_predictor().is_some_and(|predictor| predictor.set_peer_load(share))
+fn set_peer_load(row: &Serving, load: &EngineLoad) -> bool {
+    row.model_state.used_predictor().is_some_and(|predictor| predictor.set_peer_load(load))
 }
 
 fn own_backend(backend: &Backend) -> BackendLoad {
@@ -286,21 +286,25 @@ mod tests {
         let to = &topology.models()[0].serving[1];
         let _predicted = to.estimate(&sent, NOW);
         for _ in 0..100 {
-            other.apply_others(&[passed(&one.own_load()), LoadReport::default()]);
+            other.apply_peer_loads(&[passed(&one.own_load()), LoadReport::default()]);
         }
-        assert_eq!((to.state.load.in_flight(), to.state.load.others()), (0, 1));
-        assert_eq!((to.state.load.of_all(), to.state.load.other_penstocks()), (1, 2));
+        assert_eq!((to.state.load.in_flight(), to.state.load.peers_in_flight()), (0, 1));
+        assert_eq!((to.state.load.of_all(), to.state.load.peer_count()), (1, 2));
         let work = &to.state.work;
         assert_eq!((work.counted_tokens(), work.counted_prefill_tokens()), (250, 233), "its part");
         assert_eq!((to.model_state.in_flight(), to.model_state.of_all()), (0, 1));
         let estimate = to.estimate(&sent, NOW).prediction;
         assert!((estimate.backlog_us - prediction.work_us * 0.5).abs() < 1.0, "{estimate:?}");
-        assert_eq!(topology.models()[0].serving[0].state.load.others(), 0, "another backend");
+        assert_eq!(
+            topology.models()[0].serving[0].state.load.peers_in_flight(),
+            0,
+            "another backend"
+        );
         drop((permit, ticket));
         assert_eq!(one.own_load().backends.iter().map(|one| one.in_flight).sum::<u64>(), 0);
-        other.apply_others(&[passed(&one.own_load())]);
+        other.apply_peer_loads(&[passed(&one.own_load())]);
         assert_eq!(to.state.load.of_all(), 0);
-        other.apply_others(&[]);
+        other.apply_peer_loads(&[]);
         assert!(to.estimate(&sent, NOW).prediction.backlog_us < 1.0);
     }
 
@@ -310,14 +314,14 @@ mod tests {
         let (from, to) = (row(&one), row(&other));
         let permits: Vec<_> =
             (0..3).map(|_| from.try_reserve(&PermitRequest::default()).unwrap()).collect();
-        other.apply_others(&[one.own_load()]);
+        other.apply_peer_loads(&[one.own_load()]);
         let first = to.try_reserve(&PermitRequest::default());
         assert_eq!(to.limit_reached(), None, "half of the limit is its own");
         let second = to.try_reserve(&PermitRequest::default());
         assert!(first.is_some() && second.is_some());
         assert_eq!(to.limit_reached(), Some(ReachedLimit::Backend(4)));
         assert!(to.may_be_full() && to.try_reserve(&PermitRequest::default()).is_none());
-        one.apply_others(&[other.own_load()]);
+        one.apply_peer_loads(&[other.own_load()]);
         drop(permits);
         assert!(from.try_reserve(&PermitRequest::default()).is_some());
     }
@@ -326,25 +330,25 @@ mod tests {
     fn backends_of_one_name_differ_by_their_url() {
         let (one, other) = (fleet(A), fleet(&A.replace("a:1", "a:2")));
         let _permit = row(&one).try_reserve(&PermitRequest::default()).unwrap();
-        other.apply_others(&[one.own_load()]);
-        assert_eq!(row(&other).state.load.others(), 0);
+        other.apply_peer_loads(&[one.own_load()]);
+        assert_eq!(row(&other).state.load.peers_in_flight(), 0);
     }
 
     #[test]
     fn absurd_numbers_are_bounded_and_leave_predictions_finite() {
         let fleet = fleet(A);
         let url = url_hash(&fleet.topology().backends[0]);
-        let most = u64::MAX;
+        let max = u64::MAX;
         let text = format!(
-            r#"{{"backends":[{{"name":"a","url":{url},"in_flight":{most},"tokens":{most},"prefill_tokens":{most},"more":1,
-            "models":[{{"name":"m","in_flight":{most},"waiting":{most},"prompt_tokens":{most},"work":{most},
-            "streams":{most},"context":{most}}},{{"name":"other"}}]}}]}}"#
+            r#"{{"backends":[{{"name":"a","url":{url},"in_flight":{max},"tokens":{max},"prefill_tokens":{max},"more":1,
+            "models":[{{"name":"m","in_flight":{max},"waiting":{max},"prompt_tokens":{max},"work":{max},
+            "streams":{max},"context":{max}}},{{"name":"other"}}]}}]}}"#
         );
         let report: LoadReport = serde_json::from_str(&text).unwrap();
         let row = row(&fleet);
         let _predicted = row.model_state.predictor();
-        fleet.apply_others(&vec![report; 300]);
-        assert_eq!(row.state.load.other_penstocks(), u8::MAX);
+        fleet.apply_peer_loads(&vec![report; 300]);
+        assert_eq!(row.state.load.peer_count(), u8::MAX);
         assert!(row.try_reserve(&PermitRequest::default()).is_some(), "one is always its own");
         let sent = RequestShape {
             prompt_tokens: 1e6,
@@ -359,7 +363,7 @@ mod tests {
         {
             assert!(number.is_finite() && number >= 0.0, "{prediction:?}");
         }
-        fleet.apply_others(&[]);
+        fleet.apply_peer_loads(&[]);
         assert_eq!((row.state.load.of_all(), row.state.work.counted_tokens()), (0, 0));
         assert!(row.estimate(&sent, NOW).prediction.backlog_us < 1.0);
     }

@@ -9,20 +9,20 @@ use crate::fleet::Probe;
 /// A request moves only to a backend whose wait is below this fraction of its remaining wait.
 const MAX_WAIT_RATIO: f64 = 0.5;
 
-/// Returns the remaining wait for the first token, in microseconds, after `elapsed` of them.
+/// Returns the remaining wait for the first token, in microseconds, after `elapsed_us`.
 ///
 /// Up to the predicted time it is what the prediction leaves. Past the predicted 90th percentile it
 /// is the time already overdue: stalls are heavy-tailed, and a token that is late by a second is
 /// seldom late by just a millisecond more.
-pub fn rest_of_wait(predicted: &Prediction, elapsed: f64) -> f64 {
-    (predicted.ttft_us - elapsed).max(elapsed - predicted.ttft_p90_us).max(0.0)
+pub fn rest_of_wait(predicted: &Prediction, elapsed_us: f64) -> f64 {
+    (predicted.ttft_us - elapsed_us).max(elapsed_us - predicted.ttft_p90_us).max(0.0)
 }
 
 impl RoutingDecision {
-    /// Returns whether a request with `rest` microseconds left to wait at `from` should move to
+    /// Returns whether a request with `remaining_us` left to wait at `from` should move to
     /// this decision's backend: the same model, a trusted prediction below half of the wait, and no
     /// stream there slowed beyond its objective.
-    pub fn is_better_than(&self, from: &Self, rest: f64, estimate: &Estimate) -> bool {
+    pub fn is_better_than(&self, from: &Self, remaining_us: f64, estimate: &Estimate) -> bool {
         let Estimate { prediction, tightest_tpot_us: tightest, is_trusted, .. } = estimate;
         let is_ordinary = self.probe == Probe::None && !self.spills;
         let is_elsewhere = self.model == from.model && self.backend != from.backend;
@@ -30,7 +30,7 @@ impl RoutingDecision {
             && is_elsewhere
             && *is_trusted
             && prediction.tpot_us <= *tightest
-            && prediction.ttft_us < MAX_WAIT_RATIO * rest
+            && prediction.ttft_us < MAX_WAIT_RATIO * remaining_us
     }
 }
 

@@ -132,12 +132,12 @@ pub struct RequestOutcome<'a> {
     /// The number of events with tokens in the stream.
     pub token_events: u32,
     /// Details for logs and traces; no metric reads them.
-    pub about: About<'a>,
+    pub details: RequestDetails<'a>,
 }
 
 /// The client and its request, for logs and traces. Most of it is the client's own words.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct About<'a> {
+pub struct RequestDetails<'a> {
     /// The request's id.
     pub request_id: &'a str,
     /// The id that the backend gave it, if any.

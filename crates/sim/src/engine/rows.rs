@@ -7,15 +7,8 @@ pub use penstock_predict::{EngineRow, RowError, engine_rows};
 impl From<&EngineRow> for StepTime {
     /// Returns the step time in picoseconds.
     fn from(row: &EngineRow) -> Self {
-        let EngineRow {
-            base_ms,
-            token_us,
-            decode_us,
-            context_1k_us: context_us,
-            pair_1m_us: pair_us,
-            ..
-        } = *row;
-        Self::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us])
+        let EngineRow { base_ms, token_us, decode_us, context_1k_us, pair_1m_us, .. } = *row;
+        Self::of_coefficients([base_ms, token_us, decode_us, context_1k_us, pair_1m_us])
     }
 }
 

@@ -65,18 +65,18 @@ impl World<'_> {
         let rows = self.balancers.iter().flat_map(|one| one.topology.models());
         let rows = || rows.clone().flat_map(|model| &model.serving);
         let predictors = rows().filter_map(|row| row.model_state.used_predictor());
-        let shares: Vec<EngineLoad> = predictors.map(|one| one.own_load()).collect();
+        let loads: Vec<EngineLoad> = predictors.map(|one| one.own_load()).collect();
         let live = self.live.iter().flatten().count() as f64;
-        let counted: f64 = shares.iter().map(|one| one.waiting_count + one.stream_count).sum();
+        let counted: f64 = loads.iter().map(|one| one.waiting_count + one.stream_count).sum();
         let holds =
             |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
         holds(!self.predicts || counted == live, "predictors do not count the requests in flight")?;
         let is_empty = |one: &EngineLoad| {
-            let Work { tokens, time_us: time } = one.prompt_work;
-            [one.waiting_count, one.stream_count, one.context_tokens, tokens, time] == [0.0; 5]
+            let Work { tokens, time_us } = one.prompt_work;
+            [one.waiting_count, one.stream_count, one.context_tokens, tokens, time_us] == [0.0; 5]
         };
         holds(
-            !is_over || shares.iter().all(is_empty),
+            !is_over || loads.iter().all(is_empty),
             "a predictor still counts prompts or streams after the end",
         )?;
         let tokens = |row: &Serving| (row.state.work.tokens(), row.state.work.prefill_tokens());

@@ -33,6 +33,6 @@ impl World<'_> {
         self.reports.iter_mut().skip(index).take(1).for_each(|report| *report = own.clone());
         let others = self.reports.iter().enumerate().filter(|(other, _)| *other != index);
         let others: Vec<LoadReport> = others.map(|(_, report)| report.clone()).collect();
-        fleet.apply_others(&others);
+        fleet.apply_peer_loads(&others);
     }
 }

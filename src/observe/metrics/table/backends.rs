@@ -41,7 +41,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         BACKEND,
         |_, scrape| {
             let shares = scrape.proxy.shared_state().is_some();
-            per_backend(scrape, |one| shares.then(|| one.state.load.others().into()))
+            per_backend(scrape, |one| shares.then(|| one.state.load.peers_in_flight().into()))
         },
         "requests of other penstocks in flight on the backend, as they reported it last; with `shared_state`",
     ),

@@ -14,13 +14,15 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_prediction_error_ratio",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| (one.first_tokens > 0.0).then_some(one.error)),
+        |_, scrape| per_predictor(scrape, |one| (one.first_token_count > 0.0).then_some(one.error)),
         "mean absolute error of predicted times to the first token, as a share of the truth (MAPE), of about the last 50",
     ),
     gauge(
         "penstock_prediction_coverage_ratio",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| (one.first_tokens > 0.0).then_some(one.coverage)),
+        |_, scrape| {
+            per_predictor(scrape, |one| (one.first_token_count > 0.0).then_some(one.coverage))
+        },
         "share of about the last 200 first tokens that came within the predicted 90th percentile",
     ),
     gauge(
@@ -38,7 +40,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_predicted_backlog_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.backlog * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.backlog_us * MICRO)),
         "prompts that were sent to the backend and have no first token: how long they take",
     ),
     gauge(
@@ -46,7 +48,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         LABELS,
         |_, scrape| {
             per_predictor(scrape, |one| {
-                Some(one.coefficients.step(one.streams, one.context) * MICRO)
+                Some(one.coefficients.step_us(one.stream_count, one.context_tokens) * MICRO)
             })
         },
         "how long a step of the engine takes with the streams that it has now: the time between two tokens of a stream",
@@ -54,19 +56,19 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_predicted_step_base_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.base * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.base_us * MICRO)),
         "how long a step of the engine takes without anything in it, as learned",
     ),
     gauge(
         "penstock_predicted_step_stream_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.decode * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.decode_us * MICRO)),
         "by how much a stream makes a step longer, as learned",
     ),
     gauge(
         "penstock_predicted_step_context_token_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.context * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.context_us * MICRO)),
         "by how much a token in the context of a stream makes a step longer, as learned",
     ),
     gauge(
@@ -78,13 +80,13 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_predicted_prefill_token_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.token * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.token_us * MICRO)),
         "by how much a new prompt token makes a step longer, as learned",
     ),
     gauge(
         "penstock_predicted_front_end_seconds",
         LABELS,
-        |_, scrape| per_predictor(scrape, |one| Some(one.front_end * MICRO)),
+        |_, scrape| per_predictor(scrape, |one| Some(one.front_end_us * MICRO)),
         "network and front end before the engine starts with a request, as learned",
     ),
     gauge(
@@ -106,6 +108,6 @@ fn report(row: &Serving, scrape: &Scrape<'_>) -> Option<PredictorReport> {
 
 /// The ratios of small batches, by the size of the batch.
 fn batches(report: &PredictorReport) -> impl Iterator<Item = (String, f64)> + use<> {
-    let ratios = (1_u8..).zip(report.coefficients.batches.all());
+    let ratios = (1_u8..).zip(report.coefficients.batch_ratios.all());
     ratios.map(|(requests, ratio)| (requests.to_string(), ratio))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use penstock_config::RateLimits;
 
-use super::level::Level;
+use super::leaky_bucket::LeakyBucket;
 use super::{KeyFigures, KeyUse, Moment, RateStatus, Refusal};
 
 const DAY: u64 = 24 * 3600;
@@ -94,8 +94,8 @@ impl Hold {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    requests: Level,
-    tokens: Level,
+    requests: LeakyBucket,
+    tokens: LeakyBucket,
     pub(super) in_flight: u32,
     /// The day of the counted tokens, in days since 1970.
     day: u64,
@@ -106,10 +106,10 @@ impl State {
     /// Brings all usage up to `now`.
     pub(super) fn advance(&mut self, limits: &RateLimits, now: Moment) {
         if let Some(limit) = limits.requests_per_minute {
-            self.requests.advance(limit, now.at);
+            self.requests.drain(limit, now.at);
         }
         if let Some(limit) = limits.tokens_per_minute {
-            self.tokens.advance(limit, now.at);
+            self.tokens.drain(limit, now.at);
         }
         // Never back to an earlier day, if the system's clock is set back a little.
         if now.unix / DAY > self.day {
@@ -144,14 +144,14 @@ impl State {
             return Err(refusal(LimitKind::TokensPerDay, limit, Some(wait)));
         }
         if let Some(limit) = requests_per_minute {
-            let wait = self.requests.wait(*limit, 1);
+            let wait = self.requests.time_until_room(*limit, 1);
             if !wait.is_zero() {
                 let kind = LimitKind::RequestsPerMinute;
                 return Err(refusal(kind, u64::from(*limit), Some(wait)));
             }
         }
         if let Some(limit) = tokens_per_minute {
-            let wait = self.tokens.wait(*limit, tokens);
+            let wait = self.tokens.time_until_room(*limit, tokens);
             if !wait.is_zero() {
                 let kind = LimitKind::TokensPerMinute;
                 return Err(refusal(kind, u64::from(*limit), Some(wait)));
@@ -209,8 +209,8 @@ impl State {
         self.advance(limits, now);
         KeyUse {
             name: name.to_owned(),
-            requests: self.requests.parts(),
-            tokens: self.tokens.parts(),
+            requests: self.requests.units(),
+            tokens: self.tokens.units(),
             day: self.day,
             day_tokens: self.day_tokens,
         }

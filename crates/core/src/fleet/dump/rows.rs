@@ -234,7 +234,7 @@ impl BackendRow {
         let (config, state) = (&*backend.config, &*backend.state);
         let cooldown = backend_cooldown(topology, backend, now);
         let models = backend.models.as_ref();
-        let other_penstocks = Some(state.load.other_penstocks()).filter(|count| *count > 0);
+        let other_penstocks = Some(state.load.peer_count()).filter(|count| *count > 0);
         Self {
             name: config.name.clone(),
             url: Some(config.url.to_string()),
@@ -247,7 +247,7 @@ impl BackendRow {
                 Health::Draining => HealthName::Draining,
             }),
             in_flight: Some(state.load.in_flight()),
-            others_in_flight: other_penstocks.map(|_| state.load.others()),
+            others_in_flight: other_penstocks.map(|_| state.load.peers_in_flight()),
             other_penstocks,
             max_in_flight: config.max_in_flight,
             latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
@@ -336,7 +336,7 @@ impl ModelRow {
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
             residency: serving.and_then(|one| ResidencyName::of(one.residency(now))),
             in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
-            others_in_flight: model.map(|model| model.others()).filter(|count| *count > 0),
+            others_in_flight: model.map(|model| model.peers_in_flight()).filter(|count| *count > 0),
             slots: model.map(|model| model.slots()).filter(is_limit),
             max_in_flight: serving.map(|one| one.max_in_flight_of_model).filter(is_limit),
             size_bytes: model.and_then(|model| model.size()).map(|size| size.0),
