@@ -134,7 +134,7 @@ impl BackendPredictor {
     }
 
     /// Records further tokens, for a caller that does not see of which stream: the simulator.
-    pub fn emitted(&mut self, now_us: f64) {
+    pub(crate) fn emitted(&mut self, now_us: f64) {
         self.stall.emitted(now_us);
     }
 
