@@ -1,19 +1,17 @@
 //! The data plane: the state that all its requests share, and the order in which a request passes
 //! its files.
 //!
-//! Life of a request: `data_port` receives it from Pingora once `downstream` has a whole, checked
-//! head. `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413,
-//! 415); `local_response` serves what needs no backend, `direct` what is for one backend rather
-//! than a model, `broadcast` what is for all Ollama backends. `request_body` reads and scans the
-//! body. `rate_limits` refuses a request that exceeds the client's limits. `ensemble` makes the
-//! calls that an ensemble's final request is made of; that one goes on as any other. `retry` runs
-//! the attempts: `queue` makes it wait while all backends are full, `decision` picks a backend and
-//! takes its in-flight permit, `forward` makes the attempt. In it, `conversion` converts the
-//! request if the backend does not serve its API, `exchange` connects, sends and reads the
-//! response's head, `response` relays it, and `outcome` reports to the backend's health, circuit
-//! breaker and latency. `context_shift` shortens a conversation that no backend has room for. A
-//! request that fails ends in `own_response`, with its status from `failure`. `observers` reports
-//! all of it.
+//! Life of a request: `data_port`, above this folder, receives it from Pingora once `downstream`
+//! has a whole, checked head, and responds to what needs no backend. What is for one backend rather
+//! than a model (`direct`), for all Ollama backends (`ollama`), or for an ensemble (`ensemble`)
+//! stands beside this folder and uses its attempts. `request_body` reads and scans the body.
+//! `rate_limits` refuses a request that exceeds the client's limits. `retry` runs the attempts:
+//! `queue` makes it wait while all backends are full, `decision` picks a backend and takes its
+//! in-flight permit, `forward` makes the attempt: `exchange` connects, sends and reads the
+//! response's head, `disposition` judges it, `response` relays it, and `outcome` reports to the
+//! backend's health, circuit breaker and latency. What few requests need is a list that a plain one
+//! finds empty (`rewrite`). A request that fails ends in `own_response`, with its status from
+//! `failure`. `observers` reports all of it. Every step gets one `flow::Flow`.
 
 pub(crate) mod allowed_models;
 pub(crate) mod attempt;

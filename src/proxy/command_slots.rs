@@ -1,5 +1,5 @@
-//! The limit of commands and uploads of Ollama clients (`ollama.commands`): each reaches every Ollama
-//! backend.
+//! The limit of commands and uploads of Ollama clients (`ollama.commands`): each reaches every
+//! Ollama backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -149,7 +149,7 @@ pub(crate) struct ScannedRequest {
     pub(crate) upgrade: Option<HeaderValue>,
     /// The rules for shortening the request, if it may be shortened.
     pub(crate) shift: Option<Box<ContextShift>>,
-    /// What this kind of request needs beyond a plain one.
+    /// The kinds of request that need more than a plain one, of which this is one.
     pub(crate) kinds: RewriteKinds,
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,

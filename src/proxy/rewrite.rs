@@ -24,7 +24,8 @@ use token_count::TokenCounts;
 /// A future that takes no room in requests that do not need it.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a kind of request needs. Each method has a default that changes nothing.
+/// A kind of request that needs more than a plain one. Each method has a default that changes
+/// nothing.
 pub(crate) trait Rewrite: Sync {
     /// Returns whether the request is of this kind.
     fn applies(&self, request: &ScannedRequest) -> bool;
@@ -42,7 +43,8 @@ pub(crate) trait Rewrite: Sync {
         false
     }
 
-    /// Learns that an engine has no room for the prompt. Returns whether another attempt may follow.
+    /// Learns that an engine has no room for the prompt. Returns whether another attempt may
+    /// follow.
     fn too_long(
         &self,
         _ctx: &mut RequestContext,
@@ -53,8 +55,8 @@ pub(crate) trait Rewrite: Sync {
         false
     }
 
-    /// Takes the engine's refusal that explains best why the request is not served, and the decision
-    /// that led to it.
+    /// Takes the engine's refusal that explains best why the request is not served, and the
+    /// decision that led to it.
     fn take_refusal(
         &self,
         _request: &mut ScannedRequest,
