@@ -5,32 +5,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::HeaderValue;
 use penstock_api::{ErrorCode, Operation};
 use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Outcome;
-use penstock_dialect::ErrorMeaning;
-use penstock_scan::FirstEvent;
 
 use crate::downstream::body::BodyClaim;
-use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
 use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::conversion::{Conversion, NotConverted, Terms, convert_held};
+use crate::proxy::conversion::{Conversion, NotConverted, Terms};
 use crate::proxy::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
 use crate::proxy::exchange::exchange;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::moves::{Movable, Unresponded};
-use crate::proxy::outcome::{AttemptResult, record_outcome, retry_after};
+use crate::proxy::outcome::{AttemptResult, record_outcome};
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::reserved::Decided;
-use crate::proxy::response::{Reply, gather, record_head, relay, switch};
+use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
 use crate::proxy::rewrite::{rewrites, unsupported};
 use crate::proxy::shift_state::TooLong;
-use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse, Refusal};
+use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
 /// no work fails at once. A working engine may take any time, and the head shows the client that it
@@ -351,54 +347,4 @@ async fn deliver_direct(
     }
     request.body = None;
     AttemptEnd::Relayed(relay(flow, request, reply, None).await)
-}
-
-/// Holds back a response with the part of it that has been read, in the client's dialect.
-/// `refusal`: the reason, if it is held for what it says.
-fn held_of(
-    proxy: &Proxy,
-    request: &ScannedRequest,
-    mut reply: Reply<'_>,
-    refusal: Option<Refusal>,
-) -> HeldResponse {
-    let (mut status, stream) = (reply.head.status, reply.head.stream);
-    let body = reply.started.take_payload();
-    // If an error is too large or broke off, the client gets the status alone.
-    let mut claim = proxy.claim_response();
-    let is_kept = (reply.started.is_whole() || stream.is_some()) && claim.grow_to(body.len());
-    let body = if is_kept { body } else { Bytes::new() };
-    let header = reply.head.header.clone();
-    let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
-    // A refusal without a body has nothing to convert.
-    let converted = request.conversion.as_deref().filter(|_| refusal.is_none() || !body.is_empty());
-    let Some(conversion) = converted else {
-        keep_connection(proxy, reply);
-        return HeldResponse {
-            retry_after: retry_after(&header),
-            status,
-            header,
-            body,
-            _claim: claim,
-        };
-    };
-    let error =
-        match stream.map(|stream| FirstEvent::read(conversion.operation(), stream, &body, true)) {
-            Some(FirstEvent::Failed(place)) => body.slice(place),
-            Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
-        };
-    if refusal.is_some() && status < 400 {
-        status = ErrorMeaning::read(&error, model, request.body()).status();
-    }
-    keep_connection(proxy, reply);
-    let retry_after = retry_after(&header);
-    let held = HeldResponse { retry_after, status, header, body: error, _claim: claim };
-    convert_held(held, request.profile.operation)
-}
-
-/// Keeps the connection of a response that has been read whole.
-fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
-    let Reply { exchange, head, attempt, started } = reply;
-    if started.is_whole() && !started.is_closed() && head.keeps_alive {
-        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
-    }
 }

@@ -3,6 +3,7 @@
 
 mod converted;
 mod gathered;
+mod held;
 mod progress;
 mod switched;
 mod timing;
@@ -17,9 +18,6 @@ use crate::proxy::conversion::WayBack;
 use crate::proxy::failure::{timeout_message, unreadable_outcome};
 use crate::proxy::flow::{ClientSide, Flow};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-pub(super) use crate::proxy::response::gathered::gather;
-use crate::proxy::response::progress::Progress;
-pub(super) use crate::proxy::response::switched::switch;
 use crate::proxy::rewrite::usage_filter::UsageFilter;
 use crate::proxy::shift_state::CONTEXT_SHIFT;
 use crate::upstream::beginning::Beginning;
@@ -28,12 +26,16 @@ use crate::upstream::relay::ResponseSink;
 use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
+pub(super) use gathered::gather;
+pub(crate) use held::{held_of, keep_connection};
 use penstock_api::{ErrorCode, Operation, StreamFraming, Work, error_event};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::EnsembleParts;
 use penstock_core::routing::RoutingDecision;
 use penstock_predict::Prediction;
+use progress::Progress;
+pub(super) use switched::switch;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
