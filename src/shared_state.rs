@@ -34,10 +34,10 @@ const QUEUE: usize = 8192;
 /// The most ends of requests that are sent together.
 const BATCH: usize = 64;
 /// The number of timeouts in a row after which the server counts as gone.
-const MOST_TIMEOUTS: u32 = 3;
+const MAX_TIMEOUTS: u32 = 3;
 /// The first and the longest wait between two attempts to reach the server.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The least time between two log lines with the same state of the server. A server that accepts
 /// connections but refuses writes would otherwise change its state several times per second.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -211,7 +211,7 @@ impl SharedState {
     fn note_timeout(&self, link: &Arc<Link>) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         // One slow response does not mean that the server is gone.
-        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_TIMEOUTS {
+        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_TIMEOUTS {
             self.lose(link, &format!("no response within {:?}", self.config.timeout));
         }
     }
@@ -257,7 +257,7 @@ impl SharedState {
                     self.serve(&link, &mut receiver).await;
                     // Only a connection that lasted resets the wait: a useless one is not made
                     // again at once.
-                    if reached_at.elapsed() >= LONGEST_WAIT {
+                    if reached_at.elapsed() >= MAX_WAIT {
                         wait = FIRST_WAIT;
                     }
                 }
@@ -269,7 +269,7 @@ impl SharedState {
             // The leases of these requests expire, or the server has lost them.
             while receiver.try_recv().is_ok() {}
             sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            wait = (wait * 2).min(MAX_WAIT);
         }
     }
 

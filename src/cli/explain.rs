@@ -192,7 +192,7 @@ impl Source {
 /// The maximum number of backends that a note names.
 const MAX_NAMED: usize = 5;
 /// The maximum age of an event in a dump.
-const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
+const MAX_PAST: Duration = Duration::from_secs(24 * 3600);
 
 /// A router in this process, over the described fleet.
 struct Local {
@@ -214,7 +214,7 @@ impl Local {
         let groups = saved.as_ref().map(|(_, dump)| dump::groups_of(dump, &config));
         let generation = Generation::with_groups(config, groups.unwrap_or_default());
         // A dump describes the past, and the clock of this process starts at zero.
-        let now = now().after(LONGEST_PAST);
+        let now = now().after(MAX_PAST);
         dump::assume_healthy(&generation.fleet);
         if let Some((path, dump)) = &saved {
             dump::overlay(&generation.fleet, dump, now)

@@ -19,7 +19,7 @@ use crate::wire::content_decoder::ContentDecoder;
 /// The most bytes that one step reads, and the most that it writes: well below a millisecond.
 const STEP: usize = 64 * 1024;
 /// The minimum output buffer of a step.
-const LEAST_ROOM: usize = 1024;
+const MIN_ROOM: usize = 1024;
 /// Bodies up to this size may expand by any ratio: they cost little, and a text made for a test may
 /// consist of one word.
 const ANY_RATIO: usize = 1 << 20;
@@ -161,7 +161,7 @@ struct Pieces {
 impl Pieces {
     fn for_body_of(encoded: usize) -> Self {
         // Most bodies expand to a few times their encoded size.
-        let first = encoded.saturating_mul(4).clamp(LEAST_ROOM, STEP);
+        let first = encoded.saturating_mul(4).clamp(MIN_ROOM, STEP);
         Self { full: Vec::new(), last: vec![0; first], written: 0, total: 0 }
     }
 

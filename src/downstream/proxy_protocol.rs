@@ -106,9 +106,9 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     Ok(Header::Complete { length, client })
 }
 
-/// The first `N` bytes of `bytes`, which must have at least `LEAST`.
-fn first<const N: usize, const LEAST: usize>(bytes: &[u8]) -> Result<[u8; N], InvalidHeader> {
-    let whole = if bytes.len() >= LEAST { bytes.first_chunk::<N>() } else { None };
+/// The first `N` bytes of `bytes`, which must have at least `MIN`.
+fn first<const N: usize, const MIN: usize>(bytes: &[u8]) -> Result<[u8; N], InvalidHeader> {
+    let whole = if bytes.len() >= MIN { bytes.first_chunk::<N>() } else { None };
     whole.copied().ok_or(InvalidHeader)
 }
 

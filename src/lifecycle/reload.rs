@@ -24,7 +24,7 @@ use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 
 /// The time limit for reading the configuration and the files that it names.
-const MOST_READING: Duration = Duration::from_secs(30);
+const MAX_READING: Duration = Duration::from_secs(30);
 /// The time limit for the first health checks of new backends.
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
 
@@ -55,7 +55,7 @@ pub enum ReloadError {
     /// The file, or one that it names, is on a file system that does not respond.
     #[error(
         "the configuration, or a file that it names, cannot be read within {}: its file system does not respond",
-        show_duration(MOST_READING)
+        show_duration(MAX_READING)
     )]
     Unreadable,
     /// An empty list of backends would replace those in use.
@@ -181,7 +181,7 @@ impl Reloader {
             let _held = reading;
             source.load()
         });
-        let loaded = tokio::time::timeout(MOST_READING, loading).await;
+        let loaded = tokio::time::timeout(MAX_READING, loading).await;
         let loaded = loaded.map_err(|_late| ReloadError::Unreadable)?;
         Ok(loaded.map_err(|_ended| ReloadError::Stopping)??)
     }

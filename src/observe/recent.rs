@@ -15,7 +15,7 @@ use penstock_core::routing::{RequestObserver, RequestOutcome};
 use penstock_sim::replay::ServedRequest;
 
 /// The maximum number of requests kept.
-const MOST_REQUESTS: usize = 20_000;
+const MAX_REQUESTS: usize = 20_000;
 
 /// The requests served in the last minutes.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl RequestObserver for RecentTraffic {
         let since = served.ended.0.saturating_sub(window);
         let mut requests = self.requests.lock();
         while requests.front().is_some_and(|oldest| oldest.ended.0 < since)
-            || requests.len() >= MOST_REQUESTS
+            || requests.len() >= MAX_REQUESTS
         {
             requests.pop_front();
         }

@@ -134,8 +134,8 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
 }
 
 /// The bounds of a computed `Retry-After`: SDKs do not wait for longer.
-const LEAST_WAIT: Duration = Duration::from_secs(1);
-const MOST_WAIT: Duration = Duration::from_secs(120);
+const MIN_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// The random spread of a computed `Retry-After`, so that clients refused together do not return
 /// together.
@@ -144,7 +144,7 @@ const JITTER: f64 = 0.2;
 /// The `Retry-After` for an estimated wait. `share`: random, in 0..1.
 pub(crate) fn retry_wait(estimate: Duration, share: f64) -> Duration {
     let factor = 1.0 + JITTER * (2.0 * share.clamp(0.0, 1.0) - 1.0);
-    estimate.min(MOST_WAIT).mul_f64(factor).clamp(LEAST_WAIT, MOST_WAIT)
+    estimate.min(MAX_WAIT).mul_f64(factor).clamp(MIN_WAIT, MAX_WAIT)
 }
 
 /// The maximum number of bytes in a message: it may quote a name that a client made up, of any

@@ -11,7 +11,7 @@ use crate::proxy::auth::KeyOwner;
 use crate::proxy::response_ids::Learned;
 
 /// The maximum number of ids that are passed on at once, the newest ones.
-const MOST_PASSED: usize = 131_072;
+const MAX_PASSED: usize = 131_072;
 /// The maximum number of ids that wait to be passed on.
 const WAITING: usize = 4096;
 
@@ -57,7 +57,7 @@ impl Proxy {
     pub fn pass_ids_on(&self) -> (RememberedIds, LaterIds) {
         // Followed first: no id may be learned between the two.
         let later = self.response_ids.follow(WAITING);
-        (self.describe_ids(&self.response_ids.newest(MOST_PASSED)), LaterIds(later))
+        (self.describe_ids(&self.response_ids.newest(MAX_PASSED)), LaterIds(later))
     }
 
     /// Continues with the ids of another process whose backends are known here. Returns their

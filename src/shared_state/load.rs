@@ -20,9 +20,9 @@ use super::link::{Exchange, Link, LinkError};
 /// The time for which the report of a replica counts that is about to exit.
 const LAST_LEASE: Duration = Duration::from_secs(1);
 /// The longest report that is read, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_REPORT: usize = 1 << 20;
 /// The most other replicas whose reports count.
-const MOST_PENSTOCKS: usize = 64;
+const MAX_PENSTOCKS: usize = 64;
 
 /// The reports that were sent and read.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Board {
             self.sent.clear();
         }
         let mut present = HashSet::default();
-        for one in others.chunks_exact(3).take(MOST_PENSTOCKS) {
+        for one in others.chunks_exact(3).take(MAX_PENSTOCKS) {
             let [name, version, text] = one else { continue };
             let name = String::from_utf8_lossy(name).into_owned();
             let version = String::from_utf8_lossy(version).into_owned();
@@ -83,7 +83,7 @@ impl Board {
 }
 
 fn read(text: &[u8]) -> Option<LoadReport> {
-    if text.len() > LONGEST {
+    if text.len() > MAX_REPORT {
         return None;
     }
     serde_json::from_slice(text).ok()
@@ -214,7 +214,7 @@ mod tests {
             r#"{"backends":[{"name":"a","in_flight":1e400}]}"#,
             r#"{"backends":[{"name":"a","in_flight":0.5}]}"#,
             &"[".repeat(100_000),
-            &format!("{THREE}{}", " ".repeat(LONGEST)),
+            &format!("{THREE}{}", " ".repeat(MAX_REPORT)),
         ] {
             let mut board = Board::default();
             assert_eq!(board.merge(&response(&["1", "x", "1", text])).unreadable, 1, "{text:.40}");
@@ -227,6 +227,6 @@ mod tests {
         let mut parts = vec!["1"];
         parts.extend(many.iter().flat_map(|name| [&**name, "1", THREE]));
         board.merge(&response(&parts));
-        assert_eq!(board.others.len(), MOST_PENSTOCKS);
+        assert_eq!(board.others.len(), MAX_PENSTOCKS);
     }
 }

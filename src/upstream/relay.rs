@@ -75,7 +75,7 @@ impl RelayTerms<'_> {
         let mut is_changed = self.transform.is_some();
         if let Some(held) = self.held.as_deref_mut() {
             payload = held.pass(payload);
-            let is_due = first_token.is_some() || is_last || payload.len() >= MOST_HELD;
+            let is_due = first_token.is_some() || is_last || payload.len() >= MAX_HELD;
             is_changed = true;
             match held.header.take() {
                 Some(header) if !is_due => {
@@ -128,7 +128,7 @@ pub(crate) trait ResponseSink {
 }
 
 /// The most payload bytes that are held before the first token.
-const MOST_HELD: usize = 64 * 1024;
+const MAX_HELD: usize = 64 * 1024;
 
 /// A head that is held until the first token, so that it can state its time, and the payload before
 /// it.

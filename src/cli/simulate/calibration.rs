@@ -19,7 +19,7 @@ use super::table::seconds;
 use crate::cli::output::Output;
 
 /// The maximum error up to which advice is given.
-const MOST_ERROR: f64 = 0.25;
+const MAX_ERROR: f64 = 0.25;
 
 /// One figure, logged and simulated, in seconds.
 struct Figure {
@@ -149,7 +149,7 @@ impl Calibration {
     /// Checks that advice may be given.
     pub(super) fn check(&self) -> Result<(), SimulateError> {
         let error = self.error();
-        if error > MOST_ERROR {
+        if error > MAX_ERROR {
             return Err(SimulateError::Uncalibrated { error: error * 100.0 });
         }
         Ok(())

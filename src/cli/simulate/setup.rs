@@ -26,7 +26,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const STEADY_REQUESTS: usize = 24_000;
 const MAX_LENGTHENING: u32 = 4;
 /// The maximum size of an input file in bytes, uncompressed.
-const MOST_BYTES: u64 = 4 << 30;
+const MAX_BYTES: u64 = 4 << 30;
 
 /// The inputs of a simulation.
 pub(super) struct Plan {
@@ -204,7 +204,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, SimulateError> {
     }
     let mut text = String::new();
     let decoder = GzDecoder::new(bytes.as_slice());
-    decoder.take(MOST_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+    decoder.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
     Ok(text)
 }
 

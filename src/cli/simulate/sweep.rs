@@ -11,7 +11,7 @@ use super::setup::Source;
 /// The key of a scorer's weight, before its name.
 const SCORERS: &str = "routing.scorers.";
 /// The maximum number of points of a grid.
-const MOST_POINTS: usize = 10_000;
+const MAX_POINTS: usize = 10_000;
 
 /// A setting and the values to try.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +64,7 @@ fn range(from: f64, to: f64, step: f64) -> Option<Vec<String>> {
     while at <= to + step * 1e-9 {
         values.push(format!("{}", (at * 1e9).round() / 1e9));
         at += step;
-        if values.len() > MOST_POINTS {
+        if values.len() > MAX_POINTS {
             return None;
         }
     }
@@ -89,8 +89,8 @@ pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<Point>, SimulateError> {
             })
         });
         points = longer.collect();
-        if points.len() > MOST_POINTS {
-            let reason = format!("more than {MOST_POINTS} points; use larger steps");
+        if points.len() > MAX_POINTS {
+            let reason = format!("more than {MAX_POINTS} points; use larger steps");
             return Err(SimulateError::Flag { flag: "--sweep", reason });
         }
     }

@@ -7,7 +7,7 @@ use memchr::{memchr, memchr2, memchr3};
 use penstock_api::slices::after;
 
 /// Names of this length and more are never wanted.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME: usize = 128;
 
 /// The families to read, by name. A family is identified by its index in the list.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Wanted {
     pub(super) fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
         let mut by_length: Vec<_> =
             names.into_iter().enumerate().map(|(index, name)| (name.as_bytes(), index)).collect();
-        by_length.retain(|(name, _)| name.len() < LONGEST_NAME);
+        by_length.retain(|(name, _)| name.len() < MAX_NAME);
         by_length.sort_by_key(|(name, _)| name.len());
         let lengths = by_length.iter().fold(0, |all, (name, _)| all | 1 << name.len());
         Self { by_length, lengths }
@@ -35,7 +35,7 @@ impl Wanted {
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
-        if name.len() >= LONGEST_NAME || self.lengths & (1 << name.len()) == 0 {
+        if name.len() >= MAX_NAME || self.lengths & (1 << name.len()) == 0 {
             return None;
         }
         let from = self.by_length.partition_point(|(other, _)| other.len() < name.len());

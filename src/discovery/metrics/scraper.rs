@@ -39,7 +39,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The interval at which the budget is balanced.
 const BALANCE_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// The share by which pauses vary, so that backends are not scraped in step.
 const JITTER: f64 = 0.1;
 
@@ -332,7 +332,7 @@ impl Task {
             return pause;
         }
         let longer = pause.saturating_mul(1 << self.failures.min(10));
-        longer.min(LONGEST_PAUSE.max(pause))
+        longer.min(MAX_PAUSE.max(pause))
     }
 
     /// Waits for the next scrape, in slices: requests may arrive, or the backend may recover.

@@ -15,7 +15,7 @@ const CLIENT: u8 = 3;
 /// The OTLP status code ERROR.
 const FAILED: u8 = 2;
 /// The maximum number of characters of a text chosen by a client.
-const LONGEST_TEXT: usize = 256;
+const MAX_TEXT: usize = 256;
 
 /// The span of a request that finished at `end`, since 1970.
 pub(super) fn of_request(
@@ -158,7 +158,7 @@ fn method(given: &str) -> &str {
 }
 
 fn shorten(text: &str) -> &str {
-    text.char_indices().nth(LONGEST_TEXT).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
+    text.char_indices().nth(MAX_TEXT).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
 }
 
 fn to_hex(span: u64) -> String {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn client_texts_are_bounded() {
         let long = "ä".repeat(1000);
-        assert_eq!(shorten(&long).chars().count(), LONGEST_TEXT);
+        assert_eq!(shorten(&long).chars().count(), MAX_TEXT);
         assert_eq!(shorten("short"), "short");
         assert_eq!(method("BREW\u{1b}"), "_OTHER");
     }

@@ -15,7 +15,7 @@ use crate::upstream::relay::Transform;
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\""));
 
 /// The longest event that is examined; the usage event is much shorter.
-const LONGEST_EVENT: usize = 16 << 10;
+const MAX_EVENT: usize = 16 << 10;
 
 /// Filters one stream.
 pub(crate) struct UsageFilter {
@@ -42,7 +42,7 @@ impl UsageFilter {
         let complete = if is_last { payload.len() } else { last_end(&payload) };
         let mut rest = payload.clone();
         let events = rest.split_to(complete);
-        self.in_long_event = rest.len() > LONGEST_EVENT || (self.in_long_event && complete == 0);
+        self.in_long_event = rest.len() > MAX_EVENT || (self.in_long_event && complete == 0);
         // The end of a line may be the first half of the end of an event. No more than that is kept
         // of a long event: a backend may send blanks without an end.
         let passed = if self.in_long_event { rest.len() - half_end(&rest) } else { 0 };
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(filter.apply(payload, false, Timestamp(0)).unwrap(), TOKEN);
         let end = filter.cut(ErrorCode::UpstreamClosed, "closed");
         assert!(end.starts_with(b"data: {\"error\""), "{end:?}");
-        let long = format!("data: {}", "x".repeat(2 * LONGEST_EVENT));
+        let long = format!("data: {}", "x".repeat(2 * MAX_EVENT));
         assert_eq!(filter.apply(long.clone().into(), false, Timestamp(0)).unwrap(), long);
         assert!(filter.cut(ErrorCode::UpstreamClosed, "closed").starts_with(b"\n\n"));
     }
@@ -191,7 +191,7 @@ mod tests {
             let part = Bytes::from(blanks.repeat(10_000));
             for _ in 0..10 {
                 filter.apply(part.clone(), false, Timestamp(0)).unwrap();
-                assert!(filter.held.len() <= LONGEST_EVENT, "{blanks:?}: {}", filter.held.len());
+                assert!(filter.held.len() <= MAX_EVENT, "{blanks:?}: {}", filter.held.len());
             }
         }
     }

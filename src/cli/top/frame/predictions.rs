@@ -6,7 +6,7 @@ use super::table::{Cell, Columns};
 use super::{Line, Tone, printable, show_latency, show_share, text_of};
 
 /// The maximum number of rows.
-const MOST: usize = 30;
+const MAX_ROWS: usize = 30;
 const COLUMNS: Columns<'_> = Columns {
     heads: &[
         "PREDICTIONS",
@@ -39,8 +39,8 @@ pub(super) fn predictions(fleet: &Value) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let more = rows.len().saturating_sub(MOST);
-    rows.truncate(MOST);
+    let more = rows.len().saturating_sub(MAX_ROWS);
+    rows.truncate(MAX_ROWS);
     let mut lines = vec![Line::default()];
     lines.extend(COLUMNS.lines(&rows));
     if more > 0 {
