@@ -21,6 +21,8 @@ const EXAMPLES: &[(&str, usize)] = &[
     ("add-a-scorer", 2),
     // Also the table of readings, and the place where the fleet is read.
     ("add-a-scorer-with-a-new-reading", 4),
+    // Also its reason, its setting, and the place that switches it on.
+    ("add-a-filter", 5),
     ("add-an-engine", 2),
     ("add-a-dialect", 4),
     ("add-a-strategy", 3),

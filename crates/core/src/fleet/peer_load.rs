@@ -320,7 +320,7 @@ mod tests {
         let second = to.try_reserve(&PermitRequest::default());
         assert!(first.is_some() && second.is_some());
         assert_eq!(to.limit_reached(), Some(ReachedLimit::Backend(4)));
-        assert!(to.may_be_full() && to.try_reserve(&PermitRequest::default()).is_none());
+        assert!(!to.is_unrestricted() && to.try_reserve(&PermitRequest::default()).is_none());
         one.apply_peer_loads(&[other.own_load()]);
         drop(permits);
         assert!(from.try_reserve(&PermitRequest::default()).is_some());

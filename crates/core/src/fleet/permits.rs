@@ -19,11 +19,11 @@ pub enum ReachedLimit {
 }
 
 impl Serving {
-    /// Returns whether a limit of requests in flight may be reached; [`Serving::limit_reached`] is
-    /// exact.
+    /// Returns whether no limit of requests in flight is near, and no configuration requires a
+    /// closer look at each backend. [`Serving::limit_reached`] is exact.
     #[inline(always)]
-    pub fn may_be_full(&self) -> bool {
-        self.state.load.of_all() >= self.least_limit
+    pub fn is_unrestricted(&self) -> bool {
+        self.state.load.of_all() < self.restricted_from
     }
 
     /// The limit of the backend, or of the model on it, that the requests of all replicas have

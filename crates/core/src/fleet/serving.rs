@@ -38,8 +38,9 @@ pub struct Serving {
     /// The longest context; the largest number if unknown.
     pub window: TokenCount,
     /// The number of requests in flight on the backend below which neither its limit nor the
-    /// model's is reached; spares decisions a look at both.
-    pub(super) least_limit: u32,
+    /// model's is reached; 0 if a configured filter must examine it at any load. Spares decisions a
+    /// look at all of them.
+    pub(super) restricted_from: u32,
     /// Lower is better.
     pub priority: u32,
     /// Its share of the requests; at least 1, because a backend of weight 0 is drained.

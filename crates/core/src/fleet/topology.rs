@@ -98,9 +98,9 @@ impl TopologyRules {
     }
 
     /// The number of requests below which neither a limit of a model nor its kept part is reached.
-    /// `most` is the limit of the model and its backend. Zero with a limit of work, which must be
-    /// checked each time.
-    fn least_limit(&self, most: u32) -> u32 {
+    /// `most` is the limit of the model and its backend. Zero with a filter that examines a backend
+    /// at any load: the limit of work.
+    fn restricted_from(&self, most: u32) -> u32 {
         if self.max_backlog.is_finite() { 0 } else { most - kept(most, self.reserve) }
     }
 
@@ -443,7 +443,7 @@ fn serve(
         configured_engine: backend.config.engine,
         weight: backend.config.weight.max(1),
         most_weight: 0,
-        least_limit: rules.least_limit(max_in_flight.min(limits.most)),
+        restricted_from: rules.restricted_from(max_in_flight.min(limits.most)),
         max_backlog: rules.max_backlog,
         reserve: rules.reserve,
         owners: None,

@@ -37,7 +37,7 @@ const NOW: Timestamp = Timestamp(1_000_000_000);
 
 /// The request of a test; `TestRequest::of` is a plain chat request.
 #[derive(Debug, Clone, Copy)]
-struct TestRequest<'a> {
+pub(super) struct TestRequest<'a> {
     model: &'a str,
     needs: Capabilities,
     tokens: u32,
@@ -49,7 +49,7 @@ struct TestRequest<'a> {
 }
 
 impl<'a> TestRequest<'a> {
-    fn of(model: &'a str) -> Self {
+    pub(super) fn of(model: &'a str) -> Self {
         Self {
             model,
             needs: Capabilities::NONE,
@@ -62,7 +62,7 @@ impl<'a> TestRequest<'a> {
         }
     }
 
-    fn profile(&self) -> RequestProfile {
+    pub(super) fn profile(&self) -> RequestProfile {
         RequestProfile {
             arrived_at: NOW,
             operation: self.operation,
@@ -88,18 +88,18 @@ impl<'a> TestRequest<'a> {
 }
 
 /// A fleet and its router, used by one test alone.
-struct Fleet {
-    live: LiveFleet,
-    router: Router,
+pub(super) struct Fleet {
+    pub(super) live: LiveFleet,
+    pub(super) router: Router,
     rng: SmallRng,
     scratch: Scratch,
-    tried: BackendSet,
+    pub(super) tried: BackendSet,
     now: Timestamp,
 }
 
 impl Fleet {
     /// The fleet of a configuration, every backend healthy and idle.
-    fn of(yaml: &str) -> Self {
+    pub(super) fn of(yaml: &str) -> Self {
         let environment = Environment::default();
         let config = Config::parse(yaml, "test.yaml", Path::new(""), &environment);
         let config = config.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
@@ -149,7 +149,7 @@ impl Fleet {
         Ok((row.state.name.to_string(), model.name.to_string()))
     }
 
-    fn backend_for(&mut self, ask: TestRequest<'_>) -> String {
+    pub(super) fn backend_for(&mut self, ask: TestRequest<'_>) -> String {
         self.taken(ask).unwrap_or_else(|error| panic!("{ask:?}: {error}")).0
     }
 
@@ -162,7 +162,7 @@ impl Fleet {
 }
 
 /// Returns the input of a decision about a request.
-fn input_of<'a>(
+pub(super) fn input_of<'a>(
     profile: &'a RequestProfile,
     ask: TestRequest<'a>,
     router: &Router,
@@ -186,7 +186,7 @@ fn input_of<'a>(
 }
 
 /// A backend as a line of YAML: `name: { key: value, … }` with what follows the URL.
-fn backend(name: &str, port: usize, rest: &str) -> String {
+pub(super) fn backend(name: &str, port: usize, rest: &str) -> String {
     format!("  - {{ name: {name}, url: \"http://10.0.0.1:{port}\", {rest} }}\n")
 }
 

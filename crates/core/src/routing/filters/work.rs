@@ -2,10 +2,12 @@
 
 use penstock_scoring::WARM;
 
-use super::{Filters, RejectReason};
+use super::{FilterRow, Filters, RejectReason, Subjects};
 use crate::fleet::Serving;
 use crate::prefix::Chain;
 use crate::routing::prediction::{matched_blocks, shape};
+
+pub(super) const ROW: FilterRow = FilterRow { subjects: Subjects::Restricted, reject };
 
 /// The share of a batch that sheddable requests may fill; the rest is reserved for the others.
 /// Found by simulation: at 1, twice as many of the others miss their objectives, and no more of the
@@ -16,52 +18,49 @@ const SHEDDABLE: f64 = 0.85;
 /// batch: otherwise a single client would have the backend to itself while the others wait.
 const ROOM: f64 = 1.25;
 
-impl Filters<'_> {
-    /// Returns the limit of work that a backend has reached, as far as it is known: a rough limit
-    /// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
-    pub(super) fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
-        let Self { input, .. } = self;
-        if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
-            return None;
-        }
-        let estimate = candidate.estimate(&shape(input.request, 0), input.now);
-        let prediction = &estimate.prediction;
-        let wait = prediction.backlog_us.max(prediction.slot_wait_us);
-        if wait > candidate.max_backlog && !self.has_prompt(candidate) {
-            return Some(RejectReason::Backlog { ms: whole_ms(wait) });
-        }
-        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
-        let objective = own.min(estimate.tightest_tpot_us);
-        let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
-        let alone = estimate.tpot_alone_us;
-        let most = (objective * estimate.batch_share * sheddable).max(alone);
-        let tpot = estimate.tpot_among_all_us;
-        let is_tight = objective >= ROOM * alone;
-        if tpot > most && is_tight {
-            return Some(RejectReason::Batch { ms: whole_ms(tpot) });
-        }
-        let reserve = candidate.reserve;
-        let left = 1.0 - reserve;
-        let kept = (estimate.slots * reserve).round();
-        // Sheddable requests already leave room in the batch.
-        let batch = if input.objectives.is_sheddable() { most } else { most * left };
-        let takes_kept = || {
-            tpot > batch.max(alone) && is_tight
-                || prediction.request_count + 1.0 + kept > estimate.slots
-                || wait > candidate.max_backlog * left && !self.has_prompt(candidate)
-                || estimate.waited_us > candidate.max_backlog
-        };
-        (reserve > 0.0 && takes_kept() && self.is_held_back(candidate))
-            .then_some(RejectReason::Kept)
+/// Returns the limit of work that a backend has reached, as far as it is known: a rough limit
+/// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
+fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
+    let input = filters.input;
+    if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
+        return None;
     }
+    let estimate = candidate.estimate(&shape(input.request, 0), input.now);
+    let prediction = &estimate.prediction;
+    let wait = prediction.backlog_us.max(prediction.slot_wait_us);
+    if wait > candidate.max_backlog && !has_prompt(filters, candidate) {
+        return Some(RejectReason::Backlog { ms: whole_ms(wait) });
+    }
+    let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+    let objective = own.min(estimate.tightest_tpot_us);
+    let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
+    let alone = estimate.tpot_alone_us;
+    let most = (objective * estimate.batch_share * sheddable).max(alone);
+    let tpot = estimate.tpot_among_all_us;
+    let is_tight = objective >= ROOM * alone;
+    if tpot > most && is_tight {
+        return Some(RejectReason::Batch { ms: whole_ms(tpot) });
+    }
+    let reserve = candidate.reserve;
+    let left = 1.0 - reserve;
+    let kept = (estimate.slots * reserve).round();
+    // Sheddable requests already leave room in the batch.
+    let batch = if input.objectives.is_sheddable() { most } else { most * left };
+    let takes_kept = || {
+        tpot > batch.max(alone) && is_tight
+            || prediction.request_count + 1.0 + kept > estimate.slots
+            || wait > candidate.max_backlog * left && !has_prompt(filters, candidate)
+            || estimate.waited_us > candidate.max_backlog
+    };
+    (reserve > 0.0 && takes_kept() && filters.is_held_back(candidate)).then_some(RejectReason::Kept)
+}
 
-    /// Returns whether a backend has most of the prompt cached: elsewhere the request would be much
-    /// more work, and here it adds little to the backlog and to the KV cache.
-    fn has_prompt(&self, candidate: &Serving) -> bool {
-        let blocks = self.input.prompt.map_or(0, Chain::blocks);
-        let matched = matched_blocks(self.input, self.model, candidate);
-        blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
-    }
+/// Returns whether a backend has most of the prompt cached: elsewhere the request would be much
+/// more work, and here it adds little to the backlog and to the KV cache.
+fn has_prompt(filters: &Filters<'_>, candidate: &Serving) -> bool {
+    let blocks = filters.input.prompt.map_or(0, Chain::blocks);
+    let matched = matched_blocks(filters.input, filters.model, candidate);
+    blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]

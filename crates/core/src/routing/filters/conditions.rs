@@ -1,0 +1,45 @@
+//! The conditions under which the filters decide: the passes over a model's backends differ by them.
+
+/// The backends whose capabilities suffice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::routing) enum Candidacy {
+    /// Only backends known to meet the request's needs.
+    Known,
+    /// Also backends assumed to meet them.
+    Usable,
+}
+
+/// The conditions of one pass over a model's backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::routing) struct Conditions {
+    /// The backends whose capabilities suffice.
+    pub(in crate::routing) candidacy: Candidacy,
+    /// True if backends with failing checks count, because too few others are left.
+    pub(in crate::routing) in_panic: bool,
+    /// True if backends in slow start get their whole share, because there are no others.
+    pub(in crate::routing) ignores_slow_start: bool,
+    /// True if backends with recent faults or without progress count, because there are no others.
+    pub(in crate::routing) ignores_faults: bool,
+    /// True if the limits of models are ignored, because all of them are reached.
+    pub(in crate::routing) spills: bool,
+}
+
+impl Conditions {
+    /// The conditions of the first pass.
+    pub(in crate::routing) const STRICT: Self = Self {
+        candidacy: Candidacy::Known,
+        in_panic: false,
+        ignores_slow_start: false,
+        ignores_faults: false,
+        spills: false,
+    };
+
+    /// The most lenient conditions of a fleet that is not in panic.
+    pub(in crate::routing) const LENIENT: Self = Self {
+        candidacy: Candidacy::Usable,
+        in_panic: false,
+        ignores_slow_start: true,
+        ignores_faults: true,
+        spills: false,
+    };
+}
