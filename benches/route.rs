@@ -124,7 +124,8 @@ fn route(criterion: &mut Criterion) {
     for strategy in
         [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly, Strategy::Random]
     {
-        for (backends, models) in [(5, 8), (25, 8), (100, 8), (25, 1000), (100, 1000)] {
+        let sizes = [(5, 8), (25, 8), (64, 8), (100, 8), (1000, 8), (25, 1000), (100, 1000)];
+        for (backends, models) in sizes {
             let generation = generation(strategy, backends, models);
             let mut decider = Decider::new(&generation);
             decider.decide();

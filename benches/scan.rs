@@ -207,9 +207,12 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
         message("user", "Another one, please."),
         message("user", "And one more for the road?"),
     ];
-    let many: Vec<String> = (0..100)
-        .map(|index| message(if index % 2 == 0 { "user" } else { "assistant" }, &fill(60 + index)))
-        .collect();
+    // Their lengths repeat, so that ten thousand are a hundred times a hundred.
+    let conversation = |count: usize| -> String {
+        let role = |index| if index % 2 == 0 { "user" } else { "assistant" };
+        let one = |index| message(role(index), &fill(60 + index % 100));
+        (0..count).map(one).collect::<Vec<_>>().join(",")
+    };
     let image = format!(
         r#"{{"role":"user","content":[{{"type":"text","text":"What is this?"}},{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{base64}"}}}}]}}"#
     );
@@ -230,7 +233,8 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
         ("40 tools", agent.into_bytes()),
         ("300 B", request(message("user", &fill(150)))),
         ("5 messages", request(five.join(","))),
-        ("100 messages", request(many.join(","))),
+        ("100 messages", request(conversation(100))),
+        ("10,000 messages", request(conversation(10_000))),
         ("32 KiB escaped", request(message("user", &escaped(32 << 10)))),
         ("1 MiB image", request(image)),
         ("1 MiB escaped", request(message("user", &escaped(1 << 20)))),
