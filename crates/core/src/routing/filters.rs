@@ -51,8 +51,8 @@ struct FilterRow {
     reject: fn(&Filters<'_>, &Serving) -> Option<RejectReason>,
 }
 
-/// The backends that a filter examines. A backend outside both sets passes all filters by two tests,
-/// no matter how many there are.
+/// The backends that a filter examines. A backend outside both sets passes all filters by two
+/// tests, no matter how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subjects {
     /// Those whose state is not the usual one: [`BackendState::is_unimpaired`] is false.
@@ -87,8 +87,8 @@ impl<'a> Filters<'a> {
 
     /// Returns whether `candidate` may take the request now, else the first reason against it:
     /// lasting reasons come before passing ones.
-    // Runs for every backend of every decision. The filters of the table run out of line: there they
-    // take no registers from the rest.
+    // Runs for every backend of every decision. The filters of the table run out of line: there
+    // they take no registers from the rest.
     #[inline(always)]
     pub(super) fn check<V: Verdict>(&self, candidate: &Serving) -> V {
         let Self { input, conditions, .. } = self;

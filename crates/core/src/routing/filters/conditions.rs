@@ -1,4 +1,5 @@
-//! The conditions under which the filters decide: the passes over a model's backends differ by them.
+//! The conditions under which the filters decide: by them the passes over a model's backends
+//! differ.
 
 /// The backends whose capabilities suffice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use super::RejectReason;
 
-/// The result of [`Filters::check`](super::Filters::check). `bool` is for callers that ignore the reason: none is built.
+/// The result of [`Filters::check`](super::Filters::check). `bool` is for callers that ignore the
+/// reason: none is built.
 pub trait Verdict {
     /// The backend may take the request.
     fn admit() -> Self;
