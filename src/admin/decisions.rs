@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_clock::now;
 use penstock_core::routing::Peek;
-use penstock_core::routing::audit::{DryRun, DryRunRequest};
+use penstock_core::routing::audit::{DryRun, DryRunRequest, sorted_json};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
@@ -72,5 +72,6 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     // A dry run must not change later decisions: the rotation does not advance, and random picks
     // draw from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    Ok(AdminResponse::json(&explain_with_shift(&dry_run, &sample, &mut random)))
+    let report = explain_with_shift(&dry_run, &sample, &mut random);
+    Ok(AdminResponse::json(&sorted_json(&report)))
 }

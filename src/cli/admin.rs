@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use penstock_config::BackendUrl;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::{Client, Response};
@@ -39,8 +40,8 @@ impl AdminPort {
         parse(&self.page(path)?)
     }
 
-    /// POSTs a body; returns the JSON response.
-    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Value, CliError> {
+    /// POSTs a body; returns the response as JSON.
+    pub(super) fn post<T: DeserializeOwned>(&self, path: &str, body: &[u8]) -> Result<T, CliError> {
         parse(&body_of(self.client.post(path, body)?)?)
     }
 }
@@ -58,7 +59,7 @@ fn body_of(response: Response) -> Result<Vec<u8>, CliError> {
     }
 }
 
-fn parse(body: &[u8]) -> Result<Value, CliError> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CliError> {
     serde_json::from_slice(body).map_err(|_not_json| refused(200, body))
 }
 

@@ -20,11 +20,11 @@ use penstock_core::fleet::dump;
 use penstock_core::routing::Generation;
 use penstock_core::routing::Live;
 use penstock_core::routing::audit::{
-    DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text,
+    DEFAULT_PATH, DryRun, DryRunError, DryRunReport, DryRunRequest, sorted_json,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin::AdminPort;
 use super::error::CliError;
@@ -150,26 +150,19 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
         body,
         headers: headers.collect::<Result<_, _>>()?,
     };
-    let explanation = source.explain(&sample)?;
-    if args.json {
-        output.line(format!("{explanation:#}"))
-    } else {
-        output.line(render_text(&explanation))
-    }
+    let report = source.explain(&sample)?;
+    if args.json { output.line(format!("{:#}", sorted_json(&report))) } else { output.line(report) }
 }
 
 fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
     let input = BufReader::new(open(path).map_err(unreadable(path))?);
     let mut lines = Lines::new(input, u64::MAX);
     while let Some(line) = lines.read().map_err(unreadable(path))? {
-        let explanation = match DryRunRequest::from_line(line) {
+        let report = match DryRunRequest::from_line(line) {
             Ok(sample) => source.explain(&sample)?,
-            Err(error) => {
-                let message = error.to_string();
-                json!({ "error": error_value(ErrorCode::InvalidRequest, &message) })
-            }
+            Err(error) => DryRunError::new(ErrorCode::InvalidRequest, error).into(),
         };
-        output.line(explanation)?;
+        output.line(sorted_json(&report))?;
     }
     Ok(())
 }
@@ -181,7 +174,7 @@ enum Source {
 }
 
 impl Source {
-    fn explain(&mut self, sample: &DryRunRequest) -> Result<Value, CliError> {
+    fn explain(&mut self, sample: &DryRunRequest) -> Result<DryRunReport, CliError> {
         match self {
             Self::Local(local) => Ok(local.explain(sample)),
             Self::Remote(admin) => admin.post("/explain", sample.to_line().as_bytes()),
@@ -224,7 +217,7 @@ impl Local {
         Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
     }
 
-    fn explain(&mut self, sample: &DryRunRequest) -> Value {
+    fn explain(&mut self, sample: &DryRunRequest) -> DryRunReport {
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let dry_run = DryRun {
             config: &self.generation.config,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::prompt_limit::PromptLimit;
 use super::unescape::Unescape;
@@ -170,7 +170,7 @@ impl RequestProfile {
 }
 
 /// The needs of a request in a readable form, shown by `explain` and by the list of decisions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRequirements {
     /// The model in the request, before aliases are resolved.
     pub model: String,

@@ -1,12 +1,14 @@
 //! The latency objectives of a request, and the headroom of a prediction below them.
 
+use serde::{Deserialize, Serialize};
+
 use super::prediction::PredictedLatency;
 
 /// The largest valid objective, in milliseconds: a day.
 const MAX_MS: f64 = 86_400_000.0;
 
 /// The objectives of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Objectives {
     /// Milliseconds to the first token; to the end of a response that is not streamed.
     pub ttft_ms: Option<f64>,

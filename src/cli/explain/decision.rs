@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-use penstock_core::routing::audit::{render_replay, replay};
+use penstock_core::routing::audit::{ReplayReport, sorted_json};
 use penstock_core::routing::{Capture, Router};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::{ConfigArgs, open, unreadable};
 use crate::cli::error::CliError;
@@ -41,13 +41,11 @@ pub(super) fn run(
             None => choice.apply(capture.routing().map_err(refused)?),
         };
         let router = Router::new(&routing);
-        let report = replay(capture, &router, turns.of(capture), is_what_if);
-        let flag = |key| report.get(key).and_then(Value::as_bool);
-        let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or(false);
-        changed += usize::from(is_changed);
+        let report = ReplayReport::new(capture, &router, turns.of(capture), is_what_if);
+        changed += usize::from(report.is_changed());
         match is_json {
-            true => output.line(&report)?,
-            false => output.line(format!("{}\n", render_replay(&report)))?,
+            true => output.line(sorted_json(&report))?,
+            false => output.line(format!("{report}\n"))?,
         }
     }
     let all = captures.len();

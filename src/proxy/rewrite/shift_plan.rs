@@ -4,11 +4,12 @@
 
 use penstock_api::Operation;
 use penstock_core::fleet::BackendSet;
-use penstock_core::routing::audit::{DryRun, DryRunRequest};
+use penstock_core::routing::audit::{
+    ContextShiftReport, DryRun, DryRunOutcome, DryRunReport, DryRunRequest,
+};
 use penstock_core::routing::{RandomSource, SplitPoint};
 use penstock_dialect::Conversation;
 use penstock_scan::{ScanOptions, scan};
-use serde_json::{Value, json};
 
 use crate::proxy::rewrite::context_shift::{ShiftTerms, forbids_shift};
 use crate::proxy::shift_state::ContextShift;
@@ -23,21 +24,21 @@ pub fn explain_with_shift(
     dry_run: &DryRun<'_>,
     sample: &DryRunRequest,
     random: &mut impl RandomSource,
-) -> Value {
+) -> DryRunReport {
     let whole = dry_run.explain(sample, random);
-    let code = whole.pointer("/error/code").and_then(Value::as_str);
-    let may_be_too_long = code.is_some_and(|code| !OTHER_ERRORS.contains(&code));
+    let may_be_too_long = match &whole.outcome {
+        DryRunOutcome::Refused { error, .. } => !OTHER_ERRORS.contains(&&*error.code),
+        DryRunOutcome::Decided { .. } => false,
+    };
     let Some(plan) = Plan::of(dry_run, sample).filter(|_| may_be_too_long) else { return whole };
     let shorter = DryRunRequest { body: plan.body, ..sample.clone() };
-    let mut value = dry_run.explain(&shorter, random);
-    if let Some(fields) = value.as_object_mut() {
-        let shift = json!({
-            "dropped_messages": plan.dropped,
-            "whole_prompt_tokens": plan.whole_tokens,
-        });
-        fields.insert("context_shift".to_owned(), shift);
+    DryRunReport {
+        context_shift: Some(ContextShiftReport {
+            dropped_messages: plan.dropped,
+            whole_prompt_tokens: plan.whole_tokens,
+        }),
+        ..dry_run.explain(&shorter, random)
     }
-    value
 }
 
 /// The plan for a shortened request.

@@ -12,10 +12,11 @@ mod trace;
 
 pub use capture::{Capture, CaptureError, CapturedAttempt, DecisionRecord, Lease};
 pub use dry_run::{
-    DEFAULT_PATH, DryRun, DryRunRequest, DryRunRequestError, error_value, render_text,
+    ContextShiftReport, DEFAULT_PATH, DryRun, DryRunError, DryRunOutcome, DryRunReport,
+    DryRunRequest, DryRunRequestError, sorted_json,
 };
 pub use explain::{CandidateReport, Explanation};
 pub use replay::Replayed;
-pub use replay_report::{render_replay, replay};
+pub use replay_report::ReplayReport;
 pub use shadow::{ObservedDecision, Shadow, ShadowCounts, ShadowHost, ShadowReport, SpawnThread};
 pub use trace::Trace;

@@ -3,12 +3,14 @@
 //! `/explain` print the result.
 
 mod ensemble;
+mod report;
 mod request;
 mod text;
 
+pub(super) use report::DecisionReport;
+pub use report::{ContextShiftReport, DryRunError, DryRunOutcome, DryRunReport, sorted_json};
 pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
-pub use text::render_text;
-pub(super) use text::{candidate_lines, number, text};
+pub(super) use text::candidate_text;
 
 use http::header::HeaderName;
 use penstock_api::content_coding::ContentCoding;
@@ -16,11 +18,11 @@ use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation};
 use penstock_config::Config;
 use penstock_scan::{RequestProfile, ScanOptions, scan};
-use penstock_scoring::Objectives;
+use penstock_scoring::{Objectives, Profile};
 use rand::Rng;
-use serde_json::{Map, Value, json};
 
-use super::explain::CandidateReport;
+use self::report::{SessionReport, SplitBranch, SplitReport};
+use super::explain::{CandidateReport, Explanation};
 use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
@@ -47,39 +49,34 @@ pub struct DryRun<'a> {
 }
 
 impl DryRun<'_> {
-    /// Decides about a request as the proxy would and explains the decision: `{"requirements",
-    /// "decision"}`, or `{"requirements"?, "error", "candidates"?}`, with `"queue_timeout_ms"` if
-    /// it would wait for room instead. For an ensemble the plan is added, and the decision is that
-    /// of its final call. Client keys are not checked.
-    pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
+    /// Decides about a request as the proxy would and explains the decision; that about an ensemble
+    /// is the decision of its final call. Client keys are not checked.
+    pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> DryRunReport {
+        self.report(sample, random).unwrap_or_else(DryRunReport::from)
+    }
+
+    fn report(
+        &self,
+        sample: &DryRunRequest,
+        random: &mut impl RandomSource,
+    ) -> Result<DryRunReport, DryRunError> {
         let Self { config, router, topology, now, .. } = *self;
-        let operation = match check_head(config, sample) {
-            Ok(operation) => operation,
-            Err(error) => return json!({ "error": error }),
-        };
+        let operation = check_head(config, sample)?;
         let options = ScanOptions { estimate: config.routing.token_estimate, arrived_at: now };
         let body = &*sample.body;
-        let profile = match scan(operation, sample.header("content-type"), body, options) {
-            Ok(profile) => profile,
-            Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
-        };
-        let requested = match router.requested_model(&profile, body, topology) {
-            Ok(requested) => requested,
-            Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
-        };
-        let name = requested.name;
-        let plan = EnsemblePlan::of(config, &router.names, topology, &name);
-        let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
+        let profile = scan(operation, sample.header("content-type"), body, options)
+            .map_err(|error| DryRunError::new(error.code(), &error))?;
+        let requested = router
+            .requested_model(&profile, body, topology)
+            .map_err(|error| DryRunError::new(error.code(), &error))?;
+        let plan = EnsemblePlan::of(config, &router.names, topology, &requested.name);
+        let model = plan.as_ref().map_or(&*requested.name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
         // The calls of an ensemble go to several backends by design.
         let home = session.filter(|_| plan.is_none()).and_then(|session| self.home(session));
         let point = self.split_point(sample, (model, session), random);
         let target = router.names.resolve(model, topology, point);
-        let split = router.names.split(model, topology).map(|split| split_value(split, target));
-        let objectives = match objectives(config, sample, target) {
-            Ok(objectives) => objectives,
-            Err(error) => return json!({ "error": error }),
-        };
+        let objectives = objectives(config, sample, target)?;
         let prompt = self.prompt(&profile, body, target);
         let input = RouteInput {
             request: &profile,
@@ -97,22 +94,27 @@ impl DryRun<'_> {
             objectives,
         };
         let calls = plan.as_ref().map(|plan| self.ensemble(plan, (&profile, &prompt), random));
-        if let Some(Err(error)) = calls {
-            return json!({ "requirements": profile.to_requirements(&name), "error": error });
+        let requirements = Some(profile.to_requirements(&requested.name));
+        let mut ensemble = match calls.transpose() {
+            Ok(ensemble) => ensemble,
+            Err(error) => return Ok(DryRunReport { requirements, ..error.into() }),
+        };
+        let outcome = self.outcome(&input, random);
+        if let (Some(plan), DryRunOutcome::Decided { decision }) = (&mut ensemble, &outcome)
+            && let Some(last) = plan.calls.last_mut()
+        {
+            last.backend.clone_from(&decision.backend);
         }
-        let mut value = self.decide_and_explain(&input, &name, random);
-        let mut calls = calls.and_then(Result::ok);
-        if let (Some(backend), Some(last)) = (
-            value.pointer("/decision/backend").cloned(),
-            calls.as_mut().and_then(|calls| calls.pointer_mut("/calls/6")),
-        ) {
-            ensemble::add(last, "backend", Some(backend));
-        }
-        ensemble::add(&mut value, "split", split);
-        ensemble::add(&mut value, "ensemble", calls);
-        ensemble::add(&mut value, "objectives", objectives_value(&objectives));
-        ensemble::add(&mut value, "session", home.map(|home| self.session_value(home)));
-        value
+        let split = router.names.split(model, topology);
+        Ok(DryRunReport {
+            requirements,
+            objectives: Some(objectives).filter(|one| *one != Objectives::default()),
+            context_shift: None,
+            split: split.map(|split| SplitReport::of(split, target)),
+            session: home.map(|home| self.session_report(home)),
+            ensemble,
+            outcome,
+        })
     }
 
     /// Returns the blocks of the prompt, if the strategy reads them.
@@ -125,45 +127,57 @@ impl DryRun<'_> {
         prompt
     }
 
-    /// Decides about a request; `name` is the model as the request names it.
-    fn decide_and_explain(
-        &self,
-        input: &RouteInput<'_>,
-        name: &str,
-        random: &mut impl RandomSource,
-    ) -> Value {
+    fn outcome(&self, input: &RouteInput<'_>, random: &mut impl RandomSource) -> DryRunOutcome {
         let Self { config, router, topology, .. } = *self;
-        let explanation = router.explain(input, random);
+        let Explanation { result, candidates } = router.explain(input, random);
         if let (Ok(decision), Some(weighted), Some(prompt), true) =
-            (&explanation.result, router.weighted(), input.prompt, self.records_prompts)
+            (&result, router.weighted(), input.prompt, self.records_prompts)
         {
             weighted.record(topology, decision, prompt);
         }
-        let requirements = input.request.to_requirements(name);
-        match explanation.result {
-            Ok(decision) => json!({
-                "requirements": requirements,
-                "decision": decision_value(
-                    router,
-                    topology,
-                    &decision,
-                    &explanation.candidates,
-                    input.now,
-                ),
-            }),
-            Err(error) => {
-                let mut value = json!({
-                    "requirements": requirements,
-                    "error": error_value(error.code(), &error.to_string()),
-                    "candidates": explanation.candidates,
-                });
-                let waits = error.may_pass() && config.queue.size > 0;
-                if let Some(fields) = value.as_object_mut().filter(|_| waits) {
-                    let timeout = json!(config.queue.timeout.as_millis());
-                    fields.insert("queue_timeout_ms".to_owned(), timeout);
-                }
-                value
+        match result {
+            Ok(decision) => {
+                DryRunOutcome::Decided { decision: self.decision_report(&decision, candidates) }
             }
+            Err(error) => {
+                let waits = error.may_pass() && config.queue.size > 0;
+                let timeout_ms = u64::try_from(config.queue.timeout.as_millis());
+                DryRunOutcome::Refused {
+                    error: DryRunError::new(error.code(), &error),
+                    candidates: Some(candidates),
+                    queue_timeout_ms: waits.then_some(timeout_ms.unwrap_or(u64::MAX)),
+                }
+            }
+        }
+    }
+
+    fn decision_report(
+        &self,
+        decision: &RoutingDecision,
+        candidates: Vec<CandidateReport>,
+    ) -> DecisionReport {
+        let Self { router, topology, now, .. } = *self;
+        let serving = decision.serving(topology);
+        let model = topology.model(decision.model);
+        let name = model.map(|model| &*model.name);
+        let upstream = serving.and_then(|serving| serving.upstream_id.as_deref()).or(name);
+        let chosen = model.and_then(|model| router.chosen_strategy(model, now));
+        let profile = router.weighted_in(decision.strategy).map(|weighted| weighted.profile());
+        let weights = |profile: &Profile| {
+            profile.weights().map(|(name, part)| (name.to_owned(), part)).collect()
+        };
+        DecisionReport {
+            backend: serving.map(|serving| serving.state.name.to_string()),
+            model: name.map(str::to_owned),
+            upstream_model: upstream.map(str::to_owned),
+            fallback: decision.is_fallback,
+            assumed: decision.is_assumed,
+            next_probe: decision.probe == Probe::Cooldown,
+            strategy: decision.strategy.name().to_owned(),
+            strategy_reason: chosen.map(|chosen| chosen.reason.to_owned()),
+            weights: profile.map(weights),
+            picker: profile.map(|profile| profile.picker().name().to_owned()),
+            candidates,
         }
     }
 
@@ -197,10 +211,10 @@ impl DryRun<'_> {
         Some(homes.find(session, self.now))
     }
 
-    fn session_value(&self, home: Option<BackendId>) -> Value {
+    fn session_report(&self, home: Option<BackendId>) -> SessionReport {
         let mut backends = self.topology.backends.iter();
         let home = home.and_then(|home| backends.find(|one| one.state.id == home));
-        json!({ "home": home.map(|backend| &*backend.state.name) })
+        SessionReport { home: home.map(|backend| backend.state.name.to_string()) }
     }
 
     /// Returns the name of the client key of a request.
@@ -210,86 +224,47 @@ impl DryRun<'_> {
     }
 }
 
-/// Returns the split of an alias, and the model that this request goes to.
-fn split_value(split: Split<'_>, model: &str) -> Value {
-    let branches =
-        split.branches().map(|(model, weight)| json!({ "model": model, "weight": weight }));
-    json!({ "alias": split.alias, "model": model, "branches": branches.collect::<Vec<_>>() })
+impl SplitReport {
+    /// The split of an alias, and the model that this request goes to.
+    fn of(split: Split<'_>, model: &str) -> Self {
+        let branches =
+            split.branches().map(|(model, weight)| SplitBranch { model: model.to_owned(), weight });
+        Self {
+            alias: split.alias.to_owned(),
+            model: model.to_owned(),
+            branches: branches.collect(),
+        }
+    }
 }
 
 /// Returns the objectives of the request, from its headers, its key and its model.
-fn objectives(config: &Config, sample: &DryRunRequest, model: &str) -> Result<Objectives, Value> {
+fn objectives(
+    config: &Config,
+    sample: &DryRunRequest,
+    model: &str,
+) -> Result<Objectives, DryRunError> {
     let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
     read_objectives(config, field, sample.client_key(config), model)
-        .map_err(|error| error_value(ErrorCode::InvalidRequest, &error.to_string()))
+        .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
 }
 
-/// Returns the objectives; `None` for a request without any.
-fn objectives_value(objectives: &Objectives) -> Option<Value> {
-    let Objectives { ttft_ms, tpot_ms, priority } = *objectives;
-    let value = json!({ "ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "priority": priority });
-    (*objectives != Objectives::default()).then_some(value)
-}
-
-/// Returns an error as `explain` shows it; also for requests that cannot be read.
-pub fn error_value(code: ErrorCode, message: &str) -> Value {
-    let row = code.row();
-    json!({ "status": row.status, "code": row.name, "message": message })
-}
-
-fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, Value> {
+fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, DryRunError> {
     let path = sample.path.split_once('?').map_or(&*sample.path, |(path, _)| path);
     let Some(operation) = Operation::from_path(path) else {
-        let message = format!("Unknown path: {}", path.escape_default());
-        return Err(error_value(ErrorCode::UnknownPath, &message));
+        let message = format_args!("Unknown path: {}", path.escape_default());
+        return Err(DryRunError::new(ErrorCode::UnknownPath, message));
     };
     // The body of a sample is already decoded, even if its headers come from a captured request.
     let encoding = sample.header("content-encoding").map(str::as_bytes);
     if let Err(error) = ContentCoding::of(encoding) {
-        return Err(error_value(ErrorCode::UnsupportedEncoding, &error.to_string()));
+        return Err(DryRunError::new(ErrorCode::UnsupportedEncoding, error));
     }
     let limit = config.limits.max_body_size;
     if sample.body.len() > limit.to_usize() {
-        let message = format!("The body is larger than {limit} (limits.max_body_size)");
-        return Err(error_value(ErrorCode::BodyTooLarge, &message));
+        let message = format_args!("The body is larger than {limit} (limits.max_body_size)");
+        return Err(DryRunError::new(ErrorCode::BodyTooLarge, message));
     }
     Ok(operation)
-}
-
-fn decision_value(
-    router: &Router,
-    topology: &Topology,
-    decision: &RoutingDecision,
-    candidates: &[CandidateReport],
-    now: Timestamp,
-) -> Value {
-    let serving = decision.serving(topology);
-    let model = topology.model(decision.model).map(|model| &*model.name);
-    let mut value = json!({
-        "backend": serving.map(|serving| &*serving.state.name),
-        "model": model,
-        "upstream_model": serving.and_then(|serving| serving.upstream_id.as_deref()).or(model),
-        "fallback": decision.is_fallback,
-        "assumed": decision.is_assumed,
-        "next_probe": decision.probe == Probe::Cooldown,
-        "strategy": decision.strategy.name(),
-        "candidates": candidates,
-    });
-    let model = topology.model(decision.model);
-    if let (Some(fields), Some(chosen)) =
-        (value.as_object_mut(), model.and_then(|model| router.chosen_strategy(model, now)))
-    {
-        fields.insert("strategy_reason".to_owned(), json!(chosen.reason));
-    }
-    let weighted = router.weighted_in(decision.strategy);
-    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), weighted) {
-        let weights = weighted.profile().weights();
-        let weights: Map<String, Value> =
-            weights.map(|(name, part)| (name.to_owned(), json!(part))).collect();
-        fields.insert("weights".to_owned(), weights.into());
-        fields.insert("picker".to_owned(), json!(weighted.profile().picker().name()));
-    }
-    value
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use penstock_api::Operation;
 use penstock_api::units::to_millis;
 use penstock_config::Strategy;
 use penstock_scoring::{Candidate, Needs};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trace::{Pass, Trace};
@@ -18,10 +17,11 @@ use crate::routing::random::{Peek, RandomSource};
 use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
 
-/// A backend that serves one of the considered models.
-#[derive(Debug, Clone, Serialize)]
+/// A backend that serves one of the considered models. Of one that a capture only names with the
+/// reason for its rejection, all else is absent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CandidateReport {
-    /// Its name.
     pub backend: String,
     /// The model that the backend would receive.
     pub model: String,
@@ -30,14 +30,13 @@ pub struct CandidateReport {
     pub score: Option<f64>,
     /// Its score by each scorer of the weighted strategy, 0..=1, before weights.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scores: Option<BTreeMap<&'static str, f64>>,
+    pub scores: Option<BTreeMap<String, f64>>,
     /// The weighted sum of these scores, 0..=1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
     /// Leading blocks of the prompt it is believed to have cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched_blocks: Option<u32>,
-    /// Full blocks of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_blocks: Option<u32>,
     /// The age of its engine's last sample; only if scorers decide, and absent before the first.
@@ -45,28 +44,29 @@ pub struct CandidateReport {
     pub telemetry_age_ms: Option<f64>,
     /// The reliability of its telemetry: unknown, fresh, stale or failing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub telemetry: Option<&'static str>,
+    pub telemetry: Option<String>,
     /// The operation that the request is converted to, if the backend does not serve its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub converted_to: Option<&'static str>,
-    /// True if a needed capability is assumed, not known.
-    pub assumed: bool,
-    /// Its priority.
-    pub priority: u32,
-    /// Requests in flight.
-    pub in_flight: u32,
+    pub converted_to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assumed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
     /// Its weight, if the weights of the model's backends differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// The latency that `smart` scores.
-    pub latency_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_ms: Option<f64>,
     /// The residency of the model: unknown, loadable, sleeping or resident. This and the next three
     /// are present only if the strategy reads them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub residency: Option<&'static str>,
+    pub residency: Option<String>,
     /// The models that loading it would evict: nothing, idle or in_use.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub evicts: Option<&'static str>,
+    pub evicts: Option<String>,
     /// Requests for the model in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_in_flight: Option<u32>,
@@ -76,7 +76,6 @@ pub struct CandidateReport {
     /// Its predicted latency, if latencies are predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Value>,
-    /// The prediction in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<String>,
     /// Its margin below the objectives of the request and of its streams; negative if it misses
@@ -85,7 +84,7 @@ pub struct CandidateReport {
     pub headroom_ms: Option<f64>,
     /// The short name of the reason for its rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub excluded: Option<&'static str>,
+    pub excluded: Option<String>,
     /// The reason for its rejection, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -132,16 +131,17 @@ impl Router {
             let one = pass.candidate(row).copied();
             let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
             let reason = pass.reason(row);
+            let is_open = reason.is_none_or(|reason| reason == RejectReason::Assumed);
+            let converted_to = serving.conversion(input.request.operation);
             let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));
             CandidateReport {
                 predicted: predicted.map(|one| input.objectives.compare_text(&one)),
                 prediction: predicted.map(|one| one.to_value()),
                 headroom_ms: predicted.and_then(|one| Some(input.objectives.headroom(&one)?.ms)),
                 backend: serving.state.name.to_string(),
-                assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
-                    && !filters::is_known(input, serving),
-                converted_to: serving.conversion(input.request.operation).map(Operation::name),
-                excluded: reason.map(|reason| reason.name()),
+                assumed: Some(is_open && !filters::is_known(input, serving)),
+                converted_to: converted_to.map(|operation| operation.name().to_owned()),
+                excluded: reason.map(|reason| reason.name().to_owned()),
                 reason: reason.map(|reason| reason.to_text(input)),
                 ..self.report(strategy, &model.name, pass, &one)
             }
@@ -165,33 +165,29 @@ impl Router {
                 .is_some_and(|weighted| weighted.profile().needs().contains(Needs::RESIDENCY));
         let shown = Some(one).filter(|_| reads_residency);
         CandidateReport {
-            backend: String::new(),
             model: model.to_owned(),
             score: (is_candidate && strategy == Strategy::Smart)
                 .then(|| f64::from(smart::points(&one, self.weights())) / 100.0),
-            scores: scores.map(BTreeMap::from_iter),
+            scores: scores.map(|scores| {
+                scores.into_iter().map(|(name, one)| (name.to_owned(), one)).collect()
+            }),
             total: pass.total(one.row),
             matched_blocks: is_scored.then_some(one.matched_blocks),
             prompt_blocks: is_scored.then_some(one.prompt_blocks),
             telemetry_age_ms: weighted
                 .and(one.telemetry_age)
                 .map(|age| to_millis(age.to_duration())),
-            telemetry: weighted.map(|_| one.telemetry.name()),
-            converted_to: None,
-            assumed: false,
-            priority: one.priority,
-            in_flight: to_count(one.in_flight),
+            telemetry: weighted.map(|_| one.telemetry.name().to_owned()),
+            assumed: Some(false),
+            priority: Some(one.priority),
+            in_flight: Some(to_count(one.in_flight)),
             weight: one.weight.map(to_count),
-            latency_ms: to_millis(one.latency.to_duration()),
-            residency: shown.map(|one| one.residency.name()),
-            evicts: shown.map(|one| one.eviction.name()),
+            latency_ms: Some(to_millis(one.latency.to_duration())),
+            residency: shown.map(|one| one.residency.name().to_owned()),
+            evicts: shown.map(|one| one.eviction.name().to_owned()),
             model_in_flight: shown.and_then(|one| one.model_in_flight).map(to_count),
             slots: shown.and_then(|one| one.slots).map(to_count),
-            prediction: None,
-            predicted: None,
-            headroom_ms: None,
-            excluded: None,
-            reason: None,
+            ..CandidateReport::default()
         }
     }
 }

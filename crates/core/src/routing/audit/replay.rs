@@ -62,10 +62,15 @@ impl Capture {
         self.decision.total
     }
 
-    /// Returns every rejected backend: name, model, and the reason as a short name and in words.
-    pub fn rejected(&self) -> impl Iterator<Item = (&str, &str, &str, &str)> {
-        let all = self.rejected.iter();
-        all.map(|one| (&*one.backend, &*one.model, &*one.excluded, &*one.reason))
+    /// Returns every rejected backend with the reason.
+    pub fn rejected(&self) -> impl Iterator<Item = CandidateReport> {
+        self.rejected.iter().map(|one| CandidateReport {
+            backend: one.backend.clone(),
+            model: one.model.clone(),
+            excluded: Some(one.excluded.clone()),
+            reason: Some(one.reason.clone()),
+            ..CandidateReport::default()
+        })
     }
 
     /// Returns the backend to probe while all are in cooldown.
@@ -133,7 +138,7 @@ impl Router {
             let readings = pass.candidate(one.readings.row).unwrap_or(&one.readings);
             CandidateReport {
                 backend: one.backend.clone(),
-                excluded: reason.map(RejectReason::name),
+                excluded: reason.map(|reason| reason.name().to_owned()),
                 ..self.report(self.strategy_again(capture), &capture.model, pass, readings)
             }
         });

@@ -1,86 +1,115 @@
 //! A captured decision beside its replay, as JSON and as text.
 
-use serde_json::{Value, json};
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
 
 use super::capture::Capture;
-use super::dry_run::{candidate_lines, number, text};
-use super::replay::Replayed;
+use super::dry_run::{DecisionReport, candidate_text};
+use super::explain::CandidateReport;
 use crate::routing::Router;
 
-/// Replays a captured decision: `{"number", …, "recorded", "replayed", "candidates"}`, and
-/// `"identical"`, or in a what-if `"moved"`. `turn` as in [`Router::replay`].
-pub fn replay(capture: &Capture, router: &Router, turn: u64, is_what_if: bool) -> Value {
-    let again = router.replay(capture, turn);
-    let (operation, asked) = capture.asked();
-    let mut report = json!({
-        "number": capture.number,
-        "request_id": capture.request_id,
-        "attempt": capture.attempt,
-        "operation": operation,
-        "asked": asked,
-        "model": capture.model,
-        "next_probe": capture.decision.next_probe,
-        "recorded": side(Some(&capture.decision.backend), capture.strategy(), capture.total()),
-        "replayed": side(again.backend.as_deref(), router.strategy().name(), again.total),
-        "candidates": candidates(capture, &again),
-    });
-    if let Some(fields) = report.as_object_mut() {
-        let (key, value) = match is_what_if {
-            true => ("moved", !again.goes_there(capture)),
-            false => ("identical", again.is_identical(capture)),
+/// A captured decision beside its replay; `Display` is for people and ends without a newline.
+#[derive(Debug, Serialize)]
+pub struct ReplayReport<'a> {
+    number: u64,
+    request_id: &'a str,
+    attempt: u32,
+    operation: &'a str,
+    asked: &'a str,
+    model: &'a str,
+    next_probe: bool,
+    recorded: ReplaySide<'a>,
+    replayed: ReplaySide<'a>,
+    candidates: Vec<CandidateReport>,
+    #[serde(flatten)]
+    comparison: Comparison,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplaySide<'a> {
+    backend: Option<String>,
+    strategy: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<f64>,
+}
+
+/// A replay compared with the decision, and a what-if.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Comparison {
+    Identical(bool),
+    Moved(bool),
+}
+
+impl<'a> ReplayReport<'a> {
+    /// Replays a captured decision. `turn` as in [`Router::replay`].
+    pub fn new(capture: &'a Capture, router: &Router, turn: u64, is_what_if: bool) -> Self {
+        let again = router.replay(capture, turn);
+        let (operation, asked) = capture.asked();
+        let comparison = match is_what_if {
+            true => Comparison::Moved(!again.goes_there(capture)),
+            false => Comparison::Identical(again.is_identical(capture)),
         };
-        fields.insert(key.to_owned(), value.into());
+        Self {
+            number: capture.number,
+            request_id: &capture.request_id,
+            attempt: capture.attempt,
+            operation,
+            asked,
+            model: &capture.model,
+            next_probe: capture.decision.next_probe,
+            recorded: ReplaySide {
+                backend: Some(capture.decision.backend.clone()),
+                strategy: capture.strategy(),
+                total: capture.total(),
+            },
+            replayed: ReplaySide {
+                backend: again.backend,
+                strategy: router.strategy().name(),
+                total: again.total,
+            },
+            candidates: again.candidates.into_iter().chain(capture.rejected()).collect(),
+            comparison,
+        }
     }
-    report
-}
 
-fn side(backend: Option<&str>, strategy: &str, total: Option<f64>) -> Value {
-    let mut side = json!({ "backend": backend, "strategy": strategy });
-    if let (Some(total), Some(fields)) = (total, side.as_object_mut()) {
-        fields.insert("total".to_owned(), total.into());
+    /// Returns whether the replay differs from the decision.
+    pub fn is_changed(&self) -> bool {
+        matches!(self.comparison, Comparison::Identical(false) | Comparison::Moved(true))
     }
-    side
 }
 
-fn candidates(capture: &Capture, again: &Replayed) -> Vec<Value> {
-    let rejected = capture.rejected().map(|(backend, model, excluded, reason)| {
-        json!({ "backend": backend, "model": model, "excluded": excluded, "reason": reason })
-    });
-    again.candidates.iter().map(|one| json!(one)).chain(rejected).collect()
+impl Display for ReplayReport<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { number, request_id, attempt, operation, asked, recorded, replayed, .. } = self;
+        let comparison = match self.comparison {
+            Comparison::Identical(true) => "identical",
+            Comparison::Identical(false) => "NOT identical",
+            Comparison::Moved(true) => "another backend",
+            Comparison::Moved(false) => "the same backend",
+        };
+        let picked = DecisionReport {
+            backend: replayed.backend.clone(),
+            model: Some(self.model.to_owned()),
+            next_probe: self.next_probe,
+            ..DecisionReport::default()
+        };
+        writeln!(
+            out,
+            "decision    {number}, {operation} with '{asked}', attempt {attempt} of {request_id}"
+        )?;
+        writeln!(out, "{}", candidate_text(&self.candidates, Some(&picked)))?;
+        writeln!(out, "recorded    {recorded}")?;
+        write!(out, "replayed    {replayed}: {comparison}")
+    }
 }
 
-/// Returns the text of a result of [`replay`], without a trailing newline.
-pub fn render_replay(report: &Value) -> String {
-    let [identical, moved] = ["identical", "moved"].map(|key| report.get(key)?.as_bool());
-    let verdict = match (identical, moved) {
-        (Some(true), _) => "identical",
-        (Some(false), _) => "NOT identical",
-        (None, Some(true)) => "another backend",
-        (None, _) => "the same backend",
-    };
-    let picked = report
-        .get("replayed")
-        .map(|side| json!({ "backend": side.get("backend"), "model": report.get("model"), "next_probe": report.get("next_probe") }));
-    let all = report.get("candidates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let mut lines = vec![format!(
-        "decision    {}, {} with '{}', attempt {} of {}",
-        number(report, "number"),
-        text(report, "operation"),
-        text(report, "asked"),
-        number(report, "attempt"),
-        text(report, "request_id"),
-    )];
-    lines.extend(candidate_lines(all, picked.as_ref()));
-    lines.push(format!("recorded    {}", side_text(report, "recorded")));
-    lines.push(format!("replayed    {}: {verdict}", side_text(report, "replayed")));
-    lines.join("\n")
-}
-
-/// Returns a text like `b0 by weighted, total 0.830`.
-fn side_text(report: &Value, key: &str) -> String {
-    let side = report.get(key).unwrap_or(&Value::Null);
-    let total = side.get("total").and_then(Value::as_f64);
-    let total = total.map_or_else(String::new, |total| format!(", total {total:.3}"));
-    let backend = side.get("backend").and_then(Value::as_str).unwrap_or("no backend");
-    format!("{backend} by {}{total}", text(side, "strategy"))
+/// A text like `b0 by weighted, total 0.830`.
+impl Display for ReplaySide<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let backend = self.backend.as_deref().unwrap_or("no backend");
+        write!(out, "{backend} by {}", self.strategy)?;
+        self.total.map_or(Ok(()), |total| write!(out, ", total {total:.3}"))
+    }
 }

@@ -317,10 +317,10 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
     };
     let mut rng = SmallRng::seed_from_u64(7);
     let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });
-    let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded).collect();
+    let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded.as_deref()).collect();
     assert_eq!(excluded, [None, Some("telemetry"), None]);
     let again = fleet.router.replay(&capture, 0);
-    let excluded: Vec<_> = again.candidates.iter().map(|one| one.excluded).collect();
+    let excluded: Vec<_> = again.candidates.iter().map(|one| one.excluded.as_deref()).collect();
     assert_eq!(excluded, [None, Some("telemetry"), None]);
     let totals =
         |all: &[CandidateReport]| all.iter().filter_map(|one| one.total).collect::<Vec<_>>();

@@ -250,7 +250,7 @@ fn explanation_shows_what_was_read() {
     let explained = fleet.router.explain(&input, &mut random);
     let shown = |index: usize| {
         let one = &explained.candidates[index];
-        (one.residency, one.evicts, one.model_in_flight, one.slots)
+        (one.residency.as_deref(), one.evicts.as_deref(), one.model_in_flight, one.slots)
     };
     assert_eq!(shown(0), (Some("loadable"), Some("nothing"), Some(0), Some(3)));
     assert_eq!(shown(1), (Some("resident"), Some("nothing"), Some(1), Some(3)));

@@ -4,9 +4,9 @@
 use penstock_api::units::TokenCount;
 use penstock_api::{ErrorCode, Operation};
 use penstock_scan::{RequestProfile, TEXT_PER_TOKEN};
-use serde_json::{Value, json};
 
-use super::{DryRun, error_value};
+use super::report::{CallCost, EnsembleReport, PlannedCall};
+use super::{DryRun, DryRunError};
 use crate::fleet::{BackendSet, Requester};
 use crate::prefix::Chain;
 use crate::routing::{
@@ -17,14 +17,6 @@ use crate::routing::{
 /// The assumed tokens of a response without `max_tokens` and without earlier responses.
 const ASSUMED_OUTPUT: u32 = 512;
 
-/// The totals of calls.
-#[derive(Debug, Default)]
-struct Sum {
-    input_tokens: u64,
-    output_tokens: u64,
-    price: Option<f64>,
-}
-
 /// The results of the calls so far that later calls depend on.
 #[derive(Debug, Default)]
 struct Progress {
@@ -34,7 +26,7 @@ struct Progress {
     drafts: Vec<u32>,
     /// The output of drafts and critiques together.
     output: u32,
-    sum: Sum,
+    sum: CallCost,
 }
 
 impl DryRun<'_> {
@@ -48,10 +40,10 @@ impl DryRun<'_> {
         plan: &EnsemblePlan,
         (profile, prompt): (&RequestProfile, &Chain),
         random: &mut impl RandomSource,
-    ) -> Result<Value, Value> {
+    ) -> Result<EnsembleReport, DryRunError> {
         if !is_conversation(profile.operation) {
             let message = "An ensemble takes conversations and prompts";
-            return Err(error_value(ErrorCode::InvalidRequest, message));
+            return Err(DryRunError::new(ErrorCode::InvalidRequest, message));
         }
         let mut progress = Progress::default();
         let mut calls = Vec::new();
@@ -61,15 +53,7 @@ impl DryRun<'_> {
             }
             calls.push(self.call(plan, call, (profile, prompt), &mut progress, random));
         }
-        let Sum { input_tokens, output_tokens, price } = progress.sum;
-        let mut value = json!({
-            "model": plan.model,
-            "calls": calls,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
-        });
-        add(&mut value, "price", price);
-        Ok(value)
+        Ok(EnsembleReport { model: plan.model.clone(), calls, cost: progress.sum })
     }
 
     fn call(
@@ -79,7 +63,7 @@ impl DryRun<'_> {
         (profile, prompt): (&RequestProfile, &Chain),
         progress: &mut Progress,
         random: &mut impl RandomSource,
-    ) -> Value {
+    ) -> PlannedCall {
         let model = plan.member(call);
         let input = self.input_tokens(call, profile, progress);
         let own = self.profile_of(call, profile, input);
@@ -99,30 +83,32 @@ impl DryRun<'_> {
         let rows = serving.into_iter().chain(rows);
         let learned = rows.filter_map(|row| row.latency.length()).next();
         let output = own.max_tokens.or(learned).map_or(ASSUMED_OUTPUT, |tokens| tokens.0);
-        let mut value = json!({
-            "call": call.to_string(), "model": model, "input_tokens": input, "output_tokens": output,
-        });
-        if let Some(Err(error)) = decided {
-            add(&mut value, "error", Some(error.to_string()));
-            return value;
+        let mut planned = PlannedCall {
+            call: call.to_string(),
+            model: model.to_owned(),
+            backend: serving.map(|serving| serving.state.name.to_string()),
+            cost: CallCost {
+                input_tokens: input.into(),
+                output_tokens: output.into(),
+                price: None,
+            },
+            error: decided.and_then(Result::err).map(|error| error.to_string()),
+        };
+        if planned.error.is_some() {
+            return planned;
         }
         if let Some(serving) = serving {
             progress.used.insert(serving.id);
-            add(&mut value, "backend", Some(&*serving.state.name));
         }
         let settings = self.config.models.get(known.map_or(target, |known| &*known.name));
         let price = settings.and_then(|model| model.price.as_ref());
-        if let Some(price) = price.map(|price| price.cost(input.into(), output.into())) {
-            add(&mut value, "price", Some(price));
-            *progress.sum.price.get_or_insert_default() += price;
-        }
-        progress.sum.input_tokens += u64::from(input);
-        progress.sum.output_tokens += u64::from(output);
+        planned.cost.price = price.map(|price| price.cost(input.into(), output.into()));
+        progress.sum.add(planned.cost);
         if call.stage == EnsembleStage::Draft {
             progress.drafts.push(output);
         }
         progress.output = progress.output.saturating_add(output);
-        value
+        planned
     }
 
     /// Returns the prompt tokens of a call. The query is at most as long as the client's prompt.
@@ -216,9 +202,12 @@ fn is_conversation(operation: Operation) -> bool {
     )
 }
 
-/// Adds a member if it is `Some`.
-pub(super) fn add(value: &mut Value, key: &str, member: Option<impl Into<Value>>) {
-    if let (Some(fields), Some(member)) = (value.as_object_mut(), member) {
-        fields.insert(key.to_owned(), member.into());
+impl CallCost {
+    fn add(&mut self, call: Self) {
+        self.input_tokens += call.input_tokens;
+        self.output_tokens += call.output_tokens;
+        if let Some(price) = call.price {
+            *self.price.get_or_insert_default() += price;
+        }
     }
 }

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 
-use super::{DryRun, DryRunRequest, render_text};
+use super::{DryRun, DryRunReport, DryRunRequest, sorted_json};
 use crate::fleet::{CooldownCause, CooldownScope, Health, PermitRequest, Topology};
 use crate::routing::Generation;
 use crate::routing::{Live, Peek};
@@ -50,7 +50,14 @@ fn explain(generation: &Generation, sample: &DryRunRequest) -> Value {
     let fleet = generation.fleet.topology();
     let mut rng = SmallRng::seed_from_u64(1);
     let mut random = Live { topology: &fleet, rng: &mut rng };
-    dry_run(generation, &fleet).explain(sample, &mut random)
+    sorted_json(&dry_run(generation, &fleet).explain(sample, &mut random))
+}
+
+/// The text of a report that was read back from its JSON.
+fn render_text(result: &Value) -> String {
+    let report: DryRunReport = serde_json::from_str(&result.to_string()).unwrap();
+    assert_eq!(sorted_json(&report), *result, "nothing is lost");
+    report.to_string()
 }
 
 fn chat(model: &str, more: &str) -> DryRunRequest {
@@ -91,7 +98,7 @@ fn rotation_advances_only_with_a_live_source() {
     let fleet = generation.fleet.topology();
     for _ in 0..3 {
         let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
-        let result = dry_run(&generation, &fleet).explain(&plain, &mut random);
+        let result = sorted_json(&dry_run(&generation, &fleet).explain(&plain, &mut random));
         assert_eq!(result["decision"]["backend"], "a", "a dry run leaves the turn where it is");
         assert_eq!(result["decision"]["upstream_model"], "meta/8b");
     }
