@@ -49,7 +49,6 @@ const KEEP_ALIVE: u64 = 60;
 
 /// The state that the admin port reports and controls.
 pub struct Admin {
-    /// The data plane.
     pub proxy: Arc<Proxy>,
     /// The metrics of the data plane.
     pub metrics: Arc<Metrics>,

@@ -241,7 +241,6 @@ impl Proxy {
         &self.homes
     }
 
-    /// The counts of ensembles.
     pub fn ensembles(&self) -> &EnsembleFigures {
         &self.ensembles.figures
     }

@@ -56,12 +56,7 @@ const LEDGER_FLUSH_LIMIT: Duration = Duration::from_secs(5);
 pub enum ServerError {
     /// The server cannot listen on an address.
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: ListenAddress,
-        /// The system error.
-        source: std::io::Error,
-    },
+    Listen { address: ListenAddress, source: std::io::Error },
     /// The metrics library refuses a histogram.
     #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),

@@ -47,7 +47,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct SharedAccount {
     /// The client's name, the same in every replica.
     pub name: String,
-    /// Its limits.
     pub limits: RateLimits,
 }
 
@@ -60,11 +59,9 @@ pub enum SharedEnd {
     Refused {
         /// The position of the refusing account.
         account: usize,
-        /// The limit.
         kind: LimitKind,
         /// The time until the request would fit.
         wait: Duration,
-        /// The remaining limits.
         status: RateStatus,
     },
     /// No result: the server is unreachable.

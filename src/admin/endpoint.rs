@@ -10,7 +10,6 @@ use super::{Admin, Call};
 /// The method of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
-    /// Also HEAD.
     Get,
     Post,
 }

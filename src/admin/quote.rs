@@ -88,7 +88,6 @@ fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value
     })
 }
 
-/// Rounds to tenths.
 fn rounded(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }

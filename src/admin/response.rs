@@ -18,7 +18,6 @@ use crate::observe::usage::UsageError;
 pub(super) type PendingResponse =
     Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
 
-/// A response.
 pub(super) struct AdminResponse {
     status: StatusCode,
     kind: &'static str,
@@ -27,7 +26,6 @@ pub(super) struct AdminResponse {
 }
 
 impl AdminResponse {
-    /// Plain text.
     pub(super) fn text(text: String) -> Self {
         Self::of("text/plain; charset=utf-8", text)
     }
@@ -194,7 +192,6 @@ impl Refusal {
         }
     }
 
-    /// The error response.
     pub(super) fn to_response(&self) -> AdminResponse {
         let (status, code) = self.status_and_code();
         let body = json!({"error": {"code": code, "message": self.to_string()}});

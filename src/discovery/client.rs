@@ -39,18 +39,10 @@ pub enum DiscoveryError {
     TooLarge,
     /// A response that is no success.
     #[error("{path} returned {status}")]
-    Status {
-        /// The path requested.
-        path: String,
-        /// The status returned.
-        status: u16,
-    },
+    Status { path: String, status: u16 },
     /// A response that is not the JSON expected.
     #[error("{path} did not return the JSON expected")]
-    NotJson {
-        /// The path requested.
-        path: String,
-    },
+    NotJson { path: String },
 }
 
 /// Sends small requests to backends.

@@ -85,9 +85,7 @@ pub(super) enum ScrapePace {
 /// A fact that a metric family reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fact {
-    /// Queued requests.
     Waiting,
-    /// Running requests.
     Running,
     /// The share of the KV cache in use.
     KvUtilization,
@@ -97,7 +95,11 @@ pub(super) enum Fact {
     Blocks,
     /// Both of them, in the labels `size` and `count`; the label `caching` says whether prompts are
     /// kept for those with the same beginning.
-    CacheInfo { size: &'static str, count: &'static str, caching: Option<&'static str> },
+    CacheInfo {
+        size: &'static str,
+        count: &'static str,
+        caching: Option<&'static str>,
+    },
     /// LoRA adapters, in labels; the newest value counts.
     Adapters,
     /// The start time of the process, in seconds since 1970.

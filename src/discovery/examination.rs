@@ -34,7 +34,6 @@ pub struct Examination {
     pub engine: Engine,
     /// Its version, if it reports one.
     pub version: Option<String>,
-    /// The models it lists.
     pub models: Result<ListedModels, DiscoveryError>,
     /// The state of its metrics page; `None` for engines without a page that we read.
     pub metrics: Option<MetricsPage>,

@@ -13,7 +13,6 @@ use super::body_reader::RATE_CHECK;
 use super::client::Client;
 use crate::wire::chunked::ChunkDecoder;
 
-/// The largest part.
 const PART: usize = 64 * 1024;
 
 /// A body being read.

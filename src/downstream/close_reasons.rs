@@ -20,7 +20,6 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::CaRevoked];
 

@@ -51,7 +51,6 @@ impl ConnectionLimit {
         Self { too_many_connections, too_few_files, handshakes: Arc::default(), on_refused }
     }
 
-    /// Refuses a connection.
     pub(crate) async fn refuse(
         &self,
         mut stream: Stream,

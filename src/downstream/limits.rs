@@ -8,7 +8,6 @@ use penstock_config::Config;
 /// Bounds on one request head over HTTP/1.1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadLimits {
-    /// The most bytes.
     pub(crate) max_size: usize,
     /// The most header fields.
     pub(crate) max_fields: usize,

@@ -14,7 +14,6 @@ const EXTENSIONS_LIMIT: usize = 4096;
 pub enum Header {
     /// A header that is not complete yet.
     Partial,
-    /// A whole header.
     Complete {
         /// The length of the header in bytes.
         length: usize,

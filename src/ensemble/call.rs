@@ -158,7 +158,6 @@ impl Call {
         CallEnd::Done(self.end(flow, Err(failure)))
     }
 
-    /// Makes the call.
     pub(crate) async fn run(mut self, flow: &Flow<'_>, first: Decided) -> CallEnd {
         let mut decided = first;
         loop {

@@ -13,7 +13,6 @@ use crate::proxy::decision::Undecided;
 use crate::proxy::flow::Flow;
 use crate::proxy::queue::has_queue;
 
-/// The end of a stage.
 pub(crate) enum StageEnd {
     Done(Vec<CallReport>),
     ClientGone,

@@ -32,7 +32,6 @@ enum Command {
 #[derive(Clone)]
 pub struct CommandSender(mpsc::Sender<Command>);
 
-/// Receives commands.
 pub struct CommandReceiver(mpsc::Receiver<Command>);
 
 impl CommandSender {
@@ -63,11 +62,8 @@ impl CommandSender {
     }
 }
 
-/// Executes commands.
 pub struct ControlLoop {
-    /// The incoming commands.
     pub receiver: CommandReceiver,
-    /// Reloads the configuration.
     pub reloader: Reloader,
     /// Starts the new process of an upgrade; `None` in processes that cannot be upgraded.
     pub successor: Option<Successor>,
@@ -75,7 +71,6 @@ pub struct ControlLoop {
     pub sockets: Arc<Sockets>,
     /// Shuts this process down after an upgrade.
     pub stop: Arc<Shutdown>,
-    /// The service manager.
     pub notifier: Arc<Notifier>,
 }
 

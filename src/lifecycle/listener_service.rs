@@ -34,7 +34,6 @@ impl Sockets {
         Arc::new(Self { inherited, table: OnceCell::new(), accepting, upgraded })
     }
 
-    /// Starts accepting connections.
     pub fn start_accepting(&self) {
         self.accepting.send_replace(true);
     }
@@ -79,7 +78,6 @@ pub struct ListenerService<S> {
 }
 
 impl<S: Service> ListenerService<S> {
-    /// Wraps a service.
     pub fn new(inner: S, sockets: Arc<Sockets>, stop_accepting: StopAccepting) -> Self {
         Self { inner, sockets, stop_accepting, runtime: Arc::default() }
     }

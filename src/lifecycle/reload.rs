@@ -91,7 +91,6 @@ pub struct ReloadReport {
 /// Changes of the backends, by name.
 #[derive(Debug, Serialize)]
 pub struct BackendsReport {
-    /// New backends.
     pub added: Vec<String>,
     /// Removed backends; they receive no new requests.
     pub removed: Vec<String>,
@@ -99,17 +98,11 @@ pub struct BackendsReport {
     pub not_healthy: Vec<String>,
 }
 
-/// Reloads the configuration.
 pub struct Reloader {
-    /// The source of the configuration.
     pub source: Option<ConfigSource>,
-    /// Applies log settings.
     pub apply_log: Option<ApplyLog>,
-    /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// Checks the backends.
     pub prober: DiscoveryService,
-    /// Counts reloads.
     pub metrics: Arc<Metrics>,
     /// The traffic served in the last minutes.
     pub recent: Arc<RecentTraffic>,

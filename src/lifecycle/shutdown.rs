@@ -63,9 +63,7 @@ impl Shutdown {
 pub struct ShutdownTrigger {
     /// The data plane to stop.
     pub proxy: Arc<Proxy>,
-    /// The shutdown state.
     pub stop: Arc<Shutdown>,
-    /// The service manager.
     pub notifier: Arc<Notifier>,
     /// The files of the listeners' Unix sockets.
     pub sockets: Vec<PathBuf>,

@@ -45,17 +45,12 @@ const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The background service around the data plane.
 pub struct Supervisor {
-    /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// Its runtime.
     pub runtime: Arc<OnceCell<Handle>>,
     /// Backends whose first health check has not finished.
     pub waiting: Arc<AtomicUsize>,
-    /// The listening sockets.
     pub sockets: Arc<Sockets>,
-    /// The service manager.
     pub notifier: Arc<Notifier>,
-    /// The shutdown state.
     pub stop: Arc<Shutdown>,
     /// The channel to the previous process, to report readiness.
     pub inherited: Mutex<Option<InheritedSockets>>,

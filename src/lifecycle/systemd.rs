@@ -14,13 +14,10 @@ use penstock_api::units::to_micros;
 pub enum State<'a> {
     /// Startup or a reload is complete.
     Ready,
-    /// A reload starts.
     Reloading,
-    /// Shutdown starts.
     Stopping,
     /// A status line for operators.
     Status(&'a str),
-    /// A watchdog ping.
     Watchdog,
     /// This process is the main process of the service from now on.
     MainPid(u32),

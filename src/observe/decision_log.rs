@@ -21,7 +21,6 @@ use serde::Serialize;
 
 use captures::Captures;
 
-/// The number of decisions kept.
 pub const DECISIONS_KEPT: usize = 256;
 
 /// A text of bounded length, stored inline; longer texts are truncated.
@@ -82,11 +81,9 @@ pub struct DecisionReport {
     pub number: u64,
     /// The age of the decision.
     pub seconds_ago: f64,
-    /// The request's id.
     pub request_id: String,
     /// The operation of the request.
     pub operation: &'static str,
-    /// The requirements of the request.
     pub requirements: RequestRequirements,
     /// The model for which the request was sent.
     pub model: String,
@@ -101,7 +98,6 @@ pub struct DecisionReport {
     /// The operation to which it was converted, if the backend does not serve the requested one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub converted_to: Option<&'static str>,
-    /// The number of candidates.
     pub candidates: u32,
     /// The number of the attempt, from 1.
     pub attempt: u32,

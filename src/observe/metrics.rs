@@ -53,7 +53,6 @@ pub struct Scrape<'a> {
     pub generation: &'a Generation,
     /// The fleet, read once, so that all metrics of a page agree.
     pub fleet: &'a Topology,
-    /// The data plane.
     pub proxy: &'a Proxy,
     /// The cost of scraping engines.
     pub scraping: &'a ScrapeBudget,

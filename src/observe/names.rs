@@ -54,7 +54,6 @@ impl Names {
         }
     }
 
-    /// Returns the name with that id.
     pub(super) fn name(&self, id: NameId) -> Arc<str> {
         let table = self.table.load();
         table.all.get(usize::from(id.0)).cloned().unwrap_or_else(|| Arc::from(OTHER))

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// The largest batch.
 const BATCH: usize = 256;
 
 /// The destination of items; runs on the thread of the queue.
@@ -33,7 +32,6 @@ pub trait Sink: Send + 'static {
 /// The numbers of items by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deliveries {
-    /// Items delivered.
     pub delivered: u64,
     /// Items dropped because the queue was full.
     pub dropped: u64,

@@ -46,10 +46,7 @@ pub enum UsageError {
     },
     /// The maximum number of streams (`usage.streams`) is open.
     #[error("too many usage streams are open (usage.streams: {limit})")]
-    TooManyStreams {
-        /// The limit.
-        limit: usize,
-    },
+    TooManyStreams { limit: usize },
     /// The ledger cannot be read.
     #[error("{0}")]
     Ledger(#[from] QueryError),
@@ -57,9 +54,7 @@ pub enum UsageError {
 
 /// The response to a request for usage.
 pub enum UsageReply {
-    /// A JSON document.
     Page(Vec<u8>),
-    /// An event stream.
     Stream(UsageStream),
 }
 
@@ -113,7 +108,6 @@ impl LiveUsage {
         self.generation.store(generation);
     }
 
-    /// The ledger.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -23,7 +23,6 @@ use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::twins;
 use crate::upstream::failure::Failure;
 
-/// Shows a model.
 pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
     let requested = match Requested::read(flow.ctx, &fleet, &body.bytes) {

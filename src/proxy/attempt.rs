@@ -22,7 +22,6 @@ use crate::proxy::seeds::Seeds;
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::failure::Failure;
 
-/// The end of an attempt.
 pub(crate) enum AttemptEnd {
     /// A response went to the client, whole or visibly broken.
     Relayed(Served),

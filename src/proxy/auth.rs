@@ -75,7 +75,6 @@ pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -
 pub(crate) struct KeyOwner(Option<u64>);
 
 impl KeyOwner {
-    /// Every client.
     pub(crate) const ANYONE: Self = Self(None);
 
     /// Returns the owner for clients whose key has that name: a new key under the same name reads

@@ -15,7 +15,6 @@ pub(crate) struct CommandSlots {
 }
 
 impl CommandSlots {
-    /// The number in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }

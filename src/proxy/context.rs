@@ -153,7 +153,6 @@ pub(crate) struct ScannedRequest {
     pub(crate) kinds: RewriteKinds,
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
-    /// The client's objectives.
     pub(crate) objectives: Objectives,
 }
 

@@ -18,7 +18,6 @@ use crate::proxy::long_work::beside_the_loop;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
 
-/// A converted request.
 pub(crate) struct Conversion {
     terms: Terms,
     converted: Converted,
@@ -31,7 +30,6 @@ pub(crate) struct Conversion {
 pub(crate) struct Terms {
     /// The operation that the request is converted to.
     pub(crate) target: Operation,
-    /// The backend's engine.
     pub(crate) engine: Engine,
     /// The backend's name for the model.
     pub(crate) model: Box<str>,
@@ -159,7 +157,6 @@ impl WayBack {
     }
 }
 
-/// Converts one response.
 pub(crate) struct Converter {
     inner: ResponseConverter,
     arrived_at: Timestamp,

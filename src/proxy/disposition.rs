@@ -18,7 +18,6 @@ pub(crate) enum SentKey {
     /// The operator's key, or none even if the client sent one: its rejection is not the client's
     /// doing.
     Own,
-    /// The client's key.
     Clients,
 }
 

@@ -23,7 +23,6 @@ pub(crate) enum EnsembleEnd {
     Served,
     /// No draft came, or the final call failed.
     Failed,
-    /// The client left.
     Cancelled,
     /// A limit was reached.
     Refused,
@@ -62,7 +61,6 @@ impl EnsembleFigures {
         })
     }
 
-    /// Ensembles in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
     }
@@ -90,7 +88,6 @@ type ByKey = Arc<Mutex<HashMap<String, usize>>>;
 #[derive(Debug, Default)]
 pub(crate) struct Ensembles {
     pub(crate) figures: EnsembleFigures,
-    /// Calls in flight.
     pub(crate) calls: Arc<AtomicUsize>,
     by_key: ByKey,
 }

@@ -43,10 +43,13 @@ pub(crate) enum Recipient {
     Client,
     /// The client of a request for one backend. `may_miss`: another backend follows if this one
     /// does not have what was requested.
-    Direct { may_miss: bool },
+    Direct {
+        may_miss: bool,
+    },
     /// A client that requests to switch to `protocol`.
-    Tunnel { protocol: HeaderValue },
-    /// An ensemble.
+    Tunnel {
+        protocol: HeaderValue,
+    },
     Ensemble,
 }
 

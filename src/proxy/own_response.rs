@@ -49,7 +49,6 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 const SHORT_WAIT: Duration = Duration::from_secs(10);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A complete response.
 pub(crate) struct OwnResponse {
     pub(crate) head: ResponseHeader,
     pub(crate) body: Bytes,

@@ -38,7 +38,6 @@ pub struct Queues {
 /// The figures of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueFigures {
-    /// The model.
     pub model: Arc<str>,
     /// The number of requests that wait.
     pub waiting: usize,

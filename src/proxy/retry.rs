@@ -69,7 +69,6 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
 
 /// The step after an attempt.
 enum Next {
-    /// Another attempt.
     Attempt,
     /// No step: the client has its response, or is gone.
     Served(Served),
@@ -79,9 +78,7 @@ enum Next {
 
 /// The response after the last attempt.
 enum LastWord {
-    /// Penstock's own response.
     Own(Box<Result<OwnResponse, OwnError>>),
-    /// The failure of the attempt.
     Failure(Box<LastAttempt>),
     /// An engine's refusal of a conversation that cannot be shortened, if there is one.
     Refusal,

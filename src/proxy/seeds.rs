@@ -23,7 +23,6 @@ impl Seeds {
         Self { counter: AtomicU64::new(seed), hashes: ahash::RandomState::new() }
     }
 
-    /// The next number.
     pub(crate) fn next(&self) -> u64 {
         mix(self.counter.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed))
     }

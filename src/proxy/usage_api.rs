@@ -29,16 +29,13 @@ pub trait EventSource: Send {
 
 /// A response about usage.
 pub enum UsageResponse {
-    /// A JSON document.
     Page(Vec<u8>),
-    /// An event stream.
     Stream(Box<dyn EventSource>),
 }
 
 /// The reason why there is no response.
 #[derive(Debug)]
 pub struct UsageRefusal {
-    /// The error.
     pub code: ErrorCode,
     /// The error in words.
     pub message: String,

@@ -233,7 +233,6 @@ impl Link {
         Ok(())
     }
 
-    /// Ends leases.
     pub(super) async fn release(&self, leases: &[(String, String)]) -> Result<(), LinkError> {
         let mut all = pipe();
         for (key, lease) in leases {

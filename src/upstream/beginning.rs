@@ -48,7 +48,6 @@ impl Beginning {
         }
     }
 
-    /// Takes that payload.
     pub(crate) fn take_payload(&mut self) -> Bytes {
         match std::mem::replace(&mut self.payload, Payload::OneRead(Bytes::new())) {
             Payload::OneRead(bytes) => bytes,

@@ -16,7 +16,6 @@ use crate::wire::body_budget::BodyClaim;
 pub(crate) enum ConnectError {
     /// The name has not been resolved.
     NoAddress,
-    /// Refused or unreachable.
     Refused,
     /// Not connected within the connect timeout.
     TimedOut,
@@ -61,7 +60,6 @@ pub(crate) enum ConnectionEnd {
 pub(crate) enum ExchangeError {
     /// The client closed its connection.
     ClientGone,
-    /// A deadline passed.
     TimedOut(ErrorCode),
     /// The backend closed before the whole request was written.
     ClosedWhileSending,
@@ -113,14 +111,15 @@ pub(crate) enum Failure {
     NotSent(ConnectError),
     /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have
     /// read the whole request.
-    NoResponse { end: ConnectionEnd, is_unread: bool },
+    NoResponse {
+        end: ConnectionEnd,
+        is_unread: bool,
+    },
     /// The response is withheld.
     Held(Refusal, HeldResponse),
-    /// A deadline passed.
     TimedOut(ErrorCode),
     /// The response cannot be relayed.
     BadResponse(BadResponse),
-    /// The client left.
     ClientGone,
 }
 

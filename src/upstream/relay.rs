@@ -18,11 +18,9 @@ use crate::wire::body_budget::BodyClaim;
 /// The end of the relay of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayEnd {
-    /// Whole.
     Complete,
     /// The client left, after the last event of a stream.
     LeftAfterEnd,
-    /// The client left.
     ClientGone,
     /// The backend broke off, fell silent, or sent something that cannot be relayed.
     Cut(ErrorCode),

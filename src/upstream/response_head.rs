@@ -40,7 +40,6 @@ const INTERIM_LIMIT: u32 = 1024;
 pub struct ResponseHead {
     /// The head for the client: no hop-by-hop fields, at most one `Content-Length`.
     pub header: Box<ResponseHeader>,
-    /// The status.
     pub status: u16,
     /// The end of the body.
     pub framing: Framing,

@@ -44,7 +44,6 @@ pub(crate) struct ResponseMonitor {
     /// Some if the payload is searched for the mark of a response that a limit has ended; true once
     /// it is found.
     length_end: Option<bool>,
-    /// The time of the first token.
     pub(crate) first_token: Option<Timestamp>,
     /// The number of events that carried tokens.
     pub(crate) tokens: u32,

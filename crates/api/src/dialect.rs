@@ -22,7 +22,6 @@ pub enum Dialect {
 /// The content of an error response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorReport<'a> {
-    /// The code.
     pub code: ErrorCode,
     /// The description of the error.
     pub message: &'a str,
@@ -35,7 +34,6 @@ pub struct ErrorReport<'a> {
 /// One row of the dialect table.
 #[derive(Debug)]
 pub struct DialectRow {
-    /// The dialect.
     pub dialect: Dialect,
     /// Its name in messages and documentation.
     pub name: &'static str,

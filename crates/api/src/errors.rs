@@ -65,11 +65,9 @@ pub enum ErrorCode {
 /// One row of the error table.
 #[derive(Debug)]
 pub struct ErrorRow {
-    /// The code.
     pub code: ErrorCode,
     /// `error.code` on the wire.
     pub name: &'static str,
-    /// The HTTP status.
     pub status: u16,
     /// `error.type` in the OpenAI dialect.
     pub kind: &'static str,

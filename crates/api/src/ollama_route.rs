@@ -4,15 +4,12 @@
 /// A command that changes or publishes the models of Ollama backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelCommand {
-    /// Downloads a model.
     Pull,
-    /// Publishes a model.
     Push,
     /// Makes a model from another one or from files.
     Create,
     /// Gives a model a second name.
     Copy,
-    /// Deletes a model.
     Delete,
 }
 
@@ -31,7 +28,6 @@ pub enum OllamaRoute<'a> {
     LoadedDetails,
     /// The details of one model.
     Show,
-    /// A command.
     Command(ModelCommand),
     /// A file of a model that is to be created, by its digest.
     Blob(&'a str),
@@ -40,7 +36,6 @@ pub enum OllamaRoute<'a> {
 /// One row of the table.
 #[derive(Debug)]
 pub struct OllamaRow {
-    /// The route.
     pub route: OllamaRoute<'static>,
     /// Its path; a blob's ends before the digest.
     pub path: &'static str,
@@ -66,7 +61,6 @@ const POST: [&str; 2] = ["POST", "POST, OPTIONS"];
 const DELETE: [&str; 2] = ["DELETE", "DELETE, OPTIONS"];
 const BLOB: [&str; 2] = ["HEAD, POST", "HEAD, POST, OPTIONS"];
 
-/// Every route.
 pub const OLLAMA_ROUTES: &[OllamaRow] = &[
     row(
         OllamaRoute::Version,

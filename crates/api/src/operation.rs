@@ -78,7 +78,6 @@ pub enum Operation {
 /// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFormat {
-    /// One JSON object.
     Json,
     /// `multipart/form-data` with a `model` field.
     Multipart,
@@ -117,7 +116,6 @@ pub enum EventForm {
 /// One row of the operation table.
 #[derive(Debug)]
 pub struct OperationRow {
-    /// The operation.
     pub operation: Operation,
     /// Its name in configuration, metrics and messages.
     pub name: &'static str,

@@ -7,7 +7,6 @@ use super::operation::{OPERATIONS, Operation};
 pub struct Operations(pub(super) u32);
 
 impl Operations {
-    /// Every operation.
     pub const ALL: Self = Self((1 << OPERATIONS.len()) - 1);
 
     /// The set of these operations.

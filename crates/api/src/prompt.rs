@@ -29,7 +29,6 @@ pub enum Place {
 /// A member with prompt text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptField {
-    /// Its name.
     pub name: &'static str,
     /// The layout of its text.
     pub layout: Layout,

@@ -122,16 +122,10 @@ impl fmt::Display for ByteSize {
 pub enum UnitError {
     /// A value that is not a size.
     #[error("'{given}' is not a size: write a whole number with B, KiB, MiB or GiB, as in 32MiB")]
-    Size {
-        /// The given text.
-        given: String,
-    },
+    Size { given: String },
     /// A value that is not a duration.
     #[error("'{given}' is not a duration: write a number with ms, s, m or h, as in 250ms or 5s")]
-    Duration {
-        /// The given text.
-        given: String,
-    },
+    Duration { given: String },
 }
 
 impl std::str::FromStr for ByteSize {

@@ -49,7 +49,6 @@ impl UsageCall {
 /// A request for usage.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageRequest<'a> {
-    /// The endpoint.
     pub call: UsageCall,
     /// The query of the URL.
     pub query: &'a str,

@@ -26,7 +26,6 @@ pub fn now() -> Timestamp {
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts the measurement.
     pub fn start() -> Self {
         Self(monotonic())
     }

@@ -30,9 +30,7 @@ const MASK: &str = "***";
 pub struct Change {
     /// The path of the setting.
     pub setting: String,
-    /// The old value.
     pub from: Value,
-    /// The new value.
     pub to: Value,
 }
 

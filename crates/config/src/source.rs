@@ -9,7 +9,6 @@ use super::syntax::errors::ConfigError;
 /// A file, the environment and the flags that override it.
 #[derive(Debug, Clone)]
 pub struct ConfigSource {
-    /// The file.
     pub path: PathBuf,
     /// The environment: values of `${NAME}`, and overrides.
     pub environment: Environment,

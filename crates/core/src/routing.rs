@@ -78,7 +78,6 @@ use crate::prefix::Chain;
 /// Everything a decision reads.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteInput<'a> {
-    /// The request's needs.
     pub request: &'a RequestProfile,
     /// The requested model, decoded.
     pub model: &'a str,
@@ -107,7 +106,6 @@ pub struct RouteInput<'a> {
 /// The backend for a request, and how it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoutingDecision {
-    /// The backend.
     pub backend: BackendId,
     /// The model that the request names when it reaches the backend.
     pub model: ModelId,
@@ -123,7 +121,6 @@ pub struct RoutingDecision {
     pub in_panic: bool,
     /// True if every limit of the model was reached, so that the request exceeds one.
     pub spills: bool,
-    /// The number of candidates.
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
     pub probe: Probe,

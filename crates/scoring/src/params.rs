@@ -8,9 +8,7 @@ use super::normalize;
 /// One parameter's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A number.
     Number(f64),
-    /// A text.
     Text(String),
 }
 
@@ -23,14 +21,12 @@ pub struct Params(BTreeMap<String, Value>);
 pub enum ParamError {
     /// The scorer has no such parameter.
     Unknown {
-        /// The given name.
         given: String,
         /// The names that exist.
         known: &'static [&'static str],
     },
     /// The value is of the wrong kind or out of range.
     Bad {
-        /// The parameter.
         name: &'static str,
         /// The values that it accepts.
         expected: &'static str,

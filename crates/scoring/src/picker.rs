@@ -33,10 +33,7 @@ pub const PICKERS: [&str; 4] = ["max-score", "weighted-random", "power-of-two", 
 #[derive(Debug, Clone, PartialEq)]
 pub enum PickerError {
     /// There is no picker of that name.
-    Unknown {
-        /// The given name.
-        given: String,
-    },
+    Unknown { given: String },
     /// The temperature is not a finite number of at least 0, or the picker has none.
     Temperature,
 }

@@ -8,7 +8,6 @@ use super::spec::ScorerSpec;
 pub struct Preset {
     /// The name it is configured by.
     pub name: &'static str,
-    /// Its description.
     pub about: &'static str,
     /// Its scorers with their weights.
     pub scorers: &'static [(&'static str, f64)],
@@ -16,7 +15,6 @@ pub struct Preset {
     pub warning: Option<&'static str>,
 }
 
-/// Every preset.
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "llm-d",
@@ -104,7 +102,6 @@ impl Preset {
             })
     }
 
-    /// Its scorers.
     pub fn specs(&self) -> Vec<ScorerSpec> {
         self.scorers.iter().map(|(name, weight)| ScorerSpec::new(name, *weight)).collect()
     }

@@ -18,29 +18,13 @@ use super::spec::ScorerSpec;
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProfileError {
     /// There is no scorer of that name.
-    UnknownScorer {
-        /// The given name.
-        given: String,
-    },
+    UnknownScorer { given: String },
     /// A scorer is listed twice.
-    Duplicate {
-        /// The scorer.
-        name: &'static str,
-    },
+    Duplicate { name: &'static str },
     /// A weight is not a finite number above 0.
-    Weight {
-        /// The scorer.
-        name: &'static str,
-        /// The given weight.
-        given: f64,
-    },
+    Weight { name: &'static str, given: f64 },
     /// A scorer's own parameter is wrong.
-    Param {
-        /// The scorer.
-        name: &'static str,
-        /// The error of the parameter.
-        error: ParamError,
-    },
+    Param { name: &'static str, error: ParamError },
     /// There is no scorer at all.
     Empty,
 }

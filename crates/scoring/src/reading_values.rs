@@ -44,7 +44,6 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Every standing.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
 
     /// Its name in JSON.

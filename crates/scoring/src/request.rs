@@ -17,7 +17,6 @@ pub struct RequestFeatures {
     pub in_turn: bool,
     /// The model's turn, if equal candidates take turns.
     pub turn: u64,
-    /// Tokens per block.
     pub block_tokens: u32,
     /// The estimated length of its prompt, in tokens.
     pub prompt_tokens: u32,

@@ -11,12 +11,10 @@ pub enum Residency {
     Loadable,
     /// Put to sleep: a request wakes it, which is faster than loading.
     Sleeping,
-    /// Loaded in memory.
     Resident,
 }
 
 impl Residency {
-    /// Every residency.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Loadable, Self::Sleeping, Self::Resident];
 
     /// Its name in JSON.
@@ -48,7 +46,6 @@ pub enum Eviction {
 }
 
 impl Eviction {
-    /// Every kind.
     pub const ALL: [Self; 3] = [Self::Nothing, Self::Idle, Self::InUse];
 
     /// Its name in JSON.

@@ -33,13 +33,11 @@ pub trait Scorer: std::fmt::Debug + Send + Sync {
 pub struct Needs(u16);
 
 impl Needs {
-    /// No readings.
     pub const NONE: Self = Self(0);
     /// The hashes of the prompt's blocks.
     pub const PROMPTS: Self = Self(1);
     /// The cached part of the prompt on each candidate; implies [`Needs::PROMPTS`].
     pub const PREFIXES: Self = Self(1 << 1 | 1);
-    /// Tokens in flight.
     pub const TOKENS: Self = Self(1 << 2);
     /// Times to first token.
     pub const LATENCIES: Self = Self(1 << 3);
@@ -81,15 +79,12 @@ impl Needs {
 pub struct ScorerRow {
     /// The name it is configured by.
     pub name: &'static str,
-    /// Its formula.
     pub formula: &'static str,
     /// The source of the formula.
     pub source: &'static str,
     /// Its score of unknown readings.
     pub unknown: &'static str,
-    /// Its own parameters.
     pub params: &'static [&'static str],
-    /// Builds the scorer.
     pub build: fn(&Params) -> Result<Box<dyn Scorer>, ParamError>,
 }
 
@@ -104,7 +99,6 @@ impl ScorerRow {
     }
 }
 
-/// Every scorer.
 pub const SCORERS: &[ScorerRow] = &[
     simple::PREFIX_AFFINITY,
     simple::QUEUE_DEPTH,

@@ -10,7 +10,6 @@ pub struct ScorerSpec {
     pub name: String,
     /// Its weight, relative to the others.
     pub weight: f64,
-    /// Its own parameters.
     pub params: Params,
 }
 

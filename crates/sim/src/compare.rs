@@ -81,7 +81,6 @@ pub fn compare(base: &[Summary], other: &[Summary]) -> Vec<Difference> {
     COMPARED.iter().map(|(figure, aim)| difference(figure, *aim, base, other)).collect()
 }
 
-/// Compares one figure.
 pub fn difference(
     figure: &'static str,
     aim: Aim,

@@ -54,11 +54,9 @@ pub const BLOCK_TOKENS: u32 = 16;
 /// An event in the life of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineEvent {
-    /// The request.
     pub id: u32,
     /// The time of the event, in picoseconds.
     pub at: u64,
-    /// The kind of event.
     pub kind: EventKind,
 }
 
@@ -95,7 +93,6 @@ pub struct EngineTelemetry {
 /// The counters of an engine since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineCounters {
-    /// The number of steps.
     pub steps: u64,
     /// The number of requests that lost their blocks and started again.
     pub preemptions: u64,

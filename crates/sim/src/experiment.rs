@@ -33,7 +33,6 @@ pub struct Setting {
     pub engines: Vec<EngineSpec>,
     /// The number of balancers that share the clients.
     pub balancers: u32,
-    /// The first seed.
     pub seed: u64,
     /// The delays between balancers and engines.
     pub delays: Delays,

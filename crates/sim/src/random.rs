@@ -142,7 +142,6 @@ impl Zipf {
         Self { sums }
     }
 
-    /// Draws a rank.
     pub fn draw(&self, stream: &mut Stream) -> u64 {
         let point = stream.uniform();
         self.sums.partition_point(|sum| *sum <= point) as u64

@@ -46,7 +46,6 @@ pub struct ServedRequest {
     pub estimated_tokens: u32,
     /// The number of response tokens.
     pub output_tokens: u32,
-    /// The requested model.
     pub model: Box<str>,
     /// The key or address of the client.
     pub client: Box<str>,
@@ -95,7 +94,6 @@ pub struct ReplayReport {
     pub error: f64,
     /// True if the error is small enough to rely on the comparison.
     pub is_reliable: bool,
-    /// The compared figures.
     pub figures: Vec<ComparedFigure>,
     /// The reason to refuse the new configuration, if there is one.
     pub regression: Option<String>,
@@ -106,9 +104,7 @@ pub struct ReplayReport {
 pub struct Replay<'a> {
     /// The current configuration, with the members of its groups as backends.
     pub current: Config,
-    /// The new configuration.
     pub next: Config,
-    /// The traffic.
     pub served: &'a [ServedRequest],
     /// The number of KV-cache blocks, by the names of the backends whose engines report it.
     pub kv_blocks: BTreeMap<String, u32>,

@@ -6,7 +6,6 @@ use super::engine::{
     BLOCK_TOKENS, Engine, EngineEvent, EngineRequest, EngineSpec, EventKind, SpecError, picoseconds,
 };
 
-/// Picoseconds per second.
 const PER_SECOND: f64 = 1e12;
 
 /// A request of a run. Times are in seconds, on any clock.

@@ -5,7 +5,6 @@
 pub struct Percentiles {
     /// The mean; 0 without values.
     pub mean: f64,
-    /// The median.
     pub p50: f64,
     /// The 90th percentile.
     pub p90: f64,
@@ -58,7 +57,6 @@ pub fn jain(values: &[f64]) -> f64 {
 /// A mean with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Interval {
-    /// The mean.
     pub mean: f64,
     /// The half-width of the interval.
     pub margin: f64,

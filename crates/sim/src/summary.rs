@@ -12,7 +12,6 @@ use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
 use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
 
-/// Seconds per microsecond.
 const MICRO: f64 = 1e-6;
 
 /// The objective of a good request.
@@ -201,7 +200,6 @@ impl Summary {
         }
     }
 
-    /// Returns the figure with that name.
     pub fn figure(&self, name: &str) -> Option<f64> {
         FIGURES.iter().find_map(|(one, of)| (*one == name).then(|| of(self)))
     }

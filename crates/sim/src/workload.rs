@@ -85,11 +85,9 @@ pub struct Workload {
     pub models: Vec<String>,
     /// The names of clients.
     pub clients: Vec<String>,
-    /// The requests.
     pub requests: Vec<Request>,
     /// The hashes of all prompts' blocks; each includes everything before it.
     pub hashes: Vec<u64>,
-    /// The tokens of each block.
     pub block_tokens: u32,
     /// The pairs of a request and its follower, sorted.
     pub edges: Vec<(u32, u32)>,

@@ -134,18 +134,10 @@ pub enum WorldError {
     },
     /// An invariant does not hold: the simulator has a bug.
     #[error("a bug of the simulator: {what}")]
-    Invariant {
-        /// The invariant.
-        what: &'static str,
-    },
+    Invariant { what: &'static str },
     /// The numbers of engines and backends differ.
     #[error("{engines} engines for {backends} backends")]
-    Engines {
-        /// The number of engines.
-        engines: usize,
-        /// The number of backends.
-        backends: usize,
-    },
+    Engines { engines: usize, backends: usize },
 }
 
 /// A run in progress.

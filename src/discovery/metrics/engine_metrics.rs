@@ -26,9 +26,7 @@ const MAX_ADAPTERS: usize = 256;
 pub struct EnginePage {
     /// The engine, by the names of its metrics.
     pub engine: Option<Engine>,
-    /// Queued requests.
     pub waiting: Option<f32>,
-    /// Running requests.
     pub running: Option<f32>,
     /// The share of the KV cache in use.
     pub kv_utilization: Option<f32>,

@@ -81,7 +81,6 @@ fn read_labels_and_value(text: &[u8]) -> Option<(Labels<'_>, f64)> {
 pub(super) struct Sample<'a> {
     /// The index of its family in the list of those wanted.
     pub(super) family: usize,
-    /// Its labels.
     pub(super) labels: Labels<'a>,
     /// Its value; may be infinite or not a number.
     pub(super) value: f64,

@@ -5,7 +5,6 @@ use penstock_api::slices::split_at;
 
 /// The most bytes of a request line that are read.
 const MAX_SHOWN: usize = 1024;
-/// The longest method.
 const MAX_METHOD: usize = 16;
 
 /// The method and path of a refused head, as far as untrusted bytes show them.

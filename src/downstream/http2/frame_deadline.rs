@@ -155,7 +155,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
 /// The effect of the bytes just watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing is unfinished.
     Finished,
     /// A frame or head has started and is unfinished.
     Started {

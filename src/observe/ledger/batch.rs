@@ -12,9 +12,7 @@ use super::counts::Counts;
 /// The URL of a backend, and a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
-    /// The backend's URL.
     pub endpoint: Arc<str>,
-    /// The model's name.
     pub model: Arc<str>,
 }
 
@@ -33,7 +31,6 @@ impl Tokens {
         self.input.saturating_add(self.output)
     }
 
-    /// Adds other counts.
     pub(super) fn add(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.output = self.output.saturating_add(other.output);
@@ -46,7 +43,6 @@ pub type Totals = BTreeMap<Pair, Tokens>;
 /// The key of a row by day.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Account {
-    /// The backend's name.
     pub(super) backend: Arc<str>,
     pub(super) model: Arc<str>,
     /// The name of the client's key; empty if there was none.

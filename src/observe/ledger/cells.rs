@@ -13,7 +13,6 @@ use crate::observe::series::SeriesMap;
 /// The backend, model and client key of a count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labels<'a> {
-    /// The backend's name.
     pub(super) backend: &'a str,
     /// The model as the fleet knows it; `None` for requests without one.
     pub(super) model: Option<&'a str>,

@@ -71,7 +71,6 @@ impl Counts {
         *self == Self::default()
     }
 
-    /// Adds other counts.
     pub fn add(&mut self, other: &Self) {
         let sum = |mine: &mut u64, more: u64| *mine = mine.saturating_add(more);
         sum(&mut self.requests, other.requests);

@@ -162,7 +162,6 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// The offset of the application id in its header, as four bytes.
 const APPLICATION_ID_AT: std::ops::Range<usize> = 68..72;
 
-/// An open database.
 pub(super) struct Database {
     // Dropped before the file: closing a descriptor releases the locks that the process has on a
     // file.

@@ -15,7 +15,6 @@ pub(super) struct Figures {
 /// The figures that the metrics show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerReport {
-    /// Successful writes.
     pub written: u64,
     /// Failed writes by reason.
     pub failed: Vec<(&'static str, u64)>,

@@ -22,7 +22,6 @@ const GROUPS: &str = "
 /// The tokens of one backend in one minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Point {
-    /// The backend's URL.
     pub endpoint: String,
     /// The tokens in that minute.
     pub tokens: Tokens,

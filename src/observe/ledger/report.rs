@@ -14,16 +14,13 @@ use super::database::{APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, t
 pub enum Dimension {
     /// The day in UTC.
     Day,
-    /// The model.
     Model,
-    /// The backend's name.
     Backend,
     /// The name of the client's key.
     Key,
 }
 
 impl Dimension {
-    /// Every dimension.
     pub const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Backend, Self::Key];
 
     /// Returns the name of the dimension.
@@ -56,7 +53,6 @@ pub struct ReportQuery {
     pub by: Vec<Dimension>,
     /// The first day, as 2026-11-23.
     pub since: Option<String>,
-    /// The last day.
     pub until: Option<String>,
     /// The maximum number of rows, those with the most tokens first; `None` for all rows, ordered
     /// by name.
@@ -75,7 +71,6 @@ pub struct ReportRow {
 }
 
 impl ReportRow {
-    /// Returns the sum of all rows.
     pub fn sum(rows: &[Self]) -> Self {
         let mut sum = Self { group: Vec::new(), counts: Counts::default(), cost: None };
         for row in rows {

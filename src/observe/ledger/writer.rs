@@ -42,7 +42,6 @@ pub(super) enum Command {
     Report { query: ReportQuery, response: oneshot::Sender<Result<Vec<ReportRow>, DatabaseError>> },
 }
 
-/// The thread's state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     /// The path of the file; `None` for a database in memory.

@@ -50,7 +50,6 @@ impl Distribution {
         Ok(Self { spare: Histogram::with_opts(options.clone())?, options })
     }
 
-    /// An empty histogram.
     pub(super) fn make(&self) -> Histogram {
         let made = Histogram::with_opts(self.options.clone());
         debug_assert!(made.is_ok(), "the same options were accepted for `spare`");

@@ -10,7 +10,6 @@ pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel
 pub(super) struct OutcomeId(u8);
 
 impl OutcomeId {
-    /// A complete response.
     pub(super) const OK: Self = Self(0);
 
     pub(super) fn of(outcome: Outcome) -> Self {

@@ -29,7 +29,6 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// Counts a reload.
     pub fn count(&self, succeeded: bool) {
         let total = if succeeded { &self.applied } else { &self.refused };
         total.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,6 @@ pub enum MetricKind {
     Counter,
     /// A value read at the time of a scrape.
     Gauge,
-    /// A distribution.
     Histogram,
 }
 
@@ -29,7 +28,6 @@ impl MetricKind {
 pub struct MetricRow {
     /// The name of the metric, which includes the unit.
     pub name: &'static str,
-    /// The kind of the metric.
     pub kind: MetricKind,
     /// The names of the labels.
     pub labels: &'static [&'static str],
@@ -38,7 +36,6 @@ pub struct MetricRow {
     pub(super) samples: Read,
 }
 
-/// Reads the samples of a metric.
 type Read = fn(&Metrics, &Scrape<'_>) -> Samples;
 
 pub(super) const fn counter(

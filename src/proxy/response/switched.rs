@@ -76,7 +76,6 @@ fn write_head(header: &ResponseHeader) -> Vec<u8> {
 enum TunnelEnd {
     /// Both sides closed, or penstock closed both in order.
     Closed,
-    /// A connection broke.
     Failed,
 }
 

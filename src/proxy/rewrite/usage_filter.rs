@@ -17,7 +17,6 @@ static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cho
 /// The longest event that is examined; the usage event is much shorter.
 const MAX_EVENT: usize = 16 << 10;
 
-/// Filters one stream.
 pub(crate) struct UsageFilter {
     operation: Operation,
     /// The start of an event whose end has not arrived yet.

@@ -18,7 +18,6 @@ pub enum Framing {
     Length(u64),
     /// With the last chunk.
     Chunked,
-    /// With the connection.
     UntilClose,
 }
 

@@ -9,7 +9,6 @@ use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::{SectionShape, Shape};
 
-/// A list.
 pub(crate) struct List<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for List<C> {
@@ -97,7 +96,6 @@ impl<C: Setting> Setting for Table<C> {
     }
 }
 
-/// An optional value.
 pub(crate) struct Maybe<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for Maybe<C> {

@@ -7,17 +7,11 @@ use serde::{Serialize, Serializer};
 /// A value to write as YAML.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Dump {
-    /// No value.
     Null,
-    /// A boolean.
     Bool(bool),
-    /// A whole number.
     Integer(i64),
-    /// Any other number.
     Float(f64),
-    /// A text.
     Text(String),
-    /// A list.
     List(Vec<Dump>),
     /// A mapping, in the order in which it is shown.
     Map(Vec<(String, Dump)>),

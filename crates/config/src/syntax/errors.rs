@@ -18,18 +18,12 @@ const MAX_MESSAGE: usize = 1024;
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The I/O error.
-        source: std::io::Error,
-    },
+    Unreadable { path: PathBuf, source: std::io::Error },
     /// The file has another encoding.
     #[error("{place}: {encoding}: save the file as UTF-8")]
     NotUtf8 {
         /// The first byte that is not UTF-8.
         place: Place,
-        /// The probable encoding.
         encoding: Encoding,
     },
     /// The text is not YAML.
@@ -37,9 +31,7 @@ pub enum ConfigError {
     Syntax {
         /// The position where the parser stopped, or of the line that misled it.
         place: Place,
-        /// The usual cause.
         cause: Option<SyntaxCause>,
-        /// The parser's error.
         source: Box<serde_saphyr::Error>,
     },
     /// The settings are invalid.
@@ -120,7 +112,6 @@ fn join_lines(faults: &[Fault]) -> String {
 /// The place where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// In the file.
     File {
         /// Line, from 1.
         line: u64,
@@ -152,7 +143,6 @@ impl fmt::Display for Place {
 pub struct Fault {
     /// The place of the error.
     pub place: Place,
-    /// The error.
     pub problem: Problem,
 }
 
@@ -320,7 +310,6 @@ fn suggest_any(suggestions: &[String]) -> String {
 pub struct ConfigWarning {
     /// The place of the setting.
     pub place: Place,
-    /// The warning.
     pub warning: Warning,
 }
 

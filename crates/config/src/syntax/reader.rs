@@ -64,7 +64,6 @@ impl Reader {
         None
     }
 
-    /// Refuses a value.
     pub(crate) fn refuse_value<T>(
         &mut self,
         node: &Node,

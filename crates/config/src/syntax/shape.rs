@@ -10,13 +10,11 @@ use super::dump::Dump;
 pub(crate) enum Shape {
     /// A single value, as a JSON Schema of it.
     Scalar(Value),
-    /// A list.
     List(Box<Shape>),
     /// A mapping whose keys the user chooses.
     Table(Box<Shape>),
     /// A mapping with a fixed set of keys.
     Section(SectionShape),
-    /// Any of several.
     Either(Vec<Shape>),
 }
 
@@ -50,7 +48,6 @@ impl Shape {
         Self::Scalar(json!({"type": "string", "pattern": pattern}))
     }
 
-    /// A whole number.
     pub(crate) fn integer(minimum: u64, maximum: u64) -> Self {
         Self::Scalar(json!({"type": "integer", "minimum": minimum, "maximum": maximum}))
     }

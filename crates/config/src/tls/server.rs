@@ -31,7 +31,6 @@ pub enum ClientAuth {
 pub struct ServerTlsFiles {
     /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// The private key.
     pub key: PathBuf,
     /// The CAs of client certificates (mutual TLS).
     pub client_ca: Option<(PathBuf, ClientAuth)>,
@@ -132,7 +131,6 @@ impl ServerTls {
         self.now.load().expires_at
     }
 
-    /// The certificate's file.
     pub fn certificate(&self) -> &std::path::Path {
         &self.files.cert
     }

@@ -61,7 +61,6 @@ pub struct Passed {
 /// A request that has joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
-    /// Its number.
     pub id: EntryId,
     /// The request evicted for it, which must leave.
     pub displaced: Option<EntryId>,
@@ -88,7 +87,6 @@ impl Cost {
 /// has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
-    /// The expected cost.
     pub cost: Cost,
     owner: u64,
     weight: u32,
@@ -110,7 +108,6 @@ pub enum QueueEnd {
     Displaced,
     /// It found the queue full.
     Full,
-    /// Its client left.
     ClientLeft,
     /// It can no longer be served: its model is gone, for example.
     Refused,

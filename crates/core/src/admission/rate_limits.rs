@@ -41,14 +41,12 @@ pub struct Moment {
 pub struct Caller<'a> {
     /// The name of its key.
     pub key: Option<(&'a str, &'a RateLimits)>,
-    /// Its address.
     pub address: Option<(AddressKey, &'a RateLimits)>,
 }
 
 /// The remaining part of a limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// The limit.
     pub limit: u64,
     /// The number that may still be used now.
     pub remaining: u64,
@@ -69,9 +67,7 @@ pub struct RateStatus {
 /// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit.
     pub kind: LimitKind,
-    /// Its value.
     pub limit: u64,
     /// True if it is the limit of an address, not of a key.
     pub is_address: bool,
@@ -87,13 +83,10 @@ pub struct Refusal {
 /// The metrics of a key's limits.
 #[derive(Debug, Clone)]
 pub struct KeyFigures {
-    /// The key's name.
     pub name: Arc<str>,
     /// Refused requests by limit, in the order of [`LimitKind::ALL`].
     pub refused: [u64; LimitKind::ALL.len()],
-    /// Requests in flight.
     pub in_flight: u32,
-    /// Tokens of the day.
     pub day_tokens: u64,
 }
 
@@ -101,7 +94,6 @@ pub struct KeyFigures {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeyUse {
-    /// The key's name.
     pub name: String,
     /// Usage of the limits per minute that has not drained, in units of the leaky buckets.
     requests: u64,
@@ -240,7 +232,6 @@ impl RateLimiter {
         self.addresses.len()
     }
 
-    /// The number of evicted addresses.
     pub fn evicted_addresses(&self) -> u64 {
         self.addresses.evicted()
     }

@@ -41,7 +41,6 @@ static SERIALS: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct BackendState {
-    /// Requests in flight.
     pub load: Load,
     /// The verdict of the health checks.
     pub health: HealthTracker,
@@ -54,7 +53,6 @@ pub struct BackendState {
     pub breaker: CircuitBreaker,
     /// The models that fail here and not elsewhere.
     pub faulty_models: FaultyModels,
-    /// Its number.
     pub id: BackendId,
     /// A number that is never reused, unlike `id`.
     pub serial: u64,

@@ -12,7 +12,6 @@ pub struct BackendId(pub u16);
 pub struct BackendSet([u64; MAX_BACKENDS / 64]);
 
 impl BackendSet {
-    /// Adds a backend.
     pub fn insert(&mut self, id: BackendId) {
         if let Some(word) = self.0.get_mut(usize::from(id.0) / 64) {
             *word |= 1 << (id.0 % 64);

@@ -59,7 +59,6 @@ impl Fleet {
     }
 }
 
-/// The rows of a backend.
 fn rows(topology: &Topology, id: BackendId) -> impl Iterator<Item = &Serving> {
     topology.models().iter().filter_map(move |model| model.serving.iter().find(|row| row.id == id))
 }

@@ -54,11 +54,9 @@ const CHECKS: u32 = 2;
 /// The state of a breaker as a new request finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Requests pass.
     Closed,
     /// One request may probe now.
     HalfOpen,
-    /// No request passes.
     Open,
 }
 

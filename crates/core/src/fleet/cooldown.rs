@@ -50,7 +50,6 @@ pub struct CooldownScope {
 }
 
 impl CooldownScope {
-    /// Every request.
     pub const BACKEND: Self = Self { model: 0, credential: 0 };
 
     /// Every request for a model, by the backend's name for it.

@@ -83,7 +83,6 @@ impl DrainEstimate {
         }
     }
 
-    /// Frees a slot.
     pub fn free(&self, id: SlotId) {
         if let Some(slot) = self.slot(id) {
             slot.sent_at.store(0, Ordering::Release);

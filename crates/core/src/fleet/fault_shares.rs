@@ -204,7 +204,6 @@ impl FaultShares {
         (rows().count() >= least).then(|| shares.fold(1.0, f64::min))
     }
 
-    /// The current pauses.
     pub(super) fn pauses(&self) -> impl Iterator<Item = (u64, Pause)> {
         self.0.iter().filter_map(|row| Some((row.backend, row.pause?)))
     }

@@ -112,7 +112,6 @@ impl Groups {
         Self(groups.collect()).fitted(config)
     }
 
-    /// Every group.
     pub fn iter(&self) -> impl Iterator<Item = &Group> {
         self.0.iter()
     }

@@ -19,11 +19,8 @@ use penstock_config::HealthConfig;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Health {
-    /// Not checked yet.
     Unknown,
-    /// The checks pass.
     Healthy,
-    /// The checks fail.
     Unhealthy,
     /// An operator drains it: no new requests.
     Draining,
@@ -169,7 +166,6 @@ impl HealthTracker {
 pub struct CheckResult {
     /// The time at which it ended.
     pub at: Timestamp,
-    /// Its result.
     pub outcome: CheckOutcome,
 }
 

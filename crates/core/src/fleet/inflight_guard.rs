@@ -30,7 +30,6 @@ pub struct PermitRequest {
     pub scope: CooldownScope,
     /// A hash of the client.
     pub client: u64,
-    /// The current time.
     pub now: Timestamp,
     /// The limits that apply.
     pub limits: PermitLimits,

@@ -8,11 +8,8 @@ use super::{Fleet, Identity};
 /// A backend that was drained or resumed by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManualDrain {
-    /// Its name.
     pub name: String,
-    /// Its URL.
     pub url: String,
-    /// Its configured engine.
     pub engine: String,
     /// True if it receives no new requests.
     pub draining: bool,

@@ -9,14 +9,12 @@ pub struct DroppedModels {
     pub too_long: u32,
     /// Ids with control characters, and empty ids.
     pub unprintable: u32,
-    /// Ids listed before.
     pub duplicate: u32,
     /// Ids beyond the largest number of models.
     pub over_limit: u32,
 }
 
 impl DroppedModels {
-    /// Each reason and its count.
     pub fn by_reason(self) -> [(&'static str, u32); 4] {
         [
             ("too_long", self.too_long),

@@ -17,7 +17,6 @@ use super::load::PeersInFlight;
 pub struct LoadedModel {
     /// The backend's own name for the model.
     pub name: String,
-    /// Its residency.
     pub residency: Residency,
     /// The VRAM that it occupies.
     pub vram: Option<ByteSize>,

@@ -12,13 +12,11 @@ use super::requester::Requester;
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// A complete response.
     Ok,
     /// A 4xx: the client's mistake.
     Client,
     /// A 429 or 503: the backend goes into cooldown; the breaker counts it as reached.
     Busy {
-        /// The duration of the cooldown.
         cooldown: Duration,
         /// 429 or 503.
         status: u16,
@@ -31,7 +29,6 @@ pub enum Outcome {
         /// The status of the response.
         status: u16,
     },
-    /// No connection.
     Unreachable,
     /// A 5xx, a broken stream, a response that is not HTTP, silence until a timeout.
     Fault,

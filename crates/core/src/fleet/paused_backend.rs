@@ -40,7 +40,6 @@ impl PausedBackend {
         self.until.store(until.0, Ordering::Relaxed);
     }
 
-    /// Ends the pause.
     pub(super) fn end(&self) {
         self.until.store(0, Ordering::Relaxed);
     }

@@ -38,7 +38,6 @@ pub struct LoadReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendLoad {
-    /// The backend's name.
     pub name: String,
     /// A hash of its URL, which may contain secrets.
     pub url: u64,
@@ -50,7 +49,6 @@ pub struct BackendLoad {
     /// The prefill tokens of prompts without a first token.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefill_tokens: u64,
-    /// The load of each model.
     pub models: Vec<ModelLoad>,
 }
 
@@ -59,7 +57,6 @@ pub struct BackendLoad {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelLoad {
-    /// The model's name.
     pub name: String,
     /// The number of requests.
     pub in_flight: u64,

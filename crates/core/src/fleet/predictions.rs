@@ -22,15 +22,11 @@ const NEARLY_FULL_KV: f32 = 0.9;
 /// process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearnedPrediction {
-    /// The backend's name.
     pub backend: String,
-    /// Its URL.
     pub url: String,
-    /// Its configured engine.
     pub engine: String,
     /// The model's name there.
     pub model: String,
-    /// The learned state.
     pub learned: LearnedState,
 }
 

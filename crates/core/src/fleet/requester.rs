@@ -15,7 +15,6 @@ pub struct Requester {
 /// A key, an address or a tenant, whose requests take turns with those of others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Its hash.
     pub id: u64,
     /// Its share in relation to others; 0 counts as 1.
     pub weight: u32,

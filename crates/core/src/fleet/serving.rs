@@ -29,7 +29,6 @@ pub struct Serving {
     pub known_offer: Offer,
     /// The offer of `usable_operations` and `usable`.
     pub usable_offer: Offer,
-    /// The state of the backend.
     pub state: SharedBackend,
     /// The learned latencies of the model on this backend.
     pub latency: Arc<ModelLatency>,
@@ -41,13 +40,11 @@ pub struct Serving {
     /// model's is reached; 0 if a configured filter must examine it at any load. Spares decisions a
     /// look at all of them.
     pub(super) restricted_from: u32,
-    /// Lower is better.
     pub priority: u32,
     /// Its share of the requests; at least 1, because a backend of weight 0 is drained.
     pub weight: u32,
     /// The largest weight among the backends of the model; 0 if all weights are equal.
     pub most_weight: u32,
-    /// The backend's number.
     pub id: BackendId,
     /// Index of the backend in [`Topology::backends`](super::Topology::backends).
     pub backend: u16,
@@ -79,7 +76,6 @@ pub struct Serving {
     pub num_ctx: Option<TokenCount>,
     /// The backend's own name for the model, if different.
     pub upstream_id: Option<Box<str>>,
-    /// The model's name.
     pub model: Box<str>,
     /// A hash of the backend's name, the same in every process.
     pub key: u64,

@@ -29,7 +29,6 @@ const FAILING_AFTER_MICROS: u64 = 2_000_000;
 pub struct EngineSample {
     /// Requests queued in the engine.
     pub waiting: Option<f32>,
-    /// Requests running there.
     pub running: Option<f32>,
     /// The share of its KV cache in use.
     pub kv_utilization: Option<f32>,

@@ -114,9 +114,7 @@ impl TopologyRules {
 /// A backend in one topology.
 #[derive(Debug, Clone)]
 pub struct Backend {
-    /// Its configuration.
     pub config: Arc<BackendConfig>,
-    /// The state of the backend.
     pub state: SharedBackend,
     /// Its models, declared or discovered; `None` until they are known.
     pub models: Option<Arc<Vec<ModelEntry>>>,
@@ -359,12 +357,10 @@ impl Topology {
         self.models.iter().for_each(Model::follow_blocks);
     }
 
-    /// The model with that number.
     pub fn model(&self, id: ModelId) -> Option<&Model> {
         self.models.get(id.0 as usize)
     }
 
-    /// One row of a model.
     pub fn serving(&self, id: ModelId, row: u32) -> Option<&Serving> {
         self.model(id)?.serving.get(row as usize)
     }

@@ -26,7 +26,6 @@ pub enum CacheEvent<'a> {
 pub struct CacheState {
     /// The most blocks it holds, for all models together; 0 if its engine keeps none.
     pub capacity: u32,
-    /// Tokens per block.
     pub block_tokens: u32,
     /// Changes whenever its engine restarts or returns, which empties the cache.
     pub epoch: u32,
@@ -60,7 +59,6 @@ pub struct Predicted {
     pub prompt_blocks: u32,
     /// Leading blocks the backend was predicted to have cached.
     pub matched_blocks: u32,
-    /// Tokens per block.
     pub block_tokens: u32,
 }
 

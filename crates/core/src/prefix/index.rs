@@ -99,7 +99,6 @@ impl PrefixIndex {
         self.runs.blocks()
     }
 
-    /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.runs.bytes()
             + self.slots.capacity() * size_of::<SlotState>()

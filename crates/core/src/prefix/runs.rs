@@ -18,7 +18,6 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Distinct blocks held.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
     }

@@ -40,7 +40,6 @@ impl EnsembleStage {
 /// A call of an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnsembleCall {
-    /// Its stage.
     pub stage: EnsembleStage,
     /// 1 for the first of its stage.
     pub number: u8,

@@ -58,7 +58,6 @@ impl fmt::Display for Missing {
 pub enum RouteError {
     /// No backend serves the model. `target` is what the name resolves to.
     ModelNotFound {
-        /// The requested name.
         alias: String,
         /// The model behind it.
         target: String,
@@ -67,14 +66,12 @@ pub enum RouteError {
     },
     /// Backends serve the model, but no healthy one.
     NoHealthyBackend {
-        /// The model.
         model: String,
         /// The needs that healthy backends lack, if only unhealthy ones could serve the request.
         missing: Option<Missing>,
     },
     /// Healthy backends serve the model, but none can serve the request.
     CapabilityMismatch {
-        /// The model.
         model: String,
         /// All needs that some of them lack: without these, any of them could serve the request.
         missing: Missing,
@@ -92,13 +89,9 @@ pub enum RouteError {
         is_busy: bool,
     },
     /// Every backend that could take it is at its limit.
-    Saturated {
-        /// The model.
-        model: String,
-    },
+    Saturated { model: String },
     /// Every backend that could take it is in cooldown after its own 429 or 503.
     CoolingDown {
-        /// The model.
         model: String,
         /// The end of the first cooldown.
         until: Timestamp,
@@ -107,7 +100,6 @@ pub enum RouteError {
     },
     /// Every backend would miss its objectives, and it may be refused.
     ObjectiveMissed {
-        /// The model.
         model: String,
         /// The 90th percentile of its time to first token on the best backend, in milliseconds.
         predicted_ms: u64,
@@ -122,15 +114,9 @@ pub enum RouteError {
         can_be_met: bool,
     },
     /// No backend is known to serve the model, but discovery is not complete.
-    DiscoveryPending {
-        /// The model.
-        model: String,
-    },
+    DiscoveryPending { model: String },
     /// Every candidate has been tried by this request.
-    AllTried {
-        /// The model.
-        model: String,
-    },
+    AllTried { model: String },
 }
 
 impl RouteError {

@@ -35,7 +35,6 @@ pub struct SessionHomes {
 /// A session with its home, as passed to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptHome(
-    /// Its slot.
     u32,
     /// The stored bits of its hash.
     u32,

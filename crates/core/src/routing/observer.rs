@@ -23,19 +23,15 @@ use crate::prefix::Chain;
 pub struct Routed<'a> {
     /// The time of the decision.
     pub at: Timestamp,
-    /// The id of the request.
     pub request_id: &'a str,
     /// The needs of the request.
     pub request: &'a RequestProfile,
-    /// Its header fields.
     pub headers: &'a HeaderMap,
     /// The name of its client key.
     pub key: Option<&'a str>,
     /// Its body; `None` once released.
     pub body: Option<&'a Bytes>,
-    /// The requested model.
     pub requested_model: &'a str,
-    /// The decision.
     pub decision: &'a RoutingDecision,
     /// The configuration of the decision.
     pub generation: &'a Generation,
@@ -90,7 +86,6 @@ pub struct AttemptEnded<'a> {
     pub conversion: Option<(Operation, Operation)>,
     /// The code of its error, if it failed.
     pub code: Option<ErrorCode>,
-    /// Its duration.
     pub took: Duration,
 }
 
@@ -126,13 +121,10 @@ impl RequestOutcome<'_> {
 /// The client and the two heads, for logs and traces. Most of it is the client's own words.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestDetails<'a> {
-    /// The request's id.
     pub request_id: &'a str,
     /// The name of the client's key.
     pub key: Option<&'a str>,
-    /// The client's address.
     pub client: Option<IpAddr>,
-    /// The method.
     pub method: &'a str,
     /// The path without its query: some clients send keys in it.
     pub path: &'a str,
@@ -150,9 +142,7 @@ pub trait RequestObserver: Send + Sync {
     fn first_token(&self, _backend: BackendId, _took: Duration) {}
     /// `tokens` more tokens went to the client.
     fn progress(&self, _backend: BackendId, _tokens: u32) {}
-    /// An attempt ended.
     fn attempt_ended(&self, _event: &AttemptEnded<'_>) {}
-    /// The request ended.
     fn finished(&self, _outcome: &RequestOutcome<'_>) {}
 }
 

@@ -10,7 +10,6 @@ use penstock_config::{BY_MODEL, ModelGlob};
 pub enum Way {
     /// To a backend of the model that the request names.
     ByModel,
-    /// To this backend.
     Backend(Box<str>),
 }
 

@@ -14,7 +14,6 @@ use crate::fleet::{Health, Serving};
 /// A backend that serves the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuotedBackend {
-    /// Its name.
     pub name: Box<str>,
     /// The predicted latency of the request there.
     pub prediction: PredictedLatency,

@@ -56,7 +56,6 @@ impl RandomSource for Peek<'_> {
 /// The source of decisions about recorded readings: the turn is given.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    /// The turn.
     pub turn: u64,
     /// A generator with the seed of the recorded decision.
     pub rng: &'a mut SmallRng,

@@ -47,7 +47,6 @@ pub struct ScoreRecord {
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
-    /// Tokens of a block.
     pub block_tokens: u32,
     /// The reliability of its engine's telemetry.
     pub telemetry: Standing,

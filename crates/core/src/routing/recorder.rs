@@ -12,7 +12,6 @@ use penstock_scoring::{Candidate, RequestFeatures, ScoreMatrix};
 use super::filters::{RejectReason, Verdict};
 use crate::fleet::ModelId;
 
-/// Observes one decision.
 pub trait Recorder {
     /// The verdict of the filters: with a reason for a rejection, or only `bool` if none is kept.
     type Verdict: Verdict;

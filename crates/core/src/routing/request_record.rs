@@ -17,7 +17,6 @@ use crate::fleet::{BackendId, Outcome};
 /// The facts about a request, by the step that finds them.
 #[derive(Debug, Default)]
 pub struct RequestRecord {
-    /// The client's request.
     pub request: RequestFacts,
     /// Its waits for a backend with room.
     pub queue: QueueFacts,
@@ -73,7 +72,6 @@ pub struct RoutingFacts {
     pub provider: Option<&'static str>,
     /// True if a fallback responded.
     pub is_fallback: bool,
-    /// The number of attempts.
     pub attempts: u32,
     /// The number of connections lost although the backend may have read the request.
     pub lost_connections: u32,
@@ -119,9 +117,7 @@ pub struct EditFacts {
 /// The counts behind the final call of an ensemble.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnsembleParts {
-    /// The number of drafts.
     pub drafts: usize,
-    /// The number of critiques.
     pub critiques: usize,
     /// The tokens that the calls before the final one read.
     pub input_tokens: u64,
@@ -136,7 +132,6 @@ pub struct ReplayFields {
     pub max_tokens: Option<TokenCount>,
     /// The session it names.
     pub session: Option<u64>,
-    /// Tokens of a block.
     pub block_tokens: u32,
     /// The prompt's full blocks.
     pub blocks: Vec<u64>,

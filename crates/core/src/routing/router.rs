@@ -26,11 +26,9 @@ use awaited::Awaited;
 /// Decides by one configuration.
 #[derive(Debug)]
 pub struct Router {
-    /// Aliases and fallbacks.
     pub names: Names,
     strategy: Strategy,
     weights: Weights,
-    /// The forwarded paths.
     pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
     split_by: SplitBy,

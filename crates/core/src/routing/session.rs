@@ -63,9 +63,7 @@ pub struct SessionNames<'a, F> {
 /// The configured field that names the session; it comes before the headers of agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionField {
-    /// A header.
     Header(String),
-    /// A cookie.
     Cookie(String),
 }
 

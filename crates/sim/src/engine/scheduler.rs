@@ -7,7 +7,6 @@ use super::plan::{Chunk, Plan};
 use super::request::Phase;
 use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Order, StepWork};
 
-/// Picoseconds in a microsecond.
 const PICOS_PER_MICRO: u64 = 1_000_000;
 
 /// The longest queue that is sorted by cached tokens (SGLang: `schedule_policy.py`).

@@ -9,7 +9,6 @@ use super::{StepTime, StepWork};
 /// The model of an engine's step duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepModel {
-    /// Five coefficients.
     Linear(StepTime),
     /// Measurements on a grid.
     Table(Arc<StepTable>),

@@ -8,7 +8,6 @@ use crate::world::{RequestResult, RunResult, Status};
 /// The requests of one priority.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PriorityFigures {
-    /// The priority.
     pub priority: i8,
     /// The number of requests that arrived.
     pub requests: usize,

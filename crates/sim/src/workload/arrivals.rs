@@ -39,7 +39,6 @@ pub enum Process {
     Gamma,
     /// Bursts with a heavier tail: gaps of a Weibull distribution.
     Weibull,
-    /// Equal gaps.
     Constant,
 }
 

@@ -9,7 +9,6 @@ use crate::random::Stream;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Lengths {
-    /// A constant length.
     Constant(u32),
     /// A distribution of lengths.
     Drawn(Drawn),
@@ -19,9 +18,7 @@ pub enum Lengths {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drawn {
-    /// The shape.
     pub distribution: Shape,
-    /// The mean.
     pub mean: f64,
     /// The standard deviation; for `exponential` and `uniform` it follows from the mean and the
     /// bounds.
@@ -43,7 +40,6 @@ pub enum Shape {
     Normal,
     /// Mostly short lengths with a long tail.
     Lognormal,
-    /// Memoryless.
     Exponential,
     /// Uniform between `min` and `max`.
     Uniform,

@@ -7,11 +7,9 @@ pub struct WorkloadPreset {
     pub name: &'static str,
     /// A description of the preset and the source of its figures.
     pub about: &'static str,
-    /// The workload file.
     pub yaml: &'static str,
 }
 
-/// Returns all presets.
 pub fn presets() -> &'static [WorkloadPreset] {
     PRESETS
 }

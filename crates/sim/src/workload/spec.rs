@@ -73,7 +73,6 @@ pub struct StreamSpec {
 pub struct PrefixSpec {
     /// The number of prefixes.
     pub groups: u32,
-    /// The tokens of each.
     pub tokens: Lengths,
     /// The exponent of Zipf's law for their popularity; 0 for equal shares.
     #[serde(default)]
@@ -116,7 +115,6 @@ pub enum WorkloadError {
     Stream {
         /// The number of the stream, from 1.
         stream: usize,
-        /// The error.
         problem: &'static str,
     },
     /// The workload never ends.

@@ -229,7 +229,6 @@ impl Balancer {
         }
     }
 
-    /// Returns the objectives of a request.
     pub(super) fn objectives_of(&self, request: &Request) -> Objectives {
         Objectives { priority: request.priority.into(), ..self.objectives }
     }

@@ -35,7 +35,6 @@ pub(super) enum Event {
 /// A request on its way to its engine. Such requests are ordered by arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
-    /// The arrival time.
     pub(super) due: u64,
     /// The sequence number: requests with the same arrival time arrive in the order in which they
     /// were sent.

@@ -13,9 +13,7 @@ use super::WorldError;
 pub struct Fault {
     /// The start of the fault, relative to the start of the run.
     pub at: Duration,
-    /// The backend's name.
     pub backend: String,
-    /// The kind of the fault.
     pub kind: FaultKind,
     /// The duration of the fault.
     pub lasts: Duration,

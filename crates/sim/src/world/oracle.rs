@@ -20,7 +20,6 @@ use super::timestamp;
 pub enum Oracle {
     /// Requests of a priority below 0.
     Sheddable,
-    /// Every request.
     All,
 }
 

@@ -46,7 +46,6 @@ pub enum Status {
     Done,
     /// The request was not sent.
     Shed(ShedReason),
-    /// The request failed.
     Failed(FailReason),
     /// The client left before the first token.
     Left,
@@ -103,9 +102,7 @@ pub struct RequestResult {
     pub predicted_p90: f32,
     /// The backend of the last attempt.
     pub backend: u16,
-    /// The number of attempts.
     pub attempts: u16,
-    /// The final status.
     pub status: Status,
     /// The verdict on its refusal.
     pub verdict: Verdict,
@@ -116,7 +113,6 @@ pub struct RequestResult {
 pub struct BackendResult {
     /// The name of the backend.
     pub name: String,
-    /// The counters of its engine.
     pub counters: EngineCounters,
     /// The number of blocks in its KV cache.
     pub kv_blocks: u32,

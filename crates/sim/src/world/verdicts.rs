@@ -7,7 +7,6 @@ use super::World;
 use super::result::{ShedReason, Status, Verdict};
 
 impl World<'_> {
-    /// Refuses a request.
     pub(super) fn shed(&mut self, id: u32, reason: ShedReason, at: u64) {
         if reason != ShedReason::Unserved {
             self.judge(id, at);

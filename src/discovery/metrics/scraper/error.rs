@@ -21,16 +21,8 @@ pub(super) enum ScrapeError {
     TooLarge(ByteSize),
     /// A response that is no success.
     #[error("{path} returned {status}")]
-    Status {
-        /// The path requested.
-        path: String,
-        /// The status returned.
-        status: u16,
-    },
+    Status { path: String, status: u16 },
     /// A page without engine metrics.
     #[error("{path} has no metrics of an engine's load")]
-    NoLoad {
-        /// The path requested.
-        path: String,
-    },
+    NoLoad { path: String },
 }

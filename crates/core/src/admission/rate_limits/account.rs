@@ -30,7 +30,6 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// Every limit.
     pub const ALL: [Self; 4] =
         [Self::RequestsPerMinute, Self::TokensPerMinute, Self::TokensPerDay, Self::InFlight];
 

@@ -15,7 +15,6 @@ const UNITS_PER_TOKEN: u64 = 60_000_000;
 /// Usage that has not drained.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeakyBucket {
-    /// The level.
     units: u64,
     drained_at: Timestamp,
 }

@@ -27,7 +27,6 @@ impl Streak {
         self.clients.load(Ordering::Relaxed).count_ones() >= 2
     }
 
-    /// Adds a fault.
     pub(super) fn add(&self, source: OutcomeSource) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
             self.began_at.store(source.at.0, Ordering::Relaxed);

@@ -16,7 +16,6 @@ pub enum OpenReason {
 }
 
 impl OpenReason {
-    /// Every reason.
     pub const ALL: [Self; 4] = [Self::Unreachable, Self::Faults, Self::HealthCheck, Self::Probe];
 
     /// The name in metrics and log lines.
@@ -33,11 +32,8 @@ impl OpenReason {
 /// A transition of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerTransition {
-    /// It opened.
     Opened {
-        /// The reason.
         reason: OpenReason,
-        /// The duration of the pause.
         pause: Duration,
     },
     /// A probe closed it.
@@ -49,7 +45,6 @@ pub enum BreakerTransition {
 /// A model that is now paused on a backend for all clients, or released on some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTransition {
-    /// The model's name.
     pub model: Box<str>,
     /// The duration of the backend's pause, if it is paused.
     pub paused: Option<Duration>,

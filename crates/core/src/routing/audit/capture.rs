@@ -37,7 +37,6 @@ impl Lease {
         self.0.store(until.0, Ordering::Relaxed);
     }
 
-    /// Ends the capture.
     pub fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -57,7 +56,6 @@ pub struct Capture {
     version: u32,
     /// The number of the decision, counted since the start.
     pub number: u64,
-    /// The request's id.
     pub request_id: String,
     /// 1 for the first attempt of a request.
     pub attempt: u32,
@@ -74,7 +72,6 @@ pub struct Capture {
     pub model: String,
     pub(super) candidates: Vec<CandidateRecord>,
     pub(super) rejected: Vec<RejectedRecord>,
-    /// The decision.
     pub decision: DecisionRecord,
 }
 
@@ -246,7 +243,6 @@ fn is_false(value: &bool) -> bool {
 /// The identity of a captured attempt, and the seed of its random picks.
 #[derive(Debug, Clone, Copy)]
 pub struct CapturedAttempt<'a> {
-    /// The request's id.
     pub request_id: &'a str,
     /// 1 for the first attempt.
     pub attempt: u32,

@@ -33,7 +33,6 @@ use crate::routing::{
 /// The context of dry runs.
 #[derive(Debug, Clone, Copy)]
 pub struct DryRun<'a> {
-    /// Limits and estimates.
     pub config: &'a Config,
     /// The router that decides.
     pub router: &'a Router,

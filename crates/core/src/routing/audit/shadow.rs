@@ -35,9 +35,7 @@ use worker::Worker;
 pub struct ObservedDecision {
     /// The time of the decision.
     pub at: Timestamp,
-    /// The request's needs.
     pub request: RequestProfile,
-    /// Its body.
     pub body: Bytes,
     /// A hash of the session it names, by [`Shadow::session_field`].
     pub session: Option<u64>,
@@ -49,7 +47,6 @@ pub struct ObservedDecision {
     pub row: u32,
     /// True if all backends were in cooldown, so that no strategy decided.
     pub is_next_probe: bool,
-    /// Its readings.
     pub trace: Trace,
 }
 
@@ -59,9 +56,7 @@ pub type SpawnThread = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 /// The clock and threads that the shadow uses.
 #[derive(Debug, Clone, Copy)]
 pub struct ShadowHost {
-    /// Reads the clock.
     pub now: fn() -> Timestamp,
-    /// Starts its thread.
     pub spawn: SpawnThread,
 }
 
@@ -75,7 +70,6 @@ impl ShadowHost {
 struct Bounds {
     /// The number of requests.
     queue: usize,
-    /// The bytes of their bodies.
     bodies: ByteSize,
 }
 

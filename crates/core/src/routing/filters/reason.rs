@@ -37,15 +37,9 @@ pub enum RejectReason {
     /// Its requests make no progress, although its checks pass: others are preferred.
     Frozen,
     /// It is at its limit of requests in flight.
-    Full {
-        /// The limit.
-        limit: u32,
-    },
+    Full { limit: u32 },
     /// It is at its limit of requests in flight for the model.
-    ModelFull {
-        /// The limit.
-        limit: u32,
-    },
+    ModelFull { limit: u32 },
     /// Its waiting prompts take longer than the limit allows.
     Backlog {
         /// The time that they take, in milliseconds.

@@ -47,7 +47,6 @@ pub struct Room {
 /// probably meets it, sent by the mean it is as good as late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTime {
-    /// The mean.
     pub mean: Duration,
     /// The 90th percentile.
     pub p90: Duration,

@@ -12,7 +12,6 @@ pub const DEFAULT_PATH: &str = "/v1/chat/completions";
 /// A request to explain; always a POST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DryRunRequest {
-    /// Its path.
     pub path: String,
     /// The body, byte for byte.
     pub body: Vec<u8>,

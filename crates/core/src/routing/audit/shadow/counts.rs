@@ -126,9 +126,7 @@ pub struct ShadowReport {
     pub agreement: Option<f64>,
     /// Tokens of the prompts that were compared, in whole blocks.
     pub prompt_tokens: u64,
-    /// The live strategy.
     pub live: SideReport,
-    /// The shadow strategy.
     pub shadow: SideReport,
     /// Memory of the prefix indexes of both sides, in bytes.
     pub index_bytes: usize,
@@ -151,7 +149,6 @@ pub struct ComparedDecisions {
 /// One of the two sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SideReport {
-    /// Its strategy.
     pub strategy: &'static str,
     /// The tokens that it is expected to have found cached.
     pub expected_tokens: u64,

@@ -31,9 +31,7 @@ pub(super) struct Worker {
     tracking: Tracking,
     /// The topology that both sides follow.
     topology: Arc<Topology>,
-    /// The actual destinations.
     live: Side,
-    /// The shadow's destinations.
     shadow: Side,
     counters: Arc<Counters>,
     rng: SmallRng,
