@@ -64,10 +64,10 @@ impl DryRun<'_> {
         let options = ScanOptions { estimate: config.routing.token_estimate, arrived_at: now };
         let body = &*sample.body;
         let profile = scan(operation, sample.header("content-type"), body, options)
-            .map_err(|error| DryRunError::new(error.code(), &error))?;
+            .map_err(|error| DryRunError::new(error.code(), error))?;
         let requested = router
             .requested_model(&profile, body, topology)
-            .map_err(|error| DryRunError::new(error.code(), &error))?;
+            .map_err(|error| DryRunError::new(error.code(), error))?;
         let plan = EnsemblePlan::of(config, &router.names, topology, &requested.name);
         let model = plan.as_ref().map_or(&*requested.name, |plan| &*plan.model);
         let session = self.session(sample, &profile);
