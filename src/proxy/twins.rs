@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_name_nothing_that_a_body_decides() {
+    fn query_fields_that_duplicate_body_fields_are_refused() {
         let twin = Some(ErrorCode::AmbiguousField);
         for query in [
             "model=x",

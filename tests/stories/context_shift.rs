@@ -127,7 +127,7 @@ fn refusals_pass_where_nothing_allows_a_shift() {
 }
 
 #[test]
-fn instructions_stay() {
+fn context_shift_keeps_instructions() {
     let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
     fleet.a().fail_on("oldest", refusal(1000, 512));
     let instructions = json!({"role": "system", "content": "always be brief"});

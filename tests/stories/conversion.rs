@@ -387,7 +387,7 @@ fn whole_responses_are_bounded() {
 }
 
 #[test]
-fn leaving_client_frees_the_engine() {
+fn disconnect_frees_the_engine() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::from_secs(30), tokens: 4 };
     let fleet = serving(&[CHAT], Setup { pace, ..Setup::default() });
     for how in Leave::BOTH {

@@ -115,7 +115,7 @@ fn steer(penstock: &Penstock, path: &str) {
 }
 
 #[test]
-fn models_that_start_on_one_backend_part() {
+fn models_loading_on_one_backend_spread_over_both() {
     let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
     let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 8", "");
     steer(&penstock, "/backends/b/drain");
@@ -257,7 +257,7 @@ fn saturated_backends_are_exceeded_only_where_requests_spill() {
 }
 
 #[test]
-fn client_that_leaves_frees_its_slot() {
+fn disconnect_frees_the_slot() {
     let a = ollama("a");
     let penstock = start_before(&[&a], "strategy: deployment", "", "");
     for body in [chat("m", "x"), streaming_chat("m", "x")] {

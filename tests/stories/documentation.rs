@@ -76,7 +76,7 @@ fn reference_tables_match_the_code() {
 }
 
 #[test]
-fn drawn_layers_match_the_table() {
+fn architecture_diagram_matches_the_import_table() {
     layers::hold();
 }
 

@@ -170,7 +170,7 @@ fn every_api_takes_encoded_bodies() {
 }
 
 #[test]
-fn bodies_that_are_not_looked_into_pass_as_they_came() {
+fn unscanned_bodies_are_forwarded_unchanged() {
     let engine = OpenEngine::start("one");
     let routing =
         "routing: { passthrough: { \"/opaque\": one, \"/by-model\": by-model } }\nbackends:\n";

@@ -247,7 +247,7 @@ fn slow_draft_is_left_out() {
 }
 
 #[test]
-fn client_that_leaves_frees_every_engine() {
+fn disconnect_frees_every_engine() {
     for (stage, held) in [("why is the sky", [3, 3]), (REVIEW, [6, 3]), (LAST, [7, 1])] {
         for how in Leave::BOTH {
             let fleet = fleet(3, ON);

@@ -5,21 +5,21 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::support::client::{Response, chat};
-use crate::support::eventually;
 use crate::support::fleet::{SOON, find_metric, metric};
 use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
 
 /// An engine with long responses, whose last byte waits until it may come.
 struct LongWinded {
     address: SocketAddr,
-    may_end: Arc<AtomicBool>,
+    may_end: Arc<watch::Sender<bool>>,
     /// Responses that have come but for their last byte.
     waiting: Arc<AtomicUsize>,
 }
@@ -28,7 +28,8 @@ impl LongWinded {
     fn start(status: u16, length: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (may_end, waiting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (may_end, waiting) =
+            (Arc::new(watch::Sender::new(false)), Arc::new(AtomicUsize::new(0)));
         let state = (Arc::clone(&may_end), Arc::clone(&waiting));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -47,7 +48,7 @@ impl LongWinded {
 fn serve(
     mut stream: TcpStream,
     (status, length): (u16, usize),
-    may_end: &AtomicBool,
+    may_end: &watch::Sender<bool>,
     waiting: &AtomicUsize,
 ) -> std::io::Result<()> {
     loop {
@@ -73,9 +74,8 @@ fn serve(
         let (most, last) = bytes.as_bytes().split_at(size - 1);
         stream.write_all(most)?;
         waiting.fetch_add(1, Ordering::SeqCst);
-        while !may_end.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(5));
-        }
+        let mut watched = may_end.subscribe();
+        block_on(watched.wait_for(|may_end| *may_end)).unwrap();
         stream.write_all(last)?;
     }
 }
@@ -131,7 +131,7 @@ fn converted_responses_share_a_budget() {
         eventually("those without room are refused at once", SOON, || refused() >= 4);
         let held = || metric(&penstock, HELD);
         eventually("the others are held", SOON, || held() > 6.0 * MIB && held() <= 8.0 * MIB);
-        engine.may_end.store(true, Ordering::SeqCst);
+        engine.may_end.send_replace(true);
         clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
     let refused: Vec<&Response> = responses.iter().filter(|one| is_refused(one)).collect();
@@ -158,7 +158,7 @@ fn streams_that_repeat_their_output_count() {
         let ended = || clients.iter().filter(|client| client.is_finished()).count();
         eventually("those without room end at once", SOON, || ended() >= 4);
         assert!(metric(&penstock, HELD) <= 8.0 * MIB);
-        engine.may_end.store(true, Ordering::SeqCst);
+        engine.may_end.send_replace(true);
         clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
     let is_cut = |response: &&Response| response.text().contains("response.failed");
@@ -179,7 +179,7 @@ fn streams_that_repeat_their_output_count() {
 #[test]
 fn drafts_of_ensembles_count() {
     let engine = LongWinded::start(200, 1 << 20);
-    engine.may_end.store(true, Ordering::SeqCst);
+    engine.may_end.send_replace(true);
     let item = engine.item("engine: openai, models: [{ id: m, operations: [chat] }]");
     for (limit, status) in [("512KiB", 503), ("64MiB", 200)] {
         let sections =
@@ -198,7 +198,7 @@ fn drafts_of_ensembles_count() {
 #[test]
 fn refusals_count() {
     let engine = LongWinded::start(429, 40_000);
-    engine.may_end.store(true, Ordering::SeqCst);
+    engine.may_end.send_replace(true);
     let item = engine.item("engine: openai, models: [m]");
     for (limit, is_whole) in [("1KiB", false), ("1MiB", true)] {
         let limits = format!("limits: {{ buffered_responses: {limit} }}");

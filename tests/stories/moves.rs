@@ -1,7 +1,6 @@
 //! Streams that wait for their first token: if less than half of the wait is predicted elsewhere,
 //! they are sent there, once, and only if the operator allows it.
 
-use std::thread;
 use std::time::Duration;
 
 use penstock_mock::{Fault, Pace};
@@ -132,13 +131,22 @@ fn whole_responses_stay() {
 }
 
 #[test]
-fn client_that_leaves_takes_its_stream_along() {
+fn disconnect_cancels_stream_before_and_after_its_move() {
     let fleet = learned(MOVES);
-    fleet.engines.iter().for_each(|engine| engine.script([Fault::HangAfterHead]));
-    for wait in [0, 100, 600] {
-        let stream = fleet.begin(&streaming_chat("m", "hello"));
-        thread::sleep(Duration::from_millis(wait));
-        drop(stream);
-        nothing_is_left(&fleet);
-    }
+    fleet.engines.iter().for_each(|engine| engine.always(Some(Fault::HangAfterHead)));
+    let all_moves = || moves(&fleet, "a") + moves(&fleet, "b");
+    let before = fleet.requests();
+    let stream = fleet.begin(&streaming_chat("m", "hello"));
+    eventually("an engine has the stream", SOON, || fleet.requests() > before);
+    drop(stream);
+    nothing_is_left(&fleet);
+
+    let (before, moved) = (fleet.requests(), all_moves());
+    let stream = fleet.begin(&streaming_chat("m", "hello"));
+    eventually("the stream is moved", SOON, || all_moves() == moved + 1.0);
+    eventually("both engines have had it", SOON, || fleet.requests() == before + 2);
+    let open = fleet.engines.iter().map(|engine| engine.open_requests()).sum::<usize>();
+    assert!(open >= 1, "the stream waits where it was moved");
+    drop(stream);
+    nothing_is_left(&fleet);
 }

@@ -188,7 +188,7 @@ fn busy_ollama_is_saturation() {
 }
 
 #[test]
-fn leaving_client_frees_the_engine() {
+fn disconnect_frees_the_engine() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::from_secs(30), tokens: 4 };
     let fleet = Fleet::start(1, Setup { pace, ..OLLAMA });
     for how in Leave::BOTH {

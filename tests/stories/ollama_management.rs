@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, Response, request};
 use crate::support::engines::{backend, backends, start};
 use crate::support::fleet::metric;
+use crate::support::pace::pause_between_drips;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -65,7 +66,7 @@ fn has(engine: &MockEngine, model: &str) -> bool {
 }
 
 #[test]
-fn root_says_what_ollama_clients_look_for() {
+fn root_page_reports_ollama_to_its_clients() {
     let (_engines, penstock) = two();
     let response = penstock.get("/");
     assert_eq!((response.status, response.text().as_str()), (200, "Ollama is running"));
@@ -362,7 +363,7 @@ fn failure_everywhere_has_a_status() {
 }
 
 #[test]
-fn client_that_leaves_ends_the_pull_everywhere() {
+fn disconnect_cancels_pull_on_every_backend() {
     let engines = [slow("a"), slow("b")];
     let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
     let penstock = Penstock::start(&format!("{MANAGED}{items}"));
@@ -391,7 +392,7 @@ fn one_backend_can_be_named() {
 }
 
 #[test]
-fn copy_and_delete_go_to_those_that_have_the_model() {
+fn copy_and_delete_reach_only_holders_of_the_model() {
     let (engines, penstock) = two();
     let body = json!({"source": "n", "destination": "n2"});
     let response = send(&penstock, "POST", "/api/copy", &body);
@@ -600,7 +601,7 @@ fn slow_uploads_give_their_place_back() {
     let mut drip = slow.stream.try_clone().unwrap();
     let dripping = std::thread::spawn(move || {
         while std::io::Write::write_all(&mut drip, b"x").is_ok() {
-            std::thread::sleep(Duration::from_millis(500));
+            pause_between_drips(Duration::from_millis(500));
         }
     });
     let response = slow.read_response().unwrap();

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::client::{Client, post, request};
+use crate::support::client::{Client, is_ok, post, request};
 use crate::support::engines::{backend, engine};
 use crate::support::eventually;
 use crate::support::fleet::{SOON, find_metric};
 use crate::support::open_engine::OpenEngine;
+use crate::support::pace::pause_between_drips;
 use crate::support::penstock::Penstock;
 
 fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
@@ -153,7 +154,7 @@ fn websockets_count_as_in_flight_and_end_when_idle() {
     let in_flight = || penstock.backend("one")["in_flight"].as_u64();
     assert_eq!(in_flight(), Some(1));
     for _ in 0..4 {
-        std::thread::sleep(Duration::from_millis(400));
+        pause_between_drips(Duration::from_millis(400));
         client.send_bytes(b"x");
         assert_eq!(client.read_raw().unwrap(), b"x", "bytes keep it open");
     }
@@ -201,7 +202,7 @@ fn websockets_are_closed_in_order_on_shutdown() {
     let mut client = open(&penstock, "/ws", "");
     read_until(&mut client, "one:");
     penstock.signal("TERM");
-    std::thread::sleep(Duration::from_millis(500));
+    eventually("it drains", SOON, || !is_ok(penstock.admin, "/health/ready"));
     client.send_bytes(b"still");
     assert_eq!(client.read_raw().unwrap(), b"still", "open connections may go on for a while");
     let since = Instant::now();

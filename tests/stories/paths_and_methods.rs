@@ -84,7 +84,7 @@ fn unknown_paths_say_what_to_do() {
 }
 
 #[test]
-fn root_says_what_this_is() {
+fn root_page_describes_penstock() {
     let engine = engine("gpu-a", &["m"]);
     let keys = "auth: { keys: [{ name: team, key: secret-key-of-team }] }";
     let yaml = format!("{keys}\nbackends:\n{}", backend(&engine, "models: [m]"));

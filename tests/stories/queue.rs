@@ -159,7 +159,7 @@ fn sheddable_request_is_refused_once_its_objective_is_missed() {
 }
 
 #[test]
-fn client_that_leaves_takes_its_request_along() {
+fn disconnect_removes_queued_request() {
     for leave in Leave::BOTH {
         let (fleet, gate, mut first) = busy(QUEUE);
         let mut kept = line_up(&fleet, "kept", &[]);
@@ -208,7 +208,7 @@ fn reload_lets_waiting_requests_through() {
 }
 
 #[test]
-fn recovered_backend_serves_what_waits() {
+fn resumed_backend_serves_queued_requests() {
     let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(2, setup);
     let admin = |path: &str| request(fleet.penstock.admin, "POST", path, &[], b"").status;
@@ -224,7 +224,7 @@ fn recovered_backend_serves_what_waits() {
 }
 
 #[test]
-fn cooldown_that_ends_serves_what_waits() {
+fn end_of_cooldown_dispatches_queued_requests() {
     let routing = "cooldown: { default: 2s, min: 1s, max: 3s }, max_retries: 0";
     let fleet = Fleet::start(1, Setup { sections: QUEUE, routing, ..Setup::default() });
     let busy = Fault::Status {
@@ -319,7 +319,7 @@ fn without_a_queue_none_waits() {
 }
 
 #[test]
-fn those_who_wait_learn_that_all_backends_are_down() {
+fn queued_requests_get_503_when_no_backend_is_healthy() {
     let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
     let (gate, mut first) = occupy(&fleet, fleet.a(), "m");

@@ -223,7 +223,7 @@ fn errors_of_the_engine_become_events() {
 }
 
 #[test]
-fn stream_that_breaks_off_later_ends_visibly() {
+fn stream_cut_after_keep_alive_ends_with_error() {
     for api in APIS {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
         let how = penstock_mock::Cut::Reset;
@@ -266,7 +266,7 @@ fn http2_stream_is_kept_alive() {
 }
 
 #[test]
-fn client_that_leaves_meanwhile_takes_its_request_along() {
+fn disconnect_of_kept_alive_client_removes_queued_request() {
     for leave in Leave::BOTH {
         let (fleet, gate, mut first) = busy(KEEP_ALIVE);
         let client = CHAT_API.begin_waiting(&fleet);
@@ -282,7 +282,7 @@ fn client_that_leaves_meanwhile_takes_its_request_along() {
 }
 
 #[test]
-fn client_that_does_not_read_holds_up_no_other() {
+fn client_without_window_delays_no_other_client() {
     let (fleet, address) = with_http2(KEEP_ALIVE);
     let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
     // It gives its streams no window.
@@ -337,8 +337,10 @@ fn whole_responses_and_short_waits_get_no_early_head() {
 fn kept_alive_streams_are_logged_as_errors() {
     let log = scratch("access.log");
     let sections = format!(
-        "queue: {{ size: 100, timeout: 1s, keep_alive: 100ms }}\n\
-         access_log: {{ path: \"{}\" }}",
+        r#"
+queue: {{ size: 100, timeout: 1s, keep_alive: 100ms }}
+access_log: {{ path: "{}" }}
+"#,
         log.display()
     );
     let setup = Setup {

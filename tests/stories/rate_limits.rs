@@ -187,7 +187,7 @@ fn addresses_are_limited_each() {
 }
 
 #[test]
-fn reload_changes_limits_and_forgets_no_use() {
+fn reload_changes_limits_and_keeps_usage() {
     let fleet = start("requests_per_minute: 3");
     let whole = std::fs::read_to_string(&fleet.penstock.config).unwrap();
     let set = |limit: u32| {

@@ -185,7 +185,7 @@ fn failures_that_were_committed_count_all_the_same() {
 }
 
 #[test]
-fn complete_stream_is_ok_although_its_client_leaves_first() {
+fn complete_stream_is_ok_after_early_disconnect() {
     // The last chunk never comes.
     let (_, penstock) = alone(
         |_, _| {
@@ -206,7 +206,7 @@ fn complete_stream_is_ok_although_its_client_leaves_first() {
 }
 
 #[test]
-fn what_clients_provoke_says_nothing_about_the_backend() {
+fn client_errors_do_not_count_against_the_backend() {
     let provoked: [(Respond, u16); 4] = [
         (
             |_, _| {
@@ -365,7 +365,7 @@ fn http2_responses_without_a_body_are_failures() {
 }
 
 #[test]
-fn errors_whose_bodies_never_come_are_passed_on() {
+fn errors_with_endless_bodies_are_relayed() {
     let endless: [Respond; 3] = [
         |_, _| {
             b"HTTP/1.1 500 X\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"

@@ -5,11 +5,11 @@
 use penstock_mock::{Fault, Gate};
 use serde_json::json;
 
-use crate::support::client::{Client, chat};
+use crate::support::client::{Client, chat, is_ok};
 use crate::support::eventually;
-use crate::support::fleet::{CHAT, SOON, Setup, begin};
+use crate::support::fleet::{CHAT, SOON, Setup, begin, yaml};
 use crate::support::penstock::Penstock;
-use crate::support::redis::{Pair, Redis};
+use crate::support::redis::{Pair, Redis, UP};
 
 const OTHERS: &str = "penstock_backend_others_in_flight";
 
@@ -126,10 +126,12 @@ fn penstock_that_has_drained_is_forgotten_before_its_lease_ends() {
     let held = hold(&pair, second, &gate);
     wait_others(first, "a", 1);
     second.signal("TERM");
-    // A drain that takes as long as a few reports: one of them has to say that the end is near.
-    std::thread::sleep(5 * penstock_core::fleet::SHARE_INTERVAL);
+    eventually("it drains", SOON, || !is_ok(second.admin, "/health/ready"));
+    // It reports and reads in one exchange: what it reads now came with a report of its drain.
+    let new = hold(&pair, first, &gate);
+    wait_others(second, "a", 1);
     gate.open();
-    drop(held);
+    drop((held, new));
     pair.wait(first, "penstock_shared_state_penstocks", 0.0);
     assert_eq!(others(first, "a"), 0);
 }
@@ -162,13 +164,24 @@ fn without_the_server_each_penstock_counts_alone() {
 #[test]
 fn option_switches_it_off() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
-    let pair = Pair::start(&redis, 1, Setup::default(), "in_flight: false");
+    let pair = Pair::start(&redis, 1, Setup::default(), "");
+    let sections = redis.section("in_flight: false");
+    let setup = Setup { sections: &sections, ..Setup::default() };
+    let alone = Penstock::start(&yaml(&pair.fleet.engines, &["m"], setup));
+    pair.wait(&alone, UP, 1.0);
     let [first, second] = pair.both();
-    let gate = Gate::default();
-    let held = hold(&pair, first, &gate);
-    // Longer than both take to report and read.
-    std::thread::sleep(3 * penstock_core::fleet::SHARE_INTERVAL);
-    assert_eq!(second.backend("a")["others_in_flight"], json!(null));
-    gate.open();
+    let held = hold(&pair, &alone, &Gate::default());
+    // The two that share exchange several reports; the third has the same interval.
+    for _ in 0..3 {
+        let gate = Gate::default();
+        let shared = hold(&pair, first, &gate);
+        wait_others(second, "a", 1);
+        assert_eq!(alone.backend("a")["others_in_flight"], json!(null), "it reads no report");
+        gate.open();
+        drop(shared);
+        wait_others(second, "a", 0);
+    }
+    assert_eq!(others(first, "a"), 0, "it reports nothing");
+    assert_eq!(first.backend("a")["other_penstocks"], json!(1));
     drop(held);
 }

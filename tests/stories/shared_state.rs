@@ -10,6 +10,7 @@ use crate::support::certificates::Authority;
 use crate::support::client::{Client, Response, chat, request};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, find_metric};
+use crate::support::pace::pause_between_readings;
 use crate::support::penstock::Penstock;
 use crate::support::redis::{Pair, Redis, UP};
 
@@ -66,8 +67,10 @@ fn limits_are_shared_over_tls() {
     let Some(redis) = Redis::start_secured("shared_state", &authority) else { return };
     let start = |tls: &str| {
         let sections = format!(
-            "auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ requests_per_minute: 4 }} }}] }}\n\
-             shared_state: {{ redis: \"rediss://{}\", password: a-password, timeout: 5s{tls} }}",
+            r#"
+auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ requests_per_minute: 4 }} }}] }}
+shared_state: {{ redis: "rediss://{}", password: a-password, timeout: 5s{tls} }}
+"#,
             redis.address
         );
         Fleet::start(1, Setup { sections: &sections, ..Setup::default() })
@@ -140,6 +143,14 @@ fn begin(penstock: &Penstock) -> Client {
     client
 }
 
+/// Returns whether a response has arrived, without reading it.
+fn has_response(client: &Client) -> bool {
+    client.stream.set_nonblocking(true).unwrap();
+    let peeked = client.stream.peek(&mut [0]);
+    client.stream.set_nonblocking(false).unwrap();
+    peeked.is_ok()
+}
+
 #[test]
 fn slots_are_shared_and_those_of_a_killed_penstock_expire() {
     let Some(redis) = Redis::start("shared_state") else { return };
@@ -149,21 +160,24 @@ fn slots_are_shared_and_those_of_a_killed_penstock_expire() {
     assert_eq!(status(first), 200);
     eventually("the slot is free for the other", SOON, || status(second) == 200);
     eventually("the slot is free for the first", SOON, || status(first) == 200);
-    eventually("the end is reported", SOON, || {
-        let response = send(second);
-        response.status == 200
-    });
-    std::thread::sleep(Duration::from_millis(200));
     let gate = Gate::default();
     pair.fleet.a().script([Fault::Gate(gate.clone())]);
-    let held = begin(second);
+    let is_held = || pair.fleet.a().open_requests() == 1;
+    let mut held = begin(second);
+    // The end of the last request is reported after its response: until then this one is refused.
+    eventually("the slot is taken again", SOON, || {
+        if has_response(&held) {
+            held = begin(second);
+        }
+        is_held()
+    });
     let in_flight = "penstock_key_in_flight{key=\"k\"}";
     pair.wait(second, in_flight, 1.0);
     // Longer than a lease: it is renewed while the request runs.
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         assert_eq!(status(first), 429);
-        std::thread::sleep(Duration::from_millis(100));
+        pause_between_readings(Duration::from_millis(100));
     }
     second.signal("KILL");
     eventually("its slot expires", 2 * SOON, || status(first) == 200);

@@ -131,8 +131,11 @@ fn send_mixed(penstock: &Penstock, thread: usize) -> BTreeMap<bool, (i64, i64)> 
 fn thousand_mixed_requests_are_counted_exactly() {
     let path = scratch("ledger.db");
     let sections = format!(
-        "{}\nauth: {{ keys: [{{ name: one, key: key-one }}, {{ name: two, key: key-two }}] }}\n\
-         models: {{ m: {{ price: {{ input: 1000, output: 2000 }} }} }}",
+        r"
+{}
+auth: {{ keys: [{{ name: one, key: key-one }}, {{ name: two, key: key-two }}] }}
+models: {{ m: {{ price: {{ input: 1000, output: 2000 }} }} }}
+",
         ledger(&path, "1h")
     );
     let setup = Setup { sections: &sections, strategy: "round_robin", ..Setup::default() };
@@ -225,12 +228,20 @@ fn cancelled_stream_counts_what_was_seen() {
     assert_eq!(count(&path, estimated), 1);
     fleet.wait_idle();
 
-    // What fails counts for nothing.
+    // What fails counts for nothing: rows are written in the order in which requests end.
     let before = sums(&path, "token_counts");
     fleet.a().script([Fault::status_with_retry(503, "1")]);
     assert_eq!(fleet.chat().status, 503);
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(sums(&path, "token_counts"), before);
+    let mut used = (0, 0);
+    eventually("the cooldown ends", TIMEOUT, || {
+        let response = fleet.chat();
+        used = usage_of(&response);
+        response.status == 200
+    });
+    let after = (before.0 + used.0, before.1 + used.1, before.2 + used.0 + used.1);
+    let written = || sums(&path, "token_counts").2 > before.2;
+    eventually("the request after it is counted", TIMEOUT, written);
+    assert_eq!(sums(&path, "token_counts"), after);
 }
 
 #[test]
@@ -387,8 +398,11 @@ fn reload_changes_prices() {
     let fleet = Fleet::start(1, Setup::default());
     let yaml = |price: f64| {
         format!(
-            "{}\nmodels: {{ m: {{ price: {{ input: {price}, output: 0 }} }} }}\n\
-             backends: [{{ name: a, url: {}, models: [m] }}]",
+            r"
+{}
+models: {{ m: {{ price: {{ input: {price}, output: 0 }} }} }}
+backends: [{{ name: a, url: {}, models: [m] }}]
+",
             ledger(&path, "1h"),
             fleet.a().url()
         )

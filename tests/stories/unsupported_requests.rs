@@ -108,7 +108,7 @@ fn refused_images_are_taken_out_in_every_dialect() {
 }
 
 #[test]
-fn what_is_not_allowed_is_never_taken_out() {
+fn only_configured_capabilities_are_removed_for_a_retry() {
     let fleet = start("retry_without: [vision]");
     fleet.a().script([no_tools()]);
     let response = fleet.penstock.post(CHAT, &with_tools());

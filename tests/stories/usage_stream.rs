@@ -23,18 +23,21 @@ fn open(address: std::net::SocketAddr) -> Client {
     client
 }
 
-/// The state once every request is over and counted.
-fn settled(fleet: &Fleet) -> Value {
-    // `penstock_in_flight` counts open streams, too.
-    fleet.wait_fact("a", "in_flight", &json!(0));
-    let page = || fleet.penstock.admin("/api/usage").json();
-    let mut last = page();
-    eventually("the counts no longer change", TIMEOUT, || {
-        std::thread::sleep(Duration::from_millis(50));
-        let now = page();
-        std::mem::replace(&mut last, now.clone()) == now
+/// Sends `count` requests and returns the state once all of them are over and counted.
+fn state_after(fleet: &Fleet, count: usize) -> Value {
+    let mut tokens = 0;
+    for _ in 0..count {
+        let response = fleet.chat();
+        assert_eq!(response.status, 200, "{}", response.text());
+        tokens += response.json()["usage"]["total_tokens"].as_u64().unwrap();
+    }
+    let url = fleet.a().url();
+    let mut state = Value::Null;
+    eventually("every token is counted, and nothing is in flight", TIMEOUT, || {
+        state = fleet.penstock.admin("/api/usage").json();
+        state["token_usage_counts"][&url]["m"] == tokens && state["usage_counts"] == json!({})
     });
-    last
+    state
 }
 
 /// The next event of a stream.
@@ -88,10 +91,7 @@ fn first_state_does_not_wait_for_the_interval() {
 fn slow_reader_delays_no_request_and_sees_the_newest_state_last() {
     let fleet = Fleet::start(1, Setup { sections: "usage: { interval: 1ms }", ..Setup::default() });
     let mut slow = open(fleet.penstock.admin);
-    for _ in 0..300 {
-        assert_eq!(fleet.chat().status, 200);
-    }
-    let newest = settled(&fleet);
+    let newest = state_after(&fleet, 300);
     let mut seen = next(&mut slow);
     let mut events = 1;
     while seen != newest {
@@ -114,10 +114,7 @@ fn thousand_streams_are_served_and_end_at_shutdown() {
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(refused.text().contains("usage.streams"), "{}", refused.text());
     fleet.wait_metric("penstock_usage_streams_refused_total", 1.0);
-    for _ in 0..100 {
-        assert_eq!(fleet.chat().status, 200);
-    }
-    let newest = settled(&fleet);
+    let newest = state_after(&fleet, 100);
     for stream in &mut streams {
         let mut seen = next(stream);
         while seen != newest {
@@ -230,8 +227,11 @@ fn data_port_serves_usage_only_where_it_is_configured() {
 fn key_in_the_query_reaches_neither_log_nor_backend() {
     const KEY: &str = "sk-very-secret";
     let sections = format!(
-        "auth: {{ keys: [{{ name: team, key: {KEY} }}] }}\n\
-         log: {{ level: debug }}\naccess_log: {{ path: stdout }}"
+        r"
+auth: {{ keys: [{{ name: team, key: {KEY} }}] }}
+log: {{ level: debug }}
+access_log: {{ path: stdout }}
+"
     );
     let setup = Setup { sections: &sections, server: NOMYO, ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -265,8 +265,10 @@ fn key_in_the_query_reaches_neither_log_nor_backend() {
 
 #[test]
 fn usage_by_key_is_shown_with_and_without_a_file() {
-    let keys = "auth: { keys: [{ name: team-a, key: sk-secret-a }, { name: team-b, key: sk-secret-b }] }\n\
-                models: { m: { price: { input: 1000000, output: 0 } } }";
+    let keys = r"
+auth: { keys: [{ name: team-a, key: sk-secret-a }, { name: team-b, key: sk-secret-b }] }
+models: { m: { price: { input: 1000000, output: 0 } } }
+";
     let folder = scratch("usage-by-key");
     std::fs::create_dir_all(&folder).unwrap();
     let file = format!("{keys}\nledger: {{ path: {}/ledger.db }}", folder.display());

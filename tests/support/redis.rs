@@ -72,6 +72,14 @@ impl Redis {
         Some(redis)
     }
 
+    /// The section `shared_state` with further keys.
+    pub fn section(&self, keys: &str) -> String {
+        format!(
+            r#"shared_state: {{ redis: "redis://{}", password: a-password, {keys} }}"#,
+            self.address
+        )
+    }
+
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
@@ -94,10 +102,7 @@ pub struct Pair {
 impl Pair {
     /// Before `engines` engines; `shared`: further keys of `shared_state`.
     pub fn start(redis: &Redis, engines: usize, setup: Setup<'_>, shared: &str) -> Self {
-        let sections = format!(
-            "{}\nshared_state: {{ redis: \"redis://{}\", password: a-password, {shared} }}",
-            setup.sections, redis.address
-        );
+        let sections = format!("{}\n{}", setup.sections, redis.section(shared));
         let setup = Setup { sections: &sections, ..setup };
         let fleet = Fleet::start(engines, setup);
         let other = Penstock::start(&yaml(&fleet.engines, &vec!["m"; engines], setup));

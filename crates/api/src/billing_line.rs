@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_goes_and_the_text_behind_it_stays() {
+    fn billing_line_is_removed_and_following_text_is_kept() {
         let line =
             "x-anthropic-billing-header: cc_version=2.1.30.a1b; cc_entrypoint=cli; cch=00ff1;";
         assert_eq!(without_billing_line(line), "");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_is_not_followed() {
+    fn invalid_trace_parents_are_ignored() {
         let later = format!("{}-more", GIVEN.replacen("00", "cc", 1));
         assert!(TraceContext::follow(later.as_bytes(), 1).is_some(), "a later version");
         for given in [

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_parses_back() {
+    fn displayed_units_parse_back() {
         for micros in [0, 1, 999, 1000, 1_500_000, 300_000_000] {
             let duration = Duration::from_micros(micros);
             assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));

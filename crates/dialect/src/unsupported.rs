@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn images_go_and_text_stays() {
+    fn images_are_removed_and_text_is_kept() {
         let vision = Capabilities::VISION;
         let chat = json!({"messages": [
             {"role": "user", "content": [

@@ -64,7 +64,7 @@ fn engine_that_becomes_slower_is_noticed() {
 }
 
 #[test]
-fn requests_that_end_in_any_way_leave_nothing() {
+fn ended_requests_leave_no_backlog() {
     let wait_curve = WaitCurve::default();
     let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
     let mut tickets = Vec::new();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_how_many_miss_their_objective() {
+    fn batch_share_follows_the_miss_rate() {
         let settled = |late: u32| {
             let mut share = BatchShareLearner::default();
             for n in 0..20_000_u32 {

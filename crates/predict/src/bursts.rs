@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_that_leaves_takes_what_is_not_known_with_it() {
+    fn cancelled_prompt_discards_the_unfinished_burst() {
         let mut bursts = Bursts::default();
         bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0));
         bursts.discard_unfinished();

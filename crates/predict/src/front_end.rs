@@ -215,7 +215,7 @@ mod tests {
 
     /// An engine that computes the prompts of others.
     #[test]
-    fn streams_that_stand_still_meanwhile_show_none() {
+    fn stalled_streams_reveal_no_front_end_time() {
         for (steps, expected) in [(100.0, None), (390.0, Some(360.0))] {
             let mut front_end_us = FrontEndLearner::default();
             let waits = (0..20).map(|_| {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_no_front_end() {
+    fn stall_is_not_learned_as_front_end_time() {
         let waits = (0..40_u32).map(|n| {
             let ahead = f64::from(n % 10 + 1) * 500.0;
             let ttft_us = if n % 8 == 0 { 5_000.0 } else { 40.0 + ahead * 0.2 };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_no_longer_wait_end_it() {
+    fn short_waits_reset_the_front_end_time() {
         let short = FirstWait { ttft_us: 35.0, ..WAIT };
         assert_eq!(found((0..40).map(|n| if n < 30 { WAIT } else { short })), None);
     }

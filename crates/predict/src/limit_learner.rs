@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_what_differed_less_during_the_waits() {
+    fn limit_is_the_steadier_of_slots_and_kv_tokens() {
         let mut limits = LimitLearner::default();
         let shown = [(1e6, 29.0, 39_000.0), (3e6, 31.0, 40_000.0), (5e6, 28.0, 39_500.0)];
         for (at, stream_count, context_tokens) in shown {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_wait_shows_is_forgotten() {
+    fn limit_without_evidence_expires() {
         let mut limits = LimitLearner::default();
         (0..3_u32).for_each(|n| {
             learn(&mut limits, wait(f64::from(n) * 1e6, f64::from(n) * 1e6 + 9e5));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn factor_is_that_of_the_gaps_lately() {
+    fn factor_follows_recent_gaps() {
         let mut pace = PaceLearner::default();
         assert_eq!(pace.factor(), 1.0);
         (0..2000).for_each(|_| pace.learn(8.0, 10.0, 1.0));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_were_computed_are_no_silence() {
+    fn computing_prompts_is_no_stall() {
         let mut stall = Stall::default();
         stall.started(STEP, 10e6);
         (1..=9_u32).for_each(|n| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_leave_without_anything_show_silence() {
+    fn disconnects_before_the_first_token_indicate_a_stall() {
         let mut stall = Stall::default();
         stall.left(10e6, 0.5e6, STEP, 11.9e6);
         assert_eq!(rest(&stall, 12e6), 0.0, "too early");

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stops_where_it_cannot_go_on() {
+    fn decoder_stops_at_quotes_long_escapes_and_full_output() {
         let mut room = [0; 100];
         let mut of = |text: &str, size: usize| {
             let (read, written, stop) = decode(text.as_bytes(), &mut room[..size]);
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_was_meant(
+        fn decoded_text_matches_its_source(
             text in "([a-z \n\t\"\\\\/é😀]|[a-z ]{20,50}){0,20}",
             size in 0_usize..200,
         ) {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_counts_are_cut_to_what_can_have_been() {
+    fn implausible_token_counts_are_capped() {
         let whole = Passed { bytes: 300, is_stream: false };
         let stream = Passed { bytes: 900, is_stream: true };
         let bytes = |rest: &str| u32::try_from(body(rest).len()).unwrap() + 128;

@@ -268,7 +268,7 @@ fn ties_are_broken_by_prompt_and_name_alone() {
 }
 
 #[test]
-fn equals_have_their_turns_where_prompts_do_not_count() {
+fn ties_rotate_without_prefix_scorer() {
     let profile = profile("load-balance:1");
     let place = |row: u32| Candidate { row, ..loaded(&row.to_string(), 0.0, 1.0, 0.0) };
     let fleet = [place(0), place(1), place(2), place(3)];

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_drawn() {
+    fn demo_sends_every_kind_of_request() {
         let mut rng = SmallRng::seed_from_u64(1);
         let drawn: Vec<DemoRequest> = (0..2000).map(|_| draw(&mut rng)).collect();
         let paths: BTreeSet<&str> = drawn.iter().map(|one| one.path).collect();

@@ -156,7 +156,7 @@ fn files_of_the_tutorial_exist() {
 }
 
 #[test]
-fn advice_has_a_size_and_too_little_is_none() {
+fn small_gain_gives_no_advice() {
     let sweep = ["--sweep", "routing.preset=balanced,lmetric", "--load", "0.3"];
     let done = simulate(&sweep);
     assert_eq!(done.code, 0, "{}", done.complaints);

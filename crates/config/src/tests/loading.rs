@@ -114,8 +114,10 @@ fn empty_values_leave_the_default() {
 #[test]
 fn backend_health_starts_from_the_global_one() {
     let config = load(
-        "backends: [{url: http://a, health: {rise: 7, breaker: {open: 3s}}}, http://b]\n\
-         health: {fall: 9, breaker: {window: 8s}}",
+        r"
+backends: [{url: http://a, health: {rise: 7, breaker: {open: 3s}}}, http://b]
+health: {fall: 9, breaker: {window: 8s}}
+",
     )
     .unwrap();
     let first = &config.backends[0].health;
@@ -276,10 +278,41 @@ fn syntax_errors_have_positions() {
     assert!(refusal("routing: {}\nrouting: {}").contains("penstock.yaml:3:1"), "keys given twice");
 }
 
+/// Asserts that `text` loads and its dump loads as the same, or that each error has a position.
+fn assert_loads_or_is_refused(text: &str) -> Result<(), TestCaseError> {
+    let mut config = match load(text) {
+        Ok(config) => config,
+        Err(error) => {
+            prop_assert!(!error.is_empty());
+            for line in error.lines() {
+                prop_assert!(has_position(line, text), "no position in {line:?} of {text:?}");
+            }
+            return Ok(());
+        }
+    };
+    let dump = config.to_masked_yaml();
+    let mut reloaded =
+        load(&dump).map_err(|error| TestCaseError::fail(format!("{error}\n{dump}")))?;
+    // Warnings have the positions of their file, and a dump has the settings that were warned of.
+    config.warnings.clear();
+    reloaded.warnings.clear();
+    prop_assert_eq!(reloaded, config);
+    Ok(())
+}
+
+/// Returns whether an error starts with a line and a column that `text` has.
+fn has_position(error: &str, text: &str) -> bool {
+    let Some(position) = error.strip_prefix("penstock.yaml:") else { return false };
+    let mut numbers = position.split(':').map(str::parse::<usize>);
+    // The end of the text is a position, too, and YAML has more line ends than `lines`.
+    let range = 1..=text.chars().count() + 1;
+    (0..2).all(|_| matches!(numbers.next(), Some(Ok(number)) if range.contains(&number)))
+}
+
 proptest! {
     #[test]
-    fn any_text_loads_or_is_refused(text in ".{0,200}") {
-        let _either: Result<Config, String> = load(&text);
+    fn any_text_loads_or_is_refused_with_positions(text in ".{0,200}") {
+        assert_loads_or_is_refused(&text)?;
     }
 }
 
@@ -287,10 +320,32 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn yaml_like_text_loads_or_is_refused(
+    fn yaml_like_text_loads_or_is_refused_with_positions(
         text in "(backends|routing|server|weights|url|a|&a|[*]a|<<|[{}]|\\[|\\]|:|,|- |\n|\n  | |5s|[0-9]|\"|'|[$][{]A|!!int|\\|){0,60}"
     ) {
-        let _either: Result<Config, String> = load(&text);
+        assert_loads_or_is_refused(&text)?;
+        assert_loads_or_is_refused(&format!("backends: [http://a]\n{text}"))?;
+    }
+
+    #[test]
+    fn settings_load_or_are_refused_with_positions(
+        sections in prop::collection::btree_map(
+            "routing|server|limits|timeouts|health|queue|telemetry|models|usage",
+            prop::collection::btree_map(
+                "strategy|max_retries|threads|total|connect|size|timeout|interval|rise|enabled|m",
+                "smart|weighted|random|3|0|-1|5s|none|true|1h|32MiB|~|[$][{]A:-2[}]|[{][}]",
+                0..3,
+            ),
+            0..4,
+        )
+    ) {
+        let mut text = String::from("backends: [http://a]\n");
+        for (section, settings) in &sections {
+            let settings: Vec<String> =
+                settings.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+            text += &format!("{section}: {{ {} }}\n", settings.join(", "));
+        }
+        assert_loads_or_is_refused(&text)?;
     }
 }
 

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn burst_comes_back_as_it_can_be_served() {
+    fn retry_after_spreads_a_burst() {
         let times = ReturnTimes::default();
         let after = |wait, now| times.after("m", Duration::from_millis(wait), 3, at(now)).as_secs();
         let waits: Vec<u64> = (0..8).map(|_| after(700, 10)).collect();

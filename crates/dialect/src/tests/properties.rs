@@ -318,7 +318,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_held_is_bounded() {
+fn held_response_bytes_are_bounded() {
     use crate::{BadResponse, ResponseLimits};
     let mut context = context();
     context.limits = ResponseLimits { event: 200, arguments: 50, whole: 300 };

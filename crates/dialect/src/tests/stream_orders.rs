@@ -217,7 +217,7 @@ fn chat_stream(deltas: &[&str]) -> String {
 }
 
 #[test]
-fn a_half_without_its_partner_is_replaced() {
+fn lone_surrogate_is_replaced() {
     for client in [Messages, Responses, OllamaChat] {
         let call = r#"{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"a\":\"\ud83d"}}]}"#;
         let rest = r#"{"tool_calls":[{"index":0,"function":{"arguments":"\"}"}}]}"#;
@@ -281,7 +281,7 @@ fn text_and_calls_that_are_whole_do_not_wait() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn text_behind_open_tool_calls_is_bounded() {
     use crate::{BadResponse, ResponseLimits};
     let mut context = context();
     context.limits = ResponseLimits { arguments: 4096, ..ResponseLimits::default() };

@@ -90,7 +90,7 @@ fn other_operations_have_their_own_tokens() {
 }
 
 #[test]
-fn what_only_keeps_a_stream_alive_is_no_token() {
+fn keep_alive_events_are_no_tokens() {
     for stream in [
         ": ping\n\n",
         "event: ping\n\n",

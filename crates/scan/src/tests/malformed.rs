@@ -161,7 +161,7 @@ fn each_kind_of_bad_json_is_refused() {
 }
 
 #[test]
-fn what_is_broken_is_found_at_any_distance() {
+fn malformed_strings_are_found_at_any_length() {
     // Strings are read in words, windows and a remainder: each must detect the same errors.
     for length in (0..150).chain([8 << 10, (8 << 10) + 63, 20_000]) {
         let lead = "a".repeat(length);

@@ -59,7 +59,7 @@ fn the_layout_of_a_body_makes_no_difference() {
 }
 
 #[test]
-fn what_an_engine_reads_makes_a_difference() {
+fn outline_differs_with_every_prompt_field() {
     let base = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
     for other in [
         r#"{"messages":[{"role":"system","content":"hi"}]}"#,

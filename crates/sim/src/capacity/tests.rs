@@ -63,7 +63,7 @@ fn capacity_is_the_rate_of_a_server_that_is_never_idle() {
 }
 
 #[test]
-fn what_is_refused_does_not_change_the_capacity() {
+fn refused_requests_do_not_change_the_capacity() {
     let workload = prompts(1500, 1.0, "    patience: 300ms\n    priority: -1\n");
     let setting = setting(workload.clone());
     let of = |yaml: &str| capacity(&setting, &variant(yaml), &workload).unwrap().unwrap();

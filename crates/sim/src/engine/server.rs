@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_leaves_the_queue_makes_way() {
+    fn cancelled_request_frees_its_queue_place() {
         let mut server = server(1);
         server.submit(0, "a", &request(1));
         server.submit(0, "b", &request(2));

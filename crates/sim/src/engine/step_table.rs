@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn grids_that_are_none_are_refused() {
+    fn invalid_step_grids_are_refused() {
         let wrong = |change: fn(&mut StepGrid)| {
             let mut grid = grid();
             change(&mut grid);

@@ -241,7 +241,7 @@ fn restart_loses_requests_and_cache() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn request_larger_than_the_kv_cache_is_refused() {
     let mut engine = Engine::new(EngineSpec { kv_blocks: 4, ..spec() }).unwrap();
     let sent = Sent { at: 5, input: 64, output: 1, prefix: Vec::new() };
     engine.submit(5, &request(0, &sent));

@@ -122,7 +122,7 @@ streams:
 ";
 
     #[test]
-    fn turns_repeat_what_was_before_them() {
+    fn turns_share_the_prefix_of_earlier_turns() {
         let chat = workload(CHAT);
         assert_eq!(chat.requests.len(), 400);
         let mut followed = 0;

@@ -86,7 +86,7 @@ fn two_runs_are_equal_and_a_seed_changes_only_chance() {
 }
 
 #[test]
-fn backend_that_is_down_loses_what_it_had_and_gets_nothing() {
+fn down_backend_loses_its_requests_and_gets_none() {
     let workload = chat(2000, 20.0);
     let mut spec = world("strategy: smart", 4);
     spec.faults = vec!["at 30s backend b1 down 40s".parse().unwrap()];
@@ -143,7 +143,7 @@ fn models_in_memory_are_preferred_where_loading_takes_time() {
 }
 
 #[test]
-fn clients_that_leave_free_the_engine() {
+fn disconnects_free_the_engine() {
     let yaml = "requests: 3000\nstreams:\n  - model: m\n    arrivals: { rate: 24 }\n    input: 2000\n    output: 100\n    \
                 patience: 2s\n";
     let workload = generate(&WorkloadSpec::parse(yaml).unwrap(), 1);

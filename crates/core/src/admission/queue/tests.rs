@@ -267,7 +267,7 @@ fn signal_during_a_turn_is_not_lost() {
 }
 
 #[test]
-fn owner_that_is_held_back_lets_the_next_one_of_its_priority_try() {
+fn held_back_owner_passes_its_turn_to_the_next_owner() {
     let mut queue = ModelQueue::default();
     let large = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     let again = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;

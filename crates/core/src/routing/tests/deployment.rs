@@ -109,7 +109,7 @@ fn show(fleet: &Fleet, models: &[&str], at: u64) {
 }
 
 #[test]
-fn models_that_come_to_one_backend_at_once_part() {
+fn models_loaded_on_one_backend_at_once_spread_over_both() {
     let mut fleet = ollamas(2, "", "num_parallel: 4");
     let held = [send(&fleet, "m", "b0", 10), send(&fleet, "n", "b0", 11)];
     for _ in 0..3 {
@@ -208,7 +208,7 @@ fn names_of_one_model_share_its_backends_and_its_count() {
 }
 
 #[test]
-fn what_is_known_of_a_model_survives_a_new_topology() {
+fn model_state_survives_a_new_topology() {
     let mut fleet = ollamas(1, "", "");
     load(&fleet, "b0", "m:latest");
     let (_, held) = take(&mut fleet, "m").unwrap();

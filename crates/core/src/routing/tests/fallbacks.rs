@@ -106,7 +106,7 @@ fn fallbacks_do_not_chain() {
 }
 
 #[test]
-fn a_model_whose_every_backend_was_tried_falls_back() {
+fn model_with_all_backends_tried_falls_back() {
     let mut fleet = abc("fallbacks: { a: [b] }");
     fleet.try_again("a");
     assert_eq!(model_for(&mut fleet, "a"), "b");

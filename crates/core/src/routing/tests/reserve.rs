@@ -70,7 +70,7 @@ fn one_slot_in_eight_of_each_backend_is_kept_for_owners_below_their_share() {
 }
 
 #[test]
-fn nothing_is_kept_for_what_may_be_refused() {
+fn reserve_ignores_sheddable_requests() {
     let mut fleet = fleet("size: 10");
     let _batch = take(&mut fleet, SMALL, -1);
     assert_eq!(fill(&mut fleet, LARGE, 0).len(), 15);

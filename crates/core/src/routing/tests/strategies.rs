@@ -255,7 +255,7 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
 }
 
 #[test]
-fn in_panic_the_checks_are_not_believed() {
+fn panic_mode_ignores_health_checks() {
     let yaml = |threshold: &str| {
         format!("routing: {{ strategy: random, {threshold} }}\n{}", alike(4, "m"))
     };

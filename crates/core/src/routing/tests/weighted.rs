@@ -103,7 +103,7 @@ pub(super) const PREFIX: &str =
     "routing: { strategy: weighted, scorers: \"prefix-affinity:3,load-balance:1\" }\n";
 
 #[test]
-fn a_prompt_goes_where_its_beginning_went() {
+fn prompt_follows_its_prefix() {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(8, "m")));
     for family in 0..20 {
         let (home, _) = route(&mut fleet, &chat("m", &prompt(family), "first"));
@@ -146,7 +146,7 @@ proptest! {
 }
 
 #[test]
-fn what_fills_no_block_is_spread_as_well() {
+fn prompts_shorter_than_a_block_are_spread() {
     let yaml = format!("{PREFIX}{}", alike(4, "m"));
     let mut fleet = Fleet::of(&yaml);
     let say = |text: &str| serde_json::json!({"model": "m", "prompt": text}).to_string();
@@ -288,7 +288,7 @@ fn decisions_over_prompts_allocate_nothing() {
 }
 
 #[test]
-fn what_engines_tell_decides() {
+fn engine_samples_decide() {
     use std::time::Duration;
 
     use crate::fleet::EngineSample;

@@ -32,7 +32,7 @@ fn two_priorities(requests: u32, rate: f64) -> Workload {
 
 /// No request arrives after the last one, so the future computed at its arrival is its result.
 #[test]
-fn foreseen_is_what_comes_where_no_other_request_does() {
+fn oracle_predicts_the_ttft_without_later_requests() {
     let mut workload = mixed(400, 60.0, 1.0);
     // The last three requests are on their way together, two of them with long prompts to the same
     // engine.

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_questions_say_why() {
+    fn invalid_dry_run_lines_name_the_reason() {
         for (line, reason) in [
             ("", "not a JSON object"),
             ("[]", "not a JSON object"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_survives_its_line() {
+    fn dry_run_request_round_trips_through_its_line() {
         for body in [&b"{\"model\": \"\xc3\xa4\"}"[..], b"\xff\x00", b""] {
             let headers = vec![("a".to_owned(), "b".to_owned()), ("a".to_owned(), "c".to_owned())];
             let sample = DryRunRequest { path: "/v1/x".to_owned(), body: body.to_owned(), headers };
