@@ -1,6 +1,6 @@
 //! The access log: an observer that formats one JSON line per request for a writer thread. A
 //! request never waits for it: when the queue is full, lines are dropped and counted. Lines contain
-//! no prompt, no key and no query string, and are at most 5 KiB long.
+//! no prompt, no key and no query string, and are at most 6,272 bytes long.
 
 mod file;
 mod line;

@@ -236,8 +236,10 @@ impl Cooldowns {
             let others = list.iter().filter(|one| !one.scope.covers(request)).cloned();
             others.collect::<Vec<Arc<Cooldown>>>()
         });
-        let left = self.list.load().iter().map(|one| one.ends_at().0).max();
-        self.latest.store(left.unwrap_or(0), Ordering::Relaxed);
+        let last_end = || self.list.load().iter().map(|one| one.ends_at().0).max().unwrap_or(0);
+        self.latest.store(last_end(), Ordering::SeqCst);
+        // A cooldown that started in between is in the list, and its end was overwritten.
+        self.latest.fetch_max(last_end(), Ordering::SeqCst);
     }
 }
 

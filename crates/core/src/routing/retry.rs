@@ -83,10 +83,11 @@ impl RetryCredit {
 
     fn add(&self, earned: i64, config: &RetryBudget) {
         let ceiling = ceiling(config);
-        // A load first: at the ceiling, which is the common case, nothing is written.
-        if self.credit.load(Ordering::Relaxed) < ceiling {
-            self.credit.fetch_add(earned, Ordering::Relaxed);
-        }
+        // At the ceiling, which is the common case, nothing is written.
+        let _at_ceiling =
+            self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
+                (credit < ceiling).then(|| credit.saturating_add(earned).min(ceiling))
+            });
     }
 }
 
@@ -109,6 +110,17 @@ fn share(config: &RetryBudget) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quiet_minute_saves_no_more_than_the_ceiling() {
+        let config = RetryBudget { ratio: 0.0, per_second: 10 };
+        let budget = RetryCredit::new(&config);
+        let start = Timestamp(1);
+        while budget.spend(&config, start) {}
+        let later = start.after(std::time::Duration::from_secs(60));
+        let granted = (0..1000).filter(|_| budget.spend(&config, later)).count();
+        assert_eq!(granted, 100, "ten seconds of the rate");
+    }
 
     #[test]
     fn retries_are_granted_as_a_share_of_the_traffic() {
