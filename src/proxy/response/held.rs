@@ -1,5 +1,5 @@
-//! Responses that are held rather than relayed: refusals, and errors that a better backend may spare
-//! the client.
+//! Responses that are held rather than relayed: refusals, and errors that a better backend may
+//! spare the client.
 
 use bytes::Bytes;
 use penstock_dialect::ErrorMeaning;
