@@ -107,6 +107,7 @@ impl ProxyHttp for DataPlane {
             Ok(()) => handle(&mut flow).await,
             Err(refused) => refuse(&mut flow, refused).await,
         };
+        // After every end, errors included: what a request holds must not outlive it.
         settle_rate(flow.ctx);
         settle_charge(&self.0, flow.ctx);
         self.0.observers.finished(&flow);
@@ -189,6 +190,7 @@ async fn refuse(flow: &mut Flow<'_>, refused: Option<RefusedHead>) -> Served {
 async fn handle(flow: &mut Flow<'_>) -> Served {
     let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
     let Some(forwarded) = read_head(flow).await? else {
+        // With an unread body, the next bytes are no head.
         if flow.ctx.body_length == BodyLength::None {
             client.expect_head();
         }

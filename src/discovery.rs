@@ -77,6 +77,7 @@ struct FirstRound {
 
 impl FirstRound {
     fn end_one(&self) {
+        // Release: a reader that sees 0 also sees the verdicts of these checks.
         let left = self.left.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
         self.waiting.fetch_min(left, Ordering::AcqRel);
         if left == 0 {
@@ -95,6 +96,7 @@ impl DiscoveryService {
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
             batches,
+            // Another seed, so that scrapes do not repeat the jitter of the checks.
             scraper: Scraper::new(seed.wrapping_add(1)),
             queue: Mutex::new(Some(queue)),
         }));
@@ -200,6 +202,7 @@ impl Watcher {
     async fn run(self) {
         self.backend.state.await_models(now());
         let resolver = dns::Resolver::new(&self.discovery);
+        // Resolved before the first check, which fails without an address.
         let is_resolved = dns::resolve(&self.backend, &resolver).await;
         let (backend, interval) = (self.backend.clone(), self.discovery.dns_interval);
         let catalogue = CatalogueWatch::new(
@@ -229,6 +232,7 @@ impl Watcher {
         loop {
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
+                // It may return as another process: nothing is known of its caches and models then.
                 self.fleet.record_outage(self.backend.state.id);
                 self.fleet.forget_loaded(self.backend.state.id);
             }

@@ -290,6 +290,7 @@ impl Parts {
             inherited: Mutex::new(options.inherited),
             control_loop: Mutex::new(Some(control_loop)),
         };
+        // Each service has a separate runtime, so a stuck data plane does not stop the supervisor.
         server.add_service(background_service("penstock supervisor", supervisor));
     }
 
@@ -313,6 +314,7 @@ impl Parts {
 fn restore_days(config: &Config, rates: &RateLimiter) {
     let auth = &config.auth;
     let limits = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
+    // Limits per minute recover by themselves soon; only the day outlives a restart.
     let names: BTreeSet<&str> = limits
         .filter(|(_, limits)| limits.tokens_per_day.is_some())
         .map(|(key, _)| key.name.as_str())

@@ -200,6 +200,7 @@ impl SharedState {
 
     fn settle(&self, settlement: Settlement) {
         self.leases.lock().remove(&settlement.lease);
+        // Without a connection nothing is queued: the lease expires by itself.
         if self.link.load().is_some() && self.settlements.try_send(settlement).is_err() {
             self.errors.fetch_add(1, Ordering::Relaxed);
         }
@@ -273,11 +274,13 @@ impl SharedState {
     /// Uses one connection until it is lost.
     async fn serve(&self, link: &Arc<Link>, receiver: &mut Receiver<Settlement>) {
         // The first tick is immediate: a restarted server has no leases.
+        // Three renewals per lease: a late one frees no slot of a running request.
         let mut renewal = interval(self.config.lease / 3);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let sent = tokio::select! {
                 () = self.lost.notified() => {
+                    // The permit may be left from an earlier connection.
                     if self.link.load().is_some() {
                         continue;
                     }

@@ -34,6 +34,7 @@ pub(super) fn check(
     token: Option<&Secret>,
     access: Access,
 ) -> Result<(), Refusal> {
+    // Programs that are not browsers send neither of both headers.
     let fetch_site = headers.get(FETCH_SITE).map_or(&b"none"[..], |value| value.as_bytes());
     if headers.contains_key(header::ORIGIN) || !matches!(fetch_site, b"none" | b"same-origin") {
         return Err(Refusal::FromWebPage);
@@ -58,6 +59,7 @@ pub(super) fn check(
 }
 
 fn is_sent(headers: &HeaderMap, token: &Secret) -> bool {
+    // In constant time: the duration must not show how much of a guess is right.
     bearer_token(headers).is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
 }
 

@@ -102,10 +102,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         loop {
             let place = self.waiting.join();
             let head = tokio::select! {
+                // A head that has arrived is served, even if the connection is to make room.
                 biased;
                 head = waiting.next_head(&client) => head?,
                 () = place.leave.notified() => return None,
             };
+            // A connection that serves a request is not replaced.
             drop(place);
             if let Some(refused) = client.refused() {
                 if refused.error == HeadError::TimedOut {
@@ -151,6 +153,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> 
         let open = Counted::new(&self.metrics.admin_connections.open);
         let generation = self.proxy.generation();
         let (most, limits) = (generation.config.admin.connections, limits_of(&generation.config));
+        // A connection may stay open for days, and must not keep an old configuration in memory.
         drop(generation);
         let over = open.count().saturating_sub(most);
         if over == 0 {

@@ -17,6 +17,7 @@ pub(super) async fn send(
     head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
     head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.insert_header(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))?;
+    // nginx buffers responses without this header, and events would come late.
     head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
     if session.req_header().version == Version::HTTP_11 {
         let chunked = HeaderValue::from_static("chunked");

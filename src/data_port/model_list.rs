@@ -74,6 +74,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
                 false => openai_model(&name, model, window, created),
             })
         }
+        // As for an unknown model, without a suggestion: a limited key learns no names.
         None if !allowed => {
             let message = format!("Model '{name}' not found");
             Err(OwnError::new(ErrorCode::ModelNotFound, message).about(Some("model")))
@@ -81,6 +82,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         None => {
             let at = now();
             let error = RouteError::unknown_model(&name, target, topology, at);
+            // Any share will do: this error has no computed wait.
             Err(with_similar_model(ctx, &name, OwnError::from_route(&error, at, 0.5)))
         }
     }

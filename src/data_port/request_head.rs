@@ -64,6 +64,7 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     let target = Target::of(&method, &path, &generation.router.passthrough, compat);
     classify(flow, target, &path);
     let checked = check_head(flow, target);
+    // After the check, which reads the key, and before anything forwards or logs the query.
     if compat == Compat::Nomyo
         && let Some(head) = flow.client.head_mut()
     {

@@ -38,6 +38,7 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
     let mut last_failure = None;
     for (index, backend) in order.iter().enumerate() {
         let Some(decision) = decide_for(&fleet, *backend) else { continue };
+        // The 404 of the last one goes to the client.
         let may_miss = index + 1 < order.len();
         let terms = DirectTerms { may_miss, is_limited: false };
         match attempt_directly(flow, &mut request, &decision, terms).await {

@@ -249,6 +249,7 @@ impl CatalogueWatch {
         if !self.discovery.enabled || self.is_unreported || source == LoadedSource::Always {
             return true;
         }
+        // Taken before the query: what responses show later is newer than the page.
         let asked_at = now();
         let limit = self.discovery.timeout;
         match probe_loaded(&self.client, &self.backend, limit, source).await {
@@ -264,6 +265,8 @@ impl CatalogueWatch {
                         self.fleet.learn_residency(state.id, residency);
                     }
                     LoadedReport::NotServed => {
+                        // Not queried again before the next recovery, which may bring another
+                        // process.
                         self.is_unreported = true;
                         self.fleet.learn_residency(state.id, Residency::Resident);
                     }

@@ -103,6 +103,7 @@ impl Silence {
     }
 
     fn lasts(&mut self, state: &BackendState, now: Timestamp) -> Duration {
+        // An idle backend has nothing to send, so its silence shows nothing.
         if state.load.in_flight() == 0 {
             self.since = now;
         }

@@ -122,6 +122,7 @@ fn request_head(
         head.insert_header(header::HOST, &*backend.authority)?;
         head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
+        // Pages are read as they come: there is no decoder here.
         head.insert_header(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
         let key_headers = backend.config.engine.row().key_headers;
         if let Some(headers) = key_headers {

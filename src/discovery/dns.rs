@@ -29,6 +29,7 @@ pub(super) async fn resolve(backend: &Backend, resolver: &Resolver) -> bool {
         Ok(found) => {
             let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, url.port));
             let mut found: Vec<SocketAddr> = addresses.collect();
+            // Servers rotate the order of addresses; only another set counts as a change.
             found.sort_unstable();
             found.dedup();
             let shown = format!("{found:?}");
@@ -61,6 +62,7 @@ pub(super) async fn follow(
     loop {
         tokio::time::sleep(step).await;
         waited += step;
+        // Half a step of tolerance: the steps are rounded down and may not add up to the interval.
         if waited + step / 2 >= pause(interval, is_resolved, backend.state.health.status()) {
             is_resolved = resolve(backend, resolver).await;
             waited = Duration::ZERO;

@@ -174,6 +174,7 @@ const ENGINES: &[EngineFacts] = &[
         families: &[
             family(Fact::Waiting, "vllm:num_requests_waiting"),
             family(Fact::Running, "vllm:num_requests_running"),
+            // Older versions of vLLM have the names with `gpu_`.
             family(Fact::KvUtilization, "vllm:kv_cache_usage_perc"),
             family(Fact::KvUtilization, "vllm:gpu_cache_usage_perc"),
             family(
@@ -236,6 +237,7 @@ const ENGINES: &[EngineFacts] = &[
         ..openai_like(Engine::LlamaCpp)
     },
     EngineFacts {
+        // Ollama has the namespace of a model there; its library is the usual one.
         owned_by: Some("library"),
         health_path: "/api/version",
         model_list: ModelList::Ollama,

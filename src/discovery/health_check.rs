@@ -54,6 +54,7 @@ impl HealthChecks {
             let result = Err(DiscoveryError::NoAddress);
             return self.checker.learn(&CheckEnd { started: now(), result });
         }
+        // Pingora checks the addresses of the last update only.
         if let Err(error) = self.backends.update(|_peers| {}).await {
             tracing::debug!(%error, "the address set could not be updated");
         }

@@ -61,6 +61,7 @@ pub(super) async fn watch_idle(
         {
         }
     };
+    // The connection was idle during the silence that ended the response, too.
     let keep_alive = match tokio::time::timeout(watch.saturating_sub(SETTLE), watching).await {
         Ok(()) => KeepAlive::Closes(SETTLE + now().since(idle_since)),
         Err(_still_open) => KeepAlive::Stays(SETTLE + now().since(idle_since)),

@@ -59,6 +59,7 @@ pub(super) async fn probe_loaded(
         LoadedSource::SleepPage => {
             let state = is_asleep(page("/is_sleeping").await, "/is_sleeping");
             match state {
+                // vLLM serves this page in development mode only.
                 Err(DiscoveryError::Status { status: 404 | 405 | 501, .. }) => {
                     Ok(LoadedReport::NotServed)
                 }

@@ -189,6 +189,7 @@ impl Queries<'_> {
     async fn version(&self, engine: Engine) -> Option<String> {
         let facts = facts(engine);
         let (path, at) = facts.version?;
+        // That page was just read for the list of models.
         if facts.props_path == Some(path) {
             return text(&*self.backend.state.pages.properties()?, at).map(shown_version);
         }
@@ -223,6 +224,7 @@ impl Queries<'_> {
             match self.send("/api/show", Some(&request)).await {
                 Ok(details) => {
                     read_shown(&details, model);
+                    // Without a digest, a changed model would not be read again.
                     if !digest.is_empty() {
                         shown.0.insert(model.id.clone(), (digest.to_owned(), model.clone()));
                     }

@@ -133,6 +133,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
         stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
+        // Counted before the comparison: connections that arrive together must not all pass.
         let open = Counted::new(&self.clients.connections);
         let generation = (self.current)();
         let limits = ConnectionLimits::of(&generation.config);

@@ -73,6 +73,7 @@ impl<'a> BodyReader<'a> {
 
     async fn read_known(&mut self, bytes: u64) -> Result<HeldBody, BodyError> {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // Claimed whole before the first read: an upload that cannot be held is refused at once.
         let claim = self.claim(total)?;
         if let Some(body) = self.client.take_body(total) {
             return Ok(HeldBody::new(body, claim));
@@ -192,6 +193,7 @@ impl Pace {
             }
             self.timer = None;
             let needed = self.min_rate * RATE_CHECK.as_secs();
+            // The last interval before the timeout is shorter: its bytes show no rate.
             if left > RATE_CHECK && self.received - self.checked < needed {
                 return Poll::Ready(());
             }

@@ -93,6 +93,7 @@ impl<'a> BodyStream<'a> {
                     self.client.expect_head();
                     return Ok(None);
                 }
+                // Never past the end: bytes of the next request stay in the connection.
                 Left::Known(left) => usize::try_from(*left).unwrap_or(PART).min(PART),
                 Left::Chunked(_) | Left::Framed => PART,
             };

@@ -64,6 +64,7 @@ impl ConnectionLimit {
             }
             Excess::OfOpenFiles(excess) => (excess, ErrorCode::OutOfResources, &self.too_few_files),
         };
+        // Before any return: a connection that is closed without a response counts as well.
         (self.on_refused)(code, port.peer(&stream).address());
         if excess > REFUSED_AT_ONCE {
             return;

@@ -134,12 +134,14 @@ async fn decode_steps(
         let step = step.map_err(|reason| BodyError::NotDecoded { coding, reason })?;
         let decoded = pieces.add(step.written);
         rest = after(rest, step.read);
+        // After every step: a bomb is at most one step past its limit.
         check_size(decoded, encoded.len(), bounds.limits)?;
         // The decoder's window is at most as large as its output, and so is the joined body.
         if !claim.grow_to(2 * decoded) {
             return Err(BodyError::MemoryFull);
         }
         if step.is_whole {
+            // Freed first: beside the pieces, the claim covers its window or the joined body.
             drop(decoder);
             let body = pieces.joined();
             claim.shrink_to(decoded);

@@ -153,6 +153,7 @@ pub fn check(head: &[u8], most_fields: usize) -> Result<(), HeadError> {
 /// # Errors
 /// A [`HeadError`] that no further bytes can correct.
 pub fn check_partial(part: &[u8], searched: usize) -> Result<(), HeadError> {
+    // A TLS handshake on a plain port may never have a line end: its first byte is refused.
     if part.first().is_some_and(|byte| !is_in(*byte, TOKEN)) {
         return Err(HeadError::RequestLine);
     }
@@ -203,6 +204,7 @@ struct RequestLine<'a> {
 
 impl<'a> RequestLine<'a> {
     fn read(line: &'a [u8]) -> Result<Self, HeadError> {
+        // The first and the last blank: one within the target stays in it and is refused below.
         let first = memchr(b' ', line).ok_or(HeadError::RequestLine)?;
         let last =
             memrchr(b' ', line).filter(|last| *last > first).ok_or(HeadError::RequestLine)?;
@@ -284,6 +286,7 @@ impl<'a> RoutingFields<'a> {
 
     fn note_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
         let is_first = !std::mem::replace(&mut self.has_length, true);
+        // `parse` alone would accept a sign.
         let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let number = std::str::from_utf8(value).ok().filter(|_| is_number && is_first);
         number.and_then(|digits| digits.parse::<u64>().ok()).map(|_| ()).ok_or(HeadError::Length)

@@ -115,6 +115,7 @@ impl Streams {
     /// Resolves once no stream has been open for `time`.
     async fn idle_for(&self, time: Duration) {
         loop {
+            // `notify_one` keeps a permit: an end between the load and the wait is not missed.
             while self.open.load(Ordering::Acquire) > 0 {
                 self.changed.notified().await;
             }
@@ -196,6 +197,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
                 () = shutdown_requested(&mut watch), if phase.draining.is_none() => Event::Shutdown,
                 () = ca_revoked.as_mut(), if !phase.is_ca_revoked => Event::CaRevoked,
                 event = next_request(&mut wire) => event,
+                // After the requests: bytes that have arrived may finish a frame or be a request.
                 () = too_slow.as_mut() => Event::TooSlow,
                 () = idle.as_mut() => Event::Idle,
             };
@@ -234,6 +236,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
                 Event::Idle if phase.is_closing => return,
                 Event::Idle => phase.close(&mut wire),
             }
+            // After every event: `idle_for` misses a stream that came and went in its sleep.
             idle.set(streams.idle_for(phase.idle_timeout));
         }
     }
@@ -256,6 +259,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
         let (parts, body) = request.into_parts();
         if let Err(reason) = head::check(&parts) {
             tracing::debug!(%reason, "malformed HTTP/2 request");
+            // A malformed request is an error of its stream alone (RFC 9113 §8.1.1).
             response.send_reset(Reason::PROTOCOL_ERROR);
             return false;
         }

@@ -118,6 +118,7 @@ impl Port {
         }
         let digest = stream.get_socket_digest();
         let address = digest.as_ref().and_then(|digest| digest.peer_addr()?.as_inet().copied());
+        // An IPv6 socket reports a mapped address, which no rule for IPv4 would match.
         address.map_or(Peer::Unknown, |address| Peer::Address(address.ip().to_canonical()))
     }
 
@@ -140,6 +141,7 @@ impl Port {
         let mut peer = self.peer(&stream);
         let mut ahead = BytesMut::new();
         if self.proxy_protocol {
+            // Any client that may connect could claim any address.
             if !peer.is_trusted(trusted) {
                 return Err(AcceptError::ProxyHeader);
             }
@@ -157,6 +159,7 @@ impl Port {
         let is_http2 = match (self.http2, &self.tls) {
             (false, _) => false,
             (true, Some(_)) => stream.selected_alpn_proto() == Some(ALPN::H2),
+            // Without ALPN, HTTP/2 starts by prior knowledge (RFC 9113 §3.3).
             (true, None) => starts_with_http2(&mut stream, &mut ahead).await?,
         };
         Ok(AcceptedConnection { stream, ahead, origin, is_http2, ca_revoked })
@@ -201,6 +204,7 @@ async fn handshake(
     tls: &ServerTls,
 ) -> Result<Encrypted, AcceptError> {
     let mut socket = to_socket(stream).ok_or(AcceptError::Tls)?;
+    // Bytes behind the PROXY header were read along with it: they start the handshake.
     socket.rewind(ahead);
     let (config, ca_revoked) = tls.config();
     let acceptor = Acceptor::from_server_config(config);

@@ -96,6 +96,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     let client = match (command, family) {
         // LOCAL: a health check of the proxy itself.
         (0x20, _) => None,
+        // The whole block of addresses must be there, although only the source is read.
         (0x21, 0x11) => Some(IpAddr::V4(Ipv4Addr::from(first::<4, 12>(addresses)?))),
         (0x21, 0x21) => Some(IpAddr::V6(Ipv6Addr::from(first::<16, 36>(addresses)?))),
         // Well-formed, with addresses of another family.

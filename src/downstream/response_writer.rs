@@ -47,6 +47,7 @@ impl RawResponse {
     pub(crate) fn new(code: ErrorCode, message: &str) -> Self {
         let row = code.row();
         let report = ErrorReport { code, message, param: None, request_id: None };
+        // The dialect follows from the path, which nothing has read yet.
         let body = Bytes::from(error_body(Dialect::OpenAi, &report));
         let mut fields = vec![
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),

@@ -100,6 +100,7 @@ impl Call {
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             charge: None,
             refused: None,
+            // Not among the requests in flight, where the client's own is.
             _counted: Counted::new(&flow.proxy.ensembles.calls),
         };
         let request = admit(&mut flow.of_call(&mut own), named, body)?;
@@ -117,6 +118,7 @@ impl Call {
         let mut own = flow.of_call(ctx);
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
         if !own.proxy.queues.is_empty() && has_others_waiting(&own, request) {
+            // Requests wait for the model: the call lines up behind them.
             let model = request.model.to_string();
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));
         }
@@ -128,6 +130,7 @@ impl Call {
         let tried = request.tried;
         request.tried.insert_all(used);
         let decided = decide(&mut own, request);
+        // Not tried in fact: a retry may go to a backend of another call.
         request.tried = tried;
         match decided {
             Err(Undecided::NoRoute(_)) => decide(&mut own, request),

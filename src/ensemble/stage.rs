@@ -93,6 +93,7 @@ type Running<'a> = Pin<Box<dyn Future<Output = CallEnd> + Send + 'a>>;
 
 /// Runs futures in this task until all are done.
 async fn join(mut running: Vec<Running<'_>>) -> Vec<CallEnd> {
+    // No tasks: the calls end with the task of their client.
     let mut ends: Vec<Option<CallEnd>> = running.iter().map(|_| None).collect();
     poll_fn(|cx| {
         for (future, end) in running.iter_mut().zip(&mut ends) {

@@ -48,6 +48,7 @@ impl CommandSender {
     pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let (sender, result) = oneshot::channel();
         self.0.try_send(Command::Reload(simulate, sender)).map_err(|_full| ReloadError::Busy)?;
+        // Only a process that exits drops a command without a reply.
         result.await.unwrap_or(Err(ReloadError::Stopping))
     }
 
@@ -82,6 +83,7 @@ impl ControlLoop {
         let mut watched = None;
         loop {
             let generation = self.reloader.proxy.generation();
+            // A reload may change the groups, so each generation gets a new watch.
             if watched.as_ref().is_none_or(|watched| !Arc::ptr_eq(watched, &generation)) {
                 groups.follow(&generation);
                 watched = Some(Arc::clone(&generation));
@@ -93,6 +95,8 @@ impl ControlLoop {
                 },
                 found = groups.changed() => {
                     self.replace_members(found).await;
+                    // The watch ended with its report; without this line, refused members would
+                    // stop it for good.
                     watched = None;
                 }
                 // A signal has no reply channel; the outcome is logged.
@@ -123,6 +127,7 @@ impl ControlLoop {
         }
         self.notifier.notify(&[State::Reloading]);
         let reloaded = self.reloader.reload(simulate).await;
+        // systemd waits for READY=1 after RELOADING=1, also if the reload failed (sd_notify(3)).
         self.notifier.notify(&[State::Ready]);
         reloaded
     }
@@ -134,6 +139,7 @@ impl ControlLoop {
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
         tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
         let mut later = None;
+        // Taken once the new process is ready: requests that end while it starts still count.
         let process_state = || {
             let (stored, ids) = self.reloader.proxy.pass_ids_on();
             later = Some(ids);
@@ -155,6 +161,8 @@ impl ControlLoop {
                 if let Some(later) = later {
                     tokio::spawn(pass_on(Arc::clone(&self.reloader.proxy), later, channel));
                 }
+                // Sent before this process stops: systemd ends a service together with its main
+                // process.
                 self.notifier.notify(&[State::MainPid(pid)]);
                 self.stop.mark_upgraded();
                 self.sockets.release();

@@ -36,6 +36,7 @@ pub(super) fn affordable_clients(in_use: usize) -> usize {
 }
 
 fn affordable(limit: usize, others: usize) -> usize {
+    // A share, because a fixed reserve could take all descriptors of a low limit.
     let reserve = (limit / 8).min(MAX_RESERVE);
     (limit.saturating_sub(others).saturating_sub(reserve) / 2).max(1)
 }

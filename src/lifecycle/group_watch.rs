@@ -44,6 +44,7 @@ pub(super) struct GroupWatch {
 impl GroupWatch {
     /// Watches the groups of this generation from now on, and no others.
     pub(super) fn follow(&mut self, generation: &Arc<Generation>) {
+        // Dropping the set aborts the lookups of the previous generation.
         *self = Self::default();
         if generation.fleet.groups().is_empty() {
             return;

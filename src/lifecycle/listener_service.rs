@@ -100,6 +100,7 @@ impl<S: Service> Service for ListenerService<S> {
         if let Some(table) = &table {
             self.sockets.add_inherited_to(table);
         }
+        // The old process accepts on inherited sockets meanwhile, so no connection waits for this.
         let mut accepting = self.sockets.accepting.subscribe();
         if accepting.wait_for(|accepting| *accepting).await.is_err() {
             return;

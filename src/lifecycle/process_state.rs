@@ -78,9 +78,11 @@ pub(super) fn receive_state(channel: &UnixStream) -> io::Result<(ProcessState, V
     let mut line = Vec::new();
     let mut reader = BufReader::new(channel.take(MAX_BYTES));
     reader.read_until(b'\n', &mut line)?;
+    // Other versions close the channel without a line.
     if line.is_empty() {
         return Ok((ProcessState::default(), Vec::new()));
     }
+    // The reader may have buffered ids that follow the line; dropping it would lose them.
     Ok((serde_json::from_slice(&line)?, reader.buffer().to_vec()))
 }
 

@@ -139,11 +139,13 @@ impl Reloader {
             return Err(ReloadError::NoBackends { in_use });
         }
         let changes = Changes::between(&before.config, &config);
+        // Compared with the start of the process: a setting may be pending since an earlier reload.
         let restart = Changes::between(self.proxy.config(), &config);
         let groups = look_up_groups(&config, before.fleet.groups()).await;
         let simulation = self.simulation(&before, &config, &groups, simulate).await?;
         let generation = self.adopt(&before, config, groups).await?;
         self.proxy.clients().refresh_certificates(Look::Requested);
+        // Only now: a refused configuration changes nothing, not even the log.
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);
         }
@@ -171,6 +173,7 @@ impl Reloader {
         let reading = Arc::clone(&self.reading).try_acquire_owned();
         let reading = reading.map_err(|_hanging| ReloadError::Unreadable)?;
         let loading = tokio::task::spawn_blocking(move || {
+            // Held until the read ends, even if the timeout below has given up on it.
             let _held = reading;
             source.load()
         });
@@ -188,6 +191,7 @@ impl Reloader {
         groups: &Groups,
         requested: Option<Duration>,
     ) -> Result<Option<ReplayReport>, ReloadError> {
+        // The gate in force counts: the recent traffic is kept by its settings.
         let gate = before.config.routing.reload_gate.as_ref();
         let usual = gate.filter(|gate| gate.always).map(|gate| gate.window);
         let Some(window) = requested.or(usual) else { return Ok(None) };
@@ -224,6 +228,7 @@ impl Reloader {
         let generation = before.succeeded_by(config, groups);
         let generation = generation.with_shadow(Some(before), SHADOW_HOST);
         let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
+        // New backends are checked before the swap; one that hangs delays it by `FIRST_CHECKS`.
         let first_checks = self.prober.watch(&generation.fleet, &generation.config);
         let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
         tracing::debug!(is_checked, "applying the new configuration");

@@ -42,6 +42,7 @@ pub(super) async fn simulate(
     let topology = before.fleet.topology();
     let blocks = topology.backends.iter().filter_map(|backend| {
         let details = backend.state.telemetry.details()?;
+        // Simulated KV caches consist of blocks of 16 tokens.
         let blocks = u32::try_from(details.capacity_tokens()? / 16).ok()?;
         Some((backend.config.name.clone(), blocks))
     });
@@ -58,6 +59,8 @@ fn with_members(mut config: Config, groups: &Groups, before: &Generation) -> Con
     let topology = before.fleet.topology();
     config.backends = groups.expand(&config);
     for backend in &mut config.backends {
+        // The simulation resolves no names: a member that still counted as a group would be
+        // missing.
         (backend.resolve, backend.srv) = (Resolve::Together, None);
         if backend.models.is_none() {
             let known = topology.backend(&backend.name).and_then(|known| known.models.clone());

@@ -50,6 +50,7 @@ impl Shutdown {
     /// Starts the shutdown: the new process of an upgrade serves.
     pub(super) fn mark_upgraded(&self) {
         self.upgraded.store(true, Ordering::Release);
+        // `notify_one` stores a permit, so this may come before `recv` waits.
         self.wake.notify_one();
     }
 
@@ -116,6 +117,7 @@ impl ShutdownTrigger {
     /// After an upgrade, the new process does that when it stops.
     fn remove_sockets(&self) {
         for path in &self.sockets {
+            // A file that has replaced the socket belongs to another program.
             let is_socket = |found: Metadata| found.file_type().is_socket();
             if std::fs::symlink_metadata(path).is_ok_and(is_socket)
                 && let Err(error) = std::fs::remove_file(path)

@@ -82,6 +82,7 @@ impl Supervisor {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.limit_clients();
+        // First the state of the old process: its drains and limits hold from the first request on.
         self.take_over().await;
         self.sockets.start_accepting();
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
@@ -154,6 +155,7 @@ impl Supervisor {
                     self.ping_watchdog(&mut watchdog_due).await;
                     let status = self.status();
                     let is_due = status != reported || now() >= repeat_at;
+                    // After an upgrade, the new process reports the status of the service.
                     if self.notifier.is_active() && is_due && !self.stop.is_upgraded() {
                         self.notifier.notify(&[State::Status(&status)]);
                         (reported, repeat_at) = (status, now().after(STATUS_INTERVAL));
@@ -188,6 +190,8 @@ impl Supervisor {
             // One tick early, so that the next ping is not late.
             *due = now().after((interval / 2).saturating_sub(TICK));
         } else {
+            // `due` stays as it is: the next tick checks again, so that a short stall costs no
+            // restart.
             tracing::error!("data plane unresponsive, withholding watchdog ping");
         }
     }
@@ -195,6 +199,7 @@ impl Supervisor {
     /// Returns whether the threads that serve clients still run tasks and can read the routing
     /// state.
     async fn is_data_plane_responsive(&self) -> bool {
+        // The data plane has not started: nothing shows that it is stuck.
         let Some(runtime) = self.runtime.get() else { return true };
         let proxy = Arc::clone(&self.proxy);
         let probe = runtime.spawn(async move {

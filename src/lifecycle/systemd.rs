@@ -33,6 +33,7 @@ impl State<'_> {
                 writeln!(message, "RELOADING=1\nMONOTONIC_USEC={}", monotonic_micros())
             }
             Self::Stopping => writeln!(message, "STOPPING=1"),
+            // A line break would start another assignment.
             Self::Status(line) => writeln!(message, "STATUS={}", line.replace('\n', " ")),
             Self::Watchdog => writeln!(message, "WATCHDOG=1"),
             Self::MainPid(pid) => writeln!(message, "MAINPID={pid}"),
@@ -82,6 +83,8 @@ impl Notifier {
         let variable = |name: &str| std::env::var(name).ok();
         let address = variable("NOTIFY_SOCKET").and_then(|text| Address::of(&text));
         let socket = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
+        // Children inherit the variables, and only the main process may ping
+        // (sd_watchdog_enabled(3)).
         let is_for_this_process =
             variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));
         let micros = variable("WATCHDOG_USEC").filter(|_| is_for_this_process && socket.is_some());

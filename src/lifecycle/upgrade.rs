@@ -114,6 +114,7 @@ impl Successor {
             return Err(UpgradeError::TooManySockets(sockets.len()));
         }
         let (ours, theirs) = UnixStream::pair().map_err(UpgradeError::Start)?;
+        // The socket pair buffers the message until the new process reads it.
         send(&ours, sockets).map_err(UpgradeError::Start)?;
         let mut launcher = self.start(theirs).map_err(UpgradeError::Start)?;
         let mut channel = to_async(ours).map_err(UpgradeError::Start)?;
@@ -121,9 +122,11 @@ impl Successor {
         let reported = read_report(&mut channel, &mut pid);
         match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
+                // Not fatal: without this line, the new process serves with an empty state.
                 if let Err(error) = send_state(&mut channel, &process_state()).await {
                     tracing::warn!(%error, "drains set by hand, predictions, what was used of limits and stored responses could not be passed to the new process");
                 }
+                // Without the launcher, the new process becomes a child of the service manager.
                 terminate(&mut launcher, None);
                 Ok((pid, channel))
             }
@@ -180,6 +183,7 @@ async fn read_report(
             Err(_) if report.is_some() => break,
             Err(error) => return Err(error),
         };
+        // The launcher sends a number, and no report is one.
         match line.parse() {
             Ok(id) => *pid = Some(id),
             Err(_) => report = Some(line.trim().to_owned()),
@@ -220,6 +224,7 @@ fn terminate(launcher: &mut Child, pid: Option<u32>) {
 fn send(channel: &UnixStream, sockets: &[Socket]) -> io::Result<()> {
     let addresses: Vec<&str> = sockets.iter().map(|(address, _)| address.as_str()).collect();
     let mut text = addresses.join("\n").into_bytes();
+    // The NUL marks the end: a message that was cut has none and is refused.
     text.push(0);
     if text.len() > MAX_ADDRESS_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());
@@ -237,6 +242,7 @@ fn receive(channel: &UnixStream) -> io::Result<Vec<Socket>> {
     let mut descriptors = Vec::new();
     let count = {
         let mut parts = [IoSliceMut::new(&mut text)];
+        // Otherwise programs that this process starts would keep the listeners open.
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(channel.as_raw_fd(), &mut parts, Some(&mut room), flags)?;
         for control in message.cmsgs()? {

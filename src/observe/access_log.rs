@@ -78,6 +78,7 @@ impl AccessLog {
 
     /// Reopens the file, for log rotation.
     pub fn reopen(&self) {
+        // The writer's thread opens the file: the caller does not wait for a disk.
         self.reopen.store(true, Ordering::Release);
         self.queue.wake();
     }

@@ -96,6 +96,7 @@ impl Ledger {
         let path = config.ledger.path.clone();
         let has_file = path.is_some();
         let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
+        // Before the thread starts: the first totals already include those of the file.
         writer.flush();
         let thread = std::thread::Builder::new().name("token ledger".to_owned());
         thread.spawn(move || writer.run())?;

@@ -62,6 +62,7 @@ impl Names {
     fn learn(&self, name: &str) -> NameId {
         let _one_writer = self.writer.lock();
         let mut table = Table::clone(&self.table.load());
+        // Another thread may have added it since the lookup without the lock.
         if let Some(id) = table.by_name.get(name) {
             return *id;
         }

@@ -148,6 +148,7 @@ impl<C: Sink> Thread<C> {
             Message::Item(item) => self.batch.push(item),
             Message::Wake => self.sink.wake(),
             Message::Flush(done) => {
+                // Items before the flush must be delivered before it is confirmed.
                 self.deliver();
                 let is_awaited = done.try_send(()).is_ok();
                 tracing::trace!(is_awaited, "queue flushed");

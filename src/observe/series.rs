@@ -64,6 +64,7 @@ impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
     fn add(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let _one_writer = self.writer.lock();
         let mut map = HashMap::clone(&self.map.load());
+        // Another thread may have added it since the search without the lock.
         if let Some(series) = map.get(&key) {
             return Arc::clone(series);
         }

@@ -152,6 +152,7 @@ impl LiveUsage {
     fn subscribe(self: &Arc<Self>) -> Result<UsageStream, UsageError> {
         let limit = self.generation.load().config.usage.streams;
         let take = |open: usize| (open < limit).then_some(open + 1);
+        // One step checks and counts: clients that come together cannot exceed the limit.
         if self.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(UsageError::TooManyStreams { limit });
@@ -186,6 +187,7 @@ impl LiveUsage {
         let page = pages::usage(&generation, &self.ledger.totals());
         *made_at = Some(now());
         let event = [b"data: ", page.as_slice(), b"\n\n"].concat();
+        // The same state keeps its number, so no stream sends it again.
         if *event == *latest.event {
             return latest;
         }

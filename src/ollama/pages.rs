@@ -77,6 +77,7 @@ fn loaded_models<'a>(
         models.filter(|model| allowed_models::may_request(ctx, topology, &model.name)).collect();
     let mut all = Vec::new();
     for backend in &topology.backends {
+        // What a dead backend last reported says nothing about its memory now.
         if backend.state.status() == Health::Unhealthy {
             continue;
         }

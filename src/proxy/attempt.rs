@@ -110,6 +110,7 @@ impl<'a> Attempt<'a> {
             client,
             started: now(),
             number: ctx.record.routing.attempts,
+            // A span id of zero is invalid (W3C Trace Context).
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
             conversion: None,
             is_predicted,

@@ -76,6 +76,7 @@ impl Conversion {
             convert_request(from, terms.target, body, &request_terms)
         });
         let converted = converted.map_err(NotConverted::NoForm)?;
+        // Claimed afterwards: the size of the result is not known before.
         let _claim = claim(converted.body.len()).ok_or(NotConverted::NoMemory)?;
         Ok(Self { terms, converted, _claim })
     }
@@ -181,6 +182,7 @@ impl Converter {
     fn claim_held(&mut self) -> bool {
         let held = self.inner.held();
         let Some(claim) = self.claim.as_mut().filter(|_| held > 0) else { return true };
+        // Close to the limit the exact size may still fit.
         claim.grow_to(held.next_multiple_of(CLAIM_STEP)) || claim.grow_to(held)
     }
 

@@ -25,6 +25,7 @@ use crate::proxy::reserved::{Decided, Reserved};
 const RACES: usize = 64;
 
 thread_local! {
+    // One per thread: once its buffers have grown, a decision allocates nothing in them.
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
 
@@ -50,6 +51,7 @@ pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<De
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
         let prompt = read_prompt(flow.ctx, request, chain);
         let others = preferred_only(request);
+        // The backend that holds what the request continues is preferred, not required.
         let first = others.and_then(|tried| reserve(flow, request, &tried, prompt, scratch).ok());
         let reserved = match first {
             Some(reserved) => reserved,
@@ -159,6 +161,7 @@ pub(super) fn reserve_better(
             let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
             flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
         };
+        // The budget comes last, because the question spends a retry.
         if !is_better(&decision) || !may_retry() {
             return None;
         }
@@ -210,6 +213,7 @@ fn reserve(
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
     let session = routed_session(flow, request);
     for _ in 0..RACES {
+        // Read again after a lost race: another request has changed the state of the backends.
         let input = RouteInput { session, ..route_input(router, flow.ctx, request, tried, prompt) };
         let is_captured = flow.proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || flow.ctx.generation.shadow.is_some();

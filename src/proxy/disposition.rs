@@ -219,6 +219,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
     let is_own = terms.key == SentKey::Own;
     match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
+        // Moderation is about the prompt, not about penstock's key.
         (403, ErrorMeaning::Moderated) => None,
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),

@@ -112,6 +112,7 @@ impl Ensembles {
         if in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_err() {
             return Err(too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)")));
         }
+        // Made before the key's limit is checked: from here on every return frees the slot.
         let mut slot = Slot { in_flight: Arc::clone(in_flight), of_key: None };
         if let Some((name, limit)) = of_key {
             let mut counts = self.by_key.lock();

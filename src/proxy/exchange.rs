@@ -64,6 +64,7 @@ pub(super) async fn exchange<'a>(
         exchange.needs_payload = request.conversion.is_some();
         let error = match send(flow, &mut exchange, request, attempt).await {
             Ok(mut head) => {
+                // The fields describe the body of a GET; none follows (RFC 9110 §9.3.2).
                 if flow.client.head().method == Method::HEAD {
                     head.framing = Framing::Empty;
                 }
@@ -80,7 +81,9 @@ pub(super) async fn exchange<'a>(
         if !(exchange.connection.is_reused && failure.is_unread_end()) {
             return Err(failure);
         }
+        // Never another idle connection: it may be closed as well, and the loop must end.
         reuse_after = None;
+        // The deadline goes on: it is one attempt.
         interrupts = exchange.interrupts;
     }
 }
@@ -118,6 +121,7 @@ async fn connect(
     .await;
     match connected {
         Ok(connected) => connected.map_err(Failure::NotSent),
+        // Nothing has been written: no backend can have read the request.
         Err(interrupted) => Err(Failure::from_exchange(interrupted, true)),
     }
 }

@@ -80,6 +80,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
         ) => ErrorCode::BadUpstreamResponse,
         Failure::TimedOut(code) => *code,
         Failure::BadResponse(_) => ErrorCode::BadUpstreamResponse,
+        // Never sent: no client is left.
         Failure::ClientGone => ErrorCode::InternalError,
     }
 }
@@ -144,6 +145,7 @@ const JITTER: f64 = 0.2;
 /// The `Retry-After` for an estimated wait. `share`: random, in 0..1.
 pub(crate) fn retry_wait(estimate: Duration, share: f64) -> Duration {
     let factor = 1.0 + JITTER * (2.0 * share.clamp(0.0, 1.0) - 1.0);
+    // Bounded before the jitter: otherwise all long waits would be cut to the same second.
     estimate.min(MAX_WAIT).mul_f64(factor).clamp(MIN_WAIT, MAX_WAIT)
 }
 

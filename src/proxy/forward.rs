@@ -78,6 +78,7 @@ pub(crate) async fn make_attempt(
         flow.ctx.record.response.outcome = Some(result.outcome);
         flow.ctx.record.response.code = result.code;
     }
+    // Does nothing for a response that was relayed: it was recorded with its last part.
     record_outcome(&attempt, &result, &flow.ctx.generation, &flow.proxy.observers);
     end
 }
@@ -88,6 +89,7 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
 ) -> AttemptEnd {
+    // Before the conversion, which a request that is not forwarded does not need.
     for rewrite in rewrites(request.kinds) {
         if let Some(response) = rewrite.respond(flow, request, attempt) {
             return response.await;
@@ -187,6 +189,7 @@ async fn judge(
             has_started = true;
             // Most engines write a short body together with its head: then nothing has to wait for
             // it.
+            // A malformed start is no progress: the read below meets the same error.
             if reply.exchange.take_arrived(&mut reply.started).unwrap_or(false) {
                 continue;
             }
@@ -196,6 +199,7 @@ async fn judge(
         let known = reply.started.payload().len();
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
         let read = tokio::select! {
+            // A body that has arrived beats the timer.
             biased;
             read = read => read,
             () = late, if !is_over => match is_success {

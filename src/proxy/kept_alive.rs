@@ -35,12 +35,14 @@ pub(crate) async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> S
         add_stream_fields(&mut head)?;
         add_request_fields(&mut head, flow.ctx)?;
         frame_open_end(&mut head, &mut flow.client)?;
+        // Before the write: if that fails half-way, no error may send a second head.
         flow.ctx.record.queue.is_kept_alive = true;
         flow.ctx.record.response.status = 200;
         flow.client.write_head(Box::new(head)).await?;
     }
     let bytes = Bytes::from_static(dialect.waiting.as_bytes());
     flow.client.write_body(bytes, false).await?;
+    // No other part follows soon that would flush them.
     if let Some(client) = &flow.ctx.client {
         let flushed = poll_fn(|cx| client.poll_flush(cx)).await;
         if flushed.is_err() {

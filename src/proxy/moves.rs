@@ -98,6 +98,7 @@ impl Movable {
             if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
                 return Poll::Ready(reply.map_err(Unresponded::Failed));
             }
+            // A loop, because the new timer wakes this task only after it has been polled.
             while timer.as_mut().poll(cx).is_ready() {
                 if let Some(reserved) = self.find(flow, request, attempt) {
                     return Poll::Ready(Err(Unresponded::Moved(Box::new(reserved))));

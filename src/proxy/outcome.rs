@@ -120,6 +120,7 @@ pub(crate) fn record_outcome(
     generation: &Generation,
     observers: &Observers,
 ) {
+    // Dropped at the end: a request that its release wakes sees what this attempt has taught.
     let Some(mut permit) = attempt.permit.lock().take() else { return };
     let at = now();
     let outcome = result.outcome;

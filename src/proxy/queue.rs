@@ -95,6 +95,7 @@ impl Queues {
         if queues.len() >= MAX_QUEUES {
             queues.retain(|_, queue| queue.waiting() > 0);
         }
+        // Another request may have made it between the two locks.
         let queue = queues.entry(model.into());
         Arc::clone(queue.or_insert_with(|| Arc::new(SharedQueue::new(&self.waiting))))
     }

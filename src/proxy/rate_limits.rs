@@ -244,7 +244,9 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Opt
         {
             u64::from(prompt) + u64::from(streamed)
         }
+        // The engine may have computed the prompt; no output was seen.
         None if is_cancelled => prompt.into(),
+        // A whole response without usage: the reserved number is the best estimate.
         None if is_success(record.response.status) => return None,
         None => 0,
     };

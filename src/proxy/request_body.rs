@@ -50,6 +50,7 @@ pub(crate) async fn read_body(
         true => ContentCoding::of(fields_of(headers, &header::CONTENT_ENCODING))?,
         false => None,
     };
+    // Before `100 Continue`: a client does not send a body that is refused.
     flow.ctx.body_length.check(limits)?;
     if headers.contains_key(header::EXPECT) && flow.ctx.body_length != BodyLength::None {
         let written = flow.client.write_continue().await;

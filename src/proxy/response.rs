@@ -113,6 +113,7 @@ pub(crate) async fn relay(
         RelayEnd::LeftAfterEnd => flow.ctx.left_after_end(),
         RelayEnd::ClientGone => flow.ctx.client_gone(),
         RelayEnd::Cut(code) => {
+            // The connection closes first: the engine stops while a slow client takes the error.
             drop(exchange);
             break_off(flow, held, code, &monitor, transform).await
         }
@@ -188,6 +189,7 @@ fn transform_of(
     if !filters {
         return Ok(None);
     }
+    // The length may count the event that is taken out.
     head.header.remove_header(&header::CONTENT_LENGTH);
     Ok(Some(Box::new(UsageFilter::new(request.profile.operation))))
 }
@@ -314,6 +316,7 @@ pub(super) fn frame_open_end(
         }
         // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
         Version::HTTP_10 => client.close_after(),
+        // HTTP/2 frames its bodies itself.
         _ => {}
     }
     Ok(())
@@ -336,6 +339,7 @@ async fn break_off(
     monitor: &ResponseMonitor,
     transform: Option<Box<dyn Transform>>,
 ) -> Served {
+    // Without a head the client could not read the error.
     if let Some(mut held) = held {
         held.write(&mut flow.client).await?;
     }

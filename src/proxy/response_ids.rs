@@ -67,6 +67,7 @@ impl ResponseIds {
             _ = successor.try_send(learned);
         }
         let mut known = self.known.lock();
+        // An id that is learned again keeps its age: the order must not have it twice.
         if known.makers.insert(id, Maker { backend, owner }).is_none() {
             known.oldest_first.push_back(id);
         }

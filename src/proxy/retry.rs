@@ -28,6 +28,7 @@ use crate::upstream::retry_safety::safety_of;
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.
 pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>) -> Served {
+    // Once per request, whatever its number of attempts: the budget is a share of the requests.
     flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
     loop {
@@ -102,6 +103,7 @@ fn after_attempt(
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_busy();
+            // After the comparison, which is about the attempts before this one.
             past.has_met_limit |= failure.is_rate_limit();
             // Otherwise every refused request would reach the backends in cooldown. A request that
             // was not refused would fail without them.
@@ -192,6 +194,7 @@ fn goes_on(
     let waits = may_wait_after(flow, failure);
     if waits {
         flow.ctx.record.queue.refusals += 1;
+        // A limit of the model or the key is met everywhere: another backend would cool down, too.
         if is_refused_again {
             keep_to_cooling(flow.ctx, request);
         }
@@ -229,6 +232,7 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
         }
         safety => safety,
     };
+    // A refusal after which the request waits is no retry: no engine has started on it.
     let attempts = flow.ctx.record.routing.attempts.saturating_sub(flow.ctx.record.queue.refusals);
     flow.proxy.retries.may_retry(safety, attempts, routing, now())
 }

@@ -24,6 +24,7 @@ impl Seeds {
     }
 
     pub(crate) fn next(&self) -> u64 {
+        // Relaxed: the numbers of two threads need only differ.
         mix(self.counter.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed))
     }
 

@@ -36,6 +36,7 @@ async fn end(flow: &mut Flow<'_>, code: ErrorCode, event: Option<Vec<u8>>) -> Se
     debug_assert!(event.is_some(), "a stream that waits has an operation");
     flow.ctx.record.response.code = Some(code);
     let outcome = || own_outcome(Some(code), code.row().status);
+    // An outcome that an attempt has set says more than the code.
     flow.ctx.record.response.outcome.get_or_insert_with(outcome);
     settle_unserved(flow.ctx);
     let client = &mut flow.client;

@@ -115,10 +115,12 @@ pub(crate) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfil
         return Err(ambiguous("content-type", "more than once"));
     }
     let media = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    // An engine may skip the mark and read what follows.
     let text = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body).trim_ascii_start();
     if media.eq_ignore_ascii_case("multipart/form-data") && !body.is_empty() {
         return scan_any(OPERATION, kind, body, options).map_err(|error| scan_error(&error));
     }
+    // Whatever its type: an engine may parse JSON without a look at the field.
     if text.starts_with(b"{") {
         return scan(OPERATION, None, body, options).map_err(|error| scan_error(&error));
     }

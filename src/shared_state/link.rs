@@ -51,6 +51,8 @@ impl LinkError {
     /// program uses keys of the same name.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
+            // NOSCRIPT comes from a server that has restarted: the next connection loads the
+            // scripts again.
             Self::Redis(error) => {
                 error.code().is_some_and(|code| code != "NOSCRIPT") && !error.is_io_error()
             }
@@ -145,11 +147,13 @@ impl Link {
             login = login.set_password(password);
         }
         let socket = timeout(PATIENCE, dial(&address.host, address.port)).await??;
+        // Requests wait for these short commands; Nagle's algorithm would hold them back.
         socket.set_nodelay(true)?;
         let mut connection = match &config.client_tls.0 {
             None => open(&login, socket).await?,
             Some(tls) => open(&login, timeout(PATIENCE, secure(socket, tls)).await??).await?,
         };
+        // Loaded once per connection: each call then sends a hash of 40 bytes and not the script.
         let admit = cmd("SCRIPT").arg("LOAD").arg(ADMIT).query_async(&mut connection).await?;
         let settle = cmd("SCRIPT").arg("LOAD").arg(SETTLE).query_async(&mut connection).await?;
         let load = cmd("SCRIPT").arg("LOAD").arg(LOAD).query_async(&mut connection).await?;

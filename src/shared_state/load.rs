@@ -48,6 +48,7 @@ impl Board {
     pub(super) fn merge(&mut self, response: &[Vec<u8>]) -> Merged {
         let mut merged = Merged::default();
         let Some((is_held, others)) = response.split_first() else { return merged };
+        // The server has lost this report, for example by a restart: the next one is sent in full.
         if is_held != b"1" {
             self.sent.clear();
         }
@@ -146,6 +147,7 @@ impl SharedState {
         // A report may have arrived although its response did not: the next one is sent again.
         board.sent.clear();
         let response = link.exchange(&exchange).await?;
+        // Before the merge, which clears it again if the server has lost the report.
         board.sent = text;
         let merged = board.merge(&response);
         self.errors.fetch_add(merged.unreadable, Ordering::Relaxed);

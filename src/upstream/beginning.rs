@@ -93,6 +93,7 @@ impl Beginning {
             Payload::OneRead(first) if first.is_empty() => *first = decoded,
             Payload::OneRead(_) if decoded.is_empty() => {}
             Payload::OneRead(first) => {
+                // At least twice the payload so far: further parts rarely copy it again.
                 let mut gathered =
                     BytesMut::with_capacity(self.room.max(2 * (first.len() + decoded.len())));
                 gathered.extend_from_slice(first);

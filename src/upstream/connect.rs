@@ -60,8 +60,10 @@ impl Connector {
         if let Some(stream) = self.http2.open_stream(backend) {
             return Ok(stream);
         }
+        // Read before the connect: if the addresses change meanwhile, it must count as old.
         let epoch = backend.state.addresses.epoch();
         let transport = self.open(backend, until).await?;
+        // In plain text `http2: true` is the prior knowledge of RFC 9113 §3.3; TLS agrees by ALPN.
         if backend.config.url.https && transport.selected_alpn_proto() != Some(ALPN::H2) {
             return Err(ConnectError::Http2);
         }

@@ -42,6 +42,7 @@ impl Connection {
     /// this moment.
     pub(super) fn is_silent(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        // Anything else is no silence: zero bytes are a FIN, and a byte belongs to no response.
         matches!(recv(self.stream.id(), &mut [0_u8; 1], flags), Err(Errno::EAGAIN))
     }
 
@@ -52,6 +53,7 @@ impl Connection {
 
     /// Returns whether the backend's system has not acknowledged the end of the last request.
     pub(super) fn has_unacknowledged_bytes(&self) -> bool {
+        // Without the kernel's figures, the request may have been read and is not repeated.
         self.tcp_info().is_some_and(|info| info.tcpi_bytes_acked < self.request_end)
     }
 

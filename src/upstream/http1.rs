@@ -49,10 +49,12 @@ impl<'a> Exchange<'a> {
         &mut self,
         parts: RequestParts<'_>,
     ) -> Result<ResponseHead, ExchangeError> {
+        // Before the first byte is written: a close that is seen here is safe to retry.
         if self.connection.is_reused && !self.connection.is_silent() {
             return Err(ExchangeError::ClosedWhileSending);
         }
         let length = parts.iter().map(|part| part.len()).sum();
+        // Before the write: the kernel's count must not contain bytes of this request yet.
         self.connection.begin_request(length);
         match self.send(parts).await {
             Ok(()) => self.read_head().await,
@@ -81,6 +83,8 @@ impl<'a> Exchange<'a> {
                 }
             }
             if self.read_more().await? == 0 {
+                // With a part of a head the backend has started to respond: only an end without a
+                // byte may be retried.
                 let is_cut = !self.connection.read.is_empty();
                 return Err(match is_cut {
                     true => ExchangeError::BadResponse(BadResponse::NotHttp),

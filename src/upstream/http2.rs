@@ -89,7 +89,9 @@ impl Http2Connections {
         epoch: u32,
         transport: Stream,
     ) -> Result<Stream, ConnectError> {
+        // Outside the lock, which all backends share: a slow handshake delays no other request.
         let handshake = Builder::new()
+            // A pushed response would have no client.
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)

@@ -78,6 +78,7 @@ impl IdleSet {
         is_settled: impl Fn(&IdleConnection) -> bool,
         is_usable: impl Fn(&mut IdleConnection) -> bool,
     ) -> Option<IdleConnection> {
+        // Put back only at the end: the node would return the same connection again.
         let mut settling = Vec::new();
         let mut found = None;
         while found.is_none()
@@ -107,6 +108,7 @@ impl ConnectionPool {
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         let pool = Self {
             connector: Connector::new(limits.idle_timeout),
+            // A cell per possible id: a look-up takes no lock, and an unused id costs no node.
             idle: (0..MAX_BACKENDS).map(|_| OnceCell::new()).collect(),
             idle_micros: AtomicU64::new(0),
             idle_limit: AtomicUsize::new(0),
@@ -158,6 +160,7 @@ impl ConnectionPool {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let until = now().after(timeout);
+        // Read before the connect: if the addresses change meanwhile, it must count as old.
         let epoch = backend.state.addresses.epoch();
         let stream = loop {
             match self.connector.connect(backend, until.since(now())).await {
@@ -191,10 +194,12 @@ impl ConnectionPool {
             // Bytes after the end of a response belong to no request: the connection is closed.
             return;
         }
+        // llama.cpp occupies an HTTP thread with every connection, idle or not.
         let affordable =
             state.affordable_connections().and_then(|count| usize::try_from(count).ok());
         let limit = self.idle_limit.load(Ordering::Relaxed).min(affordable.unwrap_or(usize::MAX));
         let relaxed = Ordering::Relaxed;
+        // Counted before it is inserted: `take` may find it at once, and must not count below zero.
         let counted =
             set.count.fetch_update(relaxed, relaxed, |count| (count < limit).then_some(count + 1));
         if counted.is_err() {
@@ -215,6 +220,7 @@ impl ConnectionPool {
         let (now, timeout) = (now(), self.idle_timeout());
         let serials: HashSet<u64> = backends.iter().map(|backend| backend.state.serial).collect();
         for set in self.idle.iter().filter_map(OnceCell::get) {
+            // Bounded by the count: connections that stay are inserted again and would come up.
             for _ in 0..set.count.load(Ordering::Relaxed) {
                 let Some((descriptor, mut idle)) = set.node.get_any() else { break };
                 if serials.contains(&idle.serial) && idle.is_usable(now, timeout) {

@@ -204,6 +204,7 @@ impl Exchange<'_> {
         mut terms: RelayTerms<'_>,
     ) -> RelayEnd {
         loop {
+            // Before this part is observed: a client that misses the last event has left early.
             let had_ended = monitor.has_ended_stream();
             let left = || if had_ended { RelayEnd::LeftAfterEnd } else { RelayEnd::ClientGone };
             let payload = match terms.started.take(&mut self.connection.read) {
@@ -217,6 +218,7 @@ impl Exchange<'_> {
             if tokens > 0 {
                 self.tokens_passed(monitor, &terms, tokens);
             }
+            // Before the write: a slow client must not occupy the backend.
             if is_last {
                 terms.observer.response_read(monitor);
             }
@@ -242,6 +244,7 @@ impl Exchange<'_> {
             }
             match self.read_more().await {
                 Ok(1..) => {}
+                // Any close looks like the end here: a stream must have sent its last event.
                 Ok(0) if terms.started.is_until_close() && monitor.has_ended() => {
                     terms.started.end();
                 }
@@ -288,6 +291,7 @@ impl Exchange<'_> {
         started.expect_whole(limit);
         let mut is_full = false;
         let is_enough = |payload: &[u8]| {
+            // Without memory the read stops at once: the rest of the body would only be dropped.
             is_full = !claim.grow_to(payload.len());
             is_full || payload.len() > limit
         };

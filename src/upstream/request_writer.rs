@@ -143,6 +143,7 @@ fn write_head(
         out.extend_from_slice(part.as_bytes());
     }
     let mut digits = itoa::Buffer::new();
+    // RFC 9110 §8.6: no length for methods that expect no content.
     if own.body_length > 0 || !matches!(own.method, "GET" | "HEAD" | "DELETE" | "OPTIONS") {
         out.extend_from_slice(b"\r\ncontent-length: ");
         out.extend_from_slice(digits.format(own.body_length).as_bytes());
@@ -165,6 +166,7 @@ fn write_head(
     }
     // `tracestate` belongs to the client's trace, and is dropped if another trace starts.
     let is_client_trace = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
+    // penstock's own fields are written above: a client that nominates `host` cannot remove them.
     let nominates = client.contains_key(header::CONNECTION);
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
@@ -208,6 +210,7 @@ fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own
             own.key_form.write_other(out, client);
         }
         (AuthorizationPolicy::Pass, _) => {
+            // The key was cut out of the subprotocols: the engine gets it where it reads keys.
             if let Some(key) = key_in_protocols(client)
                 && !client.keys().any(is_key)
             {

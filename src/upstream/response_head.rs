@@ -221,6 +221,7 @@ fn to_head(
                 .map_err(|_cannot_append| BadResponse::HeadTooLarge)?;
         }
     }
+    // After all fields: `Connection` may follow the fields that it names.
     for name in &facts.nominated {
         header.remove_header(name);
     }

@@ -48,6 +48,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::OperationMissing
             | Refusal::NoWork
             | Refusal::ServerError => RetrySafety::Safe,
+            // The request is at fault: every other backend would refuse it, too.
             Refusal::Client => RetrySafety::Unsafe,
         },
         Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => RetrySafety::Unsafe,

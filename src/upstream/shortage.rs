@@ -59,6 +59,7 @@ impl Shortage {
         let (now, due) = (now(), LOG_AT.load(Ordering::Relaxed));
         let next = now.after(LOG_EVERY).0;
         let relaxed = Ordering::Relaxed;
+        // Of the threads that meet the shortage together, the one that wins the exchange logs it.
         if now >= Timestamp(due) && LOG_AT.compare_exchange(due, next, relaxed, relaxed).is_ok() {
             tracing::error!(remedy = self.remedy(), "{}", self.text());
         }

@@ -80,6 +80,7 @@ pub fn splice_usage<'a>(
 }
 
 fn edited<'a>(body: &'a [u8], edits: [Option<Edit<'a>>; 2]) -> BodyParts<'a> {
+    // Cut in the order of the body, where either edit may come first.
     let edits = match edits {
         [Some(first), Some(second)] if second.span.start < first.span.start => {
             [Some(second), Some(first)]

@@ -16,6 +16,7 @@ impl BodyBudget {
     }
 
     fn try_take(&self, bytes: usize, limit: usize) -> bool {
+        // Checked and added in one step: two bodies must not both take the last room.
         let added = self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
             held.checked_add(bytes).filter(|sum| *sum <= limit)
         });

@@ -34,6 +34,7 @@ pub struct Decoded {
     pub is_done: bool,
 }
 
+// The limit of a body counts its payload: extensions and trailers need limits here.
 const EXTENSION_LIMIT: u32 = 1024;
 const TRAILER_LIMIT: u32 = 8192;
 
@@ -106,6 +107,7 @@ impl ChunkDecoder {
     fn step(&self, byte: u8) -> Result<State, ChunkError> {
         match (self.0, byte) {
             (State::Size { value, digits }, _) => step_size(value, digits, byte),
+            // Blanks as RFC 9112 §7.1.1 allows (BWS); digits after them are ambiguous.
             (State::Padding { size }, b' ' | b'\t') => Ok(State::Padding { size }),
             (State::Padding { size }, b';') => Ok(State::Extension { size, length: 0 }),
             (State::Padding { size }, b'\r') => Ok(State::SizeEnd { size }),
@@ -168,6 +170,7 @@ fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
         b' ' | b'\t' if digits > 0 => return Ok(State::Padding { size: value }),
         _ => return Err(ChunkError::Size),
     };
+    // 15 digits are 60 bits: no size overflows.
     if digits >= 15 {
         return Err(ChunkError::Size);
     }

@@ -94,6 +94,8 @@ impl ContentDecoder {
         if is_frame_done {
             self.frame = None;
         } else if step.read == rest.len() && step.written < output.len() {
+            // The decoder has used all input and has room for output: it waits for bytes that do
+            // not exist.
             return Err(DecodeError::Truncated);
         } else if step.read == 0 && step.written == 0 {
             // Bytes remain that the decoder does not take.
@@ -194,6 +196,7 @@ impl Frame {
                     if is_large { DecodeError::WindowTooLarge } else { DecodeError::Malformed }
                 })?;
                 let (read, written) = (from.pos(), into.pos());
+                // zstd's hint is 0 when a frame is decoded and its output is flushed.
                 Ok((Step { read, written, is_whole: false }, hint == 0))
             }
         }

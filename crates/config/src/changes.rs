@@ -57,6 +57,7 @@ impl Changes {
                 changes.compare(section, before, after);
             }
         }
+        // Dumps show masks, so a changed secret is compared by its value.
         if old.auth != new.auth && !changes.has_below("auth") {
             changes.add_secret("auth.keys".to_owned());
         }

@@ -425,6 +425,7 @@ fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, Strin
         ListenAddress::Tcp(address) => Some(("data", *address)),
         ListenAddress::Unix(_) => None,
     });
+    // Requests to the admin port would loop as well: the fleet would contain penstock itself.
     let mut own = data.chain(config.admin.listen.map(|address| ("admin", address)));
     let leads_to = |own: &SocketAddr| {
         own.port() == url.port

@@ -25,6 +25,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Without this flag, opening a pipe waits for its writer.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    // Pipes and devices report no size, so they are read until their end.
     let is_pipe = !file.metadata()?.is_file();
     let bytes = read_within(&mut file, PATIENCE)?;
     if is_pipe && bytes.is_empty() {
@@ -50,6 +51,7 @@ fn read_within(file: &mut File, patience: Duration) -> io::Result<Vec<u8>> {
         if bytes.len() > MAX_SIZE {
             return Err(io::Error::other("it is larger than 64 MiB"));
         }
+        // A writer that sends a byte now and then must not hold the reload either.
         if now() > until {
             let reason = "it is not a file, and its writer does not end within 5 s";
             return Err(io::Error::other(reason));

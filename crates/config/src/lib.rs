@@ -131,6 +131,7 @@ impl Config {
         let mut reader = Reader::new(base_dir);
         wrap_list(&mut root);
         let mut mentioned = BTreeSet::new();
+        // Before the overrides, whose values are taken as they are.
         expand_variables(&mut root, environment, &mut mentioned, &mut reader.faults);
         apply_overrides(&mut root, environment, &mentioned, overrides, &mut reader.faults);
         resolve_scorer_conflicts(&mut root, &mut reader);
@@ -154,6 +155,7 @@ impl Config {
         settle(&mut config, &root, &mut reader);
         let Reader { mut faults, mut warnings, .. } = reader;
         if !faults.is_empty() {
+            // In the order of the file, not in that of the checks.
             faults.sort_by(|one, other| one.place.cmp(&other.place));
             warnings.sort_by(|one, other| one.place.cmp(&other.place));
             return Err(ConfigError::Invalid { faults, warnings });

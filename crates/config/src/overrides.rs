@@ -28,6 +28,7 @@ pub(super) fn apply_overrides(
         let place = Place::Variable(name.to_owned());
         match known.iter().find(|one| one.variable() == name) {
             Some(one) => put(root, &one.path, value, &place),
+            // The file uses it as `${...}`: it need not be a setting.
             None if mentioned.contains(name) => {}
             None => {
                 let problem = unknown_variable(name, value, &known);

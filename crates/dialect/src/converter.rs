@@ -107,6 +107,7 @@ impl ResponseConverter {
         }
         let Totals { finish, pieces, calls, .. } = conversion.totals;
         let is_whole = !conversion.reply.terms.stream;
+        // A stream without a finish reason was cut; a complete response may lack it.
         if finish.is_some() || (is_whole && (pieces > 0 || calls > 0)) {
             return conversion.take(&Event::Done, elapsed, out);
         }

@@ -179,6 +179,7 @@ pub(super) fn convert_response(
             return Ok(());
         }
     };
+    // With one vector more or less, texts would get the vectors of others.
     if vectors.list.len() != reply.terms.embedding.inputs {
         return Err(BadResponse::Malformed { expected: "embedding of each text" });
     }
@@ -204,6 +205,7 @@ fn read_openai(body: &[u8]) -> Result<Read, BadResponse> {
         return Ok(Err(error_body::message_of(error).into_owned()));
     }
     let mut data = body.data.ok_or(malformed)?;
+    // OpenAI's form numbers the vectors, Ollama's has only their order.
     data.sort_by_key(|item| item.index);
     let list = data.iter().map(|item| read_vector(item.embedding)).collect::<Option<_>>();
     let prompt_tokens = body.usage.and_then(|usage| super::event::TokenUsage::from(usage).prompt);
@@ -277,6 +279,7 @@ fn write_openai(vectors: &Vectors, reply: &Reply, out: &mut Vec<u8>) {
 
 /// Scales a vector to length 1, as `/api/embed` does; a zero vector stays zero.
 fn normalise(vector: &mut [f32]) {
+    // In f64: the sum of squares may overflow an f32.
     let square: f64 = vector.iter().map(|float| f64::from(*float).powi(2)).sum();
     if square > 0.0 && square.is_finite() {
         let scale = square.sqrt().recip();

@@ -103,6 +103,7 @@ impl<'a> EnsembleRequest<'a> {
         for (name, value) in members().filter(|(name, _)| Some(&**name) != options_member) {
             object.raw(name, value.get());
         }
+        // This API stores responses unless a request forbids it.
         if self.operation == Operation::Responses {
             object.flag("store", false);
         }

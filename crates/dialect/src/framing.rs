@@ -52,6 +52,7 @@ impl EventSplitter {
             return self.hold(payload);
         }
         let mut rest = payload;
+        // CR LF may be split between two chunks, and is one line end (WHATWG HTML, 9.2.5).
         if self.after_carriage_return && !payload.is_empty() {
             self.after_carriage_return = false;
             rest = payload.strip_prefix(b"\n").unwrap_or(payload);
@@ -67,6 +68,7 @@ impl EventSplitter {
                 [_, more @ ..] => more,
                 [] => &[],
             };
+            // The usual case: the line lies within the chunk and is not copied.
             if self.line.is_empty() {
                 self.end_line(line, on_event)?;
                 continue;
@@ -75,6 +77,7 @@ impl EventSplitter {
             let mut whole = std::mem::take(&mut self.line);
             self.end_line(&whole, on_event)?;
             whole.clear();
+            // The buffer stays allocated for the next line that is split.
             self.line = whole;
         }
         self.hold(rest)

@@ -42,6 +42,7 @@ fn split_data_url(url: &str) -> Option<(&str, &str)> {
 /// Detects the media type from the first bytes.
 fn media_type(base64: &str) -> Option<&'static str> {
     let start = base64.get(..base64.len().min(START))?;
+    // Four characters encode three bytes; a cut group would be an error.
     let whole_groups = start.get(..start.len() / 4 * 4)?;
     let bytes = STANDARD.decode(whole_groups).ok()?;
     match bytes.as_slice() {

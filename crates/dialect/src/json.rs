@@ -147,6 +147,7 @@ impl<'a> Fields<'a> {
         expected: &'static str,
     ) -> Result<Vec<T>, ConvertError> {
         let Some(raw) = self.take(name) else { return Ok(Vec::new()) };
+        // The fast path: items are read one by one only to name the invalid one.
         if let Ok(list) = serde_json::from_str(raw.get()) {
             return Ok(list);
         }
@@ -196,6 +197,7 @@ pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
 
 /// Appends the inside of a JSON string.
 fn push_escaped(out: &mut Vec<u8>, text: &str) {
+    // Most texts need no escapes and are copied at once.
     if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
         out.extend_from_slice(text.as_bytes());
         return;

@@ -212,6 +212,7 @@ impl BackendPredictor {
         for one in self.prompts.iter_mut().filter(is_behind) {
             let elapsed_us = now_us - one.sent_at_us;
             has_overdue |= is_too_long(elapsed_us, one.raw_ttft_us, step_us);
+            // Learned again after growth by half: a long wait would otherwise count every second.
             if elapsed_us > OVERRUN_FACTOR * one.learned_wait_us.max(one.raw_ttft_us) {
                 one.learned_wait_us = elapsed_us;
                 self.residual.learn_overrun(one.regime, one.raw_ttft_us, elapsed_us);
@@ -221,6 +222,7 @@ impl BackendPredictor {
             self.use_learned_limits();
         }
         let limits = self.limits;
+        // Far from full no request waits for a slot, and computing the curve is expensive.
         let (streams, context_tokens) = (self.stream_count(), self.context_tokens());
         let room =
             limits.slots.min(limits.kv_tokens / (context_tokens / streams.max(1.0)).max(1.0));

@@ -74,6 +74,7 @@ impl Bursts {
         let start = if is_behind { self.previous_end } else { first.first_step };
         let burst = &mut self.current;
         if burst.first_token_count == 0 {
+            // Later than any start, so that the comparison below takes the start.
             let none = StepEnd { at_us: f64::INFINITY, ..start };
             *burst = Burst { first_step: none, steps_ended: start.steps_ended, ..Burst::default() };
         }
@@ -82,6 +83,7 @@ impl Bursts {
         if start.at_us < burst.first_step.at_us {
             step_count += (burst.first_step.steps_ended - start.steps_ended).max(0.0);
             burst.first_step = start;
+            // An idle engine starts when the request is sent: the time contains the front end.
             burst.has_front_end = start.at_us <= first.sent_at_us;
         }
         if let Some(seen) = first.steps_ended {
@@ -132,6 +134,7 @@ impl Bursts {
         if first_token_count == 0 {
             return None;
         }
+        // At least one step has ended with the burst, seen or not.
         self.previous_end =
             StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0) };
         let unseen_steps = (tokens / step_tokens).max(1.0) - step_count;

@@ -204,6 +204,7 @@ impl StepLearner {
         let factor = if self.is_relearning() { catch_up(residual, steps) } else { 1.0 };
         self.weights.iter_mut().for_each(|weight| *weight *= factor);
         self.update(&regressors, 1.0 - line * factor, steps);
+        // While the line still moves, a ratio to it means nothing.
         if self.gap_count > WARM_UP_GAPS && !self.is_relearning() {
             self.batch_ratios.learn(decodes, 1.0 / line.max(0.1), steps);
         }
@@ -226,8 +227,10 @@ impl StepLearner {
 
     fn update(&mut self, regressors: &Vec3, residual: f64, steps: f64) {
         let usual = if self.relearning_steps > 0.0 { FORGETTING_FAST } else { FORGETTING };
+        // Bounded: one sample of many steps must not erase all earlier ones.
         let forgetting = usual.powf(steps.min(2000.0)).max(0.1);
         let px: Vec3 = self.covariance.map(|row| dot(&row, regressors));
+        // The variance of a mean falls with the number of gaps in it.
         let noise = forgetting / steps.max(1.0) * NOISE;
         let scale = noise + dot(regressors, &px);
         for (weight, gain) in self.weights.iter_mut().zip(&px) {

@@ -123,6 +123,7 @@ impl FrontEndLearner {
         let at = self.wait_count % MAX_WAITS;
         self.waits.iter_mut().skip(at).take(1).for_each(|one| *one = (tokens, wait_us));
         self.wait_count += 1;
+        // A copy: sorting the ring would change which wait is replaced next.
         let mut waits = self.waits;
         let known = waits.get_mut(..self.wait_count.min(MAX_WAITS))?;
         if known.len() < MIN_WAITS {

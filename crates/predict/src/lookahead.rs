@@ -39,6 +39,7 @@ impl EngineView<'_> {
             .unwrap_or_else(|| all * (1.0 - (-tokens / self.mean_output_tokens.max(1.0)).exp()));
         let stream_count = (all - ended_count).max(0.0);
         Self {
+            // An engine that works has ended its last step at most one step ago.
             step_ended_at_us: self.step_ended_at_us.max(now_us + passed_us - step_us),
             waiting_count: self.waiting_count - started_count,
             in_batch: remaining(self.in_batch),

@@ -178,6 +178,7 @@ impl OutputLengths {
         for ((bucket, (ended, passed)), place) in counts.zip(&mut self.survival) {
             *place = survival;
             let there = ended + passed;
+            // No output has come this far, but the survival must still fall.
             let next = if there > 1e-9 { survival * (1.0 - ended / there) } else { survival * 0.5 };
             let end = start_of(bucket + 1);
             mean += (survival + next) * 0.5 * (end - start);

@@ -208,6 +208,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
         // A silent engine may emit the first token and then nothing.
         false => (0.0, further_tokens_us + stall_us),
     };
+    // The longer one: prompts are computed while streams end.
     let wait_us = (backlog_us + phase_us).max(slot_wait_us);
     let regime = regime(view, request, slot_wait_us > backlog_us + phase_us);
     let later_us = current_us * view.prefill_share * LATER_SHARE;
@@ -258,6 +259,7 @@ fn current_step_us(view: &EngineView<'_>, step_us: f64, budget_tokens: f64, now_
     }
     let step_count = (view.in_batch.tokens / budget_tokens).max(1.0);
     let ends_at_us = view.step_ended_at_us + step_count * step_us + view.in_batch.time_us;
+    // The step goes on while the request passes the front end.
     (ends_at_us - now_us - view.front_end_us).max(0.0)
 }
 

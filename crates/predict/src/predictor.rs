@@ -147,6 +147,7 @@ impl Predictor {
             tpot_alone_us,
             slots: view.limits.slots,
             waited_us: (now_us - published.oldest_due_at_us()).max(0.0),
+            // How long a silence lasts is a guess, and no request is refused by a guess.
             is_trusted: published.is_trusted() && prediction.stall_us <= 0.0,
         }
     }
@@ -206,12 +207,14 @@ impl Predictor {
             oldest_due_at_us: backend.oldest_due_at_us(),
             is_trusted: backend.is_trusted(),
         };
+        // The time does not matter: the decayed work is published with the time of its last change.
         self.published.publish(&backend.view(&self.wait_curve, 0.0), &extras);
     }
 
     fn learn<T>(&self, learn: impl FnOnce(&mut BackendPredictor) -> T) -> T {
         let mut backend = self.backend.lock();
         let result = learn(&mut backend);
+        // Under the lock: an older state must not overwrite a newer one.
         self.publish(&backend);
         result
     }

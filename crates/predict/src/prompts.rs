@@ -116,6 +116,7 @@ impl Prompts {
         if self.prompts.len() >= MAX_PROMPTS {
             return;
         }
+        // With another prompt before it, the engine is not idle.
         let first_step = first_step.filter(|_| self.scheduled_count == self.prompts.len());
         if first_step.is_some() {
             self.admitted_count += 1;
@@ -150,6 +151,7 @@ impl Prompts {
         } else {
             self.queued.add(&prompt, -1.0);
         }
+        // An empty list resets the sums: rounding errors would add up.
         if self.prompts.is_empty() {
             (self.in_batch, self.queued, self.computed_us) = Default::default();
             self.scheduled_tokens = 0.0;

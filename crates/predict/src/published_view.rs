@@ -105,6 +105,7 @@ impl PublishedView {
             waiting_count: self.waiting_count.get(),
             in_batch: Work { tokens: self.in_batch_tokens.get(), time_us: self.in_batch_us.get() },
             queued: Work { tokens: self.queued_tokens.get(), time_us: self.queued_us.get() },
+            // Without recent prefills the exponential is saved.
             prefill_share: match decayed_work_us > 0.0 {
                 true => DecayedWork {
                     work_us: decayed_work_us,

@@ -152,6 +152,7 @@ impl Residual {
             self.update(
                 regime,
                 (elapsed_us / raw_ttft_us).ln().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO),
+                // Half the weight: the wait is a lower bound, and its first token will count again.
                 0.5,
             );
         }

@@ -108,6 +108,7 @@ impl WaitCurve {
         let own = ended;
         add_later_generations(&mut ended, &own, &fresh, narrow(streams.count()) * FEW);
         for (place, sum) in self.ended.iter().zip(ended) {
+            // Relaxed: a reader may see points of two curves, which are a second apart.
             place.store(sum.to_bits(), Ordering::Relaxed);
         }
         self.computed_at_us.store(now_us.to_bits(), Ordering::Relaxed);

@@ -150,6 +150,7 @@ impl Stop {
     pub(super) fn find(word: u64) -> Self {
         let quote_or_control = (word ^ (LOW * SWAP as u64)).wrapping_sub(LOW * AFTER_STOPS as u64);
         let backslash = (word ^ (LOW * 0x5c)).wrapping_sub(LOW);
+        // Non-ASCII bytes are no stops: `!word` removes them.
         let stops = (quote_or_control | backslash) & !word & HIGH;
         // A borrow starts in a byte that matches and only moves up: the lowest bit is exact.
         Self { word, bit: stops & stops.wrapping_neg() }
@@ -209,6 +210,7 @@ pub(super) fn is_dense(bytes: &[u8]) -> bool {
 
 /// The index of the first control character.
 pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
+    // The minimum vectorises, a search with an early exit does not; its result is rarely needed.
     if bytes.iter().fold(u8::MAX, |least, byte| least.min(*byte)) >= 0x20 {
         return None;
     }

@@ -67,6 +67,7 @@ fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
     let block = text.first_chunk::<BLOCK>()?;
     let (quotes, backslashes) = (InBlocks.mark(block, b'"'), InBlocks.mark(block, b'\\'));
     let length = quotes.trailing_zeros() as usize;
+    // The mask covers the bytes up to the first quote: an escape among them needs the general path.
     if quotes == 0 || backslashes & (quotes ^ quotes.wrapping_sub(1)) != 0 {
         return None;
     }
@@ -92,6 +93,8 @@ impl Marking for Decoding<'_, '_> {
             let seen = text.get(read..).and_then(|rest| rest.first_chunk::<SEEN>());
             let out = room.get_mut(written..).and_then(|rest| rest.first_chunk_mut::<MARGIN>());
             let (Some(seen), Some(out)) = (seen, out) else {
+                // Without progress the byte-wise loop goes on: a caller takes none as the end of
+                // the text.
                 let is_full = seen.is_some() && written > 0;
                 return (read, written, is_full.then_some(Stop::Room));
             };

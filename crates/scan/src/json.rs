@@ -80,6 +80,7 @@ pub(super) fn scan(
     let mut facts = Facts { streaming: streams_by_default, streams_by_default, ..Facts::default() };
     let walked = walk(&mut cursor, operation, &mut facts);
     walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
+    // Outside strings a non-ASCII byte is a syntax error, so the strings alone decide.
     if cursor.all_high & HIGH != 0 {
         simdutf8::compat::from_utf8(body)
             .map_err(|error| ScanError::InvalidUtf8 { offset: error.valid_up_to() })?;
@@ -199,6 +200,7 @@ impl Member {
         match self {
             Self::Model => facts.read_model(cursor, kind),
             Self::Stream => {
+                // Ollama decodes with Go, where null leaves the default in place.
                 let is_default = kind == b'n' && facts.streams_by_default;
                 facts.streaming = kind == b't' || is_default;
                 cursor.skip(kind)

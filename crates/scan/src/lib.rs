@@ -231,6 +231,7 @@ fn is_form(content_type: Option<&str>) -> bool {
 /// Returns whether a model's name consists of white space only.
 fn is_blank(raw: &[u8], escaped: bool) -> bool {
     let starts_visibly = raw.first().is_some_and(u8::is_ascii_graphic);
+    // Nearly every name starts with a visible character, which decides without decoding it.
     (escaped || !starts_visibly) && unescape::Unescape::new(raw).all(char::is_whitespace)
 }
 

@@ -118,6 +118,7 @@ impl Cursor<'_> {
             let mut escaped = starters << 1 | progress.is_open;
             let stops = marks.stops(stretch) & !escaped;
             if stops != 0 {
+                // What follows the end of the string belongs to other values.
                 escaped &= (stops & stops.wrapping_neg()) - 1;
             }
             progress.excess += escaped.count_ones() as usize;
@@ -139,6 +140,7 @@ impl Cursor<'_> {
             progress.excess += usize::from(progress.read - "uXXXX".len() >= at);
             at = progress.read;
         } else if progress.is_open == 1 {
+            // Back to the backslash: the next reader needs its escape whole.
             at -= 1;
         }
         self.at = at;
@@ -167,6 +169,8 @@ impl Cursor<'_> {
                     self.at += 1;
                     let excess = self.unicode_escape()?;
                     let is_pair = self.at > at + "uXXXX".len();
+                    // Each backslash of the escape was counted as one byte already, and a pair has
+                    // two.
                     progress.excess += excess - if is_pair { 2 } else { 1 };
                     progress.read = self.at;
                 }

@@ -53,6 +53,7 @@ impl Delimiter {
             return None;
         }
         let boundary = only_parameter(parameters.as_bytes(), b"boundary")?;
+        // Parsers disagree about escapes in a boundary.
         if boundary.is_empty() || boundary.contains(&b'\\') {
             return None;
         }
@@ -208,6 +209,8 @@ impl Form {
             .ok_or(malformed(lead, MultipartSyntax::Boundary))?;
         loop {
             let offset = body.len() - rest.len();
+            // RFC 2046 §5.1.1 allows text after the last boundary, but a lenient parser may find
+            // parts in it.
             if let Some(epilogue) = rest.strip_prefix(b"--") {
                 return if epilogue.trim_ascii().is_empty() {
                     Ok(())

@@ -144,6 +144,7 @@ impl<'a> Outline<'a> {
         if !others {
             return Ok(());
         }
+        // Few messages have other members: only those are read twice.
         let mut again = self::cursor(self.body, start);
         again.members(Members::named(is_role), |cursor, member, kind| {
             let span = take(cursor, kind)?;
@@ -249,6 +250,7 @@ impl Author {
     /// The author by the raw value of `role`.
     fn of(role: &[u8]) -> Self {
         match role {
+            // Compared as written: a role with escapes only keeps its changing line in the outline.
             br#""system""# | br#""developer""# => Self::System,
             _ => Self::Other,
         }

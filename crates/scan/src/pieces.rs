@@ -42,6 +42,7 @@ fn escape_length(escape: &[u8]) -> usize {
     let is_high =
         |unit: &[u8]| matches!(unit, [b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
     match escape.get(1) {
+        // A high surrogate: the scan has checked that the other half follows.
         Some(b'u') if escape.get(2..).is_some_and(is_high) => 12,
         Some(b'u') => 6,
         _ => 2,

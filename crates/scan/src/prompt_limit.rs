@@ -49,6 +49,7 @@ impl PromptLimit {
         let tools = if facts.tools.is_empty() { 0 } else { FOR_TOOLS };
         let copies = match facts.operation {
             // The query is put before each of the documents.
+            // Each document has at least one string, so half of the quotes bound their number.
             Operation::Rerank | Operation::Score => memchr_iter(b'"', facts.body).count() / 2 + 1,
             _ => 1,
         };

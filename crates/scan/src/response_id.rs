@@ -26,6 +26,7 @@ impl ResponseIdFinder {
         }
         let room = SEARCHED - self.seen.len();
         self.seen.extend_from_slice(payload.get(..room).unwrap_or(payload));
+        // Read again with each chunk: the beginning is short, and a partial parse would need state.
         self.found = find_id(&self.seen);
         self.is_over = self.found.is_some() || self.seen.len() >= SEARCHED;
         if self.is_over {

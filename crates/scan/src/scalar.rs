@@ -41,6 +41,7 @@ impl Cursor<'_> {
         let starts_with_zero = self.byte() == b'0';
         let first = self.at;
         let value = self.digits()?;
+        // RFC 8259 §6 forbids leading zeros.
         if starts_with_zero && self.at > first + 1 {
             return Err(Syntax::Value);
         }

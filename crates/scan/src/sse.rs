@@ -89,6 +89,7 @@ impl EventScanner {
     pub fn feed(&mut self, chunk: &[u8]) -> Progress {
         self.tokens = 0;
         let mut rest = chunk;
+        // A CRLF may be split between two chunks.
         if self.after_carriage_return && !chunk.is_empty() {
             self.after_carriage_return = false;
             rest = chunk.strip_prefix(b"\n").unwrap_or(chunk);
@@ -169,6 +170,7 @@ impl EventScanner {
         } else {
             self.read_line(&whole);
         }
+        // The allocation serves the next line that is split.
         whole.clear();
         self.partial = whole;
         self.partial_is_long = false;

@@ -122,6 +122,7 @@ pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
             match found {
                 Found::Twin(field) => twin = Some(field),
                 Found::Deciding(index) => {
+                    // `DECIDING` has fewer than 64 fields.
                     let bit = 1 << index;
                     if seen & bit != 0 && matches!(kind, b'n' | b'{' | b'[') {
                         twin = DECIDING.get(index).copied();

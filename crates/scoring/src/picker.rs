@@ -107,6 +107,8 @@ impl Picker {
             Self::MaxScore => best(totals, 0..totals.len(), rank),
             Self::PowerOfTwo if totals.len() > 1 => {
                 let first = rng.random_range(0..totals.len());
+                // Drawn from one fewer, and moved past the first: two different candidates, equally
+                // likely.
                 let other = rng.random_range(0..totals.len() - 1);
                 let second = if other < first { other } else { other + 1 };
                 best(totals, [first, second].into_iter(), rank)

@@ -171,6 +171,7 @@ impl Profile {
         matrix.totals.clear();
         matrix.totals.resize(count, 0.0);
         matrix.scores.clear();
+        // NaN: a candidate that a scorer leaves out has an unknown score.
         matrix.scores.resize(count * self.scorers.len(), f64::NAN);
         if count == 0 {
             return;

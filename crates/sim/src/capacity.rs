@@ -61,6 +61,7 @@ pub fn capacity(
             // However far the workload exceeds capacity, the throughput of a full fleet is close
             // enough to continue from.
             () if kept == 0.0 => (missed / 2.0).min(run.completed_rate() / rate),
+            // The search ends by the ratio of the two, not by their difference.
             () => libm::sqrt(kept * missed),
         };
     }

@@ -91,6 +91,7 @@ pub fn difference(
         arm.iter().map(|one| one.figure(figure).unwrap_or_default()).collect()
     };
     let (first, second) = (values(base), values(other));
+    // Paired by seed: both arms get the same workload, which cancels out most of the noise.
     let differences: Vec<f64> = first.iter().zip(&second).map(|(a, b)| b - a).collect();
     let interval = Interval::of(&differences);
     let saturated = |arm: &[Summary]| arm.iter().filter(|one| one.load == Load::Saturated).count();

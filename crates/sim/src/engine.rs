@@ -198,6 +198,7 @@ impl Engine {
             self.refused.push(EngineEvent { id: request.id, at: now, kind });
             return;
         }
+        // An idle engine starts at once; a busy one continues from the end of its step.
         if self.plan.is_none() && self.waiting.is_empty() && self.running.is_empty() {
             self.time = self.time.max(now);
         }
@@ -298,6 +299,7 @@ impl Engine {
     /// requests.
     pub fn restart(&mut self, now: u64) -> Vec<u32> {
         let mut lost: Vec<u32> = self.slots.keys().copied().collect();
+        // In a fixed order: a hash map would make runs with one seed differ.
         lost.sort_unstable();
         let counters = self.counters;
         let spec = self.spec.clone();

@@ -116,6 +116,7 @@ impl Setting {
         for workload in &mut setting.workloads {
             for request in &mut workload.requests {
                 let tokens = rounded_u32(f64::from(request.output_tokens) * output).max(1);
+                // A request still ends at its own limit, however long the output becomes.
                 let most = if request.max_tokens > 0 { request.max_tokens } else { u32::MAX };
                 request.output_tokens = tokens.min(most);
             }

@@ -203,6 +203,7 @@ fn scaled(time: &StepTime, factors: &[f64; 5], least: &StepTime) -> StepTime {
     let [base, token, decode, context, _] = factors;
     let times = |value: u64, factor: &f64| picoseconds(value as f64 * factor * 1e-12);
     StepTime {
+        // Never 0: steps without a duration would not advance time.
         base: times(time.base, base).max(least.base).max(1),
         per_token: times(time.per_token, token).max(least.per_token),
         per_decode: times(time.per_decode, decode),

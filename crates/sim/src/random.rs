@@ -67,6 +67,7 @@ impl Stream {
 
     /// Draws from the exponential distribution with mean 1.
     pub fn exponential(&mut self) -> f64 {
+        // `uniform` may be 0, which has no logarithm, but is always below 1.
         -libm::log(1.0 - self.uniform())
     }
 

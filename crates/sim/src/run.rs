@@ -177,6 +177,7 @@ impl Run {
         let mut events = Vec::new();
         for (id, request) in (0_u32..).zip(&self.requests) {
             let at = picoseconds(request.arrived - start).saturating_add(front_end);
+            // Up to just before: an arrival takes part in the step that starts at the same time.
             engine.advance(at.saturating_sub(1), &mut events);
             engine.submit(
                 at,

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The size of UDP responses that is offered: it fits every path without fragments.
+// The least MTU of IPv6, 1280 bytes, without 48 bytes of headers (DNS flag day 2020).
 pub(super) const UDP_SIZE: u16 = 1232;
 /// Names longer than this are malformed.
 const MAX_NAME: usize = 255;
@@ -86,6 +87,7 @@ impl Question<'_> {
             query.extend_from_slice(&field.to_be_bytes());
         }
         for label in self.name.split('.') {
+            // The upper two bits of a length mark a pointer, which leaves 63 (RFC 1035, 4.1.4).
             let length =
                 u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
             query.push(length);
@@ -202,6 +204,7 @@ impl<'a> Reader<'a> {
                 192..=255 => {
                     let [low] = self.array()?;
                     let to = usize::from(u16::from_be_bytes([length & 0x3f, low]));
+                    // The record continues behind the first pointer, wherever the name ends.
                     after.get_or_insert(self.at);
                     // Pointers lead only backwards, so that a cycle ends.
                     if to >= start {
@@ -237,6 +240,7 @@ impl<'a> Reader<'a> {
             }),
             _ => None,
         };
+        // By the length of the record, so that data of unknown types is skipped.
         self.at = end;
         Some(data.map(|data| Record { name, data }))
     }

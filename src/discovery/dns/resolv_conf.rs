@@ -30,6 +30,7 @@ impl ResolvConf {
                 }
                 Some("domain" | "search") => {
                     let suffixes = words.map(|word| word.trim_end_matches('.').to_lowercase());
+                    // The last such line counts (resolv.conf(5)).
                     conf.suffixes = suffixes.filter(|suffix| !suffix.is_empty()).collect();
                 }
                 Some("options") => {
@@ -41,6 +42,7 @@ impl ResolvConf {
             }
         }
         if conf.servers.is_empty() {
+            // Without a `nameserver` line, the server of this machine is meant (resolv.conf(5)).
             conf.servers.push(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), PORT));
         }
         conf.servers.truncate(MAX_SERVERS);

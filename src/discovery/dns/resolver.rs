@@ -58,6 +58,7 @@ impl Resolver {
 
     /// Returns all addresses of a host, at least one.
     pub(super) async fn host(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
+        // No DNS server may receive a query for localhost (RFC 6761, 6.3).
         let found = if self.servers.is_empty() || host.eq_ignore_ascii_case("localhost") {
             let looking = tokio::net::lookup_host((host, 0));
             let found = tokio::time::timeout(self.timeout, looking).await;
@@ -81,6 +82,8 @@ impl Resolver {
         for candidate in conf.candidates(name) {
             match self.services_of(&conf.servers, &candidate).await {
                 Err(LookupError::NoAddresses) => {}
+                // A server that fails does not show that the name is unknown: no other suffix is
+                // tried.
                 ended => return ended,
             }
         }
@@ -142,10 +145,13 @@ impl Resolver {
         name: &str,
         record_type: RecordType,
     ) -> Result<Response, LookupError> {
+        // All attempts share the timeout: a dead first server must not use it up.
         let part = self.timeout / (ROUNDS * u32::try_from(servers.len().max(1)).unwrap_or(1));
         let mut failed = LookupError::TimedOut;
         for _ in 0..ROUNDS {
             for server in servers {
+                // A random id, and the port that the system picks, make forged responses hard (RFC
+                // 5452).
                 let id = SmallRng::from_os_rng().random();
                 let question = Question { id, name, record_type };
                 let asked = tokio::time::timeout(part, exchange(*server, question)).await;
@@ -202,6 +208,7 @@ async fn over_udp(
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
     let socket = UdpSocket::bind((any, 0)).await?;
+    // A connected socket receives packets of this server only.
     socket.connect(server).await?;
     socket.send(query).await?;
     let mut packet = vec![0; usize::from(UDP_SIZE)];
@@ -221,6 +228,7 @@ async fn over_tcp(
     query: &[u8],
 ) -> io::Result<Response> {
     let mut stream = TcpStream::connect(server).await?;
+    // Over TCP the length precedes each message (RFC 1035, 4.2.2).
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], query].concat()).await?;
     let mut message = vec![0; usize::from(stream.read_u16().await?)];

@@ -208,6 +208,7 @@ impl<'a> Tallies<'a> {
             Fact::Work => self.work.add(rank, value),
             Fact::CacheInfo { size, count, caching } => {
                 let number = |name| labels.get(name).and_then(LabelValue::to_number);
+                // `Tally::add` ignores NaN: the label is missing, or no number.
                 self.block_size.add(rank, number(size).unwrap_or(f64::NAN));
                 self.blocks.add(rank, number(count).unwrap_or(f64::NAN));
                 self.prefix_caching = match caching.and_then(|name| labels.get(name)) {
@@ -238,6 +239,7 @@ impl<'a> Tallies<'a> {
             engine: self.engine,
             waiting: self.waiting.sum().map(to_f32),
             running: self.running.sum().map(to_f32),
+            // A share: the sum over several engines would be above 1.
             kv_utilization: self.kv_utilization.mean().map(to_f32),
             details: EngineDetails {
                 block_size: self.block_size.most().and_then(to_count),
@@ -245,6 +247,7 @@ impl<'a> Tallies<'a> {
                 cache_tokens: None,
                 prefix_caching: self.prefix_caching,
                 adapters: self.adapters.and_then(|(_, labels)| read_adapters(labels)),
+                // The latest start, so that a restart of any process on the page shows.
                 started_at: self.started_at.most(),
             },
             prefix_cache: self

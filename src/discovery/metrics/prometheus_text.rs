@@ -25,6 +25,7 @@ impl Wanted {
             names.into_iter().enumerate().map(|(index, name)| (name.as_bytes(), index)).collect();
         by_length.retain(|(name, _)| name.len() < MAX_NAME);
         by_length.sort_by_key(|(name, _)| name.len());
+        // One bit per length: `MAX_NAME` is the width of the mask.
         let lengths = by_length.iter().fold(0, |all, (name, _)| all | 1 << name.len());
         Self { by_length, lengths }
     }

@@ -126,6 +126,7 @@ impl BackgroundService for Scraper {
         let mut balancing = tokio::time::interval(BALANCE_EVERY);
         // Replacing the set ends the tasks of the previous batch.
         let mut tasks = JoinSet::new();
+        // A batch may have been set before this service started.
         batches.mark_changed();
         loop {
             tokio::select! {
@@ -220,6 +221,7 @@ impl Task {
                 Err(error @ (ScrapeError::Status { .. } | ScrapeError::NoLoad { .. })) => {
                     refused.get_or_insert(error);
                 }
+                // Without a connection, the other pages cannot be read either.
                 Err(error) => return Err(error),
             }
         }
@@ -249,6 +251,7 @@ impl Task {
         let shared = Arc::clone(&self.shared);
         let fetched = self.fetcher.fetch(&shared.connector, path).await;
         let tokens = fetched.ok().and_then(|_| read_props(self.fetcher.body()));
+        // A failure is kept as well: otherwise each scrape would try again, and take longer.
         self.cache_tokens = Some(tokens);
         tokens
     }
@@ -331,6 +334,7 @@ impl Task {
         if self.failures == 0 {
             return pause;
         }
+        // The bound keeps the shift in range; `MAX_PAUSE` is reached long before.
         let longer = pause.saturating_mul(1 << self.failures.min(10));
         longer.min(MAX_PAUSE.max(pause))
     }

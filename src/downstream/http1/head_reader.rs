@@ -77,6 +77,7 @@ impl HeadReader {
     /// The end of the head at the start of `ahead`, once it is whole and passes the check.
     fn find_end(&self, ahead: &BytesMut) -> Result<Option<usize>, HeadError> {
         let end = head_end(ahead, self.searched);
+        // Also without an end: otherwise a client could send a head forever.
         if end.unwrap_or(ahead.len()) > self.limits.max_size {
             return Err(HeadError::TooLarge);
         }

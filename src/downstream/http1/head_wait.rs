@@ -56,6 +56,7 @@ impl<'a, C: Future> HeadWait<'a, C> {
                 self.is_ca_revoked = true;
                 return Poll::Ready(None);
             }
+            // Before the timeouts: a head that has arrived is served even if the process stops.
             if let Poll::Ready(head) = client.poll_head(cx) {
                 return Poll::Ready(head);
             }
@@ -63,6 +64,7 @@ impl<'a, C: Future> HeadWait<'a, C> {
             let limit = match self.is_closing {
                 true => self.idle_timeout.min(IDLE_GRACE),
                 false if client.is_idle() => self.idle_timeout,
+                // A head has started: its deadline is `HeadReader`'s.
                 false => return Poll::Pending,
             };
             self.poll_idle(cx, since + limit).map(|()| None)

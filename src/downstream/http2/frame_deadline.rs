@@ -71,6 +71,7 @@ impl FrameDeadline {
         let shortest = self.timeouts.head.min(self.timeouts.body);
         loop {
             let at = Timestamp(self.at.load(Ordering::Relaxed));
+            // Relaxed: the value stands alone, and the connection's task alone reads and writes it.
             let wait = if at.0 == 0 { shortest } else { at.since(now()) };
             if wait.is_zero() {
                 return;
@@ -207,6 +208,7 @@ impl FrameWatcher {
             } else {
                 self.read_head(current);
             }
+            // A frame ends within these bytes: whatever follows it has just started.
             has_started |= self.is_finished();
         }
         // The type has just arrived and shows a body, which may take longer.

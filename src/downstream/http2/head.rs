@@ -44,6 +44,7 @@ fn check_authority(head: &Parts) -> Result<(), MalformedHead> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let authority = head.uri.authority().map(|authority| authority.as_str());
     let is_unambiguous = match (authority, hosts.next(), hosts.next()) {
+        // No user information (RFC 9113 §8.3.1).
         (Some(authority), None, _) => !authority.contains('@'),
         (Some(authority), Some(host), None) => {
             host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())

@@ -76,6 +76,7 @@ impl Http2Stream {
     ) -> Poll<io::Result<usize>> {
         let mut wire = self.wire.lock();
         let Wire { body, rest, .. } = &mut *wire;
+        // An empty DATA frame is not the end of the body.
         while rest.is_empty() {
             match ready!(body.poll_data(cx)) {
                 Some(Ok(data)) => *rest = data,

@@ -77,6 +77,7 @@ impl Sink for LineWriter {
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
         self.reopen_if_requested();
         self.joined.clear();
+        // The failed write may have ended within a line, which the next one must not continue.
         if self.is_torn {
             self.joined.push(b'\n');
         }

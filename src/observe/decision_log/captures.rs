@@ -29,6 +29,7 @@ impl Captures {
         ring.rows += capture.rows();
         ring.total += 1;
         ring.kept.push_back(Arc::new(capture));
+        // One capture always stays, however many rows it has.
         while ring.kept.len() > CAPTURES_KEPT || (ring.rows > ROWS_KEPT && ring.kept.len() > 1) {
             let Some(oldest) = ring.kept.pop_front() else { break };
             ring.rows -= oldest.rows();

@@ -83,6 +83,7 @@ impl Books {
                     (Some(now), Some(before)) => now.since(before),
                     (None, _) | (_, None) => Counts::default(),
                 });
+            // No two reads are a minute apart, so the other parity is the minute before.
             let is_even = minute.is_multiple_of(2);
             let (current, previous) = if is_even { (even, odd) } else { (odd, even) };
             for (at, counts) in [(minute, current), (minute.saturating_sub(1), previous)] {

@@ -102,6 +102,7 @@ impl Cells {
             model: id(&self.models, labels.model),
             key: id(&self.keys, labels.key),
         };
+        // Threads that check at the same time may exceed the limit by a few cells.
         if self.cells.len() >= self.limit && !self.cells.contains(key) {
             self.overflowed.fetch_add(counts.requests, Ordering::Relaxed);
             key = CellKey { model: Names::OTHER, key: Names::OTHER, ..key };

@@ -203,6 +203,7 @@ impl Database {
         drop(file);
         // Kept open until SQLite is done.
         let file = File::open(path)?;
+        // One thread uses the connection, so SQLite needs no mutex.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         Self::prepare(connection, Some(OpenFile { identity: (found.dev(), found.ino()), file }))
@@ -213,8 +214,11 @@ impl Database {
         migrate(&mut connection)?;
         // After the check of the file's owner: the journal mode changes the file.
         connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
+        // With WAL a power failure then costs the last commits at most, and damages nothing.
         connection.pragma_update(None, "synchronous", "normal")?;
+        // SQLite would otherwise keep the journal at its largest size.
         connection.pragma_update(None, "journal_size_limit", 4 << 20)?;
+        // A negative number is KiB: 1 MiB, in the memory of an idle penstock.
         connection.pragma_update(None, "cache_size", -1024)?;
         Ok(Self { connection, file })
     }
@@ -265,6 +269,7 @@ impl Database {
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), DatabaseError> {
+    // Immediate: of two processes that start together, one migrates and the other waits.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);

@@ -135,6 +135,7 @@ pub(super) fn sums(
         sql.push_str(&format!(" WHERE {}", conditions.join(" AND ")));
     }
     if columns.is_empty() {
+        // Without groups, SQL has one row of nulls for an empty table.
         sql.push_str(" HAVING count(*) > 0");
     } else {
         let columns = columns.join(", ");

@@ -163,6 +163,7 @@ impl Writer {
             }
             return self.delete_old();
         }
+        // The lock is free during the write: readers get the batch from the books meanwhile.
         let batch = shared.books.lock().begin_write();
         match database.add(&batch) {
             Ok(totals) => {

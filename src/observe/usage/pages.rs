@@ -42,6 +42,7 @@ pub(super) fn usage(generation: &Generation, totals: &Totals) -> Vec<u8> {
             *counts.entry(&*row.model).or_default() += in_flight;
         }
     }
+    // Tokens stay in the page when a backend or model is gone: they were used.
     let mut token_usage_counts = PerBackend::new();
     for (pair, tokens) in totals {
         let counts = token_usage_counts.entry(pair.endpoint.to_string()).or_default();

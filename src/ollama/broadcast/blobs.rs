@@ -160,6 +160,7 @@ async fn tee(
     let mut digits = [0; 64];
     hex::write(hash.finish().as_ref(), &mut digits);
     if digits != *digest.as_bytes() {
+        // Without `Part::End` the connections break off, and no backend keeps the file.
         return Err(UploadError::WrongDigest);
     }
     finish_watched(upload, &client).await.ok_or_else(gone)

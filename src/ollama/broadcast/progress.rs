@@ -79,6 +79,7 @@ impl Progress {
                 write_head(flow).await?;
             }
             let line = Bytes::from(format!("{line}\n"));
+            // Flushed line by line: progress that waits in a buffer is none.
             let written = flow.client.write_body(line, false).await;
             if written.is_err() || !is_flushed(&client, limit).await {
                 return Ok(None);

@@ -25,6 +25,7 @@ pub(crate) fn charge_owner(
 pub(crate) fn settle_charge(proxy: &Proxy, ctx: &mut RequestContext) {
     let Some(charged) = ctx.charge.take() else { return };
     let counted = ctx.record.response.usage.and_then(|usage| usage.completion_tokens);
+    // For a whole response without usage nothing better is known than the expected cost.
     if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {
         let output = counted.unwrap_or(ctx.record.response.token_events);
         let cost = Cost { output, ..charged.charge.cost };

@@ -92,11 +92,12 @@ pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest
 }
 
 /// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not
-/// even as a probe: otherwise every waiting request would probe in turn.
+/// even as a probe.
 fn decide_after_cooldown(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
+    // Otherwise every waiting request would probe in turn.
     let may_probe = std::mem::replace(&mut request.may_probe, false);
     let decided = decide(flow, request);
     request.may_probe = may_probe;
@@ -139,6 +140,7 @@ async fn decide_from_queue(
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Decided, Unadmitted> {
+    // A request may wait several times: its objective counts all of them.
     let waited = flow.ctx.record.queue.wait.unwrap_or_default();
     let mut waiting = join(flow, request, reason)?;
     if let Some(client) = &flow.ctx.client {
@@ -214,6 +216,7 @@ fn join(
 ) -> Result<Waiting, Unadmitted> {
     let config = &flow.proxy.generation().config.queue;
     let since = now();
+    // Kept from the first wait: a refusal by an engine does not extend the timeout.
     let until = *flow.ctx.record.queue.until.get_or_insert(since.after(config.timeout));
     let total = flow.ctx.generation.config.timeouts.total;
     let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
@@ -230,6 +233,7 @@ fn join(
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
     let service = service_time(flow.ctx, request, ttft);
     let due_less = |service| Some(flow.ctx.arrived_at.after(ttft?.saturating_sub(service)));
+    // Cautious for the order; a request is given up only when even the mean comes too late (below).
     let due = due_less(service.p90);
     let newcomer = Newcomer {
         backends,

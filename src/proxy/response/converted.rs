@@ -83,6 +83,7 @@ pub(super) async fn relay_whole(
             return fail(flow, OwnError::new(code, message)).await;
         }
     };
+    // Before the write: the backend is free, however slow the client is.
     Progress::new(flow.proxy, flow.ctx, request, attempt, &head).response_read(&monitor);
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);

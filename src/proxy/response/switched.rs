@@ -54,6 +54,7 @@ pub(crate) async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: Head
         drain: flow.ctx.generation.config.server.drain_timeout,
     };
     let mut first = write_head(&header);
+    // The engine's first bytes may have come with its 101.
     first.extend_from_slice(&connection.read);
     let end = tunnel.run(client, connection.stream, &first).await;
     if end == TunnelEnd::Failed {

@@ -214,12 +214,14 @@ fn shorten_by(
     let body = request.body.as_ref()?;
     let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
     let target = conversation.share(target, estimated);
+    // Only after a refusal of the shorter conversation: dropping messages alone may be enough.
     let without_tools = shift.drops_tools && shift.refusals > 0;
     let cut = conversation.shift(target, without_tools)?;
     let shortened = cut.apply(&body.bytes);
     request.replace_body(ctx, shortened)?;
     shift.shifts += 1;
     shift.dropped += cut.dropped();
+    // The shorter conversation may fit those that were passed over.
     request.tried.remove_all(&mem::take(&mut shift.too_small));
     tracing::debug!(
         request_id = ctx.request_id(),

@@ -85,6 +85,7 @@ async fn switch(
         posted = &mut posting => posted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(None),
     };
+    // Even after a refusal: the list that led here may be outdated.
     attempt.serving.state.invalidate_loaded();
     match posted {
         Ok(_page) => Ok(()),

@@ -103,6 +103,7 @@ impl Http2Stream {
         self.response = Receiving::Head(response);
         self.request =
             if length == 0 { Sending::Done } else { Sending::Body { stream, left: length } };
+        // Only the bytes of the head count as taken: the writer sends the others again as body.
         Ok(end.saturating_sub(before).min(bytes.len()))
     }
 
@@ -126,6 +127,7 @@ impl Http2Stream {
                     Some(Ok(room)) => {
                         let (part, _later) = bytes.split_at(room.min(wanted));
                         *left -= part.len() as u64;
+                        // h2 takes owned bytes, and the request keeps its body for a retry.
                         let data = Bytes::copy_from_slice(part);
                         let sent = stream.send_data(data, *left == 0);
                         sent.map(|()| (part.len(), *left)).map_err(Some)
@@ -194,6 +196,8 @@ impl Http2Stream {
     /// Converts to an `io::Error`. Stores whether the backend refused the request, which an
     /// `io::Error` cannot express.
     fn wrap_error(&mut self, error: &h2::Error) -> io::Error {
+        // An error of this side proves nothing. h2 reports GOAWAY only for streams above its last
+        // id, which the backend has not processed (RFC 9113 §6.8).
         self.was_refused |= error.is_remote()
             && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
         io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
@@ -226,6 +230,7 @@ fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
         let value = HeaderValue::from_bytes(field.value);
         let value = value.map_err(|_bad_value| invalid("a field value is invalid"))?;
         if name == header::CONTENT_LENGTH {
+            // `request_writer` writes the field, in digits: the fallback is never used.
             length = value.to_str().ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
         }
         request.headers_mut().append(name, value);
@@ -244,6 +249,7 @@ fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
 fn write_head(out: &mut BytesMut, response: &Response<()>, is_chunked: bool) {
     out.put_slice(b"HTTP/1.1 ");
     out.put_slice(response.status().as_str().as_bytes());
+    // The stream ends with the response: the pool must not keep it.
     out.put_slice(b"\r\nconnection: close\r\n");
     for (name, value) in response.headers() {
         out.put_slice(name.as_str().as_bytes());
@@ -260,6 +266,7 @@ fn write_head(out: &mut BytesMut, response: &Response<()>, is_chunked: bool) {
 }
 
 fn write_data(out: &mut BytesMut, data: &[u8], is_chunked: bool) {
+    // An empty chunk would end the body.
     if data.is_empty() {
         return;
     }
@@ -278,6 +285,7 @@ impl AsyncRead for Http2Stream {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // An empty DATA frame adds nothing, and zero bytes would look like the end.
         while self.read.is_empty() {
             ready!(self.poll_response(cx))?;
             if self.read.is_empty() && matches!(self.response, Receiving::Done) {

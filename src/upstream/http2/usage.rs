@@ -53,6 +53,8 @@ pub(crate) struct StreamPermit(Arc<ConnectionUsage>);
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
+        // Stored before the count drops: otherwise a sweep could see no stream beside an old time,
+        // and close a connection that was in use until now.
         *self.0.last.lock() = now();
         self.0.streams.fetch_sub(1, Ordering::AcqRel);
     }

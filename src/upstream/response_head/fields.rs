@@ -71,9 +71,11 @@ impl Facts {
     ) -> Result<bool, BadResponse> {
         if *name == header::CONTENT_LENGTH {
             let digits = value.as_bytes();
+            // `parse` alone would accept a sign.
             let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
             let length = value.to_str().ok().filter(|_| is_number).and_then(|v| v.parse().ok());
             let length = length.ok_or(BadResponse::Framing)?;
+            // The same length twice is one length (RFC 9112 §6.3).
             if self.length.is_some_and(|other| other != length) {
                 return Err(BadResponse::Framing);
             }
@@ -122,6 +124,7 @@ impl Facts {
         match (self.is_chunked, self.length) {
             // Two framings: two parsers would see two different bodies.
             (true, Some(_)) => Err(BadResponse::Framing),
+            // These have no body, whatever their fields say (RFC 9112 §6.3).
             _ if matches!(status, 204 | 304) => Ok(Framing::Empty),
             (true, None) => Ok(Framing::Chunked),
             (false, Some(length)) => Ok(Framing::Length(length)),

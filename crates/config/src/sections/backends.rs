@@ -235,6 +235,7 @@ impl Setting for BackendItem {
 /// Fills in defaults that depend on the rest of the file: names and the Authorization policy.
 /// `items` are the nodes from which the backends were read.
 pub(crate) fn settle_backends(backends: &mut [BackendConfig], items: &[Node], has_keys: bool) {
+    // All configured names first: a default name must not take one that follows.
     let mut taken: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
     for (backend, item) in backends.iter_mut().zip(items) {
         if backend.name.is_empty() {

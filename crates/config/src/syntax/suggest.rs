@@ -4,6 +4,7 @@ use penstock_api::choice::normalize;
 /// The known word nearest to `given`, if the edit distance is small.
 pub fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let given = normalize(given);
+    // In proportion to the length: otherwise short words would resemble everything.
     let limit = given.chars().count().div_ceil(3).clamp(1, 3);
     known
         .map(|word| (strsim::osa_distance(&given, &normalize(word)), word))

@@ -328,6 +328,7 @@ impl Setting for DnsName {
         const EXPECTED: &str = "a DNS name such as _http._tcp.engines.example";
         let text = reader.scalar(node, EXPECTED)?;
         let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
+        // 63 and 253 bytes are the limits of DNS (RFC 1035, 2.3.4).
         let is_label = |label: &str| {
             (1..=63).contains(&label.len())
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))

@@ -43,6 +43,7 @@ fn expand(
     let mut rest = text;
     while let Some(start) = rest.find("${") {
         let (before, from) = rest.split_at(start);
+        // `$${` is a literal `${`.
         if let Some(before) = before.strip_suffix('$') {
             expanded.push_str(before);
             expanded.push_str("${");

@@ -39,6 +39,7 @@ impl Returns {
                 self.taken.push_back(0.0);
             }
             if let Some(taken) = self.taken.get_mut(index)
+                // Shares such as 1/3 do not add up to exactly 1.
                 && *taken + share <= 1.0 + f64::EPSILON * 64.0
             {
                 *taken += share;

@@ -40,6 +40,7 @@ impl Addresses {
         }
         let known = Known { all: all.into(), failed: AtomicU64::new(0) };
         self.known.store(Some(Arc::new(known)));
+        // After the list: a reader that sees the new epoch finds the new addresses.
         self.epoch.fetch_add(1, Ordering::Release);
         before.is_some()
     }

@@ -158,6 +158,7 @@ impl BackendState {
 
     /// Starts or ends a drain. Returns whether it drained before.
     pub fn set_draining(&self, draining: bool) -> bool {
+        // Woken in both cases: when a drain starts, queues must stop waiting for this backend.
         let was_draining = self.health.set_draining(draining);
         self.capacity.wake();
         was_draining
@@ -176,6 +177,7 @@ impl BackendState {
     /// Starts a slow start: the backend's share of the requests grows for `duration`.
     pub fn begin_slow_start(&self, now: Timestamp, duration: Duration) {
         if !duration.is_zero() {
+            // The times before the flag: a decision that sees the flag must find them.
             self.slow_start.start(now, duration);
             self.health.set_slow_start(true);
         }

@@ -59,6 +59,7 @@ impl BackendMemory {
     pub(super) fn begin_load(&self, size: Option<ByteSize>, now: Timestamp) {
         let before = self.models().map(|models| models + self.loads.load(Ordering::Relaxed));
         let most = self.most_models.load(Ordering::Relaxed);
+        // A probe once showed more models at a time than are there now: one more does fit.
         let are_known_to_fit = before.is_some_and(|models| models < most) || self.fits(size);
         if !are_known_to_fit {
             self.disputed_at.fetch_max(now.0, Ordering::Relaxed);

@@ -128,6 +128,7 @@ impl CircuitBreaker {
         if matches!(check.outcome, CheckOutcome::Passed(_)) {
             self.failed_checks.store(0, Ordering::Relaxed);
             if self.open_until.load(Ordering::Relaxed) > check.at.0 {
+                // At least 1, because 0 means closed. Only the probe closes the breaker.
                 self.open_until.store(check.at.0.max(1), Ordering::Relaxed);
             }
             return None;
@@ -170,6 +171,7 @@ impl CircuitBreaker {
         source: OutcomeSource,
         config: &BreakerConfig,
     ) -> Option<BreakerTransition> {
+        // A probe that ends after another one has decided counts as an ordinary request.
         let is_probe = source.probe == Probe::Breaker && self.awaits_probe(source.at);
         match outcome {
             Outcome::Cancel | Outcome::Shortage => None,
@@ -177,6 +179,8 @@ impl CircuitBreaker {
                 self.streak.end(source.started);
                 self.responded(is_probe)
             }
+            // It proves that the backend is reachable, not that its faults are over: the streak
+            // goes on.
             Outcome::Busy { .. } | Outcome::Refused { .. } => self.responded(is_probe),
             Outcome::Unreachable => {
                 let count = self.unreachable.fetch_add(1, Ordering::Relaxed) + 1;

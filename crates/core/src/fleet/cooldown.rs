@@ -183,6 +183,7 @@ impl Cooldowns {
         let list = self.list.load();
         let is_other = |one: &&Arc<Cooldown>| {
             one.ends_at() > now
+                // Two clients with one refused model each prove nothing about the backend.
                 && one.scope.credential == scope.credential
                 && one.scope.model != 0
                 && one.scope.model != scope.model
@@ -218,6 +219,7 @@ impl Cooldowns {
                 probing: AtomicBool::new(false),
             });
             self.list.rcu(|list| {
+                // Cooldowns that have ended leave with the next refusal: no task sweeps the list.
                 let in_force = list.iter().filter(|one| one.ends_at() > now).cloned();
                 let mut list: Vec<Arc<Cooldown>> = in_force.collect();
                 if list.len() >= MAX_COOLDOWNS {

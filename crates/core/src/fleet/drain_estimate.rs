@@ -59,6 +59,8 @@ impl DrainEstimate {
         for offset in 0..SLOTS {
             let number = first.wrapping_add(offset) % SLOTS;
             let Some(slot) = slots.get(number) else { continue };
+            // Acquire pairs with `free`: the tokens of the last request are all added before they
+            // are reset.
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             if slot.sent_at.load(failure) == 0
                 && slot.sent_at.compare_exchange(0, now.0.max(1), success, failure).is_ok()

@@ -28,15 +28,18 @@ use super::circuit_breaker::pause;
 /// The number of faults in a row below which a run is no evidence.
 const MIN_RUN: u32 = 3;
 /// The evidence that pauses a backend among the first third of a model's: one false alarm in 7000.
+// The evidence is a natural logarithm: exp(8.9) is about 7,300.
 const FEW_PAUSED: f64 = 8.9;
 /// The evidence that pauses a further backend: one false alarm in 150,000.
 const MANY_PAUSED: f64 = 11.9;
 /// The fraction of [`FEW_PAUSED`] below which a pause ends early.
+// Hysteresis: a share near the threshold would otherwise pause and release a backend in turn.
 const RELEASE: f64 = 0.6;
 /// The prior before the first response: one fault in twenty responses, with the weight of two.
 const ASSUMED_FAULTS: f64 = 0.1;
 const ASSUMED_RESPONSES: f64 = 2.0;
 /// The bounds of the peers' assumed share of faults.
+// At 0 or 1 a logarithm in the evidence would be infinite.
 const MIN_SHARE: f64 = 0.01;
 const MAX_SHARE: f64 = 0.95;
 
@@ -174,6 +177,7 @@ impl FaultShares {
         let all = terms.backends.len();
         match paused + 1 {
             more if more >= all => None,
+            // One of two backends is more than a third, and the first pause is allowed there, too.
             more if more == 1 || more * 3 <= all => Some(FEW_PAUSED),
             _ => Some(MANY_PAUSED),
         }
@@ -303,6 +307,7 @@ impl Row {
     }
 
     fn pause(&mut self, now: Timestamp, config: &BreakerConfig) -> Duration {
+        // A backend that worked for a whole window starts with the short pause again.
         if now.since(self.paused_at) > config.window {
             self.times_paused = 0;
         }

@@ -171,6 +171,7 @@ impl Groups {
         let limit = usize::try_from(config.discovery.max_addresses).unwrap_or(usize::MAX);
         for group in &mut self.0 {
             group.addresses.sort_unstable();
+            // After the sort the first entry of an address is the one with the best priority.
             let mut seen = BTreeSet::new();
             group.addresses.retain(|one| seen.insert(one.address));
             let kept = group.addresses.len().min(limit).min(room);

@@ -188,6 +188,8 @@ impl InflightGuard {
         model: &ModelPermit<'_>,
         request: &PermitRequest,
     ) -> Option<Self> {
+        // The model first: if the backend is full, one counter is undone and no waiting request is
+        // woken.
         if !model.state.try_begin(model.limit) {
             return None;
         }

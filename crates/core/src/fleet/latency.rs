@@ -131,6 +131,7 @@ impl Average {
 
     /// Mixes four parts old and one part new, the old part aged; the first sample counts as it is.
     fn learn(&self, took: Duration, now: Timestamp) {
+        // A weight in fixed point, because `halve` works on whole numbers.
         const OLD: u32 = 5 << 16;
         let packed = self.0.load(Ordering::Relaxed);
         let weight = if packed == 0 { 0 } else { halve(OLD / 5 * 4, elapsed_ticks(packed, now)) };

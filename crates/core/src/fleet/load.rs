@@ -24,6 +24,7 @@ fn followed(level: u64, reported: u64, peer_count: u8) -> u64 {
         return 0;
     }
     let each = reported / (u64::from(peer_count) + 1);
+    // Rounded up: otherwise the level would stop short of the value by up to 24 units.
     let step = level.abs_diff(each).div_ceil(FOLLOWS);
     if level < each { level.saturating_add(step) } else { level.saturating_sub(step) }
 }

@@ -109,6 +109,7 @@ impl Record {
         });
         let pauses: Vec<Arc<PausedBackend>> = pauses.collect();
         let is_over = |one: &&Arc<PausedBackend>| pauses.iter().all(|kept| !Arc::ptr_eq(kept, one));
+        // A decision that still holds the old list must see the end, too.
         for over in before.iter().filter(is_over) {
             over.end();
         }
@@ -257,6 +258,7 @@ impl ModelEvidence {
         let last_fault = |one: &Record| one.last_fault.load(Ordering::Relaxed);
         let oldest = sign.at.before(window).0;
         self.clients.rcu(|list| {
+            // Of two records that a client's first faults start at once, the later one stays.
             let live = list.iter().filter(|one| last_fault(one) >= oldest && one.client != client);
             let mut list: Vec<Arc<Record>> = live.cloned().collect();
             if list.len() >= MAX_CLIENTS {

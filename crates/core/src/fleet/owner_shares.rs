@@ -22,6 +22,7 @@ const MAX_LIMIT: u32 = 1 << 24;
 /// 0 of 3.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the limit")]
 pub(super) fn kept(limit: u32, reserve: f64) -> u32 {
+    // `u32::MAX` stands for no limit, of which no part can be kept.
     if limit > MAX_LIMIT { 0 } else { (f64::from(limit) * reserve).round() as u32 }
 }
 
@@ -84,6 +85,7 @@ impl OwnerShares {
             }
             beyond += in_flight.saturating_sub(held_by_owner * weight / own_weight);
         }
+        // Compared as products: a division would lose fractions of a request.
         held_by_owner * weights > held * own_weight && beyond as f64 <= reserve * held as f64
     }
 

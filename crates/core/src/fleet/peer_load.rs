@@ -177,6 +177,8 @@ impl Fleet {
         let mut has_room = Vec::with_capacity(topology.backends.len());
         for backend in &topology.backends {
             let (state, sum) = (&backend.state, sums.get(&key_of(backend)));
+            // Reports leave idle backends out: one that is missing now has nothing in flight
+            // elsewhere.
             let tokens = sum.map_or((0, 0), |sum| (sum.tokens, sum.prefill_tokens));
             state.work.set_peers(tokens.0, tokens.1, peer_count);
             let in_flight = sum.map_or(0, |sum| count(sum.in_flight));

@@ -66,6 +66,8 @@ impl Serving {
             PermitLimits::Backend => u32::MAX,
         };
         let model = ModelPermit { state: &self.model_state, limit, evidence: &self.evidence };
+        // Before the permit: a request in flight makes a model with too short a context count as
+        // loaded.
         let is_loaded = is_loaded(self.residency(request.now));
         let most = self.max_in_flight;
         let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;

@@ -82,6 +82,7 @@ impl Serving {
 
     /// The time until the backend is idle, if nothing else arrives; at most 120 s.
     pub fn time_until_idle(&self, request: &RequestShape, now: Timestamp) -> Duration {
+        // The predicted count is a fraction: half a request or less is none.
         self.time_until_fewer(0.5, request, now)
     }
 

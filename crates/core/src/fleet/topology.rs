@@ -279,6 +279,7 @@ impl Topology {
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
             row.owners.clone_from(&owners);
+            // With 0 a decision does not read the weights at all.
             row.most_weight = if is_even { 0 } else { most };
             row.evidence = Arc::clone(&evidence);
         }
@@ -421,6 +422,7 @@ fn serve(
     let native_operations =
         if num_ctx.is_some() { with_own_api(native_operations) } else { native_operations };
     let native_operations = native_operations.without(backend.state.lessons.lacking());
+    // An engine loads the model with `num_ctx`, even if the model has a longer context.
     let window = entry.context_length.into_iter().chain(num_ctx).min();
     let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));

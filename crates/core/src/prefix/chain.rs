@@ -110,6 +110,7 @@ impl<'a> ChainBuilder<'a> {
     /// of them. `seed` separates prompts that must not share blocks: models, adapters, cache salts.
     pub fn new(chain: &'a mut Chain, seed: u64, block: usize, max_blocks: usize) -> Self {
         chain.hashes.clear();
+        // Holds the seed until `finish`, which needs it for a prompt without a full block.
         chain.whole = seed;
         let block = block.clamp(1, MAX_BLOCK);
         Self { chain, last: seed, block, max_blocks, stage: [0; STAGE], filled: 0 }

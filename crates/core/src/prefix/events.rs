@@ -43,6 +43,7 @@ impl CacheState {
         let blocks = capacity_tokens.map(|tokens| tokens / u64::from(block_tokens.max(1)));
         let most = if params.is_capped { params.capacity } else { MAX_CAPACITY };
         let own = || params.capacity_in(block_tokens);
+        // Less than one block is no report: a capacity of 0 would mean that the engine keeps none.
         let capacity = blocks
             .filter(|blocks| *blocks > 0)
             .map_or_else(own, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));

@@ -145,7 +145,9 @@ impl PrefixIndex {
         }
         self.open(slot);
         let room = self.slots.get(slot).map_or(0, |slot| slot.room() as usize);
+        // Blocks beyond the room would be evicted again at once.
         let kept = part_of(chain, ..room.min(chain.len()));
+        // Read before the change, which must not add to a budget that is already exceeded.
         let bound = self.budget.bound(self.charged);
         let mut path = std::mem::take(&mut self.path);
         let known = self.take_known(slot, kept, &mut path);
@@ -288,6 +290,7 @@ impl PrefixIndex {
         {
             let common = own.in_common(rest);
             match own.hold(slot).map(|hold| hold.blocks) {
+                // A part has one time of use: what follows the common blocks was used earlier.
                 Some(held) if held > common => self.split(run, common),
                 Some(held) => self.set_blocks(slot, run, held, common),
                 None => {

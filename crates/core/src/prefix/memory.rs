@@ -79,6 +79,7 @@ impl MemoryBudget {
 /// amount it keeps (max-min fairness). Holders below an even share keep all they have; the others
 /// share the rest evenly.
 pub fn fair_shares<T: Copy>(held: &mut [(u64, T)], total: u64) -> Vec<(u64, T)> {
+    // In ascending order, what a small holder leaves of its even share goes to the larger ones.
     held.sort_unstable_by_key(|(share, _)| *share);
     let (mut rest, mut sharers) = (total, u64::try_from(held.len()).unwrap_or(u64::MAX));
     let mut shrinking = Vec::new();

@@ -77,6 +77,7 @@ impl Runs {
             self.change(run, |own| *own = Run::default());
             self.pages.give_back(run);
         }
+        // A hash table does not shrink by itself: an empty index gives its memory back.
         if self.by_head.is_empty() {
             *self = Self::default();
         }

@@ -67,6 +67,7 @@ impl Entry {
     }
 
     fn to_word(self) -> u64 {
+        // Plus one, so that no entry is 0, the word of an empty slot.
         let backend = u64::from(self.backend.0.saturating_add(1));
         (self.tag << (u64::BITS - TAG_BITS)) | (backend << SECOND_BITS) | self.seconds
     }
@@ -94,6 +95,8 @@ impl Table {
     /// Returns the slots that may hold a session.
     fn bucket(&self, session: u64) -> &[AtomicU64] {
         let buckets = self.slots.len() / WAYS;
+        // The low half: the tag has the high bits, so that sessions of a bucket differ in their
+        // tags.
         let Some(bucket) = usize::try_from(session & u64::from(u32::MAX))
             .unwrap_or(usize::MAX)
             .checked_rem(buckets)
@@ -105,6 +108,7 @@ impl Table {
 
     fn find(&self, session: u64, now: Timestamp) -> Option<(&AtomicU64, Entry)> {
         let entries = self.bucket(session).iter().filter_map(|slot| {
+            // One word is a whole entry, so no reader sees half of one.
             let entry = Entry::of(slot.load(Ordering::Relaxed))?;
             Some((slot, entry))
         });
@@ -136,6 +140,8 @@ impl SessionHomes {
         if let Some((slot, home)) = table.find(session.own, now) {
             let stays = home.backend != backend && (home.age(now) < KEPT || is_other(home.backend));
             if !stays {
+                // No compare-and-swap: of two requests at once the last one wins, which costs a
+                // preference.
                 slot.store(entry.to_word(), Ordering::Relaxed);
             }
             return;

@@ -17,6 +17,7 @@ pub(super) fn shape(request: &RequestProfile, cached: u32) -> RequestShape {
     RequestShape {
         prompt_tokens: f64::from(request.prefill_tokens().0.max(1)),
         cached_tokens: f64::from(cached),
+        // Without generation the response ends with the prefill.
         max_output_tokens: if generates { limit.max(1.0) } else { 1.0 },
         is_whole: !request.streaming,
     }

@@ -71,6 +71,7 @@ impl RetryCredit {
         let before = self.filled_at.load(Ordering::Relaxed);
         let passed = now.0.saturating_sub(before).min(60_000_000);
         let earned = passed.saturating_mul(u64::from(config.per_second)) / 1000;
+        // One thread claims the time since the last refill: otherwise several would earn it.
         let claimed = earned > 0
             && self
                 .filled_at

@@ -284,6 +284,7 @@ impl Router {
             match candidate.state.status() {
                 Health::Healthy => (healthy, all) = (healthy + 1, all + 1),
                 Health::Unhealthy => all += 1,
+                // Neither was judged by a check: they are no reason to doubt the checks.
                 Health::Unknown | Health::Draining => {}
             }
         }
@@ -301,6 +302,7 @@ impl Router {
         let Considered { model, id, strategy, .. } = self.consider(input, name)?;
         let rejected = filters::rejections(input, model);
         let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
+        // Reasons are collected only for a recorder: an ordinary decision allocates nothing.
         let filters::NextProbe { row, is_known } = if R::RECORDS {
             let rejected: Vec<(u32, RejectReason)> = rejected.collect();
             let probe = filters::next_probe(rejected.iter().copied())?;

@@ -129,6 +129,7 @@ fn spread(turn: u64, total: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below total")]
     let start = ((total as f64 * GOLDEN) as u64).max(1);
+    // Coprime to the total, so that a round visits each position exactly once.
     let step = (start..=total).find(|step| gcd(*step, total) == 1).unwrap_or(1);
     let product = u128::from(turn % total.max(1)) * u128::from(step) % u128::from(total.max(1));
     u64::try_from(product).unwrap_or_default()

@@ -60,6 +60,7 @@ impl Conversation {
         let mut end = body.iter().position(|byte| *byte == b'{')?;
         for (name, value) in fields.iter() {
             let range = range_in(body, value)?;
+            // The first quote behind the value before it opens the name of this member.
             let start = end + body.get(end..range.start)?.iter().position(|byte| *byte == b'"')?;
             end = range.end;
             let is_tool = TOOL_MEMBERS.contains(&name);
@@ -81,6 +82,7 @@ impl Conversation {
         let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
         let read: Option<Vec<_>> = items.iter().map(|item| Item::read(operation, item)).collect();
         let units = units_of(&read?);
+        // Of two lists with one name the last counts.
         self.messages.clear();
         for (raw, (author, unit)) in items.into_iter().zip(units) {
             let range = range_in(body, raw)?;
@@ -291,6 +293,7 @@ fn forbids_shift(name: &str, value: &str) -> bool {
 /// Returns the range of a value in the body that it was read from.
 pub(crate) fn range_in(body: &[u8], value: &RawValue) -> Option<Range<usize>> {
     let text = value.get();
+    // A value borrows from the body, so its address is its place: nothing is parsed twice.
     let start = text.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
     let range = start..start + text.len();
     debug_assert_eq!(body.get(range.clone()), Some(text.as_bytes()), "values borrow from the body");
@@ -324,6 +327,7 @@ fn string_length(bytes: &[u8]) -> usize {
         if bytes.get(at) == Some(&b'"') {
             return at;
         }
+        // The byte behind a backslash cannot end the string.
         at += 2;
     }
     bytes.len()

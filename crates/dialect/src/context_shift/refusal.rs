@@ -24,6 +24,7 @@ impl ContextRefusal {
         let context = self.limit?;
         let prompt = match self.prompt {
             Some(prompt) => prompt,
+            // Without a count only this is known: the prompt alone exceeds the context.
             None if self.output == 0 => context.saturating_add(1),
             None => return None,
         };

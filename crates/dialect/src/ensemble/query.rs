@@ -94,6 +94,7 @@ impl Content<'_> {
         let mut is_written = false;
         for part in parts {
             let is_text = part_text(part).is_some();
+            // The prompt takes the place of all texts, so further ones are dropped.
             if is_text && std::mem::replace(&mut is_written, true) {
                 continue;
             }

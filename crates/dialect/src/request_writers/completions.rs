@@ -23,6 +23,7 @@ pub(super) fn write(
     }
     write_generation(conversation, terms, &terms.engine.row().fields, &mut body);
     if conversation.logprobs.enabled {
+        // 0 alternatives are not the same as no probabilities here.
         body.number("logprobs", conversation.logprobs.top.unwrap_or(0));
     }
     let sampling = conversation.sampling.names();

@@ -100,6 +100,7 @@ pub(super) struct ChatReader {
 impl ResponseReader for ChatReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
         if data.trim_ascii() == b"[DONE]" {
+            // Before the last event: no text may follow it.
             self.end(sink)?;
             return sink(Event::Done);
         }

@@ -131,11 +131,13 @@ impl ResponseReader for MessagesReader {
                 data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
             }
             ("message_start", ..) => {
+                // The input tokens come here, the output tokens with `message_delta`.
                 let Some(head) = data.message else { return Ok(()) };
                 stop(head.stop_reason.as_deref(), None, sink)?;
                 head.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
             }
             ("message_stop", ..) => {
+                // Before the last event: no text may follow it.
                 self.end(sink)?;
                 sink(Event::Done)
             }

@@ -107,6 +107,7 @@ impl ResponseReader for OllamaReader {
         if !line.done {
             return Ok(());
         }
+        // Before the finish reason: no text may follow it.
         self.end(sink)?;
         let reason = match line.done_reason.as_deref() {
             Some("length") => FinishReason::Length,

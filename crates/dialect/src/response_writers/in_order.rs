@@ -156,6 +156,7 @@ impl<W: ResponseWriter> InOrder<W> {
         moment: Moment<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), BadResponse> {
+        // Blocks leave from the front, so the number of gone ones is the number of the front.
         let is_first = self.places.get(place) == Some(&self.gone);
         let Some(call) = self.call(place) else {
             // The object was complete; only whitespace may follow.
@@ -168,6 +169,7 @@ impl<W: ResponseWriter> InOrder<W> {
             return if self.blocks.len() > 1 { self.advance(moment, out) } else { Ok(()) };
         }
         call.arguments.push_str(piece);
+        // Counted before it is written: the limit holds for what one piece brings, too.
         self.grow(piece.len(), moment)?;
         let is_alone = self.blocks.len() == 1;
         match self.blocks.front_mut() {

@@ -223,6 +223,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
         Some(FinishReason::Length) => "max_tokens",
         Some(FinishReason::ContentFilter) => "refusal",
         Some(FinishReason::ToolCalls) => "tool_use",
+        // Some engines finish with `stop` although they call tools.
         None | Some(FinishReason::Stop) if totals.calls > 0 => "tool_use",
         None | Some(FinishReason::Stop) if totals.stop_text.is_some() => "stop_sequence",
         None | Some(FinishReason::Stop) => "end_turn",

@@ -56,6 +56,7 @@ pub(super) fn finish_reason(totals: &Totals) -> &'static str {
         Some(FinishReason::Length) => "length",
         Some(FinishReason::ContentFilter) => "content_filter",
         Some(FinishReason::ToolCalls) => "tool_calls",
+        // Some dialects end a response with tool calls like any other (Ollama: `stop`).
         None | Some(FinishReason::Stop) if totals.calls > 0 => "tool_calls",
         None | Some(FinishReason::Stop) => "stop",
     }

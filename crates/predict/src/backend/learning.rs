@@ -105,6 +105,7 @@ impl BackendPredictor {
         let took_us = now_us - ticket.sent_at_us;
         self.residual.learn(regime, raw_ttft_us, took_us);
         let gap_us = (took_us - (raw_ttft_us - decode_us)) / (output - 1.0);
+        // The gap of a short response is mostly the error of its predicted first token.
         if output >= 8.0 && gap_us > 0.0 {
             let (decodes, context_tokens) = (self.stream_count() + 1.0, self.context_tokens());
             let context_tokens = context_tokens + ticket.request.prompt_tokens + output * 0.5;
@@ -151,6 +152,7 @@ impl BackendPredictor {
             );
         }
         self.is_decode_only = decodes >= 1.0;
+        // The time beyond the steps without prompts went into prompts.
         let computed_us = if self.prompts.admitted_count() > 0 {
             (gap_us - steps * step_us).max(0.0)
         } else {

@@ -32,6 +32,7 @@ impl BackendPredictor {
         let number = self.sent_count;
         let prompt = self.new_prompt(&request, &prediction, now_us);
         if is_idle {
+            // No step runs that the request would have to wait for.
             self.step_ended_at_us = now_us + self.prefill_learner.front_end_us();
         }
         self.prompts.send(
@@ -53,6 +54,7 @@ impl BackendPredictor {
             emitted_tokens: 0,
         };
         if request.is_whole {
+            // It shows no first token, so it counts as a stream from the start.
             self.start_stream(&mut ticket, now_us);
         } else {
             self.waiting_count += 1;
@@ -88,9 +90,11 @@ impl BackendPredictor {
         }
         let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
+        // First of all: a limit shows in the streams beside which the request waited.
         self.learn_limits(ticket, now_us);
         self.waiting_count = self.waiting_count.saturating_sub(1);
         if now_us > self.step_ended_at_us + SAME_STEP_SHARE * self.step_us() {
+            // A first token ends a step, which the leading stream may not have shown yet.
             self.step_ended(now_us, 1.0);
         }
         let prompt = self.prompts.remove(ticket.number);

@@ -58,6 +58,7 @@ impl PredictionTicket {
             return;
         }
         self.emitted_tokens = self.emitted_tokens.saturating_add(count);
+        // Relaxed: the leader is a hint; the lock in `learn` orders all that is learned.
         let leader = self.predictor.leader.load(Ordering::Relaxed);
         if leader == self.id {
             return self.lead(count, now_us);
@@ -125,6 +126,7 @@ impl PredictionTicket {
             backend.ended(ticket, output_tokens, is_complete, now_us);
         });
         let (leader, none) = (&self.predictor.leader, 0);
+        // Another stream may lead by now, and it goes on leading.
         let _other = leader.compare_exchange(self.id, none, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -29,6 +29,7 @@ struct CacheAware {
 impl Scorer for CacheAware {
     fn score(&self, _: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let loads = candidates.iter().map(Candidate::load_or_in_flight);
+        // `f64::min` and `f64::max` skip unknown loads (NaN).
         let least = loads.clone().fold(f64::INFINITY, f64::min);
         let most = loads.fold(0.0, f64::max);
         let is_uneven = most - least > self.imbalance && most > self.ratio * least;

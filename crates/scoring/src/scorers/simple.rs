@@ -81,6 +81,7 @@ pub(super) const ACTIVE_REQUESTS: ScorerRow = ScorerRow {
             each(candidates, scores, |one| {
                 let in_flight = one.in_flight_by_weight();
                 let is_idle = in_flight <= 0.0;
+                // A backend that is not idle makes `most` more than 0.
                 Some(if is_idle { 1.0 } else { (most - in_flight) / most * max_busy_score })
             });
         })

@@ -244,6 +244,7 @@ impl BlockCache {
             self.freed.push_back(Freed::Blank(own));
         }
         held.own = 0;
+        // From last to first, so that the root of the prefix is evicted last.
         for hash in held.prefix.iter().take(held.shared).rev() {
             let Some(kept) = self.kept.get_mut(hash) else {
                 continue;
@@ -257,6 +258,8 @@ impl BlockCache {
             }
         }
         held.shared = 0;
+        // Entries of blocks that were used again stay in the queue; without this it would only
+        // grow.
         if self.freed.len() > 2 * self.kept.len() + SLACK {
             let kept = &self.kept;
             self.freed.retain(|freed| match freed {

@@ -86,6 +86,7 @@ impl Decoders {
         &mut self,
         is_live: impl Fn(&Completion) -> bool,
     ) -> Option<u64> {
+        // Requests that were preempted or left are still in the heap; they are dropped here.
         while let Some(Reverse(next)) = self.completions.peek() {
             if is_live(next) {
                 return Some(next.step - self.step);

@@ -194,6 +194,7 @@ impl Engine {
             let Some(slot) = self.waiting.front().copied() else {
                 return;
             };
+            // A shorter request behind it could fit, but vLLM lets none overtake.
             if !self.take_in(slot, budget) {
                 return;
             }
@@ -253,6 +254,7 @@ impl Engine {
         self.release(slot);
         if let Some(request) = self.requests.get_mut(slot) {
             if let Phase::Decoding { .. } = request.phase {
+                // Emitted tokens are computed again as a part of the prompt.
                 request.emitted = request.computed - request.input_tokens + 1;
             }
             request.computed = 0;

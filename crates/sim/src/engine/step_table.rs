@@ -178,6 +178,7 @@ impl StepTable {
         let (mut left, mut context, mut sum) = (steps, context, 0);
         while left > 0 {
             let segment = line.segment(context);
+            // The steps that start within this segment, where the time grows by the same amount.
             let fit = segment.until.saturating_sub(context).div_ceil(decodes.max(1)).max(1);
             let count = left.min(fit);
             let growth = if context < segment.from { 0 } else { segment.slope * decodes };

@@ -41,6 +41,7 @@ pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
     add_closed_loop(&mut workload, &mut streams, users, spec.limit());
     workload.requests.truncate(spec.limit());
     let kept = u32::try_from(workload.requests.len()).unwrap_or(u32::MAX);
+    // Edges to requests that were cut off would release what does not exist.
     workload.edges.retain(|(_, after)| *after < kept);
     workload.edges.sort_unstable();
     workload

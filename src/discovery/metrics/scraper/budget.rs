@@ -51,6 +51,7 @@ impl ScrapeBudget {
     /// runs all scrapes: it reads that thread's CPU time.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
     pub(super) fn balance(&self, now: Timestamp, config: &TelemetryConfig) {
+        // Relaxed: one thread balances, and the others read each number by itself.
         let since =
             |last: &AtomicU64, new: u64| new.saturating_sub(last.swap(new, Ordering::Relaxed));
         let spent = to_micros(thread_cpu_time());

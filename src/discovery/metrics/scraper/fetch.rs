@@ -57,6 +57,7 @@ impl Fetcher {
     }
 
     async fn get(&mut self, connector: &Connector, path: &str) -> Result<Fetched, ScrapeError> {
+        // After a change of addresses, the kept connection may lead to another engine.
         let epoch = self.backend.state.addresses.epoch();
         if let Some((stream, _)) = self.kept.take().filter(|(_, opened)| *opened == epoch) {
             match self.exchange(stream, epoch, path).await {
@@ -83,6 +84,7 @@ impl Fetcher {
             |error: Box<pingora::Error>| ScrapeError::Broken(error.etype().as_str().into());
         let head = self.head(path).map_err(broken)?;
         let mut session = HttpSession::new(stream);
+        // Counted before the page is requested: it cannot contain requests that are sent later.
         let (at, in_flight) = (now(), self.backend.state.load.in_flight());
         session.write_request_header(Box::new(head)).await.map_err(broken)?;
         session.read_response().await.map_err(broken)?;

@@ -125,6 +125,7 @@ pub(super) const ROWS: &[MetricRow] = &[
 fn resident(scrape: &Scrape<'_>) -> Samples {
     let residency = |row: &Serving| row.residency(scrape.now);
     let mut samples = Bounded::new(scrape);
+    // Resident models first: they must not be left out when the limit of samples is reached.
     samples.add(|row| (residency(row) == Residency::Resident).then_some(1.0));
     let is_elsewhere =
         |row: &Serving| matches!(residency(row), Residency::Loadable | Residency::Sleeping);

@@ -84,6 +84,7 @@ impl Flow {
                 }
                 Some(_) => return Some(rank.1),
                 None if newest_first => {
+                    // Without a plain request, only those that missed their objective are left.
                     return self.plain.last_key_value().map(|(id, _)| *id).or(Some(rank.1));
                 }
                 None => return Some(rank.1),
@@ -116,6 +117,7 @@ impl Class {
     pub(super) fn push(&mut self, entry: &Entry) {
         let flow = self.flows.entry(entry.owner).or_default();
         if flow.by_deadline.is_empty() {
+            // Otherwise an owner that was idle would be served alone until it had caught up.
             flow.tag = flow.tag.max(self.virtual_time);
             self.turns.insert((flow.tag, entry.owner));
         }
@@ -154,6 +156,8 @@ impl Class {
     pub(super) fn last_of_most(&self, owner: u64, weight: u32) -> Option<EntryId> {
         let own = self.flows.get(&owner).map_or(0, |flow| flow.by_deadline.len());
         let own = u64::try_from(own).unwrap_or(u64::MAX).saturating_add(1);
+        // From the largest tag down: beyond the bound, the owners that were served least keep their
+        // places.
         let owners = self.turns.iter().rev().take(MAX_COMPARED);
         let flows = owners.filter_map(|(_, owner)| self.flows.get(owner));
         let most = flows.max_by_key(|flow| flow.crowd())?;
@@ -164,6 +168,8 @@ impl Class {
     /// Charges an owner for a request that is served.
     pub(super) fn charge(&mut self, charge: &Charge) {
         let Some(flow) = self.flows.get(&charge.owner) else { return };
+        // The tag before it advances: in start-time fair queueing the start tag is the virtual
+        // time.
         self.virtual_time = self.virtual_time.max(flow.tag);
         // At least 1, so that the owner of requests without a cost loses the turn, too.
         self.move_tag(charge, 0, charge.cost.tokens().max(1));
@@ -177,9 +183,11 @@ impl Class {
     /// Replaces a charge of `taken` tokens by one of `added` tokens.
     fn move_tag(&mut self, charge: &Charge, taken: u64, added: u64) {
         let Some(flow) = self.flows.get_mut(&charge.owner) else { return };
+        // The set is ordered by tag, so the owner leaves it before its tag changes.
         let is_waiting = self.turns.remove(&(flow.tag, charge.owner));
         let share =
             |tokens: u64| tokens.saturating_mul(TAG_PER_TOKEN) / u64::from(charge.weight.max(1));
+        // Added first: an owner that was forgotten meanwhile may have a tag below the charge.
         flow.tag = flow.tag.saturating_add(share(added)).saturating_sub(share(taken));
         if is_waiting {
             self.turns.insert((flow.tag, charge.owner));
@@ -195,6 +203,8 @@ impl Class {
     /// than others.
     pub(super) fn forget_idle(&mut self, keeps_leads: bool) {
         let virtual_time = self.virtual_time;
+        // Without a lead an owner returns at the virtual time anyway: forgetting it changes no
+        // turn.
         let has_lead = |flow: &Flow| keeps_leads && flow.tag > virtual_time;
         self.flows.retain(|_, flow| !flow.by_deadline.is_empty() || has_lead(flow));
     }

@@ -30,6 +30,8 @@ impl DispatchRate {
         // At a constant rate r the count after `age` is r * MEMORY * (1 - exp(-age / MEMORY)).
         let seen = MEMORY * (1.0 - (-age.max(0.1) / MEMORY).exp());
         let rate = self.faded(now) / seen;
+        // Both bounds matter after a pause: the rate decays towards 0, and `from_secs_f64` panics
+        // beyond its range.
         let seconds = ahead as f64 / rate.max(1e-3);
         Some(Duration::from_secs_f64(seconds.min(3600.0)))
     }

@@ -15,6 +15,7 @@ use crate::fleet::BackendSet;
 
 /// The most lines. Requests for further sets of backends share the last line, where the first
 /// request may hold up the others.
+// No more than `tried` has bits.
 const MAX_LINES: usize = 16;
 /// The most owners that may be held back per signal: each of them has decided in vain.
 const MAX_HELD_BACK: usize = 16;
@@ -172,6 +173,7 @@ impl ModelQueue {
         }
         self.slots.insert(id, slot);
         self.len += 1;
+        // Its backends may have room although the requests of other lines wait.
         self.signal(now);
         Ok(Joined { id, displaced })
     }
@@ -218,6 +220,7 @@ impl ModelQueue {
         if !is_same && let Some(line) = self.lines.get_mut(before) {
             line.remove(priority, &entry);
         }
+        // After the removal: the line that it leaves may be empty, and is then reused.
         let line = if is_same { before } else { self.line_of(backends) };
         if !is_same && let Some(line) = self.lines.get_mut(line) {
             line.push(priority, &entry);
@@ -228,6 +231,8 @@ impl ModelQueue {
                 self.held_back_count += 1;
             }
         }
+        // The room is kept for others, so the line is not done: the next owner in it may take that
+        // room.
         if is_held_back && self.held_back.len() < MAX_HELD_BACK {
             self.held_back.push(entry.owner);
         } else {
@@ -267,6 +272,7 @@ impl ModelQueue {
     pub fn leave(&mut self, id: EntryId, end: QueueEnd, now: Timestamp) {
         let Some(slot) = self.slots.remove(&id) else { return };
         if slot.state == State::Displaced {
+            // Its place went to another request when it was evicted.
             self.count(QueueEnd::Displaced);
             return;
         }
@@ -278,6 +284,8 @@ impl ModelQueue {
         if self.len == 0 {
             self.standing_since = None;
         }
+        // Otherwise no request would ever have the turn again: a signal waits for the end of a
+        // turn.
         if self.turn == Some(id) {
             self.turn = None;
             self.give_turn(now);

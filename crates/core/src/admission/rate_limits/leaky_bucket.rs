@@ -62,10 +62,12 @@ impl LeakyBucket {
 }
 
 fn capacity(limit: u32) -> u64 {
+    // Cannot overflow: 2^32 times 6 * 10^7 is less than 2^58.
     u64::from(limit) * UNITS_PER_TOKEN
 }
 
 /// The time in which `units` drain.
 fn drain_time(units: u64, limit: u32) -> Duration {
+    // Rounded up: a client that returns after this time must find room.
     Duration::from_micros(units.div_ceil(u64::from(limit).max(1)))
 }

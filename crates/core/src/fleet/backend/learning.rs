@@ -23,6 +23,7 @@ impl BackendState {
         let was_away = self.health.status() == Health::Unhealthy;
         let breaker = self.breaker.learn_check(check, &config.breaker);
         let health = self.health.learn(is_passed, config.rise, config.fall);
+        // `takes_slow_start` comes first, because it also clears the request.
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);
         }

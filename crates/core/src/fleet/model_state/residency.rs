@@ -77,6 +77,7 @@ impl ModelState {
         let Some(found) = found else {
             let was_known =
                 was_resident && self.resident_since.load(Ordering::Relaxed) < asked_at.0;
+            // In use, yet not shown: another model has evicted it.
             if was_known && (is_outdated || self.in_flight() > 0) {
                 self.set_pushed_out();
                 self.forget_loaded();
@@ -85,6 +86,7 @@ impl ModelState {
             }
             return;
         };
+        // A probe older than a response may confirm the response, but not contradict it.
         if !is_outdated || found.residency == Residency::Resident {
             self.set_residency(found.residency);
             if found.residency == Residency::Resident {

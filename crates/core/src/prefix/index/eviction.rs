@@ -55,6 +55,7 @@ impl PrefixIndex {
 
     pub(super) fn count(&mut self, slot: usize, before: u32, now: u32) {
         if let Some(slot) = self.slots.get_mut(slot) {
+            // Added first: the difference may be negative, and the counts are unsigned.
             slot.count = slot.count + now - before;
             if let Some(share) = &mut slot.share {
                 share.hold(slot.count);

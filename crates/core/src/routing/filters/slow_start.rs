@@ -16,6 +16,7 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     }
     let share = state.share(now);
     // The upper 16 bits make a number in 0..1.
+    // With the id, several backends in slow start draw independently.
     let mixed = mix(now.0 ^ (u64::from(candidate.id.0) << 48));
     let draw = u16::try_from(mixed >> 48).map_or(0.0, f32::from) / 65536.0;
     let is_skipped = !filters.conditions.ignores_slow_start && share < 1.0 && draw >= share;

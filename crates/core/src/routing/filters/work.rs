@@ -28,6 +28,7 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let estimate = candidate.estimate(&shape(input.request, 0), input.now);
     let prediction = &estimate.prediction;
     let wait = prediction.backlog_us.max(prediction.slot_wait_us);
+    // The prefix lookup comes second: it takes the model's lock.
     if wait > candidate.max_backlog && !has_prompt(filters, candidate) {
         return Some(RejectReason::Backlog { ms: whole_ms(wait) });
     }

@@ -146,6 +146,7 @@ impl Router {
         let (mut wait, mut per_second) = (None, 0);
         for one in waits {
             wait = Some(wait.map_or(one, |least: Duration| least.min(one)));
+            // At most 1,000 a second for each backend: a wait of 0 would be infinitely many.
             per_second += second / one.as_micros().max(1000);
         }
         Some(Room { wait: wait?, together: u32::try_from(per_second).unwrap_or(u32::MAX) })

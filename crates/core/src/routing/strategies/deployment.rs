@@ -92,6 +92,7 @@ fn rank(candidate: &impl Reading) -> u64 {
 /// Packs the level and the parts, in order of weight, into one number: no branch to predict.
 #[inline(always)]
 fn pack(level: u64, parts: [u32; 3]) -> u64 {
+    // Three parts and a level below 16 fill the 64 bits.
     const BITS: u32 = 20;
     const MAX_PART: u32 = (1 << BITS) - 1;
     parts.iter().fold(level, |packed, part| packed << BITS | u64::from(*part.min(&MAX_PART)))

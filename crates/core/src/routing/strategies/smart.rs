@@ -25,6 +25,7 @@ pub(super) fn pick<R: Reading>(
         // requests beyond those that cost points; ties go to the first candidate.
         let excess = candidate.in_flight().saturating_sub(FULL).min(MAX_EXCESS);
         let load = u64::from(MAX_EXCESS - excess) << 32;
+        // From the top: 14 bits of points (at most 10,000), 18 of excess, 32 of the row.
         best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
     }
     let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);
