@@ -209,7 +209,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     ];
     // Their lengths repeat, so that ten thousand are a hundred times a hundred.
     let conversation = |count: usize| -> String {
-        let role = |index: usize| if index % 2 == 0 { "user" } else { "assistant" };
+        let role = |index: usize| if index.is_multiple_of(2) { "user" } else { "assistant" };
         let one = |index: usize| message(role(index), &fill(60 + index % 100));
         (0..count).map(one).collect::<Vec<_>>().join(",")
     };
