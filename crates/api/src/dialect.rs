@@ -65,6 +65,19 @@ pub struct DialectRow {
     pub fingerprint: Option<&'static str>,
     /// True if its clients read the list of models in pages.
     pub pages_models: bool,
+    /// The form of an engine's error that is converted for its clients.
+    pub error_form: ErrorForm,
+}
+
+/// The form of an error's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// An object `error` with message, type, param and code: OpenAI's.
+    Detailed,
+    /// A `type`, and an object `error` with type and message: Anthropic's.
+    Typed,
+    /// The message as the value of `error`: Ollama's.
+    Plain,
 }
 
 /// The first row; the others contain only what differs from it.
@@ -87,6 +100,7 @@ const OPENAI: DialectRow = DialectRow {
     options_member: None,
     fingerprint: None,
     pages_models: false,
+    error_form: ErrorForm::Detailed,
 };
 
 /// Every dialect, in the order of [`Dialect`]; the first applies to all other paths.
@@ -110,6 +124,7 @@ pub const DIALECTS: &[DialectRow] = &[
         client_header: Some("anthropic-version"),
         error_event_start: "event: error\ndata: ",
         pages_models: true,
+        error_form: ErrorForm::Typed,
         ..OPENAI
     },
     DialectRow {
@@ -126,6 +141,7 @@ pub const DIALECTS: &[DialectRow] = &[
         unknown_model: Some(|name| format!("model '{name}' not found")),
         options_member: Some("options"),
         fingerprint: Some("fp_ollama"),
+        error_form: ErrorForm::Plain,
         ..OPENAI
     },
 ];

@@ -35,7 +35,7 @@ pub use control_fields::{
     FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, TIMING, is_control_field,
 };
 pub use credentials::{bearer_token, token_of};
-pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
+pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorForm, ErrorReport, error_body};
 pub use engine::{
     ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
 };

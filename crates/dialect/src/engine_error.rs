@@ -1,6 +1,6 @@
 //! Errors of engines: their text is kept in the client's dialect.
 
-use penstock_api::{Dialect, ErrorCode, Operation};
+use penstock_api::{Dialect, ErrorCode, ErrorForm, Operation};
 use serde_json::value::RawValue;
 
 use super::context_shift::recognized_words;
@@ -79,15 +79,15 @@ pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
 fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
     let error = &reported.error;
     let mut body = Object::new(out);
-    match dialect {
-        Dialect::Ollama => body.text("error", &error.message),
-        Dialect::Anthropic => {
+    match dialect.row().error_form {
+        ErrorForm::Plain => body.text("error", &error.message),
+        ErrorForm::Typed => {
             body.text("type", "error");
             let mut object = body.object("error");
             object.text("type", anthropic_kind(status));
             object.text("message", &error.message);
         }
-        Dialect::OpenAi => {
+        ErrorForm::Detailed => {
             let mut object = body.object("error");
             object.text("message", &error.message);
             object.text("type", error.kind.as_deref().unwrap_or(openai_kind(status)));
