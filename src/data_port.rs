@@ -230,7 +230,7 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
     }
     if let Some(plan) = plan {
         // Boxed: no other request should carry room for one.
-        return Box::pin(serve_ensemble(flow, plan, (scanned, body))).await;
+        return Box::pin(serve_ensemble(flow, plan, scanned, body)).await;
     }
     match admit_scanned(flow, scanned, body) {
         Ok(request) => serve(flow, request).await,

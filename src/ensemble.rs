@@ -46,7 +46,8 @@ pub(crate) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan>
 pub(crate) async fn serve_ensemble(
     flow: &mut Flow<'_>,
     plan: EnsemblePlan,
-    (scanned, body): (Scanned, HeldBody),
+    scanned: Scanned,
+    body: HeldBody,
 ) -> Served {
     let name = Arc::clone(&scanned.named.model);
     flow.ctx.record.request.requested_model = Some(Arc::clone(&name));

@@ -89,7 +89,7 @@ pub(crate) async fn serve_command(
     let ends: Vec<(&str, TargetEnd)> = names.zip(ends).collect();
     let verdict = judge(&ends, command.may_miss());
     await_discovery(flow.ctx, &command, &targets, &ends).await;
-    respond(flow, (&command, progress.has_started()), verdict).await
+    respond(flow, &command, progress.has_started(), verdict).await
 }
 
 fn fleet_timeout(ctx: &RequestContext, backend: &Backend) -> Duration {
@@ -145,7 +145,8 @@ async fn await_discovery(
 /// Ends the response: with the last line of a stream that has started, else whole.
 async fn respond(
     flow: &mut Flow<'_>,
-    (command, has_started): (&Command, bool),
+    command: &Command,
+    has_started: bool,
     verdict: Verdict,
 ) -> Served {
     let (status, page) = match verdict {

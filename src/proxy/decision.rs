@@ -113,7 +113,7 @@ fn visit_home(flow: &Flow<'_>, request: &ScannedRequest, decision: &RoutingDecis
         !serves && fleet.backends.iter().any(|backend| backend.state.id == home)
     };
     let limit = flow.ctx.generation.config.limits.session_homes;
-    flow.proxy.homes.visit(session, decision.backend, serves_other_models, (limit, now()));
+    flow.proxy.homes.visit(session, decision.backend, serves_other_models, limit, now());
 }
 
 /// Returns whether sessions have homes: a strategy without scorers does not read them, and the

@@ -82,7 +82,7 @@ pub(crate) async fn limit_rate(
         (Ok(permit), Some(shared)) => {
             let accounts = shared_accounts(&caller);
             // Boxed: no other request should carry room for it.
-            Box::pin(limit_shared(flow.proxy, shared, (permit, &accounts), tokens)).await
+            Box::pin(limit_shared(flow.proxy, shared, permit, &accounts, tokens)).await
         }
         (admitted, _) => admitted.map(|permit| RateHold {
             status: Some(*permit.status()),
@@ -116,7 +116,8 @@ fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
 async fn limit_shared(
     proxy: &Proxy,
     shared: &Arc<SharedState>,
-    (permit, accounts): (RatePermit, &[SharedAccount]),
+    permit: RatePermit,
+    accounts: &[SharedAccount],
     tokens: u64,
 ) -> Result<RateHold, Refusal> {
     let (status, held) = match shared.admit(accounts, tokens).await {

@@ -77,7 +77,8 @@ impl ContextShift {
         &self,
         rows: impl Iterator<Item = &'a Serving>,
         tried: &BackendSet,
-        (estimated, to_fit): (u32, u32),
+        estimated: u32,
+        to_fit: u32,
     ) -> Option<u64> {
         let targets = rows.filter_map(|serving| {
             let limit = self.limit_of(serving)?;

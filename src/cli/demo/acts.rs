@@ -54,7 +54,8 @@ pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
     let elsewhere = show(&count_by_backend(others.iter()));
     Ok(Verdict::new(
         "session",
-        (home, status_of(turns.iter())),
+        home,
+        status_of(turns.iter()),
         format!("{TURNS} turns of an agent: {}; others beside it: {elsewhere}", show(&places)),
         (!is_good).then_some("expected one engine for all turns"),
     ))
@@ -105,7 +106,8 @@ pub(super) fn survive_kill(
     let is_good = bad == 0 && heir != KILLED;
     Ok(Verdict::new(
         "failover",
-        (heir, status_of(ended.iter().map(|(_, one)| one))),
+        heir,
+        status_of(ended.iter().map(|(_, one)| one)),
         format!(
             "{REQUESTS} requests: {}, then engine '{KILLED}' was killed: {bad} failed, {}",
             show(&before),

@@ -53,7 +53,8 @@ impl Verdict {
     /// another one came.
     pub(super) fn new(
         label: &str,
-        (taker, status): (&str, u16),
+        taker: &str,
+        status: u16,
         text: String,
         wrong: Option<&str>,
     ) -> Self {
@@ -80,8 +81,8 @@ impl Trial {
             (false, Some(wanted)) => Some(format!("expected '{wanted}'")),
             (false, None) => Some("expected a 404".to_owned()),
         };
-        let taker = (backend.unwrap_or("-"), status);
-        Verdict::new(self.label, taker, text.to_owned(), wrong.as_deref())
+        let taker = backend.unwrap_or("-");
+        Verdict::new(self.label, taker, status, text.to_owned(), wrong.as_deref())
     }
 }
 

@@ -210,7 +210,7 @@ fn shorten_by(
 ) -> Option<()> {
     let estimated = request.profile.prompt_tokens.0;
     let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
-    let target = shift.target(rows(ctx, request), &request.tried, (estimated, to_fit))?;
+    let target = shift.target(rows(ctx, request), &request.tried, estimated, to_fit)?;
     let body = request.body.as_ref()?;
     let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
     let target = conversation.share(target, estimated);

@@ -68,8 +68,7 @@ impl Plan {
         let estimated = profile.prompt_tokens.0;
         let to_fit = router.tokens_to_fit(&profile).0;
         let none = BackendSet::default();
-        let target =
-            ContextShift::target(&shift, model.serving.iter(), &none, (estimated, to_fit))?;
+        let target = ContextShift::target(&shift, model.serving.iter(), &none, estimated, to_fit)?;
         let conversation = Conversation::read(operation, body)?;
         let cut = conversation.shift(conversation.share(target, estimated), false)?;
         Some(Self { body: cut.apply(body), dropped: cut.dropped(), whole_tokens: estimated })

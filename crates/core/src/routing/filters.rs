@@ -55,11 +55,11 @@ struct FilterRow {
 /// tests, no matter how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subjects {
-    /// Those whose state is not the usual one: [`BackendState::is_unimpaired`] is false.
+    /// Backends in a state that is not the usual one: [`BackendState::is_unimpaired`] is false.
     ///
     /// [`BackendState::is_unimpaired`]: crate::fleet::BackendState::is_unimpaired
     Impaired,
-    /// Those near a limit, and those that a configuration restricts: [`Serving::is_unrestricted`]
+    /// Backends near a limit, and backends that a configuration restricts: [`Serving::is_unrestricted`]
     /// is false.
     Restricted,
 }

@@ -133,7 +133,8 @@ impl SessionHomes {
         session: SessionIds,
         backend: BackendId,
         is_other: impl FnOnce(BackendId) -> bool,
-        (limit, now): (usize, Timestamp),
+        limit: usize,
+        now: Timestamp,
     ) {
         let table = self.table_of(limit);
         let entry = Entry { tag: tag_of(session.own), backend, seconds: seconds_of(now) };
@@ -240,7 +241,7 @@ mod tests {
     }
 
     fn visit(homes: &SessionHomes, session: u64, backend: BackendId, seconds: u64) {
-        homes.visit(SessionIds::plain(session), backend, |_| false, (64, at(seconds)));
+        homes.visit(SessionIds::plain(session), backend, |_| false, 64, at(seconds));
     }
 
     fn home(homes: &SessionHomes, session: u64, seconds: u64) -> Option<BackendId> {
@@ -288,7 +289,7 @@ mod tests {
     fn home_stays_where_the_model_of_a_request_is_not_served_there() {
         let homes = SessionHomes::default();
         visit(&homes, 7, A, 0);
-        homes.visit(SessionIds::plain(7), B, |home| home == A, (64, at(500)));
+        homes.visit(SessionIds::plain(7), B, |home| home == A, 64, at(500));
         assert_eq!(home(&homes, 7, 500), Some(A));
     }
 
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(homes.find(sub, at(1)), Some(A), "that of the session");
         visit(&homes, sub.parent, B, 1);
         assert_eq!(homes.find(sub, at(1)), Some(B), "that of the agent");
-        homes.visit(sub, A, |_| false, (64, at(2)));
+        homes.visit(sub, A, |_| false, 64, at(2));
         assert_eq!(homes.find(sub, at(2)), Some(A), "its own");
         assert_eq!(home(&homes, sub.root, 2), Some(A));
     }
@@ -309,12 +310,12 @@ mod tests {
     fn longest_idle_sessions_make_room() {
         let homes = SessionHomes::default();
         for session in 0..9 {
-            homes.visit(SessionIds::plain(session << 40), A, |_| false, (8, at(session)));
+            homes.visit(SessionIds::plain(session << 40), A, |_| false, 8, at(session));
         }
         assert_eq!((homes.len(), homes.evicted()), (8, 1));
         assert_eq!(home(&homes, 0, 9), None, "the oldest");
         assert_eq!(home(&homes, 1 << 40, 9), Some(A));
-        homes.visit(SessionIds::plain(5), A, |_| false, (0, at(9)));
+        homes.visit(SessionIds::plain(5), A, |_| false, 0, at(9));
         assert_eq!(homes.len(), 0, "a limit of 0 keeps none");
     }
 

@@ -73,7 +73,7 @@ impl DryRun<'_> {
         let session = self.session(sample, &profile);
         // The calls of an ensemble go to several backends by design.
         let home = session.filter(|_| plan.is_none()).and_then(|session| self.home(session));
-        let point = self.split_point(sample, (model, session), random);
+        let point = self.split_point(sample, model, session, random);
         let target = router.names.resolve(model, topology, point);
         let objectives = objectives(config, sample, target)?;
         let prompt = self.prompt(&profile, body, target);
@@ -92,7 +92,7 @@ impl DryRun<'_> {
             requester: Requester::default(),
             objectives,
         };
-        let calls = plan.as_ref().map(|plan| self.ensemble(plan, (&profile, &prompt), random));
+        let calls = plan.as_ref().map(|plan| self.ensemble(plan, &profile, &prompt, random));
         let requirements = Some(profile.to_requirements(&requested.name));
         let mut ensemble = match calls.transpose() {
             Ok(ensemble) => ensemble,
@@ -185,7 +185,8 @@ impl DryRun<'_> {
     fn split_point(
         &self,
         sample: &DryRunRequest,
-        (model, session): (&str, Option<SessionIds>),
+        model: &str,
+        session: Option<SessionIds>,
         random: &mut impl RandomSource,
     ) -> SplitPoint {
         let Self { router, topology, .. } = *self;

@@ -38,7 +38,8 @@ impl DryRun<'_> {
     pub(super) fn ensemble(
         &self,
         plan: &EnsemblePlan,
-        (profile, prompt): (&RequestProfile, &Chain),
+        profile: &RequestProfile,
+        prompt: &Chain,
         random: &mut impl RandomSource,
     ) -> Result<EnsembleReport, DryRunError> {
         if !is_conversation(profile.operation) {
@@ -51,7 +52,7 @@ impl DryRun<'_> {
             if call.number == 1 {
                 progress.used = BackendSet::default();
             }
-            calls.push(self.call(plan, call, (profile, prompt), &mut progress, random));
+            calls.push(self.call(plan, call, profile, prompt, &mut progress, random));
         }
         Ok(EnsembleReport { model: plan.model.clone(), calls, cost: progress.sum })
     }
@@ -60,7 +61,8 @@ impl DryRun<'_> {
         &self,
         plan: &EnsemblePlan,
         call: EnsembleCall,
-        (profile, prompt): (&RequestProfile, &Chain),
+        profile: &RequestProfile,
+        prompt: &Chain,
         progress: &mut Progress,
         random: &mut impl RandomSource,
     ) -> PlannedCall {
@@ -71,8 +73,7 @@ impl DryRun<'_> {
         let prompt = (call.stage == EnsembleStage::Draft).then_some(prompt);
         // The decision about the final call is the request's, and is shown beside the plan.
         let is_final = call.stage == EnsembleStage::Final;
-        let decided =
-            (!is_final).then(|| self.decide(model, (&own, prompt), &progress.used, random));
+        let decided = (!is_final).then(|| self.decide(model, &own, prompt, &progress.used, random));
         let target = self.router.names.resolve(model, self.topology, SplitPoint::default());
         let (serving, id) = match &decided {
             Some(Ok(decision)) => (decision.serving(self.topology), Some(decision.model)),
@@ -157,7 +158,8 @@ impl DryRun<'_> {
     fn decide(
         &self,
         model: &str,
-        (request, prompt): (&RequestProfile, Option<&Chain>),
+        request: &RequestProfile,
+        prompt: Option<&Chain>,
         used: &BackendSet,
         random: &mut impl RandomSource,
     ) -> Result<RoutingDecision, RouteError> {
