@@ -60,13 +60,18 @@ fn body_of(response: Response) -> Result<Vec<u8>, CliError> {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CliError> {
-    serde_json::from_slice(body).map_err(|_not_json| refused(200, body))
+    serde_json::from_slice(body)
+        .map_err(|source| CliError::AdminResponse { source, body: start_of(body) })
 }
 
 /// The error in a response: its message, or the start of its body.
 fn refused(status: u16, body: &[u8]) -> CliError {
     let error: Option<Value> = serde_json::from_slice(body).ok();
     let message = error.as_ref().and_then(|error| error.pointer("/error/message")?.as_str());
-    let text = || String::from_utf8_lossy(body).trim().chars().take(300).collect();
-    CliError::AdminRefused { status, message: message.map_or_else(text, str::to_owned) }
+    let message = message.map_or_else(|| start_of(body), str::to_owned);
+    CliError::AdminRefused { status, message }
+}
+
+fn start_of(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).trim().chars().take(300).collect()
 }

@@ -52,6 +52,11 @@ pub(super) enum CliError {
     ConfigForAdmin,
     #[error("admin port: {0}")]
     Client(#[from] ClientError),
+    #[error(
+        "the response is not one of a penstock's admin port, or of another version: check the \
+         address. It begins: {body}"
+    )]
+    AdminResponse { source: serde_json::Error, body: String },
     #[error("the admin port returned {status}: {message}")]
     AdminRefused { status: u16, message: String },
     #[error("{0}")]
@@ -107,6 +112,7 @@ impl CliError {
             | Self::PolicyFile { .. } => USAGE,
             Self::Command { code, .. } => *code,
             Self::Client(_)
+            | Self::AdminResponse { .. }
             | Self::AdminRefused { .. }
             | Self::Server(_)
             | Self::Logging(_)
