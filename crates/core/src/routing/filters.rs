@@ -59,8 +59,8 @@ enum Subjects {
     ///
     /// [`BackendState::is_unimpaired`]: crate::fleet::BackendState::is_unimpaired
     Impaired,
-    /// Backends near a limit, and backends that a configuration restricts: [`Serving::is_unrestricted`]
-    /// is false.
+    /// Backends near a limit, and backends that a configuration restricts:
+    /// [`Serving::is_unrestricted`] is false.
     Restricted,
 }
 
