@@ -4,6 +4,7 @@
     python real_engines.py --penstock [NAME=]PATH ... --work DIR --workload agents --llamacpp 4 --slow
     python real_engines.py --penstock PATH --work DIR --workload chats --batching 1 --batching 2.5
     python real_engines.py --penstock PATH --work DIR --model tiny --backend e1=URL --backend e2=URL --slow-pid PID
+    python real_engines.py --penstock PATH --work DIR --llamacpp 4 --slow --server llama-server --gguf FILE --slots 16
 
 Sessions arrive in bursts and grow turn by turn; a turn starts at its planned time, or when the one before has ended.
 Every strategy, of every program that is given, gets the same sessions with other words, so that none finds what another
@@ -11,6 +12,7 @@ one left in the caches. They take turns, round by round; one process of penstock
 `--load` is relative to what `balanced` completes when all turns of a plan arrive at once. Prints per strategy: the
 requests that reached both objectives, first tokens, what the engines report as cached, and how far first tokens were
 off what was predicted (of the access log): the mean of the relative errors, and errors by waiting time.
+`--direct` asks the first engine itself and through penstock, by turns, before anything else.
 """
 import argparse
 import concurrent.futures
@@ -34,6 +36,7 @@ import simulated
 import wire
 from cases.prefix import words
 from env import Env, RECIPES, Recipe
+from llama_servers import LlamaServer
 from processes import HERE, START_LIMIT, Penstock, end
 
 STRATEGIES = {
@@ -45,10 +48,12 @@ STRATEGIES = {
     "smart": {"strategy": "smart"},
     "round_robin": {"strategy": "round_robin"},
 }
-SLOTS, CONTEXT = 4, 8192
+CONTEXT = 8192
 RECIPES["live"] = Recipe(dim=256, layers=2, heads=4, ffn=768, ctx=CONTEXT, seed=3)
 # A slowed engine computes for a third of the time.
 STOPPED, RUNNING = 0.1, 0.05
+# Of `--direct`: clients that ask one after the other, and turns of either way.
+CLIENTS, TURNS = 16, 3
 
 
 class Workload(NamedTuple):
@@ -176,6 +181,34 @@ def measure(url: str, model: str, work: Workload, count: int) -> float:
     raise AssertionError("no request")
 
 
+def crowd(url: str, model: str, seconds: float, seed: str) -> list[Response]:
+    """Clients that each ask again as soon as they have a response."""
+    until, turn = time.monotonic() + seconds, Turn(0.0, 0, 0, 0, 0, (50,), 32)
+
+    def one(client: int) -> list[Response]:
+        found = []
+        while time.monotonic() < until:
+            found.append(ask(url, model, turn._replace(session=client, number=len(found)), f"{seed} {len(found)}"))
+        return found
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        return [response for responses in pool.map(one, range(CLIENTS)) for response in responses]
+
+
+def compare_direct(proxy: Penstock, engine: str, chosen: argparse.Namespace) -> None:
+    """A table of one engine itself and through penstock, with prompts of 50 words and 32 tokens each."""
+    found = {"direct": (engine, []), "through penstock": (proxy.url, [])}
+    for number in range(TURNS):
+        for name, (url, responses) in found.items():
+            responses += crowd(url, chosen.model, chosen.direct, f"{name} {number}")
+    print("| | requests per second | TTFT: mean, p50, p99 | per further token |\n|---|---|---|---|")
+    for name, (_, responses) in found.items():
+        firsts = sorted(one.first * 1000 for one in responses)
+        print(f"| {name} | {len(responses) / chosen.direct / TURNS:.1f} | {statistics.mean(firsts):.1f},"
+              f" {statistics.median(firsts):.1f}, {firsts[int(len(firsts) * 0.99)]:.1f} ms"
+              f" | {statistics.mean(one.further for one in responses) * 1000:.2f} ms |", flush=True)
+
+
 class Slowed:
     """Processes that are stopped again and again while this lives."""
 
@@ -271,9 +304,18 @@ def engines(env: Env, chosen: argparse.Namespace) -> tuple[list[dict[str, str]],
     for number, slower in enumerate(chosen.batching):
         engine = env.keep(Batching(slower))
         backends.append({"name": f"e{number + 1}", "url": engine.url, "engine": "vllm"})
+    started = []
     for number in range(chosen.llamacpp):
-        options = {"parallel": SLOTS, "ctx": SLOTS * CONTEXT, "cache": 1, "http": 64}
-        engine = env._spawn(f"llama-{number}", "live", chosen.model, options).await_ready()
+        name = f"llama-{number}"
+        if chosen.server:
+            log = chosen.work / f"engine-{name}.log"
+            started.append(env.keep(
+                LlamaServer(chosen.server, chosen.gguf, chosen.model, log, chosen.slots, CONTEXT)))
+        else:
+            options = {"parallel": chosen.slots, "ctx": chosen.slots * CONTEXT, "cache": 1, "http": 64}
+            started.append(env._spawn(name, "live", chosen.model, options))
+    for number, engine in enumerate(started):
+        engine.await_ready()
         backends.append({"name": f"llama-{number}", "url": engine.url, "engine": "llamacpp"})
         if chosen.slow and number == 0:
             slowed = [*slowed, engine.process.pid]
@@ -307,6 +349,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="agents")
     parser.add_argument("--strategies", default="auto,slo,sticky,smart,round_robin")
     parser.add_argument("--llamacpp", type=int, default=0, help="start so many llama.cpp servers")
+    parser.add_argument("--server", type=Path, help="the program llama-server, instead of the package's")
+    parser.add_argument("--gguf", type=Path, help="the model of this program, see llama_servers.py")
+    parser.add_argument("--slots", type=int, default=4, help="of a llama.cpp server")
+    parser.add_argument("--direct", type=float, metavar="SECONDS",
+                        help="first compare the first engine itself and through penstock, in turns of so long")
     parser.add_argument("--batching", type=float, action="append", default=[], metavar="SLOWER",
                         help="start a batching_engine.py that is so many times as slow; its model is m")
     parser.add_argument("--slow", action="store_true", help="slow the first of these down")
@@ -354,6 +401,10 @@ def run(env: Env, chosen: argparse.Namespace) -> None:
         for name, binary in binaries.items():
             full = f"{name} {strategy}".strip().replace(" ", "-")
             proxies[full] = start(env, full, Path(binary).resolve(), STRATEGIES[strategy], backends, chosen)
+    if chosen.direct:
+        one = start(env, "one", Path(binary).resolve(), STRATEGIES["auto"], backends[:1], chosen)
+        compare_direct(one, backends[0]["url"], chosen)
+        one.close()
     env.keep(Slowed(slowed))
     rates = chosen.rate
     if not rates:

@@ -24,8 +24,14 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "balanced",
-        about: "uncached tokens x batch, prefix and KV cache at 5 : 5 : 3: what docs/performance/simulation.md found best",
-        scorers: &[("new-prefill-batch", 5.0), ("prefix-affinity", 5.0), ("kv-utilization", 3.0)],
+        about: "uncached tokens x batch, prefix, KV cache and predicted time at 5 : 5 : 3 : 5: what \
+                docs/performance/simulation.md found best",
+        scorers: &[
+            ("new-prefill-batch", 5.0),
+            ("prefix-affinity", 5.0),
+            ("kv-utilization", 3.0),
+            ("slo-headroom", 5.0),
+        ],
         warning: None,
     },
     Preset {
