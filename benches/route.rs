@@ -111,6 +111,7 @@ impl<'a> Decider<'a> {
             session: None,
             requester: penstock_core::fleet::Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: penstock_core::routing::PolicyScope::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed =

@@ -86,6 +86,7 @@ impl ProxyHttp for DataPlane {
             requester: Requester::default(),
             cors_origin: None,
             rate: RateHold::default(),
+            policy: None,
             record: RequestRecord::default(),
             charge: None,
             refused: None,

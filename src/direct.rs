@@ -38,7 +38,7 @@ pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<Routing
 }
 
 /// Sends a request to the backend of `decision`, and relays the response. Returns `None` if the
-/// backend is at its limit of requests in flight.
+/// backend is at its limit of requests in flight, or in a zone that the request may not reach.
 pub(crate) async fn attempt_directly(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
@@ -49,7 +49,7 @@ pub(crate) async fn attempt_directly(
     let fleet = std::sync::Arc::clone(&request.fleet);
     let serving = decision.serving(&fleet);
     debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
-    let serving = serving?;
+    let serving = serving.filter(|row| request.policy.restriction.admits_zone(row.zone))?;
     let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;

@@ -28,6 +28,7 @@ use crate::proxy::ensemble_slots::EnsembleEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{send_error, send_held};
+use crate::proxy::policies;
 use crate::proxy::request_body::{Named, Scanned, admit_scanned, scan_error};
 use crate::proxy::retry::serve;
 use penstock_core::routing::EnsembleParts;
@@ -62,6 +63,10 @@ pub(crate) async fn serve_ensemble(
             return send_error(flow, own.about(error.field())).await;
         }
     };
+    let headers = &flow.client.head().headers;
+    if let Err(error) = policies::admit_ensemble(flow.ctx, headers, &name) {
+        return send_error(flow, error).await;
+    }
     let slot = match flow.proxy.ensembles.take(flow.ctx) {
         Ok(slot) => slot,
         Err(error) => {

@@ -36,6 +36,7 @@ pub(crate) mod outcome;
 pub(crate) mod own_response;
 pub(crate) mod passed_homes;
 pub(crate) mod passed_ids;
+pub(crate) mod policies;
 pub(crate) mod queue;
 pub(crate) mod rate_hold;
 pub(crate) mod rate_limits;

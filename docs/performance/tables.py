@@ -4,7 +4,8 @@
 It writes policies.json, goodput.json and overload.json beside itself; the pages are made from them by
 `PENSTOCK_BLESS=1 cargo test --test stories -- documentation`. It takes about an hour on two CPUs. Workloads whose trace
 is not in the repository keep the figures that they have: --azure-code and --azure-conv name the files of the Azure
-LLM inference traces of 2023 (https://github.com/Azure/AzurePublicDataset).
+LLM inference traces of 2023 (https://github.com/Azure/AzurePublicDataset). --column balanced computes that column alone,
+after a change of its scorers: the loads and the other columns stay.
 """
 
 import argparse
@@ -125,7 +126,8 @@ def goodput(binary, traces, seeds):
     cells += [("agentic", "agentic", "sessions", load) for load in (0.6, 0.85, 0.95, 1.1)]
     with tempfile.TemporaryDirectory() as folder:
         configs = {name: config(folder, name, text, 4) for name, text in STRATEGIES.items()}
-        configs["slo-queue"] = config(folder, "slo-queue", STRATEGIES["slo"], 4, QUEUE)
+        if "slo" in STRATEGIES:
+            configs["slo-queue"] = config(folder, "slo-queue", STRATEGIES["slo"], 4, QUEUE)
         for name, workload, arrivals, load in cells:
             if not workload:
                 continue
@@ -135,7 +137,7 @@ def goodput(binary, traces, seeds):
                 flags += ["--arrivals", {"poisson": "poisson", "bursty": "gamma:3"}[arrivals]]
             found, by_name = simulate(binary, workload, configs, seeds, *flags)
             strategies = {name: figures(by_name[name]) for name in configs}
-            if arrivals != "sessions":
+            if arrivals != "sessions" and "slo" in STRATEGIES:
                 # Of an oracle three seeds say enough, and take as long as all others.
                 first = {"balanced": configs["balanced"]}
                 _, oracles = simulate(binary, workload, first, 3, *flags, "--oracle")
@@ -199,6 +201,16 @@ def share_shed(part):
     return part["shed"] / max(part["requests"], 1)
 
 
+def merged(cell, old):
+    """An old cell with the columns of a new one. The loads must be those of before."""
+    same = ("workload", "arrivals", "load")
+    before = next(one for one in old if all(one.get(key) == cell.get(key) for key in same))
+    if abs(cell["rate"] / before["rate"] - 1) > 1e-3:
+        raise SystemExit(f"{cell['workload']} {cell['load']}: {cell['rate']}/s instead of {before['rate']}/s")
+    columns = "policies" if "policies" in cell else "strategies"
+    return {**before, columns: {**before[columns], **cell[columns]}}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
@@ -206,7 +218,13 @@ def main():
     parser.add_argument("--azure-conv")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", choices=["policies", "goodput", "overload"])
+    parser.add_argument("--column", choices=[*POLICIES, *STRATEGIES])
     given = parser.parse_args()
+    for column in [given.column] if given.column else []:
+        for columns in (POLICIES, STRATEGIES):
+            text = columns.get(column)
+            columns.clear()
+            columns.update({column: text} if text else {})
     traces = {"mooncake": MOONCAKE, "azure-code": given.azure_code, "azure-conv": given.azure_conv}
     tables = {
         "policies": lambda: policies(given.binary, traces, given.seeds),
@@ -221,8 +239,11 @@ def main():
         for cell in cells():
             found.append(cell)
             print(name, cell["workload"], cell.get("arrivals", ""), cell["load"], flush=True)
+        old = json.loads(path.read_text())
+        if given.column:
+            found = [merged(cell, old) for cell in found]
         new = {(cell["workload"], cell.get("arrivals")) for cell in found}
-        kept = [one for one in json.loads(path.read_text()) if (one["workload"], one.get("arrivals")) not in new]
+        kept = [one for one in old if (one["workload"], one.get("arrivals")) not in new]
         lines = ",\n".join(json.dumps(cell) for cell in [*found, *kept])
         path.write_text(f"[\n{lines}\n]\n")
 

@@ -17,6 +17,7 @@ use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
+use crate::proxy::policies;
 use crate::proxy::request_body::{Named, admit, scan_error};
 use crate::proxy::retry::serve;
 use crate::proxy::target::query_model;
@@ -66,11 +67,15 @@ pub(crate) fn decide_by_name(
     fleet: &Topology,
     name: &str,
 ) -> Result<RoutingDecision, OwnError> {
+    let scope = policies::of_unread(ctx);
     if allowed_models::is_limited(ctx) {
         let message = "This key is limited to models, and this path names none";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }
     let backend = fleet.backend(name);
+    if backend.is_some_and(|backend| !policies::admits(&scope, fleet, backend)) {
+        return Err(policies::not_admitted(&scope, fleet, name));
+    }
     let takes = backend
         .filter(|backend| matches!(backend.state.status(), Health::Healthy | Health::Unknown));
     let decision = takes.and_then(|backend| decide_for(fleet, backend.state.id));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use penstock_api::{ErrorCode, Operation};
 use penstock_core::fleet::{BackendId, Health, Topology};
+use penstock_core::routing::PolicyScope;
 
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
@@ -14,6 +15,7 @@ use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_error;
+use crate::proxy::policies;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
 
@@ -32,15 +34,28 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
         Ok(owner) => owner,
         Err(error) => return send_error(flow, error).await,
     };
-    let order = candidates(&fleet, owner);
+    let scope = policies::of_unread(flow.ctx);
+    let mut order = candidates(&fleet, owner);
+    // A response stays where it was made: only its own backend is outside the zones, if any.
+    let is_admitted = |id: BackendId| {
+        let mut backends = fleet.backends.iter();
+        backends
+            .find(|one| one.state.id == id)
+            .is_some_and(|one| policies::admits(&scope, &fleet, one))
+    };
+    order.retain(|id| owner == Some(*id) || is_admitted(*id));
     let mut request =
         ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
     let mut last_failure = None;
     for (index, backend) in order.iter().enumerate() {
+        request.policy = scope;
         let Some(decision) = decide_for(&fleet, *backend) else { continue };
         // The 404 of the last one goes to the client.
         let may_miss = index + 1 < order.len();
         let terms = DirectTerms { may_miss, is_limited: false };
+        if owner == Some(*backend) {
+            request.policy = PolicyScope::default();
+        }
         match attempt_directly(flow, &mut request, &decision, terms).await {
             None | Some(AttemptEnd::Elsewhere(_)) => {}
             Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {

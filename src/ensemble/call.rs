@@ -97,6 +97,7 @@ impl Call {
             cors_origin: None,
             // The client's own request holds its part of the limits.
             rate: RateHold::default(),
+            policy: ctx.policy,
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             charge: None,
             refused: None,

@@ -52,7 +52,7 @@ pub(crate) async fn serve_command(
     let command =
         check_right(flow.ctx).and_then(|()| Command::read(flow.ctx, kind, body.bytes.clone()));
     let chosen = command.and_then(|command| {
-        let all = choose(&fleet, flow.client.head())?;
+        let all = choose(flow.ctx, &fleet, flow.client.head())?;
         let targets = match kind {
             ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
             _ => all,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use penstock_api::{ErrorCode, Operation};
 use penstock_clock::now;
 use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
-use penstock_core::routing::{RouteError, RoutingDecision, SplitPoint};
+use penstock_core::routing::{ModelAsked, RouteError, RoutingDecision, SplitPoint};
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
@@ -20,6 +20,7 @@ use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{OwnResponse, send, send_error};
+use crate::proxy::policies;
 use crate::proxy::twins;
 use crate::upstream::failure::Failure;
 
@@ -38,6 +39,11 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
     let original = body.bytes.clone();
     let mut request =
         ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let asked = ModelAsked { name: &requested.name, fleet: &fleet, split: SplitPoint::default() };
+    request.policy = match policies::admit(flow.ctx, &flow.client.head().headers, &asked) {
+        Ok(policy) => policy,
+        Err(error) => return send_error(flow, error).await,
+    };
     let mut last_failure = None;
     for (tried, (number, row)) in holders.iter().enumerate() {
         if let Some(held) = &mut request.body {

@@ -9,8 +9,9 @@ use penstock_api::units::Timestamp;
 use penstock_api::{BodyFormat, Dialect, Operation, Operations, StreamFraming, TraceContext};
 use penstock_core::admission::queue::Charge;
 use penstock_core::fleet::{Backend, BackendId, BackendSet, Outcome, Requester, Serving, Topology};
-use penstock_core::routing::RoutingDecision;
-use penstock_core::routing::{Generation, RequestRecord, SessionIds, SplitPoint};
+use penstock_core::routing::{
+    Generation, PolicyScope, RequestRecord, RoutingDecision, SessionIds, SplitPoint,
+};
 use penstock_scan::{RequestProfile, ScanOptions, UsageBounds, is_switched_off, scan};
 use penstock_scoring::Objectives;
 
@@ -21,6 +22,7 @@ use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::conversion::Conversion;
 use crate::proxy::named_resource::names_resource;
+use crate::proxy::policies;
 use crate::proxy::rate_hold::RateHold;
 use crate::proxy::reserved::Reserved;
 use crate::proxy::shift_state::ContextShift;
@@ -48,6 +50,9 @@ pub struct RequestContext {
     pub(crate) cors_origin: Option<HeaderValue>,
     /// The request's part of the client's limits.
     pub(crate) rate: RateHold,
+    /// The policies that the request is under, once they are known. A call of an ensemble has those
+    /// of its client's request from the start.
+    pub(crate) policy: Option<PolicyScope>,
     /// The facts for the observers, gathered on the way.
     pub(crate) record: RequestRecord,
     /// The charge to the request's owner when it left a queue for a backend.
@@ -154,6 +159,7 @@ pub(crate) struct ScannedRequest {
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) objectives: Objectives,
+    pub(crate) policy: PolicyScope,
 }
 
 impl ScannedRequest {
@@ -187,6 +193,7 @@ impl ScannedRequest {
             kinds: RewriteKinds::default(),
             deadline: None,
             objectives: Objectives::default(),
+            policy: policies::of_unread(ctx),
         }
     }
 

@@ -291,6 +291,7 @@ pub(super) fn route_input<'a>(
             Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),
             None => request.objectives,
         },
+        policy: request.policy,
     }
 }
 

@@ -221,6 +221,7 @@ impl OwnError {
     /// The response to a request that no backend can take. `share`: random, in 0..1.
     pub(crate) fn from_route(error: &RouteError, now: Timestamp, share: f64) -> Self {
         let own = Self::new(error.code(), error.to_string());
+        let own = Self { is_final: own.is_final || error.is_final(), ..own };
         match error {
             RouteError::CoolingDown { until, .. } => {
                 let wait = until.since(now).max(Duration::from_secs(1));
@@ -230,7 +231,8 @@ impl OwnError {
                 Self { retry_after: Some(retry_wait(*wait, share)), ..own }
             }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
-            RouteError::NoHealthyBackend { .. }
+            RouteError::NoBackendInZone { .. }
+            | RouteError::NoHealthyBackend { .. }
             | RouteError::CapabilityMismatch { .. }
             | RouteError::FallbackChainExhausted { .. }
             | RouteError::Saturated { .. }

@@ -64,7 +64,11 @@ pub(crate) async fn make_attempt(
     request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);
     let client = flow.ctx.client.clone();
-    let attempt = client.as_ref().and_then(|client| {
+    // Everything that is sent for a client passes here: no way around the filters, now or later,
+    // leads out of the zones of a policy.
+    let scope = request.policy.restriction;
+    let is_admitted = decision.serving(&fleet).is_some_and(|row| scope.admits_zone(row.zone));
+    let attempt = client.as_ref().filter(|_| is_admitted).and_then(|client| {
         Attempt::start(flow.ctx, &decision, &fleet, client, permit, &flow.proxy.seeds)
     });
     let Some(mut attempt) = attempt else {

@@ -148,6 +148,8 @@ pub(crate) fn record_outcome(
     if let Some(transition) = attempt.serving.learn_attempt(outcome, source, sample, health) {
         transition.log(&state.name);
     }
+    let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
+    attempt.serving.measure_quality(outcome, source, sample, tokens);
     learn_models(attempt, result, at);
     learn_operation(attempt, result, generation, at);
     observers.attempt_ended(&AttemptEnded {

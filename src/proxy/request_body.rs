@@ -9,7 +9,7 @@ use penstock_api::content_coding::ContentCoding;
 use penstock_api::{Capabilities, ErrorCode, Operation, is_control_field};
 use penstock_config::RequestUsage;
 use penstock_core::fleet::BackendSet;
-use penstock_core::routing::{SessionIds, SessionNames, SplitPoint, read_objectives};
+use penstock_core::routing::{ModelAsked, SessionIds, SessionNames, SplitPoint, read_objectives};
 use penstock_dialect::has_svg;
 use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
@@ -22,6 +22,7 @@ use crate::proxy::context::{RequestContext, RewriteKinds, ScannedRequest};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::long_work::beside_the_loop;
+use crate::proxy::policies;
 use crate::proxy::rewrite::context_shift::shift_of;
 use crate::proxy::rewrite::kinds_of;
 
@@ -199,6 +200,8 @@ pub(crate) fn admit(
     let named = known.map_or(target, |model| &*model.name);
     let objectives = read_objectives(config, field, flow.ctx.key, named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+    let asked = ModelAsked { name: &model, fleet: &fleet, split };
+    let policy = policies::admit(flow.ctx, headers, &asked)?;
     let previous = profile.previous_response.of(&body.bytes);
     let preferred = flow.proxy.response_ids.backend_of(previous, flow.ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
@@ -230,6 +233,7 @@ pub(crate) fn admit(
         kinds: RewriteKinds::default(),
         deadline: None,
         objectives,
+        policy,
     })
 }
 

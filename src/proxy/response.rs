@@ -37,6 +37,8 @@ use penstock_predict::Prediction;
 use progress::Progress;
 pub(super) use switched::switch;
 
+/// The tier of a backend that is below the one that the request's policy prefers.
+const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
@@ -235,6 +237,12 @@ fn finish_head(
         add_stream_fields(header)?;
     }
     add_request_fields(header, flow.ctx)?;
+    if let Some(decision) = request.decision.filter(|decision| decision.is_below_tier) {
+        let tier = request.policy.restriction.preferred_tier.number();
+        let own = decision.serving(&request.fleet).map_or(0, |serving| serving.tier.number());
+        header.insert_header(TIER, format!("{own};min={tier}"))?;
+        flow.ctx.record.routing.is_below_tier = true;
+    }
     if flow.ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
@@ -259,12 +267,13 @@ fn decision_text(
     attempt: &Attempt<'_>,
 ) -> String {
     let mut text = format!(
-        "{};candidates={};attempt={}{}{}{}{}",
+        "{};candidates={};attempt={}{}{}{}{}{}",
         decision.strategy.name(),
         decision.candidates,
         ctx.record.routing.attempts,
         if decision.is_fallback { ";fallback" } else { "" },
         if decision.is_assumed { ";assumed" } else { "" },
+        if decision.is_below_tier { ";below_tier" } else { "" },
         if attempt.conversion.is_some() { ";converted=" } else { "" },
         attempt.converted_to().map_or("", Operation::name),
     );

@@ -347,7 +347,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--penstock", action="append", required=True, help="[NAME=]PATH")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--workload", choices=WORKLOADS, default="agents")
-    parser.add_argument("--strategies", default="auto,slo,sticky,smart,round_robin")
+    parser.add_argument("--strategies", default="auto,slo,sticky,smart,round_robin",
+                        help="of every program, or STRATEGY@NAME of one")
     parser.add_argument("--llamacpp", type=int, default=0, help="start so many llama.cpp servers")
     parser.add_argument("--server", type=Path, help="the program llama-server, instead of the package's")
     parser.add_argument("--gguf", type=Path, help="the model of this program, see llama_servers.py")
@@ -397,8 +398,11 @@ def run(env: Env, chosen: argparse.Namespace) -> None:
     env.prepare()
     backends, slowed = engines(env, chosen)
     proxies = {}
-    for strategy in chosen.strategies.split(","):
+    for one in chosen.strategies.split(","):
+        strategy, _, only = one.partition("@")
         for name, binary in binaries.items():
+            if only not in ("", name):
+                continue
             full = f"{name} {strategy}".strip().replace(" ", "-")
             proxies[full] = start(env, full, Path(binary).resolve(), STRATEGIES[strategy], backends, chosen)
     if chosen.direct:

@@ -13,13 +13,20 @@ pub const OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-inference-o
 /// The tenant that a request belongs to.
 pub const FAIRNESS_ID: HeaderName = HeaderName::from_static("x-gateway-inference-fairness-id");
 
+/// A policy that is to hold for the request.
+pub const POLICY: HeaderName = HeaderName::from_static("x-penstock-policy");
+/// Whether backends below the tier of its policy must not take the request: true or false.
+pub const STRICT: HeaderName = HeaderName::from_static("x-penstock-strict");
+
 /// Requests a `server-timing` field in the response.
 pub const TIMING: HeaderName = HeaderName::from_static("x-penstock-timing");
 
 /// Returns whether the field is one of these, or one that other load balancers read.
 pub fn is_control_field(name: &HeaderName) -> bool {
+    let ours =
+        [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &POLICY, &STRICT, &TIMING];
     name.as_str().starts_with("x-")
-        && ([&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &TIMING].contains(&name)
+        && (ours.contains(&name)
             || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
                 .contains(&name.as_str()))
 }

@@ -42,6 +42,7 @@ pub enum ErrorCode {
     UpstreamClosed,
     NoOllamaBackend,
     TooManyCommands,
+    NoBackendInZone,
     NoHealthyBackend,
     FallbackChainExhausted,
     AllBackendsBusy,

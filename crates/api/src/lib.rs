@@ -18,6 +18,7 @@ mod ollama_route;
 mod operation;
 mod operations;
 mod overflow;
+mod placement;
 mod printable;
 mod prompt;
 mod query;
@@ -32,7 +33,7 @@ mod usage_call;
 pub use billing_line::{BILLING_LINE, without_billing_line};
 pub use capabilities::Capabilities;
 pub use control_fields::{
-    FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, TIMING, is_control_field,
+    FAIRNESS_ID, OBJECTIVE, POLICY, PRIORITY, SLO_TPOT, SLO_TTFT, STRICT, TIMING, is_control_field,
 };
 pub use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorForm, ErrorReport, error_body};
@@ -40,7 +41,10 @@ pub use engine::{
     ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
 };
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
-pub use model_name::{CanonicalName, canonical_name, default_tag_forms, is_same_model};
+pub use model_name::{
+    CanonicalName, DEFAULT_TAG, canonical_name, default_tag_forms, has_tag, is_same_model,
+    without_default_tag,
+};
 pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
@@ -49,6 +53,7 @@ pub use operation::{
 };
 pub use operations::Operations;
 pub use overflow::ContextOverflow;
+pub use placement::{Tier, ZoneId, ZoneSet};
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
 pub use prompt::{Layout, PROMPT_FIELDS, Place, PromptField};
 pub use query::{percent_decode, query_value, query_without};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::printable::MAX_NAME;
 
 /// The tag of a name without a tag.
-const DEFAULT_TAG: &[u8] = b":latest";
+pub const DEFAULT_TAG: &str = ":latest";
 
 /// The canonical form of all names of one model: lower case, without the default tag. It is only
 /// for comparison: a backend receives its own spelling. It is made without an allocation, because
@@ -19,7 +19,7 @@ pub struct CanonicalName {
 impl CanonicalName {
     /// Returns the canonical form of `name`; `None` if it is longer than a model's name may be.
     pub fn new(name: &str) -> Option<Self> {
-        let mut canonical = Self { bytes: [0; MAX_NAME], length: without_tag(name).len() };
+        let mut canonical = Self { bytes: [0; MAX_NAME], length: without_default_tag(name).len() };
         let bytes = canonical.bytes.get_mut(..canonical.length)?;
         bytes.copy_from_slice(name.as_bytes().get(..canonical.length)?);
         bytes.make_ascii_lowercase();
@@ -36,27 +36,32 @@ impl CanonicalName {
 
 /// Returns the canonical form of a name of any length, as an owned string.
 pub fn canonical_name(name: &str) -> Box<str> {
-    without_tag(name).to_ascii_lowercase().into()
+    without_default_tag(name).to_ascii_lowercase().into()
 }
 
 /// Returns the name without the default tag, and with it. A name with another tag stays as it is.
 pub fn default_tag_forms(name: &str) -> impl Iterator<Item = Cow<'_, str>> {
-    let plain = without_tag(name);
-    let has_tag = plain.rsplit('/').next().is_some_and(|last| last.contains(':'));
-    let tagged = (!has_tag).then(|| Cow::Owned(format!("{plain}:latest")));
+    let plain = without_default_tag(name);
+    let tagged = (!has_tag(plain)).then(|| Cow::Owned(format!("{plain}{DEFAULT_TAG}")));
     [Some(Cow::Borrowed(plain)), tagged].into_iter().flatten()
 }
 
 /// Returns whether both names mean the same model.
 pub fn is_same_model(one: &str, other: &str) -> bool {
-    without_tag(one).eq_ignore_ascii_case(without_tag(other))
+    without_default_tag(one).eq_ignore_ascii_case(without_default_tag(other))
 }
 
-fn without_tag(name: &str) -> &str {
+/// Returns whether a name has a tag, the default one or another.
+pub fn has_tag(name: &str) -> bool {
+    name.rsplit('/').next().is_some_and(|last| last.contains(':'))
+}
+
+/// Returns the name without the default tag, which may be in any case.
+pub fn without_default_tag(name: &str) -> &str {
     let tag = name.len().checked_sub(DEFAULT_TAG.len()).filter(|start| *start > 0);
     let before = tag.and_then(|start| {
         let tag = name.as_bytes().get(start..)?;
-        tag.eq_ignore_ascii_case(DEFAULT_TAG).then(|| name.get(..start))?
+        tag.eq_ignore_ascii_case(DEFAULT_TAG.as_bytes()).then(|| name.get(..start))?
     });
     before.unwrap_or(name)
 }

@@ -3,6 +3,7 @@
 
 mod groups;
 pub(super) mod models;
+mod policies;
 mod soundness;
 
 pub(super) use soundness::Soundness;
@@ -65,6 +66,9 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     }
     if holds(&["backends", "routing", "models"]) {
         models::check(config, root, reader);
+    }
+    if holds(&["backends", "routing", "policies"]) {
+        policies::check(config, root, reader);
     }
 }
 

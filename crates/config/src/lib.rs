@@ -35,6 +35,9 @@ pub use sections::listener::{ClientCertificates, ListenAddress, Listener, Listen
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
 pub use sections::objectives::{MAX_PRIORITY, ObjectiveConfig};
+pub use sections::policies::{
+    CLOUD_ZONE, LOCAL_ZONE, MAX_POLICIES, PolicyConfig, QualityConfig, TierMode,
+};
 pub use sections::price::Price;
 pub use sections::prompt::Prompt;
 pub use sections::proxies::TrustedProxy;

@@ -14,6 +14,7 @@ pub(super) mod listener;
 pub(super) mod log;
 pub(super) mod model;
 pub(super) mod objectives;
+pub(super) mod policies;
 pub(super) mod price;
 pub(super) mod prompt;
 pub(super) mod proxies;
@@ -45,6 +46,7 @@ use limits::LimitsConfig;
 use log::LogConfig;
 use model::ModelConfig;
 use objectives::ObjectiveConfig;
+use policies::PolicyConfig;
 use queue::QueueConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
@@ -102,6 +104,8 @@ section! {
         /// Objectives of requests, by name.
         pub objectives: BTreeMap<String, ObjectiveConfig> ["objectives" as Table<ObjectiveConfig>] =
             BTreeMap::new(),
+        /// Where the requests of models and keys may go: the first that matches applies.
+        pub policies: Vec<PolicyConfig> ["policies" as List<PolicyConfig>] = Vec::new(),
         /// Settings per model.
         pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
             BTreeMap::new(),
@@ -127,8 +131,10 @@ impl Config {
             TelemetryUse::Never => false,
             TelemetryUse::Auto => {
                 let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
-                // Predictions read the size of an engine's KV cache.
-                self.routing.predicts()
+                // Predictions read the size of an engine's KV cache, but without it they work, too.
+                let is_auto = self.routing.strategy == Strategy::Auto;
+                self.routing.predict
+                    || (!is_auto && self.routing.predicts())
                     || self.routing.strategy == Strategy::Weighted
                     || tried_out.is_some_and(reads_telemetry)
             }

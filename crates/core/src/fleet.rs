@@ -38,12 +38,14 @@ mod peer_load;
 mod permits;
 mod predictions;
 mod progress;
+mod quality;
 mod requester;
 mod serving;
 mod slots;
 mod slow_start;
 mod telemetry;
 mod topology;
+mod zones;
 
 pub use addresses::Addresses;
 pub use attempt_end::{LatencySample, cooldown_time};
@@ -76,10 +78,12 @@ pub use peer_load::{BackendLoad, LoadReport, ModelLoad, SHARE_INTERVAL};
 pub use permits::ReachedLimit;
 pub use predictions::LearnedPrediction;
 pub use progress::{ExpectedWait, Progress};
+pub use quality::{Quality, QualityRuleId, QualitySample};
 pub use requester::{Owner, Requester};
 pub use serving::Serving;
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Topology, TopologyRules};
+pub use zones::Zones;
 
 use std::sync::{Arc, Weak};
 
@@ -320,6 +324,7 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
                 return entry.clone();
             };
             ModelEntry {
+                tier: None,
                 id: entry.id.clone(),
                 upstream_id: entry.upstream_id.clone(),
                 context_length: entry.context_length.or(fact.context_length),

@@ -15,6 +15,7 @@ mod moves;
 mod objectives;
 mod observer;
 mod passthrough;
+mod policies;
 mod prediction;
 mod prefix_observer;
 mod quote;
@@ -48,6 +49,9 @@ pub use moves::rest_of_wait;
 pub use objectives::{ObjectivesError, read_objectives};
 pub use observer::{AttemptEnded, RequestDetails, RequestObserver, RequestOutcome, Routed};
 pub use passthrough::{Passthrough, Way};
+pub use policies::{
+    ModelAsked, Policies, PolicyClient, PolicyError, PolicyScope, PolicyWishes, Restriction,
+};
 pub use prefix_observer::PrefixObserver;
 pub use quote::{QuotedBackend, quote};
 pub use random::{Live, Peek, RandomSource, Replay};
@@ -101,6 +105,8 @@ pub struct RouteInput<'a> {
     pub requester: Requester,
     /// The objectives of its client.
     pub objectives: Objectives,
+    /// The policies that it is under.
+    pub policy: PolicyScope,
 }
 
 /// The backend for a request, and how it was chosen.
@@ -121,6 +127,8 @@ pub struct RoutingDecision {
     pub in_panic: bool,
     /// True if every limit of the model was reached, so that the request exceeds one.
     pub spills: bool,
+    /// True if its backend is below the tier that the request's policy prefers.
+    pub is_below_tier: bool,
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
     pub probe: Probe,
@@ -140,6 +148,7 @@ impl RoutingDecision {
             is_assumed: false,
             in_panic: false,
             spills: false,
+            is_below_tier: false,
             candidates: 1,
             probe: Probe::None,
             scores: None,

@@ -2,19 +2,22 @@
 //! queue grows for as long as requests arrive.
 //!
 //! Capacity is a property of the engines and the workload, the same for every configuration that is
-//! compared: the preset `balanced` routes, nothing is refused, and no client leaves. The throughput
-//! of a full fleet is a poor estimate of it, in both directions, because of long prompts, caches
-//! and preemptions. So it is searched for.
+//! compared: the same scorers route, nothing is refused, and no client leaves. The throughput of a
+//! full fleet is a poor estimate of it, in both directions, because of long prompts, caches and
+//! preemptions. So it is searched for.
 
 use penstock_config::{Config, Strategy};
+use penstock_scoring::ScorerSpec;
 
 use super::experiment::{Setting, Variant};
 use super::stationarity::is_stationary;
 use super::workload::Workload;
 use super::world::WorldError;
 
-/// The preset that routes during the search.
-const PRESET: &str = "balanced";
+/// The scorers that route during the search, with their weights.
+// Fixed: a load stays the same load when a preset changes, so that tables of two versions compare.
+const SCORERS: [(&str, f64); 3] =
+    [("new-prefill-batch", 5.0), ("prefix-affinity", 5.0), ("kv-utilization", 3.0)];
 /// The ratio of the lowest failing rate to the highest sustained rate at which the search ends.
 const PRECISION: f64 = 1.05;
 /// The maximum number of runs per search.
@@ -75,7 +78,8 @@ fn unlimited(config: &Config, is_on_demand: bool) -> Config {
     let routing = &mut config.routing;
     if !is_on_demand {
         routing.strategy = Strategy::Weighted;
-        (routing.preset, routing.scorers) = (Some(PRESET), Vec::new());
+        routing.preset = None;
+        routing.scorers = SCORERS.map(|(name, weight)| ScorerSpec::new(name, weight)).into();
         routing.predict = false;
     }
     routing.move_waiting = false;

@@ -47,6 +47,7 @@ impl Story {
             session: None,
             requester: Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: penstock_core::routing::PolicyScope::default(),
         };
         let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();

@@ -47,7 +47,7 @@ pub(crate) async fn serve_blob(flow: &mut Flow<'_>) -> Served {
     let digest = digest_of(head.uri.path());
     let chosen = check_right(flow.ctx).and(digest).and_then(|digest| {
         refuse_too_large(flow.ctx)?;
-        let targets = choose(&fleet, head)?;
+        let targets = choose(flow.ctx, &fleet, head)?;
         let permit = flow.proxy.commands.begin(flow.ctx.generation.config.ollama.commands)?;
         Ok((digest, targets, permit))
     });

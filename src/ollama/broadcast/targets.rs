@@ -9,6 +9,7 @@ use pingora::http::RequestHeader;
 
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::policies;
 
 /// The field that names one backend; so does `backend` in the query.
 const BACKEND_FIELD: &str = "x-penstock-backend";
@@ -32,9 +33,12 @@ pub(crate) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
 /// # Errors
 /// When there is none.
 pub(crate) fn choose<'a>(
+    ctx: &RequestContext,
     fleet: &'a Topology,
     head: &RequestHeader,
 ) -> Result<Vec<&'a Backend>, OwnError> {
+    // A new model may hold a prompt and messages.
+    let scope = policies::of_unread(ctx);
     if let Some(name) = named_backend(head) {
         let refused = |why: &str| {
             let message = format!("Backend '{name}' {why}");
@@ -42,11 +46,15 @@ pub(crate) fn choose<'a>(
         };
         let backend = fleet.backend(&name).ok_or_else(|| refused("is not configured"))?;
         return match backend.is_ollama() {
+            true if !policies::admits(&scope, fleet, backend) => {
+                Err(policies::not_admitted(&scope, fleet, &name))
+            }
             true => Ok(vec![backend]),
             false => Err(refused("is no Ollama")),
         };
     }
-    let all: Vec<&Backend> = fleet.backends.iter().filter(|one| one.is_ollama()).collect();
+    let is_target = |one: &&Backend| one.is_ollama() && policies::admits(&scope, fleet, one);
+    let all: Vec<&Backend> = fleet.backends.iter().filter(is_target).collect();
     if all.is_empty() {
         let message = "No backend is an Ollama, and other engines do not manage models";
         return Err(OwnError::new(ErrorCode::NoOllamaBackend, message));

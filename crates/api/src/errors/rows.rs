@@ -190,6 +190,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "more pulls, creates, copies, deletes, pushes and uploads at one time than `ollama.commands`",
     ),
     error(
+        ErrorCode::NoBackendInZone,
+        "no_backend_in_zone",
+        503,
+        "a policy admits only some zones, and no backend there can take the request",
+    ),
+    error(
         ErrorCode::NoHealthyBackend,
         "no_healthy_backend",
         503,

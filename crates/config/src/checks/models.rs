@@ -139,14 +139,14 @@ fn check_path<'a>(
 }
 
 /// Returns the models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
-fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
+pub(super) fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
     let paths = alias_paths(routing, name);
     let reached = paths.iter().filter_map(|path| path.iter().take(ALIAS_HOPS + 1).next_back());
     reached.copied().collect()
 }
 
 /// Returns every declared model; `None` if a backend relies on discovery.
-fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
+pub(super) fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
     let mut declared = BTreeSet::new();
     for backend in &config.backends {
         declared.extend(backend.models.as_ref()?.iter().map(|model| model.id.as_str()));

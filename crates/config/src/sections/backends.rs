@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use penstock_api::Engine;
 use penstock_api::Operations;
+use penstock_api::Tier;
 use penstock_api::choice;
 use penstock_api::units::ByteSize;
 use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
 use super::model::{ModelEntry, ModelItem, OperationNames};
+use super::policies::TierNumber;
 use super::telemetry::BackendTelemetry;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
@@ -162,6 +164,12 @@ section! {
         pub priority: u32 = 50,
         /// Its share of the requests in relation to the other backends of a model; 0 drains it.
         pub weight: u32 = 1,
+        /// The zone that `policies` speak of: any word. Default: local for a loopback or private
+        /// address, else cloud; unknown for the addresses of a group, which no policy about zones
+        /// admits.
+        pub zone: Option<String> ["zone" as Maybe<Name>] = None,
+        /// The quality of its models, as `policies` compare it: from 1, the lowest, to 5.
+        pub tier: Tier ["tier" as TierNumber] = Tier::LOWEST,
         /// The maximum number of requests in flight. Default: no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
         /// The maximum number of requests in flight for each of its models. Default: no limit; with

@@ -1,7 +1,8 @@
 //! Settings of models: `models:` for all backends, and the list of each backend.
 
-use penstock_api::{Capabilities, OPERATIONS, Operations};
+use penstock_api::{Capabilities, OPERATIONS, Operations, Tier};
 
+use super::policies::TierNumber;
 use super::price::Price;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
@@ -49,6 +50,8 @@ section! {
         pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
         /// Supported operations: chat, completions, embeddings and so on.
         pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        /// The quality of the model, from 1 to 5. Default: the backend's `tier`.
+        pub tier: Option<Tier> ["tier" as Maybe<TierNumber>] = None,
         /// The maximum number of requests for it in flight on the backend. Default: the backend's
         /// `max_in_flight_per_model`.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,

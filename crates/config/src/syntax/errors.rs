@@ -206,6 +206,12 @@ pub enum Problem {
         "'queue.max_backlog' requires 'queue.size' above 0 and 'routing.predict: true' (or strategy slo)"
     )]
     BacklogWithoutPrediction,
+    #[error("{count} policies: at most {limit} are supported")]
+    TooManyPolicies { count: usize, limit: usize },
+    #[error("{count} zones: at most {limit} are supported")]
+    TooManyZones { count: usize, limit: usize },
+    #[error("two policies are called '{name}'")]
+    PolicyTwice { name: String },
     #[error("'client_certificates' requires 'client_ca'")]
     NoClientCa,
     #[error("'{key}': {source}")]
@@ -376,6 +382,25 @@ pub enum Warning {
     ShadowedFallback { alias: String, target: String },
     #[error("the fallback chain of '{model}' contains the model itself, as '{fallback}'")]
     SelfFallback { model: String, fallback: String },
+    #[error("policy '{policy}' restricts nothing: set zones, min_tier or quality")]
+    EmptyPolicy { policy: String },
+    #[error("policy '{policy}' has a tier_mode and no min_tier")]
+    NoTier { policy: String },
+    #[error(
+        "policy '{policy}' has a quality without bounds: set max_error_share, max_ttft or max_tpot"
+    )]
+    NoBounds { policy: String },
+    #[error("policy '{policy}' names the zone '{zone}': no backend is in it{}", suggest(suggestion.as_deref()))]
+    UnknownZone { policy: String, zone: String, suggestion: Option<String> },
+    #[error("no backend meets policy '{policy}': its requests are refused")]
+    UnsatisfiedPolicy { policy: String },
+    #[error("no policy is about model '{model}': its requests may go anywhere")]
+    NoPolicy { model: String },
+    #[error(
+        "fallback '{fallback}' of '{model}' is never used under policy '{policy}': no backend of it is \
+         in a zone of that"
+    )]
+    FallbackOutside { model: String, fallback: String, policy: String },
     #[error("'backends' is empty: every model is unknown until a reload adds a backend")]
     NoBackends,
     #[error(

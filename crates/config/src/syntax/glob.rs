@@ -1,5 +1,7 @@
 //! Patterns for model names: `*` matches any string, `?` one character.
 
+use penstock_api::{DEFAULT_TAG, has_tag, without_default_tag};
+
 use super::document::Node;
 use super::dump::Dump;
 use super::reader::Reader;
@@ -35,8 +37,24 @@ impl ModelGlob {
     /// Returns whether the pattern matches all of `model`. Linear in practice, never worse than the
     /// product of both lengths.
     pub fn matches(&self, model: &str) -> bool {
+        self.fits(model.chars(), |wanted, letter| wanted == letter)
+    }
+
+    /// Returns whether the pattern matches a spelling of the model: in any case, and with or
+    /// without the default tag. Allocates nothing.
+    pub fn matches_spelling(&self, model: &str) -> bool {
+        let is_alike = |wanted: char, letter: char| wanted.eq_ignore_ascii_case(&letter);
+        let plain = without_default_tag(model);
+        let tagged = || plain.chars().chain(DEFAULT_TAG.chars());
+        self.fits(plain.chars(), is_alike) || (!has_tag(plain) && self.fits(tagged(), is_alike))
+    }
+
+    fn fits<T>(&self, text: T, is_alike: impl Fn(char, char) -> bool) -> bool
+    where
+        T: Iterator<Item = char> + Clone,
+    {
         let mut pattern = self.0.chars();
-        let mut rest = model.chars();
+        let mut rest = text;
         // The state to resume from if the text after the last `*` does not match: that `*` then
         // takes one more letter.
         let mut retry = None;
@@ -48,14 +66,14 @@ impl ModelGlob {
                 }
                 Some(wanted) => {
                     let found = rest.next();
-                    if found.is_some_and(|letter| wanted == '?' || wanted == letter) {
+                    if found.is_some_and(|letter| wanted == '?' || is_alike(wanted, letter)) {
                         continue;
                     }
                     if found.is_none() && retry.is_none() {
                         return false;
                     }
                 }
-                None if rest.as_str().is_empty() => return true,
+                None if rest.clone().next().is_none() => return true,
                 None => {}
             }
             let Some((suffix, mut from)) = retry.take() else { return false };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_api::units::Timestamp;
+use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
 
 use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition};
@@ -11,6 +11,7 @@ use super::load::Probe;
 use super::model_evidence::Learned;
 use super::outcome::{Outcome, OutcomeSource};
 use super::progress::ExpectedWait;
+use super::quality::QualitySample;
 use super::requester::Requester;
 use super::serving::Serving;
 
@@ -66,6 +67,39 @@ impl Serving {
             }
         }
         transition
+    }
+
+    /// Measures an attempt that ended for the policies that have bounds for quality. `tokens`: the
+    /// tokens of the whole response.
+    pub fn measure_quality(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        sample: LatencySample,
+        tokens: Option<TokenCount>,
+    ) {
+        let Some(quality) = &self.quality else { return };
+        let OutcomeSource { at, started, requester, .. } = source;
+        let is_fault = matches!(outcome, Outcome::Fault | Outcome::Unreachable);
+        // Prompts that fail everywhere say nothing about this backend.
+        let is_own = is_fault && self.evidence.has_bad_prompts(requester.client, at);
+        if is_own
+            || !(is_fault || outcome == Outcome::Ok)
+            || sample == LatencySample::None && !is_fault
+        {
+            return;
+        }
+        let first = match sample {
+            LatencySample::Stream(first) if !is_fault => first,
+            LatencySample::Stream(_) | LatencySample::Whole | LatencySample::None => None,
+        };
+        let further = tokens.and_then(|tokens| tokens.0.checked_sub(1)).filter(|more| *more > 0);
+        quality.learn(&QualitySample {
+            at,
+            is_fault,
+            ttft: first.map(|first| first.since(started)),
+            tpot: first.zip(further).map(|(first, further)| at.since(first) / further),
+        });
     }
 
     /// Records whether the model works on this backend, for the client and for all clients.

@@ -280,6 +280,7 @@ fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError
         operations = operations.map(|all| all.union(some));
     }
     Ok(ModelEntry {
+        tier: None,
         id: model.id.clone(),
         upstream_id: model.upstream_id.clone(),
         context_length: model.context_length,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_api::Engine;
 use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Offer, Operation, Operations};
+use penstock_api::{Capabilities, Offer, Operation, Operations, Tier, ZoneId};
 use penstock_config::TimeoutsConfig;
 use penstock_scoring::PrefixParams;
 
@@ -15,6 +15,7 @@ use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerShares;
+use super::quality::Quality;
 use super::requester::Requester;
 use super::telemetry::EngineDetails;
 use crate::prefix::{CacheState, Slot};
@@ -54,6 +55,12 @@ pub struct Serving {
     pub max_in_flight: u32,
     /// The most requests in flight for the model on it; `u32::MAX` without a limit.
     pub max_in_flight_of_model: u32,
+    /// The zone of the backend.
+    pub zone: ZoneId,
+    /// The tier of the model there.
+    pub tier: Tier,
+    /// What is measured of the model there; `None` if no policy has bounds for it.
+    pub quality: Option<Arc<Quality>>,
     /// The most prefill work before a request there, in microseconds; infinite without a limit.
     pub max_backlog: f64,
     /// The fraction of its capacity that is kept for owners below their share; 0 for none.

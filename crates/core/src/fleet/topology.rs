@@ -10,7 +10,8 @@ use ahash::HashMap;
 use penstock_api::Engine;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{
-    CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name, default_tag_forms,
+    CanonicalName, Capabilities, Offer, Operation, Operations, ZoneId, canonical_name,
+    default_tag_forms,
 };
 use penstock_config::tls::ClientTls;
 use penstock_config::{
@@ -29,8 +30,10 @@ use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::owner_shares::{OwnerShares, kept};
+use super::quality::{Quality, QualityRules, quality_rules};
 use super::serving::Serving;
 use super::slots::{ModelLimits, initial_residency};
+use super::zones::Zones;
 use crate::prefix::{MemoryBudget, ModelIndex, Slot};
 
 /// The number of a model in one topology.
@@ -45,6 +48,8 @@ pub struct TopologyRules {
     models: BTreeMap<String, ModelConfig>,
     give_up: Duration,
     pub(super) groups: Arc<Groups>,
+    zones: Zones,
+    quality: Arc<QualityRules>,
     /// If set, a request waits in penstock for a free slot instead of in its engine.
     limits_to_slots: bool,
     /// The most prefill work ahead of a request, in microseconds.
@@ -83,6 +88,8 @@ impl TopologyRules {
             models: config.models.clone(),
             give_up: config.discovery.give_up,
             groups: Arc::new(groups),
+            zones: Zones::of(config),
+            quality: Arc::new(quality_rules(config)),
             limits_to_slots: config.routing.strategy == Strategy::Deployment,
             max_backlog: config
                 .queue
@@ -99,9 +106,10 @@ impl TopologyRules {
 
     /// The number of requests below which neither a limit of a model nor its kept part is reached.
     /// `most` is the limit of the model and its backend. Zero with a filter that examines a backend
-    /// at any load: the limit of work.
+    /// at any load: the limit of work, or a policy's bounds for quality.
     fn restricted_from(&self, most: u32) -> u32 {
-        if self.max_backlog.is_finite() { 0 } else { most - kept(most, self.reserve) }
+        let examines_all = self.max_backlog.is_finite() || !self.quality.is_empty();
+        if examines_all { 0 } else { most - kept(most, self.reserve) }
     }
 
     // Precedence: backend, model, global.
@@ -177,11 +185,18 @@ struct Carried {
     evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
     owners: HashMap<Box<str>, Arc<OwnerShares>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
+    qualities: HashMap<(BackendId, Box<str>), Arc<Quality>>,
     /// By the backend's own name: several names for one model share its state.
     states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
 }
 
 impl Carried {
+    /// What is measured of a model on a backend, if the rules are the same.
+    fn quality(&self, key: &(BackendId, Box<str>), rules: &QualityRules) -> Option<Arc<Quality>> {
+        let kept = self.qualities.get(key).filter(|quality| quality.is_for(rules));
+        kept.cloned().or_else(|| Quality::new(rules).map(Arc::new))
+    }
+
     /// The state of a model on a backend, whatever name clients use for it there.
     fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
         let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
@@ -203,6 +218,8 @@ pub struct Topology {
     give_up: Duration,
     /// The groups that some of the backends are members of.
     pub groups: Arc<Groups>,
+    /// The names of the zones.
+    pub zones: Zones,
 }
 
 impl Topology {
@@ -232,7 +249,9 @@ impl Topology {
         let is_complete = backends.iter().all(|backend| backend.models.is_some())
             && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
-        let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
+        let zones = rules.zones.clone();
+        let mut topology =
+            Self { backends, is_complete, give_up, groups, zones, ..Self::default() };
         let mut alike: HashMap<Box<str>, u32> = HashMap::default();
         for key in &order {
             *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
@@ -302,6 +321,8 @@ impl Topology {
             }
             for row in &model.serving {
                 carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
+                let quality = row.quality.clone().map(|one| ((row.id, row.model.clone()), one));
+                carried.qualities.extend(quality);
                 let own_name = (row.id, canonical_name(row.adapter_name()));
                 carried.states.insert(own_name, Arc::clone(&row.model_state));
             }
@@ -434,6 +455,9 @@ fn serve(
         model_state.start_with(&row.coefficients());
     }
     let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
+    let zone = backend.config.zone_name().map_or(ZoneId::UNKNOWN, |name| rules.zones.id(name));
+    let tier = declared.and_then(|model| model.tier).unwrap_or(backend.config.tier);
+    let offer = |capabilities| Offer::new(usable_operations, capabilities).placed(zone, tier);
     Serving {
         backend: u16::try_from(index).unwrap_or(u16::MAX),
         id: backend.state.id,
@@ -453,8 +477,11 @@ fn serve(
         known_operations: declared_operations.unwrap_or_default(),
         native_operations,
         usable_operations,
-        usable_offer: Offer::new(usable_operations, usable),
-        known_offer: Offer::new(usable_operations, known),
+        usable_offer: offer(usable),
+        known_offer: offer(known),
+        zone,
+        tier,
+        quality: carried.quality(&key, &rules.quality),
         window: TokenCount(window.unwrap_or(u32::MAX)),
         context_length: window.map(TokenCount),
         num_ctx: num_ctx.map(TokenCount),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{Capabilities, ContextOverflow, ErrorCode, Operation};
+use penstock_api::{Capabilities, ContextOverflow, ErrorCode, Operation, Tier};
 
 use super::RouteInput;
 use super::filters::{self, RejectReason};
@@ -22,11 +22,16 @@ pub struct Missing {
     pub context: bool,
     /// The operation that is not served.
     pub operation: Option<Operation>,
+    /// The tier that it does not reach.
+    pub tier: Option<Tier>,
 }
 
 impl Missing {
     fn is_only_context(self) -> bool {
-        self.context && self.capabilities.is_empty() && self.operation.is_none()
+        self.context
+            && self.capabilities.is_empty()
+            && self.operation.is_none()
+            && self.tier.is_none()
     }
 
     /// Returns all that one or the other lacks.
@@ -35,6 +40,7 @@ impl Missing {
             capabilities: self.capabilities.union(other.capabilities),
             context: self.context || other.context,
             operation: self.operation.or(other.operation),
+            tier: self.tier.max(other.tier),
         }
     }
 
@@ -43,7 +49,8 @@ impl Missing {
         let context = self.context.then_some("context_length");
         let operation = self.operation.map(Operation::name);
         let names = self.capabilities.names().chain(context).chain(operation);
-        names.collect::<Vec<_>>().join(", ")
+        let tier = self.tier.map(|tier| format!("tier {}", tier.number()));
+        names.map(str::to_owned).chain(tier).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -63,6 +70,19 @@ pub enum RouteError {
         target: String,
         /// The backends and groups that have not reported their models: one of them may serve it.
         unreported: Vec<String>,
+    },
+    /// Backends serve the model, but none in the zones that the request's policies admit can take
+    /// it.
+    NoBackendInZone {
+        model: String,
+        /// The zones that are admitted.
+        zones: Vec<String>,
+        /// The reason against each backend there, by its name; only the first few.
+        inside: Vec<(String, String)>,
+        /// The number of backends in other zones.
+        outside: usize,
+        /// True if the configuration alone leaves no backend.
+        is_final: bool,
     },
     /// Backends serve the model, but no healthy one.
     NoHealthyBackend {
@@ -124,6 +144,7 @@ impl RouteError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::ModelNotFound { .. } => ErrorCode::ModelNotFound,
+            Self::NoBackendInZone { .. } => ErrorCode::NoBackendInZone,
             Self::NoHealthyBackend { .. } | Self::AllTried { .. } => ErrorCode::NoHealthyBackend,
             Self::CapabilityMismatch { missing, .. } if missing.is_only_context() => {
                 ErrorCode::ContextLengthExceeded
@@ -138,12 +159,18 @@ impl RouteError {
         }
     }
 
+    /// Returns whether no repetition of the request can succeed before the configuration changes.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::NoBackendInZone { is_final: true, .. })
+    }
+
     /// Returns whether it may pass without a change of the fleet: backends get room, cooldowns end.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Saturated { .. } | Self::CoolingDown { .. } => true,
             Self::FallbackChainExhausted { is_busy, .. } => *is_busy,
             Self::ModelNotFound { .. }
+            | Self::NoBackendInZone { .. }
             | Self::NoHealthyBackend { .. }
             | Self::CapabilityMismatch { .. }
             | Self::ObjectiveMissed { .. }
@@ -201,7 +228,11 @@ impl RouteError {
         if chain.is_empty() || matches!(self, Self::AllTried { .. }) {
             return self;
         }
-        if let Some(longest) = self.longest_overflow(errors) {
+        let errors: Vec<Self> = errors.collect();
+        if let Some(of_zones) = self.without_zone(&errors) {
+            return of_zones;
+        }
+        if let Some(longest) = self.longest_overflow(errors.into_iter()) {
             return longest;
         }
         let first = std::iter::once(target.to_owned());
@@ -209,6 +240,23 @@ impl RouteError {
             is_busy: self.may_pass(),
             chain: first.chain(chain.iter().map(|entry| entry.to_string())).collect(),
         }
+    }
+
+    /// Returns the error about zones, if these leave no backend, neither for the model nor for its
+    /// fallbacks. Models that no backend serves do not count.
+    fn without_zone(&self, errors: &[Self]) -> Option<Self> {
+        let mut served = errors.iter().filter(|one| !matches!(one, Self::ModelNotFound { .. }));
+        let is_of_zone = |error: &Self| matches!(error, Self::NoBackendInZone { .. });
+        if !is_of_zone(self) || !served.all(is_of_zone) {
+            return None;
+        }
+        let mut error = self.clone();
+        if let Self::NoBackendInZone { is_final, .. } = &mut error {
+            *is_final &= errors
+                .iter()
+                .all(|one| one.is_final() || matches!(one, Self::ModelNotFound { .. }));
+        }
+        Some(error)
     }
 
     /// Returns the error with the longest context, if this and all `errors` are only about the
@@ -245,6 +293,12 @@ struct Seen {
     lacking: Vec<(String, Missing)>,
     /// The longest context of a healthy backend that lacks nothing else.
     longest: Option<TokenCount>,
+    /// The number of backends in zones that are not admitted.
+    outside: usize,
+    /// The reason against each of the others, for the first [`MAX_NAMED`].
+    inside: Vec<(String, String)>,
+    /// True if one of the others is only out for a while.
+    may_return: bool,
 }
 
 impl Seen {
@@ -254,6 +308,18 @@ impl Seen {
         candidate: &Serving,
         verdict: Result<(), RejectReason>,
     ) {
+        if let Err(RejectReason::Zone(_)) = verdict {
+            self.outside += 1;
+            return;
+        }
+        if let Err(reason) = verdict
+            && input.policy.restriction.zones.restricts()
+        {
+            self.may_return |= !reason.is_lasting();
+            if self.inside.len() < MAX_NAMED {
+                self.inside.push((candidate.state.name.to_string(), reason.to_text(input)));
+            }
+        }
         let is_healthy = candidate.state.status() == Health::Healthy;
         self.healthy |= is_healthy;
         match verdict {
@@ -294,6 +360,13 @@ impl Seen {
             _ if self.full => RouteError::Saturated { model },
             Some((until, status)) => RouteError::CoolingDown { model, until, status },
             None if self.tried => RouteError::AllTried { model },
+            None if self.outside > 0 => RouteError::NoBackendInZone {
+                model,
+                zones: zones_of(input),
+                inside: self.inside,
+                outside: self.outside,
+                is_final: !self.may_return,
+            },
             None if !self.capable && !lacking.is_empty() => {
                 let overflow = longest.map(|context| overflow(input, context));
                 RouteError::CapabilityMismatch { model, missing, lacking, overflow }
@@ -320,7 +393,14 @@ fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
         capabilities: request.needs.without(candidate.usable),
         context: candidate.context_length.is_some_and(|length| length < input.tokens),
         operation: (!has_operation).then_some(request.operation),
+        tier: Some(input.policy.restriction.tier).filter(|tier| candidate.tier < *tier),
     }
+}
+
+/// Returns the names of the zones that a request may reach.
+fn zones_of(input: &RouteInput<'_>) -> Vec<String> {
+    let names = input.fleet.zones.names_in(input.policy.restriction.zones);
+    names.map(str::to_owned).collect()
 }
 
 impl fmt::Display for RouteError {
@@ -332,6 +412,22 @@ impl fmt::Display for RouteError {
                     write!(out, " ('{alias}' is an alias for it)")?;
                 }
                 write_unreported(out, unreported)
+            }
+            Self::NoBackendInZone { model, zones, inside, outside, .. } => {
+                let zones = match zones.as_slice() {
+                    [] => "no zone at all".to_owned(),
+                    [one] => format!("the zone {one}"),
+                    several => format!("the zones {}", several.join(", ")),
+                };
+                write!(out, "Requests for model '{model}' may only reach {zones}")?;
+                for (index, (name, reason)) in inside.iter().enumerate() {
+                    let start = if index == 0 { ": " } else { "; " };
+                    write!(out, "{start}{name} {reason}")?;
+                }
+                if inside.is_empty() {
+                    out.write_str(", where no backend serves it")?;
+                }
+                write!(out, " ({outside} in other zones)")
             }
             Self::NoHealthyBackend { model, missing: None } | Self::AllTried { model } => {
                 write!(out, "No healthy backend available for model '{model}'")

@@ -1,12 +1,13 @@
 //! The filters: they decide which backends may take a request, for live decisions, explanations,
-//! captures and errors. The needs of the request come first, then the backends tried before, then
-//! [`FILTERS`] in order.
+//! captures and errors. The zones and tiers that policies allow come first, then the needs of the
+//! request, then the backends tried before, then [`FILTERS`] in order.
 
 mod circuit_breaker;
 mod conditions;
 mod cooldown;
 mod frozen;
 mod health;
+mod quality;
 mod reason;
 mod recent_faults;
 mod requests_in_flight;
@@ -23,14 +24,15 @@ pub(super) use cooldown::{NextProbe, is_known, next_probe};
 
 use penstock_api::Offer;
 
-use super::RouteInput;
+use super::{Restriction, RouteInput};
 use crate::fleet::{Model, Serving};
 
 /// The filters with a file, in the order in which they examine a backend. The first reason against
 /// it is the one that explanations, captures and errors show.
 // A cooldown comes after all reasons for which its backend must not be probed. The limits come
 // after recent faults: a backend that is avoided must not count as merely full. A slow start comes
-// last: a backend that skips a request and is full counts as full.
+// later: a backend that skips a request and is full counts as full. What is measured is judged
+// among what is left.
 const FILTERS: &[FilterRow] = &[
     health::ROW,
     circuit_breaker::ROW,
@@ -41,6 +43,7 @@ const FILTERS: &[FilterRow] = &[
     work::ROW,
     reserve::ROW,
     slow_start::ROW,
+    quality::ROW,
 ];
 
 /// A filter.
@@ -69,18 +72,23 @@ pub(super) struct Filters<'a> {
     input: &'a RouteInput<'a>,
     model: &'a Model,
     conditions: Conditions,
-    /// The operation and the needs of the request, as one word.
+    /// The places that the request may reach.
+    restriction: Restriction,
+    /// The operation, the needs and the places of the request, as one word.
     asked: Offer,
     is_first_attempt: bool,
 }
 
 impl<'a> Filters<'a> {
     pub(super) fn new(input: &'a RouteInput<'a>, model: &'a Model, conditions: Conditions) -> Self {
+        let restriction = input.policy.restriction;
         Self {
             input,
             model,
             conditions,
-            asked: Offer::asked(input.request.operation, input.request.needs),
+            restriction,
+            asked: Offer::asked(input.request.operation, input.request.needs)
+                .within(restriction.zones, restriction.tier),
             is_first_attempt: input.tried.is_empty(),
         }
     }
@@ -132,6 +140,12 @@ impl<'a> Filters<'a> {
     #[inline(never)]
     fn lasting_reason(&self, candidate: &Serving) -> RejectReason {
         let request = self.input.request;
+        if !self.restriction.zones.contains(candidate.zone) {
+            return RejectReason::Zone(candidate.zone);
+        }
+        if candidate.tier < self.restriction.tier {
+            return RejectReason::Tier(candidate.tier);
+        }
         if !candidate.usable_operations.contains(request.operation) {
             return RejectReason::Operation;
         }

@@ -57,6 +57,6 @@ impl Generation {
     }
 
     fn of(config: Config, fleet: Arc<Fleet>) -> Self {
-        Self { router: Router::new(&config.routing), fleet, config, shadow: None }
+        Self { router: Router::of(&config), fleet, config, shadow: None }
     }
 }

@@ -70,6 +70,10 @@ pub struct RoutingFacts {
     pub backend: Option<(BackendId, Box<str>)>,
     /// The name of the engine that responded, in metrics and traces.
     pub provider: Option<&'static str>,
+    /// The name of the policy that applies.
+    pub policy: Option<Box<str>>,
+    /// True if the responding backend is below the tier that the policy prefers.
+    pub is_below_tier: bool,
     /// True if a fallback responded.
     pub is_fallback: bool,
     pub attempts: u32,

@@ -159,7 +159,7 @@ impl Names {
     }
 
     /// Returns the names on the way from `name`, without it; empty for a model.
-    fn hops(&self, name: &str, fleet: &Topology, point: SplitPoint) -> &[Box<str>] {
+    pub(super) fn hops(&self, name: &str, fleet: &Topology, point: SplitPoint) -> &[Box<str>] {
         if let Some(hops) = self.aliases.get(name) {
             return hops;
         }

@@ -6,12 +6,15 @@ mod passes;
 pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
 
 use penstock_api::units::{Timestamp, TokenCount};
-use penstock_config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
+use penstock_config::{Config, DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
 use penstock_scan::RequestProfile;
 
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
 use super::passthrough::Passthrough;
+use super::policies::{
+    ModelAsked, ModelNames, Policies, PolicyClient, PolicyError, PolicyScope, PolicyWishes,
+};
 use super::random::RandomSource;
 use super::recorder::Recorder;
 use super::resolve::Names;
@@ -27,6 +30,8 @@ use awaited::Awaited;
 #[derive(Debug)]
 pub struct Router {
     pub names: Names,
+    /// The policies of the configuration.
+    pub policies: Policies,
     strategy: Strategy,
     weights: Weights,
     pub passthrough: Passthrough,
@@ -51,10 +56,16 @@ struct Considered<'a> {
 }
 
 impl Router {
-    /// Builds the router of a configuration's `routing` section.
+    /// Builds the router of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self { policies: Policies::new(config), ..Self::new(&config.routing) }
+    }
+
+    /// Builds the router of a `routing` section, without policies.
     pub fn new(config: &RoutingConfig) -> Self {
         Self {
             names: Names::new(&config.aliases, &config.fallbacks),
+            policies: Policies::default(),
             strategy: config.strategy,
             weights: config.weights.clone(),
             default_model: config.default_model.clone(),
@@ -173,15 +184,50 @@ impl Router {
             return Err(error);
         }
         for entry in chain {
-            let target = self.names.resolve(entry, input.fleet, input.split);
-            if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+            let (target, input) = self.fall_back(input, entry);
+            if let Some(decision) = self.pick(target, &input, random, scratch, recorder) {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }
         }
         let errors = chain.iter().map(|entry| {
-            RouteError::explain(self.names.resolve(entry, input.fleet, input.split), input, &[])
+            let (target, input) = self.fall_back(input, entry);
+            RouteError::explain(target, &input, &[])
         });
         Err(error.with_chain_exhausted(target, chain, errors))
+    }
+
+    /// Returns the model of an entry of a fallback chain, and the request as it may go there: its
+    /// own policies hold, and those of that model.
+    pub fn fall_back<'a>(
+        &'a self,
+        input: &RouteInput<'a>,
+        entry: &'a str,
+    ) -> (&'a str, RouteInput<'a>) {
+        let RouteInput { fleet, split, .. } = *input;
+        let policy = self.also_under(&input.policy, &ModelAsked { name: entry, fleet, split });
+        (self.names.resolve(entry, fleet, split), RouteInput { policy, ..*input })
+    }
+
+    /// Returns the policies that a request of `scope` is under for another model.
+    pub fn also_under(&self, scope: &PolicyScope, model: &ModelAsked<'_>) -> PolicyScope {
+        let ModelAsked { name: requested, fleet, split } = *model;
+        let names = ModelNames { requested, names: &self.names, fleet, split };
+        PolicyScope { restriction: self.policies.of_other(scope, names), ..*scope }
+    }
+
+    /// Returns the policies that a request for a model is under.
+    ///
+    /// # Errors
+    /// [`PolicyError`] if it wishes what its client may not have.
+    pub fn policy_of(
+        &self,
+        model: &ModelAsked<'_>,
+        client: &PolicyClient<'_>,
+        wishes: &PolicyWishes<'_>,
+    ) -> Result<PolicyScope, PolicyError> {
+        let ModelAsked { name: requested, fleet, split } = *model;
+        let names = ModelNames { requested, names: &self.names, fleet, split };
+        self.policies.admit(names, client, wishes)
     }
 
     /// Refuses a sheddable request if every backend would miss its objectives, or those of the
@@ -226,6 +272,7 @@ impl Router {
             | RouteError::CoolingDown { .. }
             | RouteError::ObjectiveMissed { .. } => self.fallback_on_saturation,
             RouteError::ModelNotFound { .. }
+            | RouteError::NoBackendInZone { .. }
             | RouteError::NoHealthyBackend { .. }
             | RouteError::CapabilityMismatch { .. }
             | RouteError::FallbackChainExhausted { .. }
@@ -236,6 +283,44 @@ impl Router {
 
     /// Picks a backend of one model; `None` when none may take the request.
     pub(super) fn pick(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<RoutingDecision> {
+        if input.policy.restriction.has_preferences() {
+            return self.pick_preferred(name, input, random, scratch, recorder);
+        }
+        self.pick_among(name, input, random, scratch, recorder)
+    }
+
+    /// Picks a backend that the request's policy prefers, else one that it admits.
+    #[cold]
+    #[inline(never)]
+    fn pick_preferred(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<RoutingDecision> {
+        let preferred = input.policy.restriction.preferred_tier;
+        for restriction in input.policy.restriction.narrowings() {
+            let policy = PolicyScope { restriction, ..input.policy };
+            let narrowed = RouteInput { policy, ..*input };
+            if let Some(decision) = self.pick_among(name, &narrowed, random, scratch, recorder) {
+                let tier = decision.serving(input.fleet).map(|serving| serving.tier);
+                let is_below_tier = tier.is_some_and(|tier| tier < preferred);
+                return Some(RoutingDecision { is_below_tier, ..decision });
+            }
+        }
+        None
+    }
+
+    fn pick_among(
         &self,
         name: &str,
         input: &RouteInput<'_>,
@@ -266,6 +351,7 @@ impl Router {
             is_assumed,
             in_panic,
             spills: conditions.spills,
+            is_below_tier: false,
             candidates: picked.candidates,
             probe,
             scores: picked.scores,
@@ -326,6 +412,7 @@ impl Router {
             is_assumed: !is_known,
             in_panic: false,
             spills: false,
+            is_below_tier: false,
             candidates: 1,
             probe: Probe::Cooldown,
             scores: None,

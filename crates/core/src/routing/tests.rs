@@ -11,6 +11,8 @@ mod explanations;
 mod fallbacks;
 mod filtering;
 mod live_fleet;
+mod policies;
+mod policy_bounds;
 mod reserve;
 mod strategies;
 mod sweep;
@@ -27,7 +29,10 @@ use penstock_scoring::Objectives;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+use super::{
+    Live, ModelAsked, NoRecord, PolicyClient, PolicyWishes, RouteError, RouteInput, Router,
+    RoutingDecision, Scratch,
+};
 use crate::fleet::{
     BackendSet, Fleet as LiveFleet, Health, Owner, Requester, SharedBackend, Topology,
 };
@@ -46,6 +51,8 @@ pub(super) struct TestRequest<'a> {
     streaming: bool,
     objectives: Objectives,
     owner: Owner,
+    client: PolicyClient<'a>,
+    wishes: PolicyWishes<'a>,
 }
 
 impl<'a> TestRequest<'a> {
@@ -59,6 +66,8 @@ impl<'a> TestRequest<'a> {
             streaming: false,
             objectives: Objectives::default(),
             owner: Owner::default(),
+            client: PolicyClient::default(),
+            wishes: PolicyWishes::default(),
         }
     }
 
@@ -105,7 +114,7 @@ impl Fleet {
         let config = config.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
         let fleet = Self {
             live: LiveFleet::new(&config),
-            router: Router::new(&config.routing),
+            router: Router::of(&config),
             rng: SmallRng::seed_from_u64(7),
             scratch: Scratch::default(),
             tried: BackendSet::default(),
@@ -182,6 +191,11 @@ pub(super) fn input_of<'a>(
         session: None,
         requester: Requester { owner: ask.owner, ..Requester::default() },
         objectives: ask.objectives,
+        policy: {
+            let split = crate::routing::SplitPoint::default();
+            let asked = ModelAsked { name: ask.model, fleet: topology, split };
+            router.policy_of(&asked, &ask.client, &ask.wishes).unwrap()
+        },
     }
 }
 

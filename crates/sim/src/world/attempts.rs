@@ -226,6 +226,8 @@ impl World<'_> {
         };
         // A live proxy logs the transition; here only its effect on the result matters.
         let _transition = serving.learn_attempt(outcome, source, sample, &backend.config.health);
+        let tokens = Some(TokenCount(request.output_tokens)).filter(|_| outcome == Outcome::Ok);
+        serving.measure_quality(outcome, source, sample, tokens);
     }
 
     /// Handles a failed attempt: retries if the retry rule allows it.
@@ -358,6 +360,7 @@ pub(super) fn shed_reason(error: &RouteError) -> ShedReason {
         RouteError::ObjectiveMissed { .. } => ShedReason::ObjectiveMissed,
         RouteError::NoHealthyBackend { .. } | RouteError::AllTried { .. } => ShedReason::Unhealthy,
         RouteError::ModelNotFound { .. }
+        | RouteError::NoBackendInZone { .. }
         | RouteError::CapabilityMismatch { .. }
         | RouteError::FallbackChainExhausted { .. }
         | RouteError::DiscoveryPending { .. } => ShedReason::Unserved,

@@ -13,8 +13,9 @@ use penstock_core::fleet::{
 };
 use penstock_core::prefix::Chain;
 use penstock_core::routing::{
-    AwaitedRoom, Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError,
-    RouteInput, RoutedSession, Router, RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
+    AwaitedRoom, Generation, Live as LiveSource, ModelAsked, NoRecord, Peek, PolicyClient,
+    PolicyScope, PolicyWishes, RetryCredit, RouteError, RouteInput, RoutedSession, Router,
+    RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
 };
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
@@ -226,7 +227,23 @@ impl Balancer {
                 .map(|id| RoutedSession { id, home: None }),
             requester: requester_of(request),
             objectives: self.objectives_of(request).after(arrived.queued_ms),
+            policy: self.policy_of(arrived),
         }
+    }
+
+    /// Returns the policies that a request is under: its client's name is that of its key.
+    fn policy_of(&self, arrived: &Arrived<'_>) -> PolicyScope {
+        let Arrived { id, request, workload, .. } = *arrived;
+        let router = &self.generation.router;
+        if router.policies.is_empty() {
+            return PolicyScope::default();
+        }
+        let client = workload.clients.get(request.client as usize).map(String::as_str);
+        let client = PolicyClient { key: client, ..PolicyClient::default() };
+        let split = SplitPoint(mix(u64::from(id) + 1));
+        let asked = ModelAsked { name: arrived.model(), fleet: &self.topology, split };
+        // Without wishes there is no error.
+        router.policy_of(&asked, &client, &PolicyWishes::default()).unwrap_or_default()
     }
 
     pub(super) fn objectives_of(&self, request: &Request) -> Objectives {

@@ -21,13 +21,14 @@ use penstock_scan::{RequestProfile, ScanOptions, scan};
 use penstock_scoring::{Objectives, Profile};
 use rand::Rng;
 
-use self::report::{SessionReport, SplitBranch, SplitReport};
+use self::report::{PolicyReport, SessionReport, SplitBranch, SplitReport};
 use super::explain::{CandidateReport, Explanation};
 use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    EnsemblePlan, RandomSource, RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes,
-    SessionIds, SessionNames, Split, SplitPoint, read_objectives,
+    EnsemblePlan, ModelAsked, PolicyClient, PolicyScope, PolicyWishes, RandomSource, Restriction,
+    RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes, SessionIds, SessionNames,
+    Split, SplitPoint, read_objectives,
 };
 
 /// The context of dry runs.
@@ -77,6 +78,8 @@ impl DryRun<'_> {
         let target = router.names.resolve(model, topology, point);
         let objectives = objectives(config, sample, target)?;
         let prompt = self.prompt(&profile, body, target);
+        let asked = ModelAsked { name: model, fleet: topology, split: point };
+        let policy = self.policy(sample, &asked)?;
         let input = RouteInput {
             request: &profile,
             model,
@@ -91,8 +94,9 @@ impl DryRun<'_> {
             // The client is unknown.
             requester: Requester::default(),
             objectives,
+            policy,
         };
-        let calls = plan.as_ref().map(|plan| self.ensemble(plan, &profile, &prompt, random));
+        let calls = plan.as_ref().map(|plan| self.ensemble(plan, &input, random));
         let requirements = Some(profile.to_requirements(&requested.name));
         let mut ensemble = match calls.transpose() {
             Ok(ensemble) => ensemble,
@@ -108,6 +112,7 @@ impl DryRun<'_> {
         Ok(DryRunReport {
             requirements,
             objectives: Some(objectives).filter(|one| *one != Objectives::default()),
+            policy: self.policy_report(&policy),
             context_shift: None,
             split: split.map(|split| SplitReport::of(split, target)),
             session: home.map(|home| self.session_report(home)),
@@ -171,6 +176,7 @@ impl DryRun<'_> {
             upstream_model: upstream.map(str::to_owned),
             fallback: decision.is_fallback,
             assumed: decision.is_assumed,
+            below_tier: decision.is_below_tier,
             next_probe: decision.probe == Probe::Cooldown,
             strategy: decision.strategy.name().to_owned(),
             strategy_reason: chosen.map(|chosen| chosen.reason.to_owned()),
@@ -196,6 +202,34 @@ impl DryRun<'_> {
         }
         let id = random.rng().random::<u64>().to_le_bytes();
         router.split_point(session, self.key(sample), &id)
+    }
+
+    /// Returns the policies that a request is under.
+    fn policy(
+        &self,
+        sample: &DryRunRequest,
+        asked: &ModelAsked<'_>,
+    ) -> Result<PolicyScope, DryRunError> {
+        let keys = &self.config.auth.keys;
+        let key = sample.client_key(self.config).and_then(|position| keys.get(position));
+        let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
+        PolicyWishes::read(field)
+            .and_then(|wishes| self.router.policy_of(asked, &PolicyClient::of(key), &wishes))
+            .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
+    }
+
+    /// Returns the report of the policies that a request is under; `None` if it may go anywhere.
+    fn policy_report(&self, scope: &PolicyScope) -> Option<PolicyReport> {
+        let name = scope.policy.and_then(|position| self.router.policies.name(position));
+        let Restriction { zones, tier, preferred_tier, .. } = scope.restriction;
+        let is_under_any = name.is_some() || scope.restriction != Restriction::default();
+        let names = || self.topology.zones.names_in(zones).map(str::to_owned).collect();
+        is_under_any.then(|| PolicyReport {
+            name: name.map(str::to_owned),
+            zones: zones.restricts().then(names),
+            tier: tier.number(),
+            preferred_tier: preferred_tier.number(),
+        })
     }
 
     /// Returns the session that a request names, if decisions read it.

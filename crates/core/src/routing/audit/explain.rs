@@ -112,10 +112,10 @@ impl Router {
         // Fallbacks that were not needed are shown as they would have been considered.
         let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
         for entry in self.names.chain(input.model, input.fleet, input.split) {
-            let name = self.names.resolve(entry, input.fleet, input.split);
+            let (name, input) = self.fall_back(input, entry);
             let id = input.fleet.model_id(name);
             if id.is_some_and(|id| trace.pass(id).is_none()) {
-                self.pick(name, input, &mut peek, &mut scratch, &mut trace);
+                self.pick(name, &input, &mut peek, &mut scratch, &mut trace);
             }
         }
         let passes = trace

@@ -1,7 +1,7 @@
 //! The reasons for rejecting a backend.
 
-use penstock_api::Capabilities;
 use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{Capabilities, Tier, ZoneId};
 
 use crate::fleet::Health;
 use crate::routing::RouteInput;
@@ -9,6 +9,10 @@ use crate::routing::RouteInput;
 /// The reason why a backend that serves the model was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
+    /// The request's policies do not admit its zone.
+    Zone(ZoneId),
+    /// Its tier is below the one that the request's policies demand.
+    Tier(Tier),
     /// An earlier attempt of this request failed there.
     Tried,
     /// It does not serve this operation.
@@ -57,6 +61,8 @@ pub enum RejectReason {
         /// The current percentage of its share.
         percent: u8,
     },
+    /// It is beyond the bounds that the request's policy has for quality.
+    Quality,
     /// Its telemetry is stale while another backend's is fresh.
     Telemetry,
 }
@@ -65,6 +71,8 @@ impl RejectReason {
     /// Returns a short name for metrics and JSON.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Zone(_) => "zone",
+            Self::Tier(_) => "tier",
             Self::Tried => "tried",
             Self::Operation => "operation",
             Self::Capabilities(_) => "capabilities",
@@ -83,13 +91,21 @@ impl RejectReason {
             Self::Backlog { .. } => "backlog",
             Self::Batch { .. } => "batch",
             Self::Kept => "kept",
+            Self::Quality => "quality",
             Self::Telemetry => "telemetry",
         }
     }
 
     /// Returns whether the backend could never take this request, even healthy and idle.
     pub fn is_lasting(self) -> bool {
-        matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
+        matches!(
+            self,
+            Self::Zone(_)
+                | Self::Tier(_)
+                | Self::Operation
+                | Self::Capabilities(_)
+                | Self::Context(_)
+        )
     }
 
     /// Returns whether the backend is at a limit of its load.
@@ -107,6 +123,16 @@ impl RejectReason {
     /// Returns the reason for people.
     pub(in crate::routing) fn to_text(self, input: &RouteInput<'_>) -> String {
         match self {
+            Self::Zone(zone) => {
+                let zones = &input.fleet.zones;
+                let admitted: Vec<&str> = zones.names_in(input.policy.restriction.zones).collect();
+                format!("zone {} is not one of {}", zones.name(zone), admitted.join(", "))
+            }
+            Self::Tier(tier) => format!(
+                "tier {} is below {}",
+                tier.number(),
+                input.policy.restriction.preferred_tier.number()
+            ),
             Self::Tried => "an earlier attempt of this request failed there".to_owned(),
             Self::Operation => format!("does not serve {}", input.request.operation.name()),
             Self::Capabilities(lacking) => format!("lacks {lacking}"),
@@ -139,6 +165,7 @@ impl RejectReason {
             Self::Kept => {
                 "keeps the room that is left for keys that hold less than their share".to_owned()
             }
+            Self::Quality => "is beyond the bounds of the request's policy for quality".to_owned(),
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
         }
     }

@@ -8,8 +8,8 @@ use penstock_predict::{MAX_LOOKAHEAD, RequestShape};
 use super::super::RouteInput;
 use super::super::filters::{self, RejectReason};
 use super::super::prediction;
-use super::{Considered, Router};
-use crate::fleet::{BackendSet, ModelId, Serving};
+use super::Router;
+use crate::fleet::{BackendSet, Model, ModelId, Serving};
 
 /// The cooldowns that cover a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +112,8 @@ impl Router {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut backends = BackendSet::default();
         let mut is_held_back = false;
-        for Considered { model, .. } in self.awaited_models(input, target) {
-            for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
+        for (input, model) in self.awaited_models(input, target) {
+            for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
                 is_held_back |= verdict == Err(RejectReason::Kept);
                 if verdict.err().is_none_or(|reason| !reason.is_lasting()) {
                     backends.insert(row.id);
@@ -132,22 +132,22 @@ impl Router {
             return None;
         }
         let target = self.names.resolve(input.model, input.fleet, input.split);
-        let waits = self.awaited_models(input, target).flat_map(|Considered { model, .. }| {
-            let rows = filters::rejections(input, model).zip(&model.serving);
-            rows.filter_map(move |((_, verdict), row)| match verdict {
-                Err(RejectReason::Cooldown { until, .. }) => Some(until.since(input.now)),
-                Err(reason) if reason.is_lasting() => None,
-                Ok(()) | Err(_) => {
-                    Some(row.time_until_room(&prediction::shape_on(input, model, row), input.now))
-                }
-            })
-        });
         let second = Duration::from_secs(1).as_micros();
         let (mut wait, mut per_second) = (None, 0);
-        for one in waits {
-            wait = Some(wait.map_or(one, |least: Duration| least.min(one)));
-            // At most 1,000 a second for each backend: a wait of 0 would be infinitely many.
-            per_second += second / one.as_micros().max(1000);
+        for (input, model) in self.awaited_models(input, target) {
+            for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
+                let one = match verdict {
+                    Err(RejectReason::Cooldown { until, .. }) => until.since(input.now),
+                    Err(reason) if reason.is_lasting() => continue,
+                    Ok(()) | Err(_) => {
+                        let shape = prediction::shape_on(&input, model, row);
+                        row.time_until_room(&shape, input.now)
+                    }
+                };
+                wait = Some(wait.map_or(one, |least: Duration| least.min(one)));
+                // At most 1,000 a second for each backend: a wait of 0 would be infinitely many.
+                per_second += second / one.as_micros().max(1000);
+            }
         }
         Some(Room { wait: wait?, together: u32::try_from(per_second).unwrap_or(u32::MAX) })
     }
@@ -158,9 +158,11 @@ impl Router {
             return ServiceTime::default();
         }
         let target = self.names.resolve(input.model, input.fleet, input.split);
-        let times = self.awaited_models(input, target).flat_map(|Considered { model, .. }| {
-            let shape = |row| prediction::shape_on(input, model, row);
-            model.serving.iter().map(move |row| row.admitted_ttft(&shape(row), input.now))
+        let times = self.awaited_models(input, target).flat_map(|(input, model)| {
+            let admitted = move |row: &&Serving| input.policy.restriction.admits(row);
+            let shape = move |row| prediction::shape_on(&input, model, row);
+            let rows = model.serving.iter().filter(admitted);
+            rows.map(move |row| row.admitted_ttft(&shape(row), input.now))
         });
         let best = times.min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)).unwrap_or_default();
         let time = |us: f64| Duration::from_secs_f64(us.clamp(0.0, 1e9) / 1e6);
@@ -172,8 +174,8 @@ impl Router {
     pub fn cooling<'a>(&'a self, input: &RouteInput<'a>) -> Option<Cooling> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut all: Option<Cooling> = None;
-        for Considered { model, .. } in self.awaited_models(input, target) {
-            for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
+        for (input, model) in self.awaited_models(input, target) {
+            for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
                 if let Err(RejectReason::Cooldown { until, status, .. }) = verdict {
                     let backends = BackendSet::default();
                     let cooling = all.get_or_insert(Cooling { backends, until, status });
@@ -186,14 +188,18 @@ impl Router {
         all
     }
 
-    fn awaited_models<'a, 'b>(
+    /// Returns the models that a request may wait for, with the request as it may go there.
+    fn awaited_models<'a>(
         &'a self,
-        input: &'b RouteInput<'a>,
+        input: &RouteInput<'a>,
         target: &'a str,
-    ) -> impl Iterator<Item = Considered<'b>> {
+    ) -> impl Iterator<Item = (RouteInput<'a>, &'a Model)> {
+        let input = *input;
         let chain = self.names.chain(input.model, input.fleet, input.split);
         let others = chain.iter().filter(|_| self.fallback_on_saturation);
-        let others = others.map(|entry| self.names.resolve(entry, input.fleet, input.split));
-        std::iter::once(target).chain(others).filter_map(|name| self.consider(input, name))
+        let others = others.map(move |entry| self.fall_back(&input, entry));
+        std::iter::once((target, input)).chain(others).filter_map(|(name, input)| {
+            Some((input, input.fleet.model(input.fleet.model_id(name)?)?))
+        })
     }
 }

@@ -32,6 +32,7 @@ fn decisions_allocate_nothing() {
                 session: None,
                 requester: Requester::default(),
                 objectives: penstock_scoring::Objectives::default(),
+                policy: crate::routing::PolicyScope::default(),
             };
             let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()

@@ -180,6 +180,7 @@ fn decide(
         session: Some(crate::routing::RoutedSession { id: seed, home: None }),
         requester: Requester::default(),
         objectives: penstock_scoring::Objectives::default(),
+        policy: crate::routing::PolicyScope::default(),
     };
     let model = &topology.models()[0];
     let mut scratch = Scratch::default();
@@ -314,6 +315,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
         session: None,
         requester: Requester::default(),
         objectives: penstock_scoring::Objectives::default(),
+        policy: crate::routing::PolicyScope::default(),
     };
     let mut rng = SmallRng::seed_from_u64(7);
     let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });

@@ -275,6 +275,7 @@ fn input<'a>(
         session: None,
         requester: Requester::default(),
         objectives: penstock_scoring::Objectives::default(),
+        policy: crate::routing::PolicyScope::default(),
     }
 }
 

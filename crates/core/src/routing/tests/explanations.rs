@@ -32,6 +32,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
                 session: None,
                 requester: Requester::default(),
                 objectives: penstock_scoring::Objectives::default(),
+                policy: crate::routing::PolicyScope::default(),
             };
             let mut random = Live { topology: &topology, rng: &mut fleet.rng };
             let explained = fleet.router.explain(&input, &mut random);

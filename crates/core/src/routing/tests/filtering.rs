@@ -254,6 +254,7 @@ proptest! {
             session: None,
             requester: Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: crate::routing::PolicyScope::default(),
         };
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         for candidacy in [Candidacy::Usable, Candidacy::Known] {

@@ -44,6 +44,7 @@ impl<'a> Decider<'a> {
             session: None,
             requester: Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: crate::routing::PolicyScope::default(),
         };
         let mut random = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)

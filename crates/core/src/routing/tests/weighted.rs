@@ -84,6 +84,7 @@ fn try_decide(
         session: None,
         requester: Requester::default(),
         objectives: penstock_scoring::Objectives::default(),
+        policy: crate::routing::PolicyScope::default(),
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
     fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord)
@@ -272,6 +273,7 @@ fn decisions_over_prompts_allocate_nothing() {
             session: None,
             requester: Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: crate::routing::PolicyScope::default(),
         };
         let mut random = Live { topology: &snapshot, rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).unwrap();

@@ -4,11 +4,11 @@
 use penstock_api::units::TokenCount;
 use penstock_api::{ErrorCode, Operation};
 use penstock_scan::{RequestProfile, TEXT_PER_TOKEN};
+use penstock_scoring::Objectives;
 
 use super::report::{CallCost, EnsembleReport, PlannedCall};
 use super::{DryRun, DryRunError};
-use crate::fleet::{BackendSet, Requester};
-use crate::prefix::Chain;
+use crate::fleet::BackendSet;
 use crate::routing::{
     EnsembleCall, EnsemblePlan, EnsembleStage, NoRecord, RandomSource, RouteError, RouteInput,
     RoutingDecision, Scratch, SplitPoint,
@@ -30,7 +30,7 @@ struct Progress {
 }
 
 impl DryRun<'_> {
-    /// Returns the calls of an ensemble in order, with their sum, for a request of `profile`. The
+    /// Returns the calls of an ensemble in order, with their sum, for the request of `client`. The
     /// final call has no backend yet.
     ///
     /// # Errors
@@ -38,11 +38,10 @@ impl DryRun<'_> {
     pub(super) fn ensemble(
         &self,
         plan: &EnsemblePlan,
-        profile: &RequestProfile,
-        prompt: &Chain,
+        client: &RouteInput<'_>,
         random: &mut impl RandomSource,
     ) -> Result<EnsembleReport, DryRunError> {
-        if !is_conversation(profile.operation) {
+        if !is_conversation(client.request.operation) {
             let message = "An ensemble takes conversations and prompts";
             return Err(DryRunError::new(ErrorCode::InvalidRequest, message));
         }
@@ -52,7 +51,7 @@ impl DryRun<'_> {
             if call.number == 1 {
                 progress.used = BackendSet::default();
             }
-            calls.push(self.call(plan, call, profile, prompt, &mut progress, random));
+            calls.push(self.call(plan, call, client, &mut progress, random));
         }
         Ok(EnsembleReport { model: plan.model.clone(), calls, cost: progress.sum })
     }
@@ -61,19 +60,30 @@ impl DryRun<'_> {
         &self,
         plan: &EnsemblePlan,
         call: EnsembleCall,
-        profile: &RequestProfile,
-        prompt: &Chain,
+        client: &RouteInput<'_>,
         progress: &mut Progress,
         random: &mut impl RandomSource,
     ) -> PlannedCall {
         let model = plan.member(call);
-        let input = self.input_tokens(call, profile, progress);
-        let own = self.profile_of(call, profile, input);
+        let profile = client.request;
+        let input_tokens = self.input_tokens(call, profile, progress);
+        let own = self.profile_of(call, profile, input_tokens);
         // Only a draft has the client's prompt unchanged.
-        let prompt = (call.stage == EnsembleStage::Draft).then_some(prompt);
+        let prompt = client.prompt.filter(|_| call.stage == EnsembleStage::Draft);
         // The decision about the final call is the request's, and is shown beside the plan.
         let is_final = call.stage == EnsembleStage::Final;
-        let decided = (!is_final).then(|| self.decide(model, &own, prompt, &progress.used, random));
+        let (_, under_policies) = self.router.fall_back(client, model);
+        let input = RouteInput {
+            request: &own,
+            model,
+            prompt,
+            tokens: self.router.tokens_to_fit(&own),
+            session: None,
+            split: SplitPoint::default(),
+            objectives: Objectives::default(),
+            ..under_policies
+        };
+        let decided = (!is_final).then(|| self.decide(&input, &progress.used, random));
         let target = self.router.names.resolve(model, self.topology, SplitPoint::default());
         let (serving, id) = match &decided {
             Some(Ok(decision)) => (decision.serving(self.topology), Some(decision.model)),
@@ -89,7 +99,7 @@ impl DryRun<'_> {
             model: model.to_owned(),
             backend: serving.map(|serving| serving.state.name.to_string()),
             cost: CallCost {
-                input_tokens: input.into(),
+                input_tokens: input_tokens.into(),
                 output_tokens: output.into(),
                 price: None,
             },
@@ -103,7 +113,7 @@ impl DryRun<'_> {
         }
         let settings = self.config.models.get(known.map_or(target, |known| &*known.name));
         let price = settings.and_then(|model| model.price.as_ref());
-        planned.cost.price = price.map(|price| price.cost(input.into(), output.into()));
+        planned.cost.price = price.map(|price| price.cost(input_tokens.into(), output.into()));
         progress.sum.add(planned.cost);
         if call.stage == EnsembleStage::Draft {
             progress.drafts.push(output);
@@ -157,34 +167,19 @@ impl DryRun<'_> {
 
     fn decide(
         &self,
-        model: &str,
-        request: &RequestProfile,
-        prompt: Option<&Chain>,
+        input: &RouteInput<'_>,
         used: &BackendSet,
         random: &mut impl RandomSource,
     ) -> Result<RoutingDecision, RouteError> {
-        let Self { router, topology, now, .. } = *self;
-        let split = SplitPoint::default();
+        let Self { router, topology, .. } = *self;
         let none = BackendSet::default();
         let mut scratch = Scratch::default();
         let mut route = |tried: &BackendSet| {
-            let input = RouteInput {
-                request,
-                model,
-                split,
-                tokens: router.tokens_to_fit(request),
-                fleet: topology,
-                tried,
-                may_probe: true,
-                now,
-                prompt,
-                session: None,
-                requester: Requester::default(),
-                objectives: penstock_scoring::Objectives::default(),
-            };
+            let input = RouteInput { tried, ..*input };
             router.route(&input, random, &mut scratch, &mut NoRecord)
         };
-        if EnsemblePlan::has_other_backend(&router.names, topology, (model, split), used)
+        let member = (input.model, input.split);
+        if EnsemblePlan::has_other_backend(&router.names, topology, member, used)
             && let Ok(decision) = route(used)
         {
             return Ok(decision);

@@ -19,6 +19,9 @@ pub struct DryRunReport {
     pub requirements: Option<RequestRequirements>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objectives: Option<Objectives>,
+    /// The policies that the request is under.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyReport>,
     /// The messages that the request loses; all else is about the remainder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_shift: Option<ContextShiftReport>,
@@ -59,6 +62,9 @@ pub struct DecisionReport {
     pub upstream_model: Option<String>,
     pub fallback: bool,
     pub assumed: bool,
+    /// True if the backend is below the tier that the request's policy prefers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub below_tier: bool,
     /// True if all are in cooldown, and the backend is the first to leave it.
     pub next_probe: bool,
     pub strategy: String,
@@ -79,6 +85,21 @@ pub struct DryRunError {
     pub status: u16,
     pub code: String,
     pub message: String,
+}
+
+/// The policy of a request, and what it may reach.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// The name of the policy; absent if only the key restricts the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The zones that are admitted; absent if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zones: Option<Vec<String>>,
+    /// The lowest tier that is admitted.
+    pub tier: u8,
+    /// The lowest tier that is preferred.
+    pub preferred_tier: u8,
 }
 
 /// The messages that a context shift drops.
@@ -155,6 +176,7 @@ impl From<DryRunError> for DryRunReport {
         Self {
             requirements: None,
             objectives: None,
+            policy: None,
             context_shift: None,
             split: None,
             session: None,

@@ -7,7 +7,7 @@ use penstock_scoring::Objectives;
 
 use super::report::{
     CallCost, ContextShiftReport, DecisionReport, DryRunOutcome, DryRunReport, EnsembleReport,
-    PlannedCall, SessionReport, SplitReport,
+    PlannedCall, PolicyReport, SessionReport, SplitReport,
 };
 use crate::routing::audit::CandidateReport;
 
@@ -19,6 +19,9 @@ impl Display for DryRunReport {
         }
         if let Some(objectives) = &self.objectives {
             writeln!(out, "objective   {}", objectives_text(objectives))?;
+        }
+        if let Some(policy) = &self.policy {
+            writeln!(out, "policy      {policy}")?;
         }
         if let Some(shift) = &self.context_shift {
             writeln!(out, "shift       {shift}")?;
@@ -70,7 +73,8 @@ impl Display for DecisionReport {
         }
         let fallback = if self.fallback { ", as a fallback" } else { "" };
         let assumed = if self.assumed { ", on assumed capabilities" } else { "" };
-        write!(out, ", by {}{fallback}{assumed}", self.strategy)?;
+        let below = if self.below_tier { ", below the tier of its policy" } else { "" };
+        write!(out, ", by {}{fallback}{assumed}{below}", self.strategy)?;
         match &self.strategy_reason {
             Some(reason) => write!(out, "\nstrategy    {}, because {reason}", self.strategy),
             None => Ok(()),
@@ -109,6 +113,26 @@ fn objectives_text(objectives: &Objectives) -> String {
     let first = ttft_ms.map(|ms| format!("first token in {ms} ms, "));
     let next = tpot_ms.map(|ms| format!("{ms} ms per token, "));
     format!("{}{}priority {priority}", first.unwrap_or_default(), next.unwrap_or_default())
+}
+
+impl Display for PolicyReport {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { name, zones, tier, preferred_tier } = self;
+        out.write_str(name.as_deref().unwrap_or("of the key"))?;
+        match zones.as_deref() {
+            None => out.write_str(": all zones")?,
+            Some([]) => out.write_str(": no zone at all")?,
+            Some([one]) => write!(out, ": zone {one}")?,
+            Some(several) => write!(out, ": zones {}", several.join(", "))?,
+        }
+        if *tier > 1 {
+            write!(out, ", tier {tier} and above")?;
+        }
+        if preferred_tier > tier {
+            write!(out, ", tier {preferred_tier} and above preferred")?;
+        }
+        Ok(())
+    }
 }
 
 impl Display for ContextShiftReport {

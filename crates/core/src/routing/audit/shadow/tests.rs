@@ -69,6 +69,7 @@ impl Trial {
             session: None,
             requester: Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
+            policy: crate::routing::PolicyScope::default(),
         };
         let mut trace = Trace::default();
         let mut rng = SmallRng::seed_from_u64(1);

@@ -1,0 +1,345 @@
+//! Policies: the places that the requests of a model and a key may reach. They are looked up once
+//! for a request, when it is admitted, and once for each other model that it may go to.
+
+use http::header::HeaderName;
+use penstock_api::{POLICY, STRICT, Tier, ZoneId, ZoneSet};
+use penstock_config::{ClientKey, Config, ModelGlob, PolicyConfig, TierMode};
+
+use super::resolve::Names;
+use super::split::SplitPoint;
+use crate::fleet::{QualityRuleId, Serving, Topology, Zones};
+
+/// The places that a request may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restriction {
+    /// The zones of its backends.
+    pub zones: ZoneSet,
+    /// The lowest tier of its backends.
+    pub tier: Tier,
+    /// The lowest tier that is preferred; below it backends are used while no other can take the
+    /// request.
+    pub preferred_tier: Tier,
+    /// The bounds for what is measured of its backends.
+    pub quality: Option<QualityRuleId>,
+}
+
+impl Restriction {
+    /// Returns what both allow. The quality of the first counts if both have one.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            zones: self.zones.and(other.zones),
+            tier: self.tier.max(other.tier),
+            preferred_tier: self.preferred_tier.max(other.preferred_tier),
+            quality: self.quality.or(other.quality),
+        }
+    }
+
+    /// Returns the same with its preferred tier as the lowest.
+    #[must_use]
+    pub fn strict(self) -> Self {
+        Self { tier: self.tier.max(self.preferred_tier), ..self }
+    }
+
+    /// Returns whether a model on a backend may be reached.
+    pub fn admits(self, row: &Serving) -> bool {
+        self.admits_zone(row.zone) && row.tier >= self.tier
+    }
+
+    /// Returns whether a zone may be reached.
+    pub fn admits_zone(self, zone: ZoneId) -> bool {
+        self.zones.contains(zone)
+    }
+
+    /// Returns whether some backends are only preferred.
+    pub fn has_preferences(self) -> bool {
+        self.preferred_tier > self.tier || self.quality.is_some()
+    }
+
+    /// Returns the restrictions to try in turn: each preference is given up only if no backend
+    /// that the others leave can take the request.
+    // The tier is judged first, then the quality among what the tier leaves. If no backend of the
+    // tier is left, the tier says nothing about the rest, and the quality is judged among all.
+    pub(super) fn narrowings(self) -> impl Iterator<Item = Self> {
+        let by_tier = self.strict();
+        let without_quality = |one: Self| Self { quality: None, ..one };
+        let all = [by_tier, without_quality(by_tier), self, without_quality(self)];
+        let is_new = move |position: usize, one: Self| {
+            all.iter().take(position).all(|earlier| *earlier != one)
+        };
+        all.into_iter()
+            .enumerate()
+            .filter_map(move |(position, one)| is_new(position, one).then_some(one))
+    }
+}
+
+/// The policies that a request is under, fixed when it is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolicyScope {
+    /// What the request may reach by its own model.
+    pub restriction: Restriction,
+    /// The position of the policy that applies; `None` without one.
+    pub policy: Option<u8>,
+    /// The policies whose key the request has, as a bit mask of positions: one of them applies to
+    /// each other model that the request may go to.
+    pub(super) of_key: u64,
+}
+
+/// The client that a request comes from, as policies see it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PolicyClient<'a> {
+    /// The name of its key.
+    pub key: Option<&'a str>,
+    /// The policies that it may choose even if they allow more.
+    pub may_choose: &'a [String],
+    /// The zones that the key itself is limited to; empty for none.
+    pub zones: &'a [String],
+}
+
+impl<'a> PolicyClient<'a> {
+    /// Returns the client that uses a key.
+    pub fn of(key: Option<&'a ClientKey>) -> Self {
+        key.map_or(Self::default(), |key| Self { key: Some(&key.name), ..Self::default() })
+    }
+}
+
+/// The wishes of a request, from its headers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PolicyWishes<'a> {
+    /// The policy that it names.
+    pub policy: Option<&'a str>,
+    /// Whether backends below a tier must not take it; `None` leaves it to the policy.
+    pub is_strict: Option<bool>,
+}
+
+/// The reason why the wishes of a request about policies cannot be met.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is described by its message")]
+pub enum PolicyError {
+    #[error("The header {POLICY} names '{}': there is no such policy", .name.escape_debug())]
+    Unknown { name: String },
+    #[error("The header {STRICT} is 'false', and this key may not relax the tier of its policy")]
+    NotRelaxed,
+    #[error("The header {field} must be {expected}")]
+    Value { field: HeaderName, expected: &'static str },
+}
+
+impl<'a> PolicyWishes<'a> {
+    /// Reads the wishes of a request. `field` returns the values of a header field.
+    ///
+    /// # Errors
+    /// [`PolicyError`] when a field has an invalid value, or more than one.
+    pub fn read<V: Iterator<Item = &'a [u8]>>(
+        field: impl Fn(&HeaderName) -> V,
+    ) -> Result<Self, PolicyError> {
+        let text = |name: HeaderName, expected| {
+            let mut values = field(&name);
+            let Some(value) = values.next() else { return Ok(None) };
+            let text = std::str::from_utf8(value).ok().map(str::trim);
+            let text = text.filter(|text| !text.is_empty() && values.next().is_none());
+            text.map(Some).ok_or(PolicyError::Value { field: name, expected })
+        };
+        let is_strict = match text(STRICT, "true or false")? {
+            None => None,
+            Some(given) => Some(given.parse().map_err(|_other| PolicyError::Value {
+                field: STRICT,
+                expected: "true or false",
+            })?),
+        };
+        Ok(Self { policy: text(POLICY, "the name of a policy, once")?, is_strict })
+    }
+}
+
+/// The policies of a configuration.
+#[derive(Debug, Default)]
+pub struct Policies {
+    entries: Box<[Policy]>,
+    zones: Zones,
+}
+
+#[derive(Debug)]
+struct Policy {
+    name: Box<str>,
+    /// Empty for all models.
+    models: Box<[ModelGlob]>,
+    /// Empty for all keys, and for requests without one.
+    keys: Box<[ModelGlob]>,
+    restriction: Restriction,
+}
+
+impl Policy {
+    fn new(position: usize, config: &PolicyConfig, zones: &Zones) -> Self {
+        let wanted = config.min_tier.unwrap_or_default();
+        let is_strict = config.tier_mode == TierMode::Strict;
+        Self {
+            name: config.name.as_str().into(),
+            models: config.models.clone().into(),
+            keys: config.keys.clone().into(),
+            restriction: Restriction {
+                zones: match config.zones.is_empty() {
+                    true => ZoneSet::ALL,
+                    false => zones.set(&config.zones),
+                },
+                tier: if is_strict { wanted } else { Tier::LOWEST },
+                preferred_tier: wanted,
+                quality: config.quality.as_ref().and_then(|_| QualityRuleId::at(position)),
+            },
+        }
+    }
+
+    fn is_for_key(&self, key: Option<&str>) -> bool {
+        self.keys.is_empty()
+            || key.is_some_and(|key| self.keys.iter().any(|glob| glob.matches(key)))
+    }
+
+    fn is_for_model(&self, names: ModelNames<'_>) -> bool {
+        self.models.is_empty() || self.models.iter().any(|glob| names.any(glob))
+    }
+}
+
+impl Policies {
+    /// Returns the policies of a configuration.
+    pub fn new(config: &Config) -> Self {
+        let zones = Zones::of(config);
+        let entries = config.policies.iter().enumerate();
+        let entries = entries.map(|(position, one)| Policy::new(position, one, &zones)).collect();
+        Self { entries, zones }
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the name of the policy at a position.
+    pub fn name(&self, position: u8) -> Option<&str> {
+        self.entries.get(usize::from(position)).map(|policy| &*policy.name)
+    }
+
+    /// Returns the policies that a request is under: the first that matches its model and its
+    /// key, and the one that it names itself. A key that may choose that one has it in place of the
+    /// first; otherwise both hold.
+    ///
+    /// # Errors
+    /// [`PolicyError`] if the request wishes what its key may not have.
+    pub(super) fn admit(
+        &self,
+        names: ModelNames<'_>,
+        client: &PolicyClient<'_>,
+        wishes: &PolicyWishes<'_>,
+    ) -> Result<PolicyScope, PolicyError> {
+        let of_key = self.of_key(client.key);
+        let first = self.first(names, of_key);
+        let chosen = wishes.policy.map(|name| self.position(name)).transpose()?;
+        let may_choose = |position: Option<usize>| {
+            let policy = position.and_then(|position| self.entries.get(position));
+            policy.is_some_and(|policy| client.may_choose.iter().any(|name| **name == *policy.name))
+        };
+        let restriction = |position: Option<usize>| {
+            let policy = position.and_then(|position| self.entries.get(position));
+            policy.map(|policy| policy.restriction).unwrap_or_default()
+        };
+        let (position, allowed) = match chosen {
+            Some(_) if may_choose(chosen) => (chosen, restriction(chosen)),
+            Some(_) => (chosen, restriction(first).and(restriction(chosen))),
+            None => (first, restriction(first)),
+        };
+        let allowed = match wishes.is_strict {
+            None => allowed,
+            Some(true) => allowed.strict(),
+            Some(false) if allowed.tier == Tier::LOWEST => allowed,
+            Some(false) if may_choose(position) && (chosen.is_none() || may_choose(chosen)) => {
+                Restriction { tier: Tier::LOWEST, ..allowed }
+            }
+            Some(false) => return Err(PolicyError::NotRelaxed),
+        };
+        let of_client = match client.zones.is_empty() {
+            true => ZoneSet::ALL,
+            false => self.zones.set(client.zones),
+        };
+        let restriction = Restriction { zones: allowed.zones.and(of_client), ..allowed };
+        let policy = position.and_then(|position| u8::try_from(position).ok());
+        Ok(PolicyScope { restriction, policy, of_key })
+    }
+
+    /// Returns what a request without a model that can be read may reach: what every policy of
+    /// its key allows, because it may be for any model.
+    pub fn of_unread(&self, client: &PolicyClient<'_>) -> PolicyScope {
+        let of_key = self.of_key(client.key);
+        let mut scope = PolicyScope { of_key, ..PolicyScope::default() };
+        for (position, policy) in (0_u8..).zip(&self.entries) {
+            if of_key & 1 << position != 0 {
+                scope.restriction = scope.restriction.and(policy.restriction);
+                scope.policy = scope.policy.or(Some(position));
+            }
+        }
+        if !client.zones.is_empty() {
+            scope.restriction.zones = scope.restriction.zones.and(self.zones.set(client.zones));
+        }
+        scope
+    }
+
+    /// Returns what a request may reach by another model: what it may reach itself, and what that
+    /// model's own policy allows.
+    pub(super) fn of_other(&self, scope: &PolicyScope, names: ModelNames<'_>) -> Restriction {
+        let own = self.first(names, scope.of_key).and_then(|position| self.entries.get(position));
+        own.map_or(scope.restriction, |policy| scope.restriction.and(policy.restriction))
+    }
+
+    fn position(&self, name: &str) -> Result<usize, PolicyError> {
+        let found = self.entries.iter().position(|policy| *policy.name == *name);
+        found.ok_or_else(|| PolicyError::Unknown { name: name.chars().take(64).collect() })
+    }
+
+    fn of_key(&self, key: Option<&str>) -> u64 {
+        let policies = (0_u8..).zip(&self.entries).filter(|(_, policy)| policy.is_for_key(key));
+        policies.fold(0, |set, (position, _)| set | 1 << position)
+    }
+
+    fn first(&self, names: ModelNames<'_>, of_key: u64) -> Option<usize> {
+        let is_of_key = |position: usize| of_key & 1 << position != 0;
+        let mut entries = self.entries.iter().enumerate();
+        entries
+            .find(|(position, policy)| is_of_key(*position) && policy.is_for_model(names))
+            .map(|(position, _)| position)
+    }
+}
+
+/// The model that a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelAsked<'a> {
+    /// Its name in the request.
+    pub name: &'a str,
+    /// The fleet that serves it.
+    pub fleet: &'a Topology,
+    /// The point that selects the model of an alias with several.
+    pub split: SplitPoint,
+}
+
+/// The names of the model that a request gets: the requested one, the aliases on the way, and the
+/// model as its backends list it. No spelling escapes a policy.
+#[derive(Clone, Copy)]
+pub(super) struct ModelNames<'a> {
+    pub(super) requested: &'a str,
+    pub(super) names: &'a Names,
+    pub(super) fleet: &'a Topology,
+    pub(super) split: SplitPoint,
+}
+
+impl ModelNames<'_> {
+    /// Returns whether a pattern matches one of the names.
+    fn any(&self, glob: &ModelGlob) -> bool {
+        let Self { requested, names, fleet, split } = *self;
+        let target = names.resolve(requested, fleet, split);
+        let model = fleet.model_id(target).and_then(|id| fleet.model(id));
+        let own = model.map(|model| &*model.name);
+        let is_listed = |row: &Serving| {
+            (Some(&*row.model) != own && glob.matches_spelling(&row.model))
+                || row.upstream_id.as_ref().is_some_and(|id| glob.matches_spelling(id))
+        };
+        glob.matches_spelling(requested)
+            || names.hops(requested, fleet, split).iter().any(|hop| glob.matches_spelling(hop))
+            || own.is_some_and(|own| glob.matches_spelling(own))
+            || model.is_some_and(|model| model.serving.iter().any(is_listed))
+    }
+}

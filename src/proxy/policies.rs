@@ -1,0 +1,83 @@
+//! The policies that a request is under, and their errors.
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use penstock_api::{ErrorCode, POLICY, STRICT};
+use penstock_core::fleet::{Backend, Topology};
+use penstock_core::routing::{ModelAsked, PolicyClient, PolicyScope, PolicyWishes, SplitPoint};
+
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
+
+/// Returns the policies that a request for a model is under, and keeps them for everything that is
+/// done for it. A call of an ensemble is under those of its client's request and those of its model.
+///
+/// # Errors
+/// When the request wishes what its key may not have.
+pub(crate) fn admit(
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+    asked: &ModelAsked<'_>,
+) -> Result<PolicyScope, OwnError> {
+    let router = &ctx.generation.router;
+    let names_policy = || headers.contains_key(POLICY) || headers.contains_key(STRICT);
+    if router.policies.is_empty() && !names_policy() {
+        return Ok(PolicyScope::default());
+    }
+    let scope = match ctx.policy {
+        Some(of_client) => router.also_under(&of_client, asked),
+        None => {
+            let values =
+                |name: &HeaderName| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+            PolicyWishes::read(values)
+                .and_then(|wishes| router.policy_of(asked, &client_of(ctx), &wishes))
+                .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?
+        }
+    };
+    let name = scope.policy.and_then(|position| router.policies.name(position));
+    ctx.record.routing.policy = name.map(Box::from);
+    ctx.policy = Some(scope);
+    Ok(scope)
+}
+
+/// Returns the policies of a request for an ensemble by the name that it asks for.
+///
+/// # Errors
+/// When the request wishes what its key may not have.
+pub(crate) fn admit_ensemble(
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+    name: &str,
+) -> Result<(), OwnError> {
+    let fleet = ctx.generation.fleet.topology();
+    let asked = ModelAsked { name, fleet: &fleet, split: SplitPoint::default() };
+    admit(ctx, headers, &asked).map(drop)
+}
+
+/// Returns the policies of a request whose model is not read: all of its key.
+pub(crate) fn of_unread(ctx: &RequestContext) -> PolicyScope {
+    ctx.generation.router.policies.of_unread(&client_of(ctx))
+}
+
+fn client_of(ctx: &RequestContext) -> PolicyClient<'_> {
+    let keys = &ctx.generation.config.auth.keys;
+    PolicyClient::of(ctx.key.and_then(|position| keys.get(position)))
+}
+
+/// Returns whether a backend is in a zone that a request may reach.
+pub(crate) fn admits(scope: &PolicyScope, fleet: &Topology, backend: &Backend) -> bool {
+    let zone = backend.config.zone_name().map(|name| fleet.zones.id(name)).unwrap_or_default();
+    scope.restriction.admits_zone(zone)
+}
+
+/// The error of a request for one backend that its policies do not admit.
+pub(crate) fn not_admitted(scope: &PolicyScope, fleet: &Topology, backend: &str) -> OwnError {
+    let zones: Vec<&str> = fleet.zones.names_in(scope.restriction.zones).collect();
+    let message = format!(
+        "Backend '{}' is not in a zone that requests may reach ({}), and the model of this \
+         request is not read",
+        backend.escape_debug(),
+        if zones.is_empty() { "none".to_owned() } else { zones.join(", ") }
+    );
+    OwnError { is_final: true, ..OwnError::new(ErrorCode::NoBackendInZone, message) }
+}
