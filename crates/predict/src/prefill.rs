@@ -34,6 +34,10 @@ const FIRST_SAMPLES: f64 = 10.0;
 /// sample shows.
 const WRONG_PRIOR_FACTOR: f64 = 10.0;
 const PRIOR_DEVIATION: f64 = 0.1;
+/// The fewest tokens by which a wrong prior shows in the cost of a token. A prompt of a few new
+/// tokens waits for other reasons: the engine has less of it cached than believed, or computes
+/// other prompts.
+const MIN_TOKENS: f64 = 12.0;
 
 /// The time that prompts took beyond the steps that would have passed anyway.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,10 +82,13 @@ impl PrefillLearner {
 
     /// Keeps what was learned as a prior; the front end stays as it is, because it is no part of
     /// the engine.
+    // The samples are no first ones again: a learned cost is never wrong by as much as a guess, and
+    // a single odd sample would replace it.
     pub(crate) fn demote_to_prior(&mut self) {
-        let front_end_us = self.weights[0];
+        let (front_end_us, sample_count) = (self.weights[0], self.sample_count);
         *self = Self::new(self.token_us(), self.pair_us());
         self.weights[0] = front_end_us;
+        self.sample_count = sample_count.min(FIRST_SAMPLES);
     }
 
     /// Learns from one sample.
@@ -98,11 +105,12 @@ impl PrefillLearner {
             // After a pause of the engine, prompts seem to take ten times as long, or no time.
             took_ms = took_ms.clamp(expected_ms / OUTLIER_FACTOR, expected_ms * OUTLIER_FACTOR);
         } else if took_ms > expected_ms * WRONG_PRIOR_FACTOR {
-            let deviation = PRIOR_DEVIATION * took_ms * TOKENS_UNIT / tokens;
+            let enough_tokens = tokens.max(MIN_TOKENS);
+            let deviation = PRIOR_DEVIATION * took_ms * TOKENS_UNIT / enough_tokens;
             self.covariance[1][1] += deviation.powi(2).min(MAX_VARIANCE);
             // The front end may be the reason as well.
             self.covariance[0][0] += (front * PRIOR_DEVIATION * took_ms).powi(2).min(MAX_VARIANCE);
-            self.covariance[2][2] += pair_variance(took_ms * 1000.0 / tokens);
+            self.covariance[2][2] += pair_variance(took_ms * 1000.0 / enough_tokens);
         }
         // A prompt that a step caught just as it started took less than the steps; that is noise.
         let scale = took_ms.max(expected_ms / OUTLIER_FACTOR);
@@ -256,6 +264,32 @@ mod tests {
         }
         let predicted = learner.front_end_us() + learner.token_us() * 400.0;
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
+    }
+
+    /// An engine that has less of a prompt cached than believed seems to take long for a few tokens.
+    #[test]
+    fn few_tokens_that_took_long_do_not_make_all_tokens_dear() {
+        let mut learner = PrefillLearner::new(60.0, 0.0);
+        let mut learn = |tokens: f64, time_us: f64, demotes: bool| {
+            if demotes {
+                learner.demote_to_prior();
+            }
+            let pairs = tokens * 1_500.0;
+            learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end: true });
+            let (token_us, pair_us) = (learner.token_us(), learner.pair_us());
+            learner.front_end_us() + token_us * 1_000.0 + pair_us * 1_500_000.0
+        };
+        for n in 0..40_u32 {
+            let tokens = f64::from(100 + n % 7 * 150);
+            learn(tokens, 20_000.0 + tokens * 100.0, false);
+        }
+        let predicted = learn(5.0, 700_000.0, true);
+        assert!(predicted < 500_000.0, "1,000 tokens take 120 ms: {predicted}");
+        for _ in 0..4 {
+            learn(5.0, 700_000.0, false);
+        }
+        let predicted = learn(300.0, 50_000.0, false);
+        assert!(predicted < 500_000.0, "{predicted}");
     }
 
     /// Behind the prompts of peers, which are not seen, short ones seem to take as long as long

@@ -37,6 +37,13 @@ impl DecayedWork {
         self.updated_at_us = now_us;
     }
 
+    fn take_back(&mut self, work_us: f64, now_us: f64) {
+        if work_us > 0.0 {
+            self.add(-work_us, now_us);
+            self.work_us = self.work_us.max(0.0);
+        }
+    }
+
     /// Returns the share of the time that prefills take at `now_us`.
     pub(super) fn share_at(self, now_us: f64) -> f64 {
         (decayed(self.work_us, now_us - self.updated_at_us) / DECAY_US).min(MAX_PREFILL_SHARE)
@@ -130,7 +137,17 @@ impl Prompts {
         self.prompts.push_back(Prompt { first_step, ..prompt });
     }
 
-    /// Removes a prompt that has its first token, or has left.
+    /// Removes a prompt that has its first token. It took at most the time until now, so that a
+    /// cost that was believed to be higher is not taken for work of the last seconds.
+    pub(super) fn first_token(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
+        let prompt = self.remove(number)?;
+        let passed_us = (now_us - prompt.sent_at_us).max(0.0);
+        let excess_us = decayed((prompt.work_us - passed_us).max(0.0), passed_us);
+        self.decayed_work.take_back(excess_us, now_us);
+        Some(prompt)
+    }
+
+    /// Removes a prompt that has left.
     pub(super) fn remove(&mut self, number: u64) -> Option<Prompt> {
         let index = self.prompts.iter().position(|one| one.number == number)?;
         self.remove_at(index)
@@ -288,6 +305,20 @@ mod tests {
         assert_eq!(prompts.remove(2), None);
         assert_eq!(prompts.remove(3).unwrap().first_step, None);
         assert_eq!((prompts.in_batch(), prompts.queued()), Default::default());
+    }
+
+    #[test]
+    fn work_that_was_believed_to_take_longer_is_taken_back_with_the_first_token() {
+        let mut prompts = Prompts::default();
+        prompts.send(Prompt { work_us: 90e6, ..prompt(1, 0.0) }, None);
+        assert!(prompts.decayed_work().share_at(1e6) > 0.9);
+        prompts.first_token(1, 1e6);
+        let share = prompts.decayed_work().share_at(1e6);
+        assert!((0.05..0.12).contains(&share), "a second of the last ten: {share}");
+        prompts.send(prompt(2, 2e6), None);
+        let before = prompts.decayed_work().share_at(3e6);
+        prompts.first_token(2, 3e6);
+        assert_eq!(prompts.decayed_work().share_at(3e6), before, "it waited for other reasons");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl BackendPredictor {
             // A first token ends a step, which the leading stream may not have shown yet.
             self.step_ended(now_us, 1.0);
         }
-        let prompt = self.prompts.remove(ticket.number);
+        let prompt = self.prompts.first_token(ticket.number, now_us);
         if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
             self.learn_front_end(&prompt, now_us);
             self.learn_prompt(ticket, &prompt, now_us);
