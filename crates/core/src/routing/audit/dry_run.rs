@@ -23,6 +23,7 @@ use rand::Rng;
 
 use self::report::{SessionReport, SplitBranch, SplitReport};
 use super::explain::{CandidateReport, Explanation};
+use crate::clients::ClientIdentity;
 use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
@@ -219,8 +220,7 @@ impl DryRun<'_> {
 
     /// Returns the name of the client key of a request.
     fn key(&self, sample: &DryRunRequest) -> Option<&str> {
-        let position = sample.client_key(self.config)?;
-        self.config.auth.keys.get(position).map(|key| &*key.name)
+        sample.client_key(self.config).map(|key| &*key.name)
     }
 }
 
@@ -244,7 +244,8 @@ fn objectives(
     model: &str,
 ) -> Result<Objectives, DryRunError> {
     let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
-    read_objectives(config, field, sample.client_key(config), model)
+    let client = sample.client_key(config).map(ClientIdentity::of_key);
+    read_objectives(config, field, client.as_ref(), model)
         .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
 }
 
