@@ -78,7 +78,7 @@ impl ProxyHttp for DataPlane {
             trace: None,
             dialect: Dialect::OpenAi,
             operation: None,
-            key: None,
+            identity: None,
             client: None,
             client_address: None,
             body_length: BodyLength::None,

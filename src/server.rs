@@ -313,9 +313,9 @@ impl Parts {
 /// their day.
 fn restore_days(config: &Config, rates: &RateLimiter) {
     let auth = &config.auth;
-    let limits = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
     // Limits per minute recover by themselves soon; only the day outlives a restart.
-    let names: BTreeSet<&str> = limits
+    let names: BTreeSet<&str> = auth
+        .limited_keys()
         .filter(|(_, limits)| limits.tokens_per_day.is_some())
         .map(|(key, _)| key.name.as_str())
         .collect();

@@ -43,7 +43,10 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["main", "lib"],
         ],
     ),
-    ("penstock_core", &[&["prefix"], &["fleet"], &["routing"], &["admission"], &["lib"]]),
+    (
+        "penstock_core",
+        &[&["clients"], &["prefix"], &["fleet"], &["routing"], &["admission"], &["lib"]],
+    ),
 ];
 
 /// Folders of the program that may name Pingora.

@@ -22,7 +22,7 @@ use crate::direct::tunnel::requested_websocket;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::ollama::broadcast::check_right;
-use crate::proxy::auth;
+use crate::proxy::auth::{identify_client, remove_query_key};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{send_error, send_wrong_method};
@@ -68,7 +68,7 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     if compat == Compat::Nomyo
         && let Some(head) = flow.client.head_mut()
     {
-        auth::remove_query_key(head);
+        remove_query_key(head);
     }
     match checked {
         Err(error) if error.code == ErrorCode::MethodNotAllowed => {
@@ -184,17 +184,18 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
     if !is_preflight && !target.is_public() {
-        let key = auth::check_key(config, head);
-        flow.ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
+        let client = identify_client(&flow.ctx.generation, head);
+        flow.ctx.identity = client.map_err(|error| OwnError { closes: has_body, ..error })?;
     } else if config.server.compat == Compat::Nomyo {
         // A public page may say more to those who send a key.
-        flow.ctx.key = auth::check_key(config, head).ok().flatten();
+        flow.ctx.identity = identify_client(&flow.ctx.generation, head).ok().flatten();
     }
     check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
     if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
         check_right(flow.ctx).map_err(|error| error.closing_if(has_body))?;
     }
-    flow.ctx.requester.client = flow.proxy.seeds.hash_client(flow.ctx.key, flow.ctx.client_address);
+    flow.ctx.requester.client =
+        flow.proxy.seeds.hash_client(flow.ctx.client_id(), flow.ctx.client_address);
     flow.ctx.requester.credential = flow.proxy.seeds.hash_credential(&head.headers);
     flow.ctx.requester.owner = owner_of(flow, config, &head.headers);
     Ok(())
@@ -209,8 +210,8 @@ fn owner_of(flow: &Flow<'_>, config: &Config, headers: &HeaderMap) -> Owner {
     };
     let id =
         named.map_or(flow.ctx.requester.client, |id| flow.proxy.seeds.hash_tenant(id.as_bytes()));
-    let key = flow.ctx.key.and_then(|position| config.auth.keys.get(position));
-    Owner { id, weight: key.map_or(1, |key| key.weight) }
+    let client = flow.ctx.identity.as_ref();
+    Owner { id, weight: client.map_or(1, |client| client.weight) }
 }
 
 /// Finds a repeated field that carries a key. The map has the values of one name in a row.

@@ -88,7 +88,7 @@ impl Call {
             trace: ctx.trace.map(|trace| trace.child(flow.proxy.seeds.next())),
             dialect: operation.row().dialect,
             operation: Some(operation),
-            key: ctx.key,
+            identity: ctx.identity.clone(),
             client: ctx.client.clone(),
             client_address: ctx.client_address,
             body_length: BodyLength::None,

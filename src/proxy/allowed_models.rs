@@ -3,13 +3,11 @@
 use penstock_api::default_tag_forms;
 use penstock_core::fleet::{Model, Topology};
 
-use crate::proxy::auth::may_use;
 use crate::proxy::context::RequestContext;
 
 /// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
-    let client = ctx.key.and_then(|position| ctx.generation.config.auth.keys.get(position));
-    client.is_some_and(|client| !client.models.is_empty())
+    ctx.identity.as_ref().is_some_and(|client| !client.models.is_empty())
 }
 
 /// Returns whether the client may use the model that its request names. If no alias has that name,
@@ -20,11 +18,10 @@ pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) ->
     if !is_limited(ctx) {
         return true;
     }
-    let auth = &ctx.generation.config.auth;
     let is_alias = ctx.generation.router.names.has(name);
     let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));
-    let Some(model) = known else { return may_use(auth, ctx.key, name) };
-    default_tag_forms(&model.name).any(|form| may_use(auth, ctx.key, &form))
+    let Some(model) = known else { return ctx.may_use(name) };
+    default_tag_forms(&model.name).any(|form| ctx.may_use(&form))
 }
 
 /// The models and aliases that the client may use, sorted by name.

@@ -1,12 +1,15 @@
-//! Client keys, compared in constant time, and the models that each may use.
+//! The client of a request by its key, and the owner of what the client stores.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::{HeaderMap, Uri};
 use penstock_api::{ErrorCode, bearer_token, query_value, query_without};
-use penstock_config::{AuthConfig, Compat, Config};
+use penstock_clock::unix_seconds;
+use penstock_config::{Compat, KeyHash, UnixTime};
+use penstock_core::clients::{ClientIdentity, KeyRefusal};
+use penstock_core::routing::Generation;
 use pingora::http::RequestHeader;
-use subtle::ConstantTimeEq;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::proxy::failure::OwnError;
@@ -15,13 +18,17 @@ use crate::upstream::headers::{key_in_field, key_in_protocols};
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
 
-/// The position of the client's key, or `None` if no keys are configured.
+/// The client that the key of a request names, or `None` if no keys are needed.
 ///
 /// # Errors
-/// When the key is missing or unknown.
-pub(crate) fn check_key(config: &Config, head: &RequestHeader) -> Result<Option<usize>, OwnError> {
-    let (auth, is_nomyo) = (&config.auth, config.server.compat == Compat::Nomyo);
-    if auth.keys.is_empty() {
+/// When the key is missing, unknown or not valid now.
+pub(crate) fn identify_client(
+    generation: &Generation,
+    head: &RequestHeader,
+) -> Result<Option<Arc<ClientIdentity>>, OwnError> {
+    let config = &generation.config;
+    let is_nomyo = config.server.compat == Compat::Nomyo;
+    if config.auth.is_open() {
         return Ok(None);
     }
     let in_query = || query_value(head.uri.query().filter(|_| is_nomyo)?, QUERY_KEY);
@@ -30,16 +37,27 @@ pub(crate) fn check_key(config: &Config, head: &RequestHeader) -> Result<Option<
         let message = "No API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
         return Err(OwnError::new(ErrorCode::InvalidApiKey, message).closing());
     };
-    let mut found = None;
-    // Every key is compared, so the time taken does not reveal which one came close.
-    for (position, client) in auth.keys.iter().enumerate() {
-        if bool::from(client.key.reveal().as_bytes().ct_eq(&given)) {
-            found = Some(position);
-        }
+    // No client can choose the hash of its key, so the time of a look-up reveals nothing.
+    let hash = KeyHash::of(&given);
+    let Some(key) = generation.keys.find(&hash) else {
+        let code = if is_nomyo { ErrorCode::WrongApiKey } else { ErrorCode::InvalidApiKey };
+        return Err(OwnError::new(code, "The API key is not valid").closing());
+    };
+    match key.validity.check(|| UnixTime(unix_seconds())) {
+        Ok(()) => Ok(Some(Arc::clone(&key.client))),
+        Err(refusal) => Err(to_error(refusal)),
     }
-    let code = if is_nomyo { ErrorCode::WrongApiKey } else { ErrorCode::InvalidApiKey };
-    let unknown = || OwnError::new(code, "The API key is not valid").closing();
-    found.map(Some).ok_or_else(unknown)
+}
+
+fn to_error(refusal: KeyRefusal) -> OwnError {
+    let (code, message) = match refusal {
+        KeyRefusal::Revoked => (ErrorCode::KeyRevoked, "The API key was revoked".to_owned()),
+        KeyRefusal::NotYetValid(from) => {
+            (ErrorCode::KeyNotYetValid, format!("The API key is valid from {from}"))
+        }
+        KeyRefusal::Expired(at) => (ErrorCode::KeyExpired, format!("The API key expired at {at}")),
+    };
+    OwnError::new(code, message).closing()
 }
 
 /// Removes the key from the query, so that no backend, log or trace gets it.
@@ -62,25 +80,18 @@ fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
     bearer_token(headers).or_else(|| key_in_field(headers)).or_else(|| key_in_protocols(headers))
 }
 
-/// Returns whether the key at `position` may use a model by that name, an alias or an engine's
-/// spelling.
-pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
-    let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
-    client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
-}
-
-/// The owner of a client's responses: a hash of its key's name. Without configured keys there is no
-/// hash, and every client may read them.
+/// The owner of a client's responses: a hash of its id. Without configured keys there is no hash,
+/// and every client may read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyOwner(Option<u64>);
 
 impl KeyOwner {
     pub(crate) const ANYONE: Self = Self(None);
 
-    /// Returns the owner for clients whose key has that name: a new key under the same name reads
-    /// what the old one made.
-    pub(crate) fn of(key_name: &str) -> Self {
-        Self(Some(xxh3_64(key_name.as_bytes())))
+    /// Returns the owner for clients with that id. That of a key in the file is its name: a new key
+    /// under the same name reads what the old one made.
+    pub(crate) fn of(client_id: &str) -> Self {
+        Self(Some(xxh3_64(client_id.as_bytes())))
     }
 
     /// Returns the owner with that hash, as written by another process.

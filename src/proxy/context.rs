@@ -8,6 +8,7 @@ use http::header::HeaderValue;
 use penstock_api::units::Timestamp;
 use penstock_api::{BodyFormat, Dialect, Operation, Operations, StreamFraming, TraceContext};
 use penstock_core::admission::queue::Charge;
+use penstock_core::clients::ClientIdentity;
 use penstock_core::fleet::{Backend, BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use penstock_core::routing::{
     Generation, PolicyScope, RequestRecord, RoutingDecision, SessionIds, SplitPoint,
@@ -36,8 +37,8 @@ pub struct RequestContext {
     pub(crate) trace: Option<TraceContext>,
     pub(crate) dialect: Dialect,
     pub(crate) operation: Option<Operation>,
-    /// Position of the client's key in the configuration.
-    pub(crate) key: Option<usize>,
+    /// The client that its key names; `None` where no keys are needed.
+    pub(crate) identity: Option<Arc<ClientIdentity>>,
     pub(crate) client: Option<Client>,
     /// The client behind trusted proxies; `None` over a Unix socket.
     pub(crate) client_address: Option<IpAddr>,
@@ -90,14 +91,22 @@ impl RequestContext {
 
     /// The owner of responses that this request stores.
     pub(crate) fn key_owner(&self) -> KeyOwner {
-        let keys = &self.generation.config.auth.keys;
-        let key = self.key.and_then(|position| keys.get(position));
-        key.map_or(KeyOwner::ANYONE, |key| KeyOwner::of(&key.name))
+        self.identity.as_ref().map_or(KeyOwner::ANYONE, |client| KeyOwner::of(&client.id))
     }
 
-    pub(crate) fn key_name(&self) -> Option<&str> {
-        let keys = &self.generation.config.auth.keys;
-        self.key.and_then(|position| keys.get(position)).map(|key| &*key.name)
+    /// The client's name, for logs and metrics.
+    pub(crate) fn client_name(&self) -> Option<&str> {
+        self.identity.as_ref().map(|client| &*client.name)
+    }
+
+    /// The client's id, which owns its sessions and what it uses.
+    pub(crate) fn client_id(&self) -> Option<&str> {
+        self.identity.as_ref().map(|client| &*client.id)
+    }
+
+    /// Returns whether the client may use a model by that name.
+    pub(crate) fn may_use(&self, model: &str) -> bool {
+        self.identity.as_ref().is_none_or(|client| client.may_use(model))
     }
 
     pub(crate) fn request_id(&self) -> &str {

@@ -85,7 +85,7 @@ fn act_on(
         request_id: flow.ctx.request_id(),
         request: &request.profile,
         headers: &flow.client.head().headers,
-        key: flow.ctx.key_name(),
+        key: flow.ctx.client_name(),
         body: request.body.as_ref().map(|held| &held.bytes),
         requested_model: &request.model,
         decision: &decided.decision,

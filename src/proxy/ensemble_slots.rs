@@ -81,8 +81,8 @@ impl EnsembleFigures {
     }
 }
 
-/// Ensembles in flight by the name of their key. Keys without one are removed.
-type ByKey = Arc<Mutex<HashMap<String, usize>>>;
+/// Ensembles in flight by the id of their client. Keys without one are removed.
+type ByKey = Arc<Mutex<HashMap<Arc<str>, usize>>>;
 
 /// The ensembles in flight.
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Ensembles {
     /// When there are too many, or the client's key may have none.
     pub(crate) fn take(&self, ctx: &RequestContext) -> Result<Slot, OwnError> {
         let config = &ctx.generation.config;
-        let key = ctx.key.and_then(|position| config.auth.keys.get(position));
-        let of_key = key.and_then(|key| Some((&key.name, key.ensembles?)));
+        let client = ctx.identity.as_ref();
+        let of_key = client.and_then(|client| Some((&client.id, client.ensembles?)));
         if let Some((_, 0)) = of_key {
             let message = "This key may not use ensembles";
             let error = OwnError::new(ErrorCode::ModelNotAllowed, message);
@@ -114,15 +114,15 @@ impl Ensembles {
         }
         // Made before the key's limit is checked: from here on every return frees the slot.
         let mut slot = Slot { in_flight: Arc::clone(in_flight), of_key: None };
-        if let Some((name, limit)) = of_key {
+        if let Some((id, limit)) = of_key {
             let mut counts = self.by_key.lock();
-            let count = counts.entry(name.clone()).or_default();
+            let count = counts.entry(Arc::clone(id)).or_default();
             if *count >= limit {
                 let message = format!("{limit} ensembles of this key are in flight");
                 return Err(too_many(message));
             }
             *count += 1;
-            slot.of_key = Some((Arc::clone(&self.by_key), name.clone()));
+            slot.of_key = Some((Arc::clone(&self.by_key), Arc::clone(id)));
         }
         Ok(slot)
     }
@@ -137,7 +137,7 @@ fn too_many(message: String) -> OwnError {
 #[derive(Debug)]
 pub(crate) struct Slot {
     in_flight: Arc<AtomicUsize>,
-    of_key: Option<(ByKey, String)>,
+    of_key: Option<(ByKey, Arc<str>)>,
 }
 
 impl Drop for Slot {

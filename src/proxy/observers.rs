@@ -101,7 +101,7 @@ fn details_of<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
     };
     RequestDetails {
         request_id: flow.ctx.request_id(),
-        key: flow.ctx.key_name(),
+        key: flow.ctx.client_name(),
         client: flow.ctx.client_address,
         method,
         path,

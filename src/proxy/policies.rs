@@ -21,7 +21,8 @@ pub(crate) fn admit(
 ) -> Result<PolicyScope, OwnError> {
     let router = &ctx.generation.router;
     let names_policy = || headers.contains_key(POLICY) || headers.contains_key(STRICT);
-    if router.policies.is_empty() && !names_policy() {
+    let has_zones = || ctx.identity.as_ref().is_some_and(|key| !key.zones.is_empty());
+    if router.policies.is_empty() && !names_policy() && !has_zones() {
         return Ok(PolicyScope::default());
     }
     let scope = match ctx.policy {
@@ -60,8 +61,7 @@ pub(crate) fn of_unread(ctx: &RequestContext) -> PolicyScope {
 }
 
 fn client_of(ctx: &RequestContext) -> PolicyClient<'_> {
-    let keys = &ctx.generation.config.auth.keys;
-    PolicyClient::of(ctx.key.and_then(|position| keys.get(position)))
+    PolicyClient::of(ctx.identity.as_deref())
 }
 
 /// Returns whether a backend is in a zone that a request may reach.

@@ -66,16 +66,16 @@ pub(crate) async fn limit_rate(
     estimate: Option<&Estimate<'_>>,
 ) -> Result<(), OwnError> {
     let config = &flow.ctx.generation.config;
-    let key = config.auth.limits_of(flow.ctx.key).filter(|(_, limits)| !limits.is_unlimited());
+    let client = flow.ctx.identity.as_ref();
+    let key = client.map(|client| (&*client.id, client.limits(&config.auth)));
+    let key = key.filter(|(_, limits)| !limits.is_unlimited());
     let per_client = &config.limits.per_client;
     let address = flow.ctx.client_address.filter(|_| !per_client.is_unlimited());
     if key.is_none() && address.is_none() {
         return Ok(());
     }
-    let caller = Caller {
-        key: key.map(|(key, limits)| (key.name.as_str(), limits)),
-        address: address.map(|address| (AddressKey::from(address), per_client)),
-    };
+    let caller =
+        Caller { key, address: address.map(|address| (AddressKey::from(address), per_client)) };
     let tokens = estimate.map_or(0, |estimate| expected_tokens(flow.ctx, estimate));
     let admitted = flow.proxy.rates.admit(&caller, tokens, moment());
     let admitted = match (admitted, flow.proxy.shared.as_ref()) {
@@ -104,7 +104,7 @@ pub(crate) async fn limit_rate(
 
 /// The accounts of a client as other replicas name them: the key's, then the address's.
 fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
-    let key = caller.key.map(|(name, limits)| (format!("key:{name}"), limits));
+    let key = caller.key.map(|(id, limits)| (format!("key:{id}"), limits));
     let address = caller.address.map(|(address, limits)| (format!("address:{address:x}"), limits));
     let all = [key, address].into_iter().flatten();
     all.map(|(name, limits)| SharedAccount { name, limits: limits.clone() }).collect()

@@ -198,7 +198,7 @@ pub(crate) fn admit(
     let field =
         |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
     let named = known.map_or(target, |model| &*model.name);
-    let objectives = read_objectives(config, field, flow.ctx.key, named)
+    let objectives = read_objectives(config, field, flow.ctx.identity.as_deref(), named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let asked = ModelAsked { name: &model, fleet: &fleet, split };
     let policy = policies::admit(flow.ctx, headers, &asked)?;
@@ -243,11 +243,11 @@ pub(crate) fn scan_error(error: &ScanError) -> OwnError {
 
 /// The value that selects the model of an alias that leads to several.
 fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
-    ctx.generation.router.split_point(session, ctx.key_name(), ctx.request_id().as_bytes())
+    ctx.generation.router.split_point(session, ctx.client_id(), ctx.request_id().as_bytes())
 }
 
 /// The session of the request, if decisions read it. `body`: the session named in its body.
 fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
     let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.key_name() })
+    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.client_id() })
 }

@@ -42,13 +42,13 @@ impl Seeds {
         HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
     }
 
-    /// Identifies a client by the position of its key, else by its address: the circuit breaker
+    /// Identifies a client by its id, else by its address: the circuit breaker
     /// counts how many clients saw a fault. An IPv6 address counts by its network: one host
     /// commonly has all addresses of a /64, and must not pass for many clients.
-    pub(crate) fn hash_client(&self, key: Option<usize>, address: Option<IpAddr>) -> u64 {
+    pub(crate) fn hash_client(&self, id: Option<&str>, address: Option<IpAddr>) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        match (key, address.map(|address| address.to_canonical())) {
-            (Some(key), _) => key.hash(&mut hasher),
+        match (id, address.map(|address| address.to_canonical())) {
+            (Some(id), _) => id.hash(&mut hasher),
             (None, Some(IpAddr::V4(address))) => address.hash(&mut hasher),
             (None, Some(IpAddr::V6(address))) => (address.to_bits() >> 64).hash(&mut hasher),
             (None, None) => {}

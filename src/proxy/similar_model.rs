@@ -5,7 +5,6 @@ use penstock_api::ErrorCode;
 use penstock_config::nearest;
 use penstock_core::fleet::Topology;
 
-use crate::proxy::auth;
 use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
 
@@ -35,13 +34,12 @@ pub(crate) fn with_similar_model(ctx: &RequestContext, given: &str, error: OwnEr
 }
 
 fn similar<'a>(ctx: &'a RequestContext, topology: &'a Topology, given: &str) -> Option<&'a str> {
-    let config = &ctx.generation.config.auth;
     let names = &ctx.generation.router.names;
     let models = topology.models().iter().map(|model| &*model.name);
     let aliases = names.aliases().map(|(alias, _)| alias);
     let splits = names.splits().map(|(alias, _)| alias);
     let all = models.chain(aliases).chain(splits).take(MAX_SEEN).filter(|name| *name != given);
-    nearest_name(given, all, |name| auth::may_use(config, ctx.key, name))
+    nearest_name(given, all, |name| ctx.may_use(name))
 }
 
 /// The name that differs by a tag or an owner alone (`llama3` and `llama3:8b`, `org/model` and

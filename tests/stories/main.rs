@@ -28,6 +28,7 @@ mod capability_routing;
 mod chaos;
 mod chat_completions;
 mod client_disconnects;
+mod client_keys;
 mod client_paths;
 mod config_and_cli;
 mod context_shift;

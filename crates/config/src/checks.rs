@@ -1,6 +1,7 @@
 //! Rules across several settings. Each rule runs only if the settings that it reads are valid; the
 //! document tree provides positions.
 
+mod clients;
 mod groups;
 pub(super) mod models;
 mod policies;
@@ -48,7 +49,7 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
         check_queue(config, root, reader);
     }
     if holds(&["auth"]) {
-        check_client_keys(config, root, reader);
+        clients::check_client_keys(config, root, reader);
     }
     check_routing(config, root, sound, reader);
     if holds(&["telemetry", "routing"]) {
@@ -176,29 +177,6 @@ fn check_objectives(config: &Config, root: &Node, reader: &mut Reader) {
             known: known().collect::<Vec<_>>().join(", "),
         };
         reader.fault(node.key_place("objective"), problem);
-    }
-}
-
-fn check_client_keys(config: &Config, root: &Node, reader: &mut Reader) {
-    let items = root.at("auth").at("keys").items();
-    for (index, (key, item)) in config.auth.keys.iter().zip(items).enumerate() {
-        let section = format!("auth.keys[{index}]");
-        if key.key.is_missing() {
-            let problem = Problem::MissingKey { key: "key".to_owned(), section: section.clone() };
-            reader.fault(&item.place, problem);
-        }
-        check_spelled_once(item, section, "key", reader);
-        let twin = config
-            .auth
-            .keys
-            .iter()
-            .take(index)
-            .find(|other| other.key.reveal() == key.key.reveal());
-        if let Some(twin) = twin.filter(|_| !key.key.is_missing()) {
-            let problem =
-                Problem::ClientKeyTwice { first: twin.name.clone(), second: key.name.clone() };
-            reader.fault(&item.place, problem);
-        }
     }
 }
 

@@ -63,8 +63,10 @@ pub use syntax::errors::{
     SyntaxCause, UrlError, Warning,
 };
 pub use syntax::glob::ModelGlob;
+pub use syntax::key_hash::KeyHash;
 pub use syntax::secret::Secret;
 pub use syntax::suggest::nearest;
+pub use syntax::unix_time::UnixTime;
 pub use syntax::url::BackendUrl;
 
 use checks::Soundness;
@@ -190,7 +192,7 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     let sound = Soundness::after(&reader.faults);
     let items = root.entry("backends").map_or(&[][..], |entry| entry.node.items());
     inherit_health(config, items, &sound, reader);
-    settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
+    settle_backends(&mut config.backends, items, !config.auth.is_open());
     load_backend_tls(config, items, &sound, reader);
     if sound.holds_at(root, "shared_state") {
         load_redis_tls(config, root, reader);

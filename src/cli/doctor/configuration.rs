@@ -39,7 +39,7 @@ pub(super) fn look(config: &Config, path: &Path) -> Vec<Finding> {
 
 fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
     let inline = |secret: &penstock_config::Secret| secret.file().is_none();
-    let has_secrets = config.auth.keys.iter().any(|key| inline(&key.key))
+    let has_secrets = config.auth.keys.iter().any(|key| key.hash.is_none() && inline(&key.key))
         || config.backends.iter().filter_map(|one| one.api_key.as_ref()).any(inline);
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     let text = std::fs::read_to_string(path).ok()?;
@@ -66,7 +66,7 @@ fn is_open(listener: &Listener) -> bool {
 
 fn missing_client_auth(config: &Config) -> Option<Finding> {
     let reachable = config.server.listen.iter().any(is_open);
-    (config.auth.keys.is_empty() && reachable).then(|| {
+    (config.auth.is_open() && reachable).then(|| {
         Finding::warn(
             "config",
             "no auth.keys: everyone who can connect to the data port can use the backends",

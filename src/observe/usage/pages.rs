@@ -142,7 +142,7 @@ pub(super) fn config(generation: &Generation) -> Vec<u8> {
 }
 
 fn requires_key(config: &Config) -> bool {
-    !config.auth.keys.is_empty()
+    !config.auth.is_open()
 }
 
 /// `/health`: the state of each backend by its URL, and whether any of them is healthy.

@@ -20,8 +20,8 @@ const BACKEND_FIELD: &str = "x-penstock-backend";
 /// When neither the configuration nor its key allows it.
 pub(crate) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
     let config = &ctx.generation.config;
-    let key = ctx.key.and_then(|position| config.auth.keys.get(position));
-    if config.ollama.manage_models || key.is_some_and(|key| key.manage_models) {
+    let client = ctx.identity.as_ref();
+    if config.ollama.manage_models || client.is_some_and(|client| client.manage_models) {
         return Ok(());
     }
     let message = "Managing models is off: set ollama.manage_models, or manage_models of a key";

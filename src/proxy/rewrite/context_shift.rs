@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use penstock_api::Operation;
-use penstock_config::{ClientKey, ModelConfig};
+use penstock_config::ModelConfig;
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
 use penstock_core::routing::{RouteError, RoutingDecision};
 use penstock_dialect::Conversation;
@@ -75,7 +75,7 @@ pub(crate) fn shift_of(
     let terms = ShiftTerms {
         operation: profile.operation,
         model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
-        key: ctx.key.and_then(|position| config.auth.keys.get(position)),
+        of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
     };
     let shift = terms.shift()?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -93,7 +93,8 @@ pub(crate) fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a 
 pub(crate) struct ShiftTerms<'a> {
     pub(crate) operation: Operation,
     pub(crate) model: Option<&'a ModelConfig>,
-    pub(crate) key: Option<&'a ClientKey>,
+    /// The setting of the client's key, before that of the model.
+    pub(crate) of_client: Option<bool>,
 }
 
 impl ShiftTerms<'_> {
@@ -104,7 +105,7 @@ impl ShiftTerms<'_> {
             Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
         );
         let by_model = self.model.is_some_and(|model| model.context_shift);
-        let is_on = self.key.and_then(|key| key.context_shift).unwrap_or(by_model);
+        let is_on = self.of_client.unwrap_or(by_model);
         let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);
         (has_messages && is_on).then(|| ContextShift { drops_tools, ..ContextShift::default() })
     }

@@ -61,8 +61,8 @@ impl Plan {
         let target = router.names.resolve(&requested.name, topology, SplitPoint::default());
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         let key = sample.client_key(config);
-        let key = key.and_then(|position| config.auth.keys.get(position));
-        let terms = ShiftTerms { operation, model: config.models.get(&*model.name), key };
+        let of_client = key.and_then(|key| key.context_shift);
+        let terms = ShiftTerms { operation, model: config.models.get(&*model.name), of_client };
         let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
         let shift = terms.shift().filter(|_| !forbids_shift(headers))?;
         let estimated = profile.prompt_tokens.0;

@@ -261,6 +261,8 @@ fn kind_of(pattern: &str) -> &'static str {
         ("(B|KiB|MiB|GiB)", "size"),
         ("[hH][tT][tT][pP]", "URL"),
         ("rediss?://", "URL"),
+        ("sha256:", "SHA-256 hash"),
+        ("[Tt][0-9]{2}", "time (RFC 3339)"),
         ("unix:/", "address"),
         ("unix)", "address or network"),
         ("^.+:[0-9]+$", "address"),

@@ -76,6 +76,9 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "the prompt is longer than every backend's context",
     ),
     error(ErrorCode::InvalidApiKey, "invalid_api_key", 401, "the key is missing or unknown"),
+    error(ErrorCode::KeyExpired, "key_expired", 401, "the key has expired"),
+    error(ErrorCode::KeyRevoked, "key_revoked", 401, "the key was revoked"),
+    error(ErrorCode::KeyNotYetValid, "key_not_yet_valid", 401, "the key is not valid yet"),
     error(
         ErrorCode::WrongApiKey,
         "wrong_api_key",

@@ -23,7 +23,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
         return;
     }
     let zones: BTreeSet<&str> = config.zone_names().collect();
-    if count > 0 && zones.len() > ZoneId::MAX {
+    if zones.len() > ZoneId::MAX {
         let problem = Problem::TooManyZones { count: zones.len(), limit: ZoneId::MAX };
         reader.fault(root.key_place("policies"), problem);
     }
@@ -99,7 +99,8 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
     }
     let fallbacks = root.at("routing").at("fallbacks");
     for (model, chain) in &config.routing.fallbacks {
-        let mut policies = config.policies.iter().filter(|policy| policy.keys.is_empty());
+        let for_all = |policy: &&PolicyConfig| policy.keys.is_empty() && policy.teams.is_empty();
+        let mut policies = config.policies.iter().filter(for_all);
         let policy = policies.find(|policy| is_about(config, policy, model));
         let Some(policy) = policy else { continue };
         for (fallback, item) in chain.iter().zip(fallbacks.at(model).items()) {

@@ -3,8 +3,10 @@
 use super::objectives::Priority;
 use crate::syntax::collections::{List, Maybe, Never, Or};
 use crate::syntax::glob::ModelGlob;
+use crate::syntax::key_hash::KeyHash;
 use crate::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
 use crate::syntax::setting::section;
+use crate::syntax::unix_time::UnixTime;
 use crate::syntax::values::{AtLeastOne, Name};
 
 section! {
@@ -26,8 +28,17 @@ section! {
         /// `key_file` names a file with it.
         pub key: Secret ["key" as Needed<InlineSecret>, "key_file" as Needed<SecretFile>] =
             Secret::missing(),
+        /// The SHA-256 hash of the key in place of the key itself: `sha256:` and 64 hexadecimal
+        /// digits.
+        pub hash: Option<KeyHash> ["hash" as Maybe<KeyHash>] = None,
+        /// The team that the client belongs to.
+        pub team: Option<String> ["team" as Maybe<Name>] = None,
         /// The models the key may use, with the wildcards * and ?. An empty list means all.
         pub models: Vec<ModelGlob> ["models" as List<ModelGlob>] = Vec::new(),
+        /// The zones that its requests may go to. An empty list means all.
+        pub zones: Vec<String> ["zones" as List<Name>] = Vec::new(),
+        /// The policies that its requests may name to loosen those that apply to them.
+        pub policies: Vec<String> ["policies" as List<Name>] = Vec::new(),
         /// Whether the key may manage the models of Ollama backends: pull, create, copy, delete and
         /// push.
         pub manage_models: bool = false,
@@ -47,14 +58,31 @@ section! {
         /// The limits of the key, in place of `auth.limits`. Keys that share a name share what is
         /// used.
         pub limits: Option<RateLimits> ["limits" as Maybe<RateLimits>] = None,
+        /// The time from which the key is valid, such as 2027-01-31T18:00:00Z.
+        pub not_before: Option<UnixTime> ["not_before" as Maybe<UnixTime>] = None,
+        /// The time at which the key expires.
+        pub expires_at: Option<UnixTime> ["expires_at" as Maybe<UnixTime>] = None,
+        /// A note for people.
+        pub note: Option<String> ["note" as Maybe<String>] = None,
     }
 }
 
 impl AuthConfig {
-    /// Returns the key at a position, with its limits.
-    pub fn limits_of(&self, position: Option<usize>) -> Option<(&ClientKey, &RateLimits)> {
-        let key = self.keys.get(position?)?;
-        Some((key, key.limits.as_ref().unwrap_or(&self.limits)))
+    /// Returns whether clients need no key.
+    pub fn is_open(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Returns the keys with the limits of each.
+    pub fn limited_keys(&self) -> impl Iterator<Item = (&ClientKey, &RateLimits)> {
+        self.keys.iter().map(|key| (key, key.limits.as_ref().unwrap_or(&self.limits)))
+    }
+}
+
+impl ClientKey {
+    /// Returns the hash of the key, given or computed.
+    pub fn to_hash(&self) -> KeyHash {
+        self.hash.unwrap_or_else(|| KeyHash::of(self.key.reveal().as_bytes()))
     }
 }
 

@@ -66,9 +66,11 @@ section! {
         /// The models it applies to, with the wildcards * and ?: by the requested name or by the
         /// one that this leads to, in any case. Default: all.
         pub models: Vec<ModelGlob> ["models" as List<ModelGlob>] = Vec::new(),
-        /// The names of the client keys it applies to, with the wildcards * and ?. Default: all,
-        /// and requests without a key.
+        /// The names of the client keys it applies to, with the wildcards * and ?. Without keys and
+        /// teams it applies to all, and to requests without a key.
         pub keys: Vec<ModelGlob> ["keys" as List<ModelGlob>] = Vec::new(),
+        /// The teams whose keys it applies to, with the same wildcards.
+        pub teams: Vec<ModelGlob> ["teams" as List<ModelGlob>] = Vec::new(),
         /// The zones that requests may reach. Default: all.
         pub zones: Vec<String> ["zones" as List<Name>] = Vec::new(),
         /// The lowest tier of backends that requests may reach.
@@ -98,11 +100,13 @@ section! {
 }
 
 impl Config {
-    /// Returns the zones of its backends, and those that its policies name; some more than once.
+    /// Returns the zones of its backends, and those that its policies and keys name; some more
+    /// than once.
     pub fn zone_names(&self) -> impl Iterator<Item = &str> {
         let backends = self.backends.iter().filter_map(BackendConfig::zone_name);
         let policies = self.policies.iter().flat_map(|policy| &policy.zones);
-        backends.chain(policies.map(String::as_str))
+        let keys = self.auth.keys.iter().flat_map(|key| &key.zones);
+        backends.chain(policies.chain(keys).map(String::as_str))
     }
 }
 

@@ -222,6 +222,10 @@ pub enum Problem {
     TlsWithoutRediss,
     #[error("client keys '{first}' and '{second}' have the same value")]
     ClientKeyTwice { first: String, second: String },
+    #[error("'{section}' sets both a key and its 'hash': remove one")]
+    KeyAndHash { section: String },
+    #[error("'{section}' expires before it is valid: 'expires_at' is not after 'not_before'")]
+    NeverValid { section: String },
     #[error("'{section}.weights' must sum to 100, not {sum}")]
     WeightSum { section: &'static str, sum: u64 },
     #[error("'routing.aliases' has a cycle: {}", cycle.join(" -> "))]

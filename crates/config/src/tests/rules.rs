@@ -227,6 +227,16 @@ fn secrets_must_be_given_once_and_differ() {
     );
     assert!(keys("{name: a}").contains("missing key 'key' in 'auth.keys[0]'"));
     assert!(keys("{key: k}").contains("missing key 'name' in 'auth.keys[0]'"));
+    let hash = crate::KeyHash::of(b"k").to_text();
+    let twice = keys(&format!("{{name: a, key: k}}, {{name: b, hash: '{hash}'}}"));
+    assert!(twice.contains("'a' and 'b' have the same value"), "{twice}");
+    let both = keys(&format!("{{name: a, key: k, hash: '{hash}'}}"));
+    assert!(both.contains("'auth.keys[0]' sets both a key and its 'hash'"), "{both}");
+    let plain = keys("{name: a, hash: sk-secret}");
+    assert!(plain.contains("is '***': expected sha256:") && !plain.contains("sk-"), "{plain}");
+    let times = "not_before: 2027-01-01T00:00:00Z, expires_at: 2027-01-01T00:00:00Z";
+    let never = keys(&format!("{{name: a, key: k, {times}}}"));
+    assert!(never.contains("'auth.keys[0]' expires before it is valid"), "{never}");
     assert!(keys("{name: a, key: ''}").contains("the secret is empty"));
     assert!(keys("{name: a, key: '${NONE:-}'}").contains("the secret is empty"));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

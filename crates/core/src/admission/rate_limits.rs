@@ -39,7 +39,7 @@ pub struct Moment {
 /// The sender of a request, with the limits that apply; a client without limits is left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caller<'a> {
-    /// The name of its key.
+    /// The id of the client that its key names.
     pub key: Option<(&'a str, &'a RateLimits)>,
     pub address: Option<(AddressKey, &'a RateLimits)>,
 }
@@ -193,9 +193,7 @@ impl RateLimiter {
 
     /// The usage of the keys that have limits in a configuration, for the next process.
     pub fn used(&self, config: &Config, now: Moment) -> Vec<KeyUse> {
-        let auth = &config.auth;
-        let limited = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
-        let limited = limited.filter(|(_, limits)| !limits.is_unlimited());
+        let limited = config.auth.limited_keys().filter(|(_, limits)| !limits.is_unlimited());
         let mut all: Vec<KeyUse> = limited
             .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
             .collect();

@@ -13,7 +13,7 @@ impl Zones {
     /// Returns the zones that the backends, keys and policies of a configuration name.
     pub fn of(config: &Config) -> Self {
         let mut names: Vec<Box<str>> = Vec::new();
-        for name in config.zone_names().filter(|_| !config.policies.is_empty()) {
+        for name in config.zone_names() {
             if !names.iter().any(|known| **known == *name) {
                 names.push(name.into());
             }
@@ -33,7 +33,7 @@ impl Zones {
     }
 
     /// Returns the zones called `names`; names without a zone admit nothing.
-    pub fn set<'a>(&self, names: impl IntoIterator<Item = &'a String>) -> ZoneSet {
+    pub fn set<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> ZoneSet {
         names.into_iter().fold(ZoneSet::NONE, |set, name| set.with(self.id(name)))
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use penstock_config::Config;
 
+use crate::clients::KeyTable;
 use crate::fleet::{Fleet, Groups};
 use crate::routing::Router;
 use crate::routing::audit::{Shadow, ShadowHost};
@@ -15,6 +16,8 @@ use crate::routing::audit::{Shadow, ShadowHost};
 pub struct Generation {
     /// The configuration, with its groups as written.
     pub config: Config,
+    /// The client keys that it lists.
+    pub keys: KeyTable,
     /// The router that decides by it.
     pub router: Router,
     /// The fleet it decides over.
@@ -57,6 +60,12 @@ impl Generation {
     }
 
     fn of(config: Config, fleet: Arc<Fleet>) -> Self {
-        Self { router: Router::of(&config), fleet, config, shadow: None }
+        Self {
+            router: Router::of(&config),
+            keys: KeyTable::of_config(&config.auth.keys),
+            fleet,
+            config,
+            shadow: None,
+        }
     }
 }

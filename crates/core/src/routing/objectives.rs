@@ -3,8 +3,10 @@
 
 use http::header::HeaderName;
 use penstock_api::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_unprintable};
-use penstock_config::{ClientKey, Config, MAX_PRIORITY, ObjectiveConfig};
+use penstock_config::{Config, MAX_PRIORITY, ObjectiveConfig};
 use penstock_scoring::Objectives;
+
+use crate::clients::ClientIdentity;
 
 /// An error in the objectives of a request, a 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +29,11 @@ pub enum ObjectivesError {
 pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
     config: &Config,
     field: impl Fn(&HeaderName) -> V,
-    key: Option<usize>,
+    client: Option<&ClientIdentity>,
     model: &str,
 ) -> Result<Objectives, ObjectivesError> {
     let text = |name: &HeaderName| text(name, field(name));
-    let key = key.and_then(|position| config.auth.keys.get(position));
-    let given = configured(config, key, model);
+    let given = configured(config, client, model);
     let given = given.map(ObjectiveConfig::to_objectives).unwrap_or_default();
     let chosen = match text(&OBJECTIVE)? {
         Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
@@ -46,16 +47,16 @@ pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
     Ok(Objectives {
         ttft_ms: millis(SLO_TTFT)?.transpose()?.or(named.ttft_ms),
         tpot_ms: millis(SLO_TPOT)?.transpose()?.or(named.tpot_ms),
-        priority: bounded(key, given.priority, chosen),
+        priority: bounded(client, given.priority, chosen),
     })
 }
 
 /// Returns the priority of a request: the one its client chose, if its key allows that, else the
 /// `given` one of the configuration. Without an allowance a client may only lower it: a higher one
 /// takes its place from other clients. Without keys, all clients are trusted alike.
-fn bounded(key: Option<&ClientKey>, given: i32, chosen: Option<i32>) -> i32 {
-    let Some(key) = key else { return chosen.unwrap_or(given) };
-    match (chosen, key.max_priority) {
+fn bounded(client: Option<&ClientIdentity>, given: i32, chosen: Option<i32>) -> i32 {
+    let Some(client) = client else { return chosen.unwrap_or(given) };
+    match (chosen, client.max_priority) {
         (chosen, Some(most)) => chosen.unwrap_or(given).min(most),
         (Some(chosen), None) => chosen.min(given),
         (None, None) => given,
@@ -65,13 +66,13 @@ fn bounded(key: Option<&ClientKey>, given: i32, chosen: Option<i32>) -> i32 {
 /// Returns the objective of the key, else of the model.
 fn configured<'a>(
     config: &'a Config,
-    key: Option<&'a ClientKey>,
+    client: Option<&'a ClientIdentity>,
     model: &str,
 ) -> Option<&'a ObjectiveConfig> {
     if config.objectives.is_empty() {
         return None;
     }
-    let of_key = key.and_then(|key| key.objective.as_deref());
+    let of_key = client.and_then(|client| client.objective.as_deref());
     let of_model = || config.models.get(model)?.objective.as_deref();
     config.objectives.get(of_key.or_else(of_model)?)
 }
@@ -134,7 +135,8 @@ backends: [http://127.0.0.1:1]
             let values = fields.iter().filter(|(field, _)| field == name);
             values.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
         };
-        read_objectives(&config, field, Some(key), "m").map_err(|error| error.to_string())
+        let client = ClientIdentity::of_key(&config.auth.keys[key]);
+        read_objectives(&config, field, Some(&client), "m").map_err(|error| error.to_string())
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use http::header::HeaderName;
 use penstock_api::{POLICY, STRICT, Tier, ZoneId, ZoneSet};
-use penstock_config::{ClientKey, Config, ModelGlob, PolicyConfig, TierMode};
+use penstock_config::{Config, ModelGlob, PolicyConfig, TierMode};
 
 use super::resolve::Names;
 use super::split::SplitPoint;
+use crate::clients::ClientIdentity;
 use crate::fleet::{QualityRuleId, Serving, Topology, Zones};
 
 /// The places that a request may reach.
@@ -90,16 +91,23 @@ pub struct PolicyScope {
 pub struct PolicyClient<'a> {
     /// The name of its key.
     pub key: Option<&'a str>,
+    /// The team that it belongs to.
+    pub team: Option<&'a str>,
     /// The policies that it may choose even if they allow more.
-    pub may_choose: &'a [String],
+    pub may_choose: &'a [Box<str>],
     /// The zones that the key itself is limited to; empty for none.
-    pub zones: &'a [String],
+    pub zones: &'a [Box<str>],
 }
 
 impl<'a> PolicyClient<'a> {
-    /// Returns the client that uses a key.
-    pub fn of(key: Option<&'a ClientKey>) -> Self {
-        key.map_or(Self::default(), |key| Self { key: Some(&key.name), ..Self::default() })
+    /// Returns a client as policies see it.
+    pub fn of(client: Option<&'a ClientIdentity>) -> Self {
+        client.map_or(Self::default(), |client| Self {
+            key: Some(&client.name),
+            team: client.team.as_deref(),
+            may_choose: &client.policies,
+            zones: &client.zones,
+        })
     }
 }
 
@@ -162,8 +170,9 @@ struct Policy {
     name: Box<str>,
     /// Empty for all models.
     models: Box<[ModelGlob]>,
-    /// Empty for all keys, and for requests without one.
+    /// Empty, as the teams, for all keys and for requests without one.
     keys: Box<[ModelGlob]>,
+    teams: Box<[ModelGlob]>,
     restriction: Restriction,
 }
 
@@ -175,10 +184,11 @@ impl Policy {
             name: config.name.as_str().into(),
             models: config.models.clone().into(),
             keys: config.keys.clone().into(),
+            teams: config.teams.clone().into(),
             restriction: Restriction {
                 zones: match config.zones.is_empty() {
                     true => ZoneSet::ALL,
-                    false => zones.set(&config.zones),
+                    false => zones.set(config.zones.iter().map(String::as_str)),
                 },
                 tier: if is_strict { wanted } else { Tier::LOWEST },
                 preferred_tier: wanted,
@@ -187,9 +197,13 @@ impl Policy {
         }
     }
 
-    fn is_for_key(&self, key: Option<&str>) -> bool {
-        self.keys.is_empty()
-            || key.is_some_and(|key| self.keys.iter().any(|glob| glob.matches(key)))
+    fn is_for(&self, client: &PolicyClient<'_>) -> bool {
+        let fits = |globs: &[ModelGlob], name: Option<&str>| {
+            name.is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
+        };
+        (self.keys.is_empty() && self.teams.is_empty())
+            || fits(&self.keys, client.key)
+            || fits(&self.teams, client.team)
     }
 
     fn is_for_model(&self, names: ModelNames<'_>) -> bool {
@@ -228,7 +242,7 @@ impl Policies {
         client: &PolicyClient<'_>,
         wishes: &PolicyWishes<'_>,
     ) -> Result<PolicyScope, PolicyError> {
-        let of_key = self.of_key(client.key);
+        let of_key = self.of_key(client);
         let first = self.first(names, of_key);
         let chosen = wishes.policy.map(|name| self.position(name)).transpose()?;
         let may_choose = |position: Option<usize>| {
@@ -255,7 +269,7 @@ impl Policies {
         };
         let of_client = match client.zones.is_empty() {
             true => ZoneSet::ALL,
-            false => self.zones.set(client.zones),
+            false => self.zones.set(client.zones.iter().map(|name| &**name)),
         };
         let restriction = Restriction { zones: allowed.zones.and(of_client), ..allowed };
         let policy = position.and_then(|position| u8::try_from(position).ok());
@@ -265,7 +279,7 @@ impl Policies {
     /// Returns what a request without a model that can be read may reach: what every policy of
     /// its key allows, because it may be for any model.
     pub fn of_unread(&self, client: &PolicyClient<'_>) -> PolicyScope {
-        let of_key = self.of_key(client.key);
+        let of_key = self.of_key(client);
         let mut scope = PolicyScope { of_key, ..PolicyScope::default() };
         for (position, policy) in (0_u8..).zip(&self.entries) {
             if of_key & 1 << position != 0 {
@@ -274,7 +288,10 @@ impl Policies {
             }
         }
         if !client.zones.is_empty() {
-            scope.restriction.zones = scope.restriction.zones.and(self.zones.set(client.zones));
+            scope.restriction.zones = scope
+                .restriction
+                .zones
+                .and(self.zones.set(client.zones.iter().map(|name| &**name)));
         }
         scope
     }
@@ -291,8 +308,8 @@ impl Policies {
         found.ok_or_else(|| PolicyError::Unknown { name: name.chars().take(64).collect() })
     }
 
-    fn of_key(&self, key: Option<&str>) -> u64 {
-        let policies = (0_u8..).zip(&self.entries).filter(|(_, policy)| policy.is_for_key(key));
+    fn of_key(&self, client: &PolicyClient<'_>) -> u64 {
+        let policies = (0_u8..).zip(&self.entries).filter(|(_, policy)| policy.is_for(client));
         policies.fold(0, |set, (position, _)| set | 1 << position)
     }
 

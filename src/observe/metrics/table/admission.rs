@@ -182,8 +182,8 @@ fn per_key(scrape: &Scrape<'_>, read: impl Fn(&KeyFigures) -> u64) -> Samples {
 /// The keys that have limits.
 fn keys(scrape: &Scrape<'_>) -> impl Iterator<Item = KeyFigures> {
     let auth = &scrape.generation.config.auth;
-    let limited: ahash::HashSet<&str> = (0..auth.keys.len())
-        .filter_map(|position| auth.limits_of(Some(position)))
+    let limited: ahash::HashSet<&str> = auth
+        .limited_keys()
         .filter(|(_, limits)| !limits.is_unlimited())
         .map(|(key, _)| key.name.as_str())
         .collect();

@@ -23,6 +23,7 @@ use rand::Rng;
 
 use self::report::{PolicyReport, SessionReport, SplitBranch, SplitReport};
 use super::explain::{CandidateReport, Explanation};
+use crate::clients::ClientIdentity;
 use crate::fleet::{BackendId, BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
@@ -210,11 +211,12 @@ impl DryRun<'_> {
         sample: &DryRunRequest,
         asked: &ModelAsked<'_>,
     ) -> Result<PolicyScope, DryRunError> {
-        let keys = &self.config.auth.keys;
-        let key = sample.client_key(self.config).and_then(|position| keys.get(position));
+        let client = sample.client_key(self.config).map(ClientIdentity::of_key);
         let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
         PolicyWishes::read(field)
-            .and_then(|wishes| self.router.policy_of(asked, &PolicyClient::of(key), &wishes))
+            .and_then(|wishes| {
+                self.router.policy_of(asked, &PolicyClient::of(client.as_ref()), &wishes)
+            })
             .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
     }
 
@@ -253,8 +255,7 @@ impl DryRun<'_> {
 
     /// Returns the name of the client key of a request.
     fn key(&self, sample: &DryRunRequest) -> Option<&str> {
-        let position = sample.client_key(self.config)?;
-        self.config.auth.keys.get(position).map(|key| &*key.name)
+        sample.client_key(self.config).map(|key| &*key.name)
     }
 }
 
@@ -278,7 +279,8 @@ fn objectives(
     model: &str,
 ) -> Result<Objectives, DryRunError> {
     let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
-    read_objectives(config, field, sample.client_key(config), model)
+    let client = sample.client_key(config).map(ClientIdentity::of_key);
+    read_objectives(config, field, client.as_ref(), model)
         .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
 }
 

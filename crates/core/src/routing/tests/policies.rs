@@ -140,14 +140,14 @@ fn request_adds_restrictions_and_its_key_loosens_them() {
                     - { name: open, models: [none] }\n  - { name: far, models: [none], zones: [cloud] }\n";
     let mut fleet = near_and_far(policies);
     let wish = |policy| PolicyWishes { policy: Some(policy), ..PolicyWishes::default() };
-    let may = ["open".to_owned()];
+    let may = [Box::from("open")];
     let client = PolicyClient { may_choose: &may, ..PolicyClient::default() };
     assert_eq!(fleet.backend_for(TestRequest { wishes: wish("open"), ..ask("m") }), "near");
     assert_eq!(fleet.backend_for(TestRequest { wishes: wish("open"), client, ..ask("m") }), "far");
     assert_eq!(fleet.backend_for(TestRequest { wishes: wish("private"), ..ask("other") }), "near");
     let error = fleet.error_for(TestRequest { wishes: wish("far"), client, ..ask("m") });
     assert!(matches!(error, RouteError::NoBackendInZone { .. }), "both hold: {error}");
-    let zones = ["local".to_owned()];
+    let zones = [Box::from("local")];
     let client = PolicyClient { zones: &zones, ..client };
     assert_eq!(fleet.backend_for(TestRequest { client, ..ask("other") }), "near", "the key's own");
     assert_eq!(fleet.backend_for(TestRequest { wishes: wish("open"), client, ..ask("m") }), "near");
@@ -159,13 +159,13 @@ fn tier_is_relaxed_only_by_a_key_that_may() {
     let topology = fleet.live.topology();
     let asked = ModelAsked { name: "m", fleet: &topology, split: SplitPoint::default() };
     let wishes = PolicyWishes { is_strict: Some(false), ..PolicyWishes::default() };
-    let policy = |names: &[String], wishes: &PolicyWishes<'_>| {
+    let policy = |names: &[Box<str>], wishes: &PolicyWishes<'_>| {
         let client = PolicyClient { may_choose: names, ..PolicyClient::default() };
         fleet.router.policy_of(&asked, &client, wishes)
     };
     assert_eq!(policy(&[], &wishes), Err(PolicyError::NotRelaxed));
-    assert_eq!(policy(&["nice".to_owned()], &wishes), Err(PolicyError::NotRelaxed));
-    let scope = policy(&["good".to_owned()], &wishes).unwrap();
+    assert_eq!(policy(&["nice".into()], &wishes), Err(PolicyError::NotRelaxed));
+    let scope = policy(&["good".into()], &wishes).unwrap();
     assert_eq!(
         (scope.restriction.tier.number(), scope.restriction.preferred_tier.number()),
         (1, 3)
@@ -173,10 +173,7 @@ fn tier_is_relaxed_only_by_a_key_that_may() {
     let named = PolicyWishes { policy: Some("other"), ..wishes };
     assert!(matches!(policy(&[], &named), Err(PolicyError::Unknown { .. })));
     let both = PolicyWishes { policy: Some("nice"), ..wishes };
-    assert_eq!(
-        policy(&["nice".to_owned()], &both).map(|scope| scope.restriction.tier.number()),
-        Ok(1)
-    );
+    assert_eq!(policy(&["nice".into()], &both).map(|scope| scope.restriction.tier.number()), Ok(1));
 }
 
 #[test]

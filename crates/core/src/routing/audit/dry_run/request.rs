@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use penstock_api::token_of;
-use penstock_config::Config;
+use penstock_config::{ClientKey, Config, KeyHash};
 use serde_json::{Map, Value};
 
 /// The path of a request without one.
@@ -91,12 +91,13 @@ impl DryRunRequest {
         Value::Object(fields).to_string()
     }
 
-    /// Returns the position of its client key in `auth.keys`.
-    pub fn client_key(&self, config: &Config) -> Option<usize> {
+    /// Returns its client key among `auth.keys`.
+    pub fn client_key<'a>(&self, config: &'a Config) -> Option<&'a ClientKey> {
         let fields = ["x-api-key", "api-key", "x-goog-api-key"];
         let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
         let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
-        config.auth.keys.iter().position(|key| key.key.reveal().as_bytes() == given)
+        let given = KeyHash::of(given);
+        config.auth.keys.iter().find(|key| key.to_hash() == given)
     }
 
     /// Returns the value of a header, by its name in lower case.

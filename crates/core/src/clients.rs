@@ -1,0 +1,94 @@
+//! The clients that may send requests, by the hashes of their keys. A request carries one
+//! [`ClientIdentity`] from its admission on, whatever its key came from; a change of the key
+//! changes the requests that come later.
+
+mod key_table;
+
+pub use key_table::{KeyRefusal, KeyTable, KnownKey, Validity};
+
+use std::sync::Arc;
+
+use penstock_config::{AuthConfig, ClientKey, ModelGlob, RateLimits};
+
+/// A client with what its key allows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientIdentity {
+    /// Owns the client's limits, usage, sessions and stored responses. A key of the file has its
+    /// name as its id; other keys have one that no other key ever has.
+    pub id: Arc<str>,
+    /// The name in logs and metrics.
+    pub name: Arc<str>,
+    pub team: Option<Box<str>>,
+    /// The models it may use; empty for all.
+    pub models: Vec<ModelGlob>,
+    /// The zones its requests may go to; empty for all.
+    pub zones: Vec<Box<str>>,
+    /// The policies that its requests may name.
+    pub policies: Vec<Box<str>>,
+    /// The name of its budget.
+    pub budget: Option<Box<str>>,
+    /// Whether it may manage the models of Ollama backends.
+    pub manage_models: bool,
+    /// Whether its conversations are shortened; `None` as their model says.
+    pub context_shift: Option<bool>,
+    pub objective: Option<Box<str>>,
+    /// The highest priority of its requests; `None` for that of its objective.
+    pub max_priority: Option<i32>,
+    /// Its share of what waits in a queue.
+    pub weight: u32,
+    /// The maximum number of its ensembles at one time.
+    pub ensembles: Option<usize>,
+    /// Its own limits; `None` for `auth.limits`.
+    pub limits: Option<RateLimits>,
+}
+
+impl ClientIdentity {
+    /// Returns a client without a restriction.
+    pub fn new(id: &str, name: &str) -> Self {
+        Self {
+            id: Arc::from(id),
+            name: Arc::from(name),
+            team: None,
+            models: Vec::new(),
+            zones: Vec::new(),
+            policies: Vec::new(),
+            budget: None,
+            manage_models: false,
+            context_shift: None,
+            objective: None,
+            max_priority: None,
+            weight: 1,
+            ensembles: None,
+            limits: None,
+        }
+    }
+
+    /// Returns the client of a key in the configuration.
+    pub fn of_key(key: &ClientKey) -> Self {
+        let boxed = |names: &[String]| names.iter().map(|name| Box::from(&**name)).collect();
+        Self {
+            team: key.team.as_deref().map(Box::from),
+            models: key.models.clone(),
+            zones: boxed(&key.zones),
+            policies: boxed(&key.policies),
+            manage_models: key.manage_models,
+            context_shift: key.context_shift,
+            objective: key.objective.as_deref().map(Box::from),
+            max_priority: key.max_priority,
+            weight: key.weight,
+            ensembles: key.ensembles,
+            limits: key.limits.clone(),
+            ..Self::new(&key.name, &key.name)
+        }
+    }
+
+    /// Returns whether the client may use a model by that name, an alias or an engine's spelling.
+    pub fn may_use(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.iter().any(|glob| glob.matches(model))
+    }
+
+    /// Returns the limits that apply to the client.
+    pub fn limits<'a>(&'a self, auth: &'a AuthConfig) -> &'a RateLimits {
+        self.limits.as_ref().unwrap_or(&auth.limits)
+    }
+}
