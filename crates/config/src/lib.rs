@@ -26,6 +26,7 @@ pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
 pub use sections::auth::{AuthConfig, ClientKey, RateLimits};
 pub use sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls, Resolve};
+pub use sections::budgets::{BudgetConfig, BudgetPeriod, BudgetScope, MAX_BUDGETS};
 pub use sections::default_model::DefaultModel;
 pub use sections::ensembles::EnsemblesConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};

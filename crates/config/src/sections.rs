@@ -5,6 +5,7 @@ pub(super) mod access_log;
 pub(super) mod aliases;
 pub(super) mod auth;
 pub(super) mod backends;
+pub(super) mod budgets;
 pub(super) mod default_model;
 pub(super) mod ensembles;
 pub(super) mod health;
@@ -39,6 +40,7 @@ use penstock_api::units::ByteSize;
 use access_log::AccessLogConfig;
 use auth::AuthConfig;
 use backends::{BackendConfig, BackendItem};
+use budgets::BudgetConfig;
 use ensembles::EnsemblesConfig;
 use health::HealthConfig;
 use ledger::LedgerConfig;
@@ -106,6 +108,8 @@ section! {
             BTreeMap::new(),
         /// Where the requests of models and keys may go: the first that matches applies.
         pub policies: Vec<PolicyConfig> ["policies" as List<PolicyConfig>] = Vec::new(),
+        /// The money that teams and keys may spend, by the prices of models.
+        pub budgets: Vec<BudgetConfig> ["budgets" as List<BudgetConfig>] = Vec::new(),
         /// Settings per model.
         pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
             BTreeMap::new(),

@@ -325,6 +325,7 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
             };
             ModelEntry {
                 tier: None,
+                price: None,
                 id: entry.id.clone(),
                 upstream_id: entry.upstream_id.clone(),
                 context_length: entry.context_length.or(fact.context_length),

@@ -50,6 +50,8 @@ section! {
         pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
         /// Supported operations: chat, completions, embeddings and so on.
         pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        /// The price of its tokens on this backend. Default: that of `models.<id>.price`.
+        pub price: Option<Price> ["price" as Maybe<Price>] = None,
         /// The quality of the model, from 1 to 5. Default: the backend's `tier`.
         pub tier: Option<Tier> ["tier" as Maybe<TierNumber>] = None,
         /// The maximum number of requests for it in flight on the backend. Default: the backend's

@@ -281,6 +281,7 @@ fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError
     }
     Ok(ModelEntry {
         tier: None,
+        price: None,
         id: model.id.clone(),
         upstream_id: model.upstream_id.clone(),
         context_length: model.context_length,

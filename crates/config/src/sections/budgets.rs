@@ -1,0 +1,166 @@
+//! `budgets:` the money that teams and keys may spend.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use penstock_api::choice;
+use serde_json::json;
+
+use super::price::Amount;
+use crate::syntax::collections::{List, Maybe};
+use crate::syntax::document::Node;
+use crate::syntax::dump::Dump;
+use crate::syntax::glob::ModelGlob;
+use crate::syntax::reader::Reader;
+use crate::syntax::setting::{Setting, choice_setting, section};
+use crate::syntax::shape::Shape;
+use crate::syntax::values::Name;
+
+/// The maximum number of budgets: a request looks at all of them.
+pub const MAX_BUDGETS: usize = 64;
+/// The shortest and the longest rolling period.
+const ROLLING: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(366 * 24 * 3600);
+
+choice! {
+    /// The clients that share the amount of a budget.
+    pub enum BudgetScope {
+        /// All of them.
+        Everything = "everything",
+        /// The keys of one team; each team has the amount.
+        Team = "team",
+        /// Each key.
+        Key = "key",
+    }
+}
+choice_setting!(BudgetScope);
+
+/// The time for which the amount of a budget lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetPeriod {
+    /// A day, from midnight on.
+    Day,
+    /// A week, from Monday on.
+    Week,
+    /// A month, from its first day on.
+    Month,
+    /// The last time of this length.
+    Rolling(Duration),
+}
+
+impl Setting for BudgetPeriod {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        const EXPECTED: &str = "day, week, month, or a duration from 1m to 8784h";
+        let text = reader.scalar(node, EXPECTED)?;
+        match text {
+            "day" => Some(Self::Day),
+            "week" => Some(Self::Week),
+            "month" => Some(Self::Month),
+            other => {
+                let duration = penstock_api::units::parse_duration(other).ok();
+                let duration = duration.filter(|duration| ROLLING.contains(duration));
+                match duration {
+                    Some(duration) => Some(Self::Rolling(duration)),
+                    None => reader.refuse_value(node, other, EXPECTED),
+                }
+            }
+        }
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::Text(match value {
+            Self::Day => "day".to_owned(),
+            Self::Week => "week".to_owned(),
+            Self::Month => "month".to_owned(),
+            Self::Rolling(duration) => penstock_api::units::show_duration(*duration),
+        })
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// The name of a time zone.
+struct ZoneName;
+
+impl Setting for ZoneName {
+    type Value = String;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
+        const EXPECTED: &str = "a time zone such as UTC or Europe/Berlin";
+        let text = reader.scalar(node, EXPECTED)?;
+        match TimeZone::get(text) {
+            Ok(_) => Some(text.to_owned()),
+            Err(_) => reader.refuse_value(node, text, EXPECTED),
+        }
+    }
+
+    fn dump(value: &String) -> Dump {
+        Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// A share, as `75%` or 0.75.
+struct Percentage;
+
+impl Setting for Percentage {
+    type Value = f64;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<f64> {
+        const EXPECTED: &str = "a share such as 75% or 0.75";
+        let text = reader.scalar(node, EXPECTED)?;
+        let (number, of) = match text.strip_suffix('%') {
+            Some(number) => (number, 100.0),
+            None => (text, 1.0),
+        };
+        let share = number.trim().parse::<f64>().ok().map(|number| number / of);
+        match share.filter(|share| (0.0..=1.0).contains(share)) {
+            Some(share) => Some(share),
+            None => reader.refuse_value(node, text, EXPECTED),
+        }
+    }
+
+    fn dump(value: &f64) -> Dump {
+        Dump::Float(*value)
+    }
+
+    fn shape() -> Shape {
+        let number = json!({"type": "number", "minimum": 0, "maximum": 1});
+        Shape::Either(vec![Shape::Scalar(number), Shape::text()])
+    }
+}
+
+section! {
+    /// The money that may be spent in a period, by the prices of models. Needs a `ledger.path`.
+    pub struct BudgetConfig requires ["name", "amount"] {
+        /// The name, in errors, logs and metrics.
+        pub name: String ["name" as Name] = String::new(),
+        /// The amount, in the currency of the prices.
+        pub amount: f64 ["amount" as Amount] = 0.0,
+        /// The period: day, week or month, or a duration, which is counted back from now.
+        pub every: BudgetPeriod = BudgetPeriod::Month,
+        /// The time zone in which days, weeks and months begin.
+        pub time_zone: String ["time_zone" as ZoneName] = "UTC".to_owned(),
+        /// The clients that share the amount: everything, the keys of each team, or each key.
+        pub per: BudgetScope = BudgetScope::Everything,
+        /// The teams it is for, with the wildcards * and ?. Without teams and keys it is for all.
+        pub teams: Vec<ModelGlob> ["teams" as List<ModelGlob>] = Vec::new(),
+        /// The names of the client keys it is for, with the same wildcards.
+        pub keys: Vec<ModelGlob> ["keys" as List<ModelGlob>] = Vec::new(),
+        /// The share of the amount from which on a warning is logged.
+        pub soft: Option<f64> ["soft" as Maybe<Percentage>] = None,
+        /// The zones that requests may reach once the amount is spent, as far as they cost nothing
+        /// there. Default: requests are refused.
+        pub zones: Vec<String> ["zones" as List<Name>] = Vec::new(),
+        /// The model that requests get once the amount does not suffice for theirs, as far as it
+        /// suffices for that model. Default: requests are refused.
+        pub model: Option<String> ["model" as Maybe<String>] = None,
+    }
+}

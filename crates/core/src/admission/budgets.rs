@@ -1,0 +1,347 @@
+//! Budgets: the money that requests may spend. What a request may cost is reserved when it is
+//! admitted, under the locks of all its budgets, and replaced by what it did cost. So the reserved
+//! and the spent money never exceed the amount; only a request that costs more than its estimate
+//! does.
+
+mod account;
+mod money;
+mod period;
+#[cfg(test)]
+mod tests;
+
+pub use account::Balance;
+pub use money::Money;
+
+use std::sync::Arc;
+
+use ahash::HashMap;
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+use penstock_config::{BudgetConfig, BudgetScope, Config, ModelGlob};
+
+use crate::clients::ClientIdentity;
+use account::Account;
+use period::Period;
+
+/// The maximum number of accounts; further teams and keys share one for each budget.
+const MAX_ACCOUNTS: usize = 100_000;
+/// The subject of the accounts that are shared because there are too many.
+const OTHERS: &str = "(others)";
+
+/// What happens to a request for which a budget has no room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AtLimit {
+    /// It is refused.
+    Refuse,
+    /// It may only reach what costs nothing in these zones.
+    Zones(Vec<String>),
+    /// It gets this model.
+    Model(String),
+}
+
+/// A budget without room for a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exceeded {
+    /// The name of the budget.
+    pub budget: Arc<str>,
+    /// The team or the key whose amount it is; empty if it is that of all.
+    pub subject: Arc<str>,
+    pub scope: BudgetScope,
+    pub limit: Money,
+    pub balance: Balance,
+    /// What the request may cost.
+    pub estimate: Money,
+    pub at_limit: AtLimit,
+}
+
+impl Exceeded {
+    /// Returns whether the request costs more than the whole amount, so that no wait helps.
+    pub fn is_final(&self) -> bool {
+        self.estimate > self.limit
+    }
+}
+
+/// A state of one account, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BudgetReport {
+    pub budget: Arc<str>,
+    pub scope: BudgetScope,
+    pub subject: Arc<str>,
+    pub limit: Money,
+    /// The share of the amount from which on a warning is logged.
+    pub soft: Option<f64>,
+    pub balance: Balance,
+}
+
+/// Money that was spent and is not written down yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spending {
+    pub budget: Arc<str>,
+    pub subject: Arc<str>,
+    /// The start of the part of time that it was spent in, in seconds since 1970.
+    pub part: u64,
+    pub amount: Money,
+}
+
+#[derive(Debug)]
+struct Rule {
+    name: Arc<str>,
+    scope: BudgetScope,
+    limit: Money,
+    period: Period,
+    soft: Option<f64>,
+    teams: Vec<ModelGlob>,
+    keys: Vec<ModelGlob>,
+    at_limit: AtLimit,
+}
+
+impl Rule {
+    fn new(config: &BudgetConfig) -> Self {
+        let at_limit = match &config.model {
+            Some(model) => AtLimit::Model(model.clone()),
+            None if !config.zones.is_empty() => AtLimit::Zones(config.zones.clone()),
+            None => AtLimit::Refuse,
+        };
+        Self {
+            name: config.name.as_str().into(),
+            scope: config.per,
+            limit: Money::of(config.amount),
+            period: Period::new(config),
+            soft: config.soft,
+            teams: config.teams.clone(),
+            keys: config.keys.clone(),
+            at_limit,
+        }
+    }
+
+    /// Returns the subject whose amount a client spends; `None` if the budget is not for it.
+    fn subject<'a>(&self, client: Option<&'a ClientIdentity>) -> Option<&'a str> {
+        let fits = |globs: &[ModelGlob], name: Option<&str>| {
+            name.is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
+        };
+        let team = client.and_then(|client| client.team.as_deref());
+        let name = client.map(|client| &*client.name);
+        let named = client.and_then(|client| client.budget.as_deref());
+        let is_for = (self.teams.is_empty() && self.keys.is_empty())
+            || fits(&self.teams, team)
+            || fits(&self.keys, name)
+            || named == Some(&*self.name);
+        match self.scope {
+            BudgetScope::Everything => Some(""),
+            BudgetScope::Team => team,
+            BudgetScope::Key => client.map(|client| &*client.id),
+        }
+        .filter(|_| is_for)
+    }
+}
+
+type AccountKey = (Arc<str>, Arc<str>);
+type SharedAccount = Arc<Mutex<Account>>;
+
+/// The money that a request has reserved; given back when it is dropped without being settled.
+#[derive(Debug)]
+pub struct BudgetHold {
+    held: Vec<(Arc<Rule>, Arc<str>, SharedAccount)>,
+    estimate: Money,
+    is_settled: bool,
+}
+
+/// A budget whose soft limit was reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SoftLimit {
+    pub budget: Arc<str>,
+    pub subject: Arc<str>,
+    pub limit: Money,
+    pub spent: Money,
+}
+
+impl BudgetHold {
+    /// Ends the request with what it has cost. Returns the budgets whose soft limit that reached.
+    pub fn settle(mut self, cost: Money, unix: u64) -> Vec<SoftLimit> {
+        self.is_settled = true;
+        let mut reached = Vec::new();
+        for (rule, subject, account) in &self.held {
+            let span = rule.period.at(unix);
+            let mut account = account.lock();
+            account.advance(span);
+            account.settle(self.estimate, cost, span);
+            if rule.soft.is_some_and(|soft| account.takes_warning(soft, rule.limit, span)) {
+                let spent = account.balance(span).spent;
+                let (budget, subject, limit) = (rule.name.clone(), subject.clone(), rule.limit);
+                reached.push(SoftLimit { budget, subject, limit, spent });
+            }
+        }
+        reached
+    }
+
+    /// Returns what was reserved.
+    pub fn estimate(&self) -> Money {
+        self.estimate
+    }
+
+    /// Returns the state of each of its budgets.
+    pub fn reports(&self, unix: u64) -> impl Iterator<Item = BudgetReport> {
+        self.held.iter().map(move |(rule, subject, account)| report(rule, subject, account, unix))
+    }
+}
+
+impl Drop for BudgetHold {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            for (_, _, account) in &self.held {
+                let mut account = account.lock();
+                account.settle(self.estimate, Money::ZERO, NO_SPAN);
+            }
+        }
+    }
+}
+
+/// A span for amounts of zero, which belong to no time.
+const NO_SPAN: period::Span = period::Span { part: 0, since: 0, until: 0 };
+
+fn report(rule: &Rule, subject: &Arc<str>, account: &SharedAccount, unix: u64) -> BudgetReport {
+    let span = rule.period.at(unix);
+    let mut account = account.lock();
+    account.advance(span);
+    BudgetReport {
+        budget: Arc::clone(&rule.name),
+        scope: rule.scope,
+        subject: Arc::clone(subject),
+        limit: rule.limit,
+        soft: rule.soft,
+        balance: account.balance(span),
+    }
+}
+
+/// The budgets of a configuration, with what was spent of them. A reload changes the rules and
+/// keeps what was spent.
+#[derive(Debug, Default)]
+pub struct Budgets {
+    rules: ArcSwap<Vec<Arc<Rule>>>,
+    accounts: RwLock<HashMap<AccountKey, SharedAccount>>,
+}
+
+impl Budgets {
+    /// Returns the budgets of a configuration, of which nothing was spent.
+    pub fn new(config: &Config) -> Self {
+        let budgets = Self::default();
+        budgets.adopt(config);
+        budgets
+    }
+
+    /// Applies another configuration.
+    pub fn adopt(&self, config: &Config) {
+        let rules = config.budgets.iter().map(|budget| Arc::new(Rule::new(budget)));
+        self.rules.store(Arc::new(rules.collect()));
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rules.load().is_empty()
+    }
+
+    /// Reserves what a request may cost from every budget of its client, or from none.
+    ///
+    /// # Errors
+    /// The first budget without room for it.
+    pub fn reserve(
+        &self,
+        client: Option<&ClientIdentity>,
+        estimate: Money,
+        unix: u64,
+    ) -> Result<BudgetHold, Box<Exceeded>> {
+        let mut held: Vec<(Arc<Rule>, Arc<str>, SharedAccount)> = Vec::new();
+        for rule in self.rules.load().iter() {
+            let Some(subject) = rule.subject(client) else { continue };
+            let (subject, account) = self.account(&rule.name, subject);
+            held.push((Arc::clone(rule), subject, account));
+        }
+        // The rules have one order, so that two requests never wait for each other. Two of them
+        // never have the same account.
+        let mut locked: Vec<_> = held
+            .iter()
+            .map(|(rule, subject, account)| (rule, subject, account.lock(), rule.period.at(unix)))
+            .collect();
+        let mut exceeded = None;
+        for (rule, subject, account, span) in &mut locked {
+            account.advance(*span);
+            if exceeded.is_none()
+                && estimate > Money::ZERO
+                && !account.has_room(estimate, rule.limit)
+            {
+                account.count_refused();
+                exceeded = Some(Box::new(Exceeded {
+                    budget: Arc::clone(&rule.name),
+                    subject: Arc::clone(subject),
+                    scope: rule.scope,
+                    limit: rule.limit,
+                    balance: account.balance(*span),
+                    estimate,
+                    at_limit: rule.at_limit.clone(),
+                }));
+            }
+        }
+        if let Some(exceeded) = exceeded {
+            return Err(exceeded);
+        }
+        locked.iter_mut().for_each(|(_, _, account, _)| account.reserve(estimate));
+        drop(locked);
+        Ok(BudgetHold { held, estimate, is_settled: false })
+    }
+
+    fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, SharedAccount) {
+        let subject: Arc<str> = subject.into();
+        let key = (Arc::clone(budget), Arc::clone(&subject));
+        if let Some(account) = self.accounts.read().get(&key) {
+            return (subject, Arc::clone(account));
+        }
+        let mut accounts = self.accounts.write();
+        if accounts.len() >= MAX_ACCOUNTS {
+            accounts.retain(|_, account| !account.lock().is_empty());
+        }
+        let subject = if accounts.len() < MAX_ACCOUNTS { subject } else { OTHERS.into() };
+        let key = (Arc::clone(budget), Arc::clone(&subject));
+        (subject, Arc::clone(accounts.entry(key).or_default()))
+    }
+
+    /// Returns the state of every account, by budget and subject. Budgets of everything are there
+    /// before anything was spent.
+    pub fn reports(&self, unix: u64) -> Vec<BudgetReport> {
+        let rules = self.rules.load();
+        for rule in rules.iter().filter(|rule| rule.scope == BudgetScope::Everything) {
+            self.account(&rule.name, "");
+        }
+        let accounts = self.accounts.read();
+        let mut all: Vec<BudgetReport> = Vec::new();
+        for rule in rules.iter() {
+            let own = accounts.iter().filter(|((budget, _), _)| *budget == rule.name);
+            all.extend(own.map(|((_, subject), account)| report(rule, subject, account, unix)));
+        }
+        all.sort_by(|one, other| (&one.budget, &one.subject).cmp(&(&other.budget, &other.subject)));
+        all
+    }
+
+    /// Takes what was spent since the last call, to be written down.
+    pub fn take_unwritten(&self) -> Vec<Spending> {
+        let accounts = self.accounts.read();
+        let mut all = Vec::new();
+        for ((budget, subject), account) in accounts.iter() {
+            all.extend(account.lock().take_unwritten().into_iter().map(|(part, amount)| {
+                Spending { budget: Arc::clone(budget), subject: Arc::clone(subject), part, amount }
+            }));
+        }
+        all
+    }
+
+    /// Adds what was spent before this process started.
+    pub fn restore(&self, spent: &Spending) {
+        let (_, account) = self.account(&spent.budget, &spent.subject);
+        account.lock().restore(spent.part, spent.amount);
+    }
+
+    /// Returns the time since which spent money may still count, in seconds since 1970.
+    pub fn oldest(&self, unix: u64) -> u64 {
+        let rules = self.rules.load();
+        rules.iter().map(|rule| rule.period.at(unix).since).min().unwrap_or(unix)
+    }
+}

@@ -1,0 +1,112 @@
+//! What was spent of one budget by one of those that it counts apart.
+
+use std::collections::VecDeque;
+
+use super::money::Money;
+use super::period::Span;
+
+/// The money of one budget and subject.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// What was spent, by the start of the part of time; the oldest first.
+    parts: VecDeque<(u64, Money)>,
+    spent: Money,
+    reserved: Money,
+    /// What was spent since the last time it was written down, by part.
+    unwritten: Vec<(u64, Money)>,
+    /// The part in which a warning was given last.
+    warned_in: Option<u64>,
+    refused_count: u64,
+}
+
+/// The state of an account at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Balance {
+    /// What was spent in the period.
+    pub spent: Money,
+    /// What requests in flight may cost.
+    pub reserved: Money,
+    /// The time at which the period ends, or the oldest part of it is forgotten, in seconds since
+    /// 1970.
+    pub until: u64,
+    /// The number of requests that did not get what they asked for.
+    pub refused_count: u64,
+}
+
+impl Account {
+    /// Forgets what no longer counts.
+    pub(super) fn advance(&mut self, span: Span) {
+        // Parts of the future stay: the clock was set back, and they were spent.
+        while let Some((start, amount)) = self.parts.front().copied()
+            && start < span.since
+        {
+            self.parts.pop_front();
+            self.spent = self.spent.less(amount);
+        }
+    }
+
+    /// Returns whether an amount may still be spent.
+    pub(super) fn has_room(&self, amount: Money, limit: Money) -> bool {
+        self.spent.plus(self.reserved).plus(amount) <= limit
+    }
+
+    pub(super) fn reserve(&mut self, amount: Money) {
+        self.reserved = self.reserved.plus(amount);
+    }
+
+    /// Replaces a reserved amount by what was spent.
+    pub(super) fn settle(&mut self, reserved: Money, spent: Money, span: Span) {
+        self.reserved = self.reserved.less(reserved);
+        self.spend(spent, span);
+    }
+
+    fn spend(&mut self, amount: Money, span: Span) {
+        if amount == Money::ZERO {
+            return;
+        }
+        self.restore(span.part, amount);
+        match self.unwritten.last_mut().filter(|(start, _)| *start == span.part) {
+            Some((_, sum)) => *sum = sum.plus(amount),
+            None => self.unwritten.push((span.part, amount)),
+        }
+    }
+
+    /// Adds what was spent before, by this process or another.
+    pub(super) fn restore(&mut self, part: u64, amount: Money) {
+        self.spent = self.spent.plus(amount);
+        let position = self.parts.iter().rposition(|(start, _)| *start <= part);
+        match position.and_then(|position| self.parts.get_mut(position)) {
+            Some((start, sum)) if *start == part => *sum = sum.plus(amount),
+            _ => self.parts.insert(position.map_or(0, |position| position + 1), (part, amount)),
+        }
+    }
+
+    /// Returns whether a warning is due, once in a period.
+    pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: Span) -> bool {
+        let is_due = self.spent.amount() >= share * limit.amount()
+            && self.warned_in.is_none_or(|part| part < span.since);
+        if is_due {
+            self.warned_in = Some(span.part);
+        }
+        is_due
+    }
+
+    pub(super) fn count_refused(&mut self) {
+        self.refused_count += 1;
+    }
+
+    pub(super) fn balance(&self, span: Span) -> Balance {
+        let Self { spent, reserved, refused_count, .. } = *self;
+        Balance { spent, reserved, until: span.until, refused_count }
+    }
+
+    /// Takes what is to be written down.
+    pub(super) fn take_unwritten(&mut self) -> Vec<(u64, Money)> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// Returns whether nothing is known of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.reserved == Money::ZERO && self.unwritten.is_empty()
+    }
+}
