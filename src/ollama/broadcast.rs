@@ -31,9 +31,8 @@ use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
 use crate::proxy::backend_call::TargetEnd;
 use crate::proxy::backend_call::engine_exchange::EngineRequest;
-use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::relay::ResponseSink;
 

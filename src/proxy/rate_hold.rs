@@ -4,12 +4,13 @@ use penstock_core::admission::rate_limits::{Moment, RatePermit, RateStatus};
 
 use crate::shared_state::SharedPermit;
 
-/// A request's part of its client's limits; empty without limits.
-#[derive(Debug, Default)]
+/// A request's part of its client's limits.
+#[derive(Debug)]
 pub(crate) struct RateHold {
     /// The remaining limits, for the response.
-    pub(crate) status: Option<RateStatus>,
-    pub(crate) permit: Option<Box<RatePermit>>,
+    pub(crate) status: RateStatus,
+    /// None if the request was refused.
+    pub(crate) permit: Option<RatePermit>,
     /// The permit in the state that replicas share.
     pub(crate) shared: Option<Box<SharedPermit>>,
 }

@@ -21,12 +21,10 @@ use crate::downstream::client::Client;
 use crate::ollama::broadcast::fleet_timeout;
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
-use crate::proxy::backend_call::TargetEnd;
 use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
-use crate::proxy::backend_call::read_refusal;
-use crate::proxy::context::{RequestContext, Served};
+use crate::proxy::backend_call::{TargetEnd, read_refusal};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
 
