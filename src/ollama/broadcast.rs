@@ -25,7 +25,7 @@ use serde_json::json;
 
 use crate::downstream::body::HeldBody;
 use crate::ollama::broadcast::command::Command;
-use crate::ollama::broadcast::progress::Progress;
+use crate::ollama::broadcast::progress::CommandProgress;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
@@ -80,7 +80,7 @@ pub(crate) async fn serve_command(
         }
     });
     let tasks: Vec<TargetTask> = tasks.collect();
-    let mut progress = Progress::start(&flow.proxy.calls, tasks);
+    let mut progress = CommandProgress::start(&flow.proxy.calls, tasks);
     let Some(ends) = progress.run(flow, command.is_streaming).await? else {
         return flow.ctx.client_gone();
     };

@@ -1,6 +1,6 @@
 //! The part of a client's limits that a request holds.
 
-use penstock_core::admission::rate_limits::{Moment, RatePermit, RateStatus};
+use penstock_core::admission::rate_limits::{LimitTime, RatePermit, RateStatus};
 
 use crate::shared_state::SharedPermit;
 
@@ -18,7 +18,7 @@ pub(crate) struct RateHold {
 impl RateHold {
     /// Ends the request with the tokens it has used, or with the reserved ones if `None`. Only the
     /// first call counts.
-    pub(crate) fn settle(&self, used: Option<u64>, now: Moment) {
+    pub(crate) fn settle(&self, used: Option<u64>, now: LimitTime) {
         if let Some(permit) = &self.permit {
             permit.settle(used, now);
         }

@@ -8,7 +8,7 @@ use http::header::{HeaderName, HeaderValue};
 use penstock_api::{ErrorCode, Work};
 use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
-    AddressKey, Caller, LimitKind, Moment, Quota, RatePermit, RateStatus, Refusal,
+    AddressKey, Caller, LimitKind, LimitTime, Quota, RatePermit, RateStatus, Refusal,
 };
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{EnsemblePlan, SplitPoint};
@@ -138,8 +138,8 @@ async fn limit_shared(
     Ok(RateHold { status, permit: Some(permit), shared: held })
 }
 
-pub(crate) fn moment() -> Moment {
-    Moment { at: now(), unix: unix_seconds() }
+pub(crate) fn moment() -> LimitTime {
+    LimitTime { at: now(), unix: unix_seconds() }
 }
 
 /// The tokens of the prompt, and those that the response may have: `max_tokens`, else the average

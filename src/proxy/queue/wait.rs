@@ -18,7 +18,7 @@ use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charges::charge_owner;
 use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
-use crate::proxy::queue::place::Place;
+use crate::proxy::queue::place::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::upstream::failure::Failure;
 
@@ -94,7 +94,7 @@ fn awaited(view: RequestView<'_>) -> Option<(Box<str>, Passed)> {
 struct Waiting {
     /// The model of the queue.
     model: Box<str>,
-    place: Place,
+    place: QueuePlace,
     since: Timestamp,
     until: Timestamp,
     /// The time at which the request is refused because its objective can no longer be met.
@@ -216,7 +216,7 @@ fn join(
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
     let late = late.filter(|late| *late < until);
-    let place = Place::new(queue, id);
+    let place = QueuePlace::new(queue, id);
     let keep_alive = KeepAlive::of(config, flow, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }
