@@ -20,7 +20,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use penstock::discovery::{EnginePage, PageReader, read_props, read_slots};
 use penstock::downstream::head_check;
-use penstock::downstream::http2::frame_deadline::{FrameWatcher, Progress};
+use penstock::downstream::http2::frame_deadline::{FrameProgress, FrameWatcher};
 use penstock::downstream::proxy_protocol::{self, Header};
 use penstock::upstream::request_writer::sample_head;
 use penstock::upstream::response_head::{Framing, read_in_pieces};
@@ -456,14 +456,14 @@ pub fn frame_watcher(bytes: &[u8]) {
         for start in (0..connection.len()).step_by(piece) {
             let end = connection.len().min(start + piece);
             let expected = match unfinished(&connection[..end]) {
-                None => Progress::Finished,
+                None => FrameProgress::Finished,
                 Some(Unfinished { since, body_known_at }) => {
                     let has_started = since.is_some_and(|since| since >= start);
                     let is_known = body_known_at.is_some_and(|known| known > start);
                     if has_started || is_known {
-                        Progress::Started { is_body: body_known_at.is_some() }
+                        FrameProgress::Started { is_body: body_known_at.is_some() }
                     } else {
-                        Progress::Continued
+                        FrameProgress::Continued
                     }
                 }
             };

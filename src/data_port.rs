@@ -35,14 +35,12 @@ use crate::ollama::broadcast::{serve_blob, serve_command};
 use crate::ollama::show::serve_show;
 use crate::ollama::usage::send_usage;
 use crate::proxy::Proxy;
-use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::{ClientSide, Flow};
+use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_body_error, send_error, send_refusal};
 use crate::proxy::queue::settle_charge;
-use crate::proxy::rate_hold::RateHold;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
-use crate::proxy::request_body::{admit_scanned, read_body, scan_body};
+use crate::proxy::request::{admit_scanned, read_body, scan_body};
 use crate::proxy::retry::serve;
 use penstock_core::routing::RequestRecord;
 
@@ -85,7 +83,7 @@ impl ProxyHttp for DataPlane {
             body_is_read: false,
             requester: Requester::default(),
             cors_origin: None,
-            rate: RateHold::default(),
+            rate: None,
             policy: None,
             record: RequestRecord::default(),
             charge: None,
@@ -109,8 +107,12 @@ impl ProxyHttp for DataPlane {
             Err(refused) => refuse(&mut flow, refused).await,
         };
         // After every end, errors included: what a request holds must not outlive it.
-        settle_rate(flow.ctx);
-        settle_charge(&self.0, flow.ctx);
+        if flow.ctx.rate.is_some() {
+            settle_rate(flow.ctx);
+        }
+        if let Some(charge) = flow.ctx.charge.take() {
+            settle_charge(&self.0, flow.ctx, &charge);
+        }
         self.0.observers.finished(&flow);
         served.map(|()| true)
     }
@@ -224,10 +226,12 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
         Err(error) => return send_error(flow, error).await,
     };
     let plan = plan_of(flow.ctx, &scanned.named.model);
-    let named = &scanned.named;
-    let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
-    if let Err(error) = limit_rate(flow, Some(&estimate)).await {
-        return send_error(flow, error).await;
+    if flow.ctx.has_rate_limits() {
+        let named = &scanned.named;
+        let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
+        if let Err(error) = limit_rate(flow, Some(&estimate)).await {
+            return send_error(flow, error).await;
+        }
     }
     if let Some(plan) = plan {
         // Boxed: no other request should carry room for one.
@@ -251,7 +255,9 @@ async fn forward_other(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody
         }
         Forwarded::StoredResponse => serve_stored(flow, body).await,
         Forwarded::Passthrough(way) => {
-            if let Err(error) = limit_rate(flow, None).await {
+            if flow.ctx.has_rate_limits()
+                && let Err(error) = limit_rate(flow, None).await
+            {
                 return send_error(flow, error).await;
             }
             match requested_websocket(flow.client.head()) {

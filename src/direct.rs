@@ -12,12 +12,11 @@ use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Top
 use penstock_core::routing::RoutingDecision;
 
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
-use crate::proxy::reserved::Decided;
+use crate::proxy::request::{Decided, ScannedRequest};
 use crate::upstream::failure::Failure;
 
 /// The permissions of a direct attempt.

@@ -23,13 +23,12 @@ use crate::ensemble::call::{Call, CallFailure, CallReport};
 use crate::ensemble::stage::{StageEnd, run_stage};
 use crate::proxy::Proxy;
 use crate::proxy::attempt::HeldText;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::ensemble_slots::EnsembleEnd;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::policies;
-use crate::proxy::request_body::{Named, Scanned, admit_scanned, scan_error};
+use crate::proxy::request::{Named, Scanned, ScannedRequest, admit_scanned, scan_error};
 use crate::proxy::retry::serve;
 use penstock_core::routing::EnsembleParts;
 

@@ -4,21 +4,22 @@
 //! Life of a request: `data_port`, above this folder, receives it from Pingora once `downstream`
 //! has a whole, checked head, and responds to what needs no backend. What is for one backend rather
 //! than a model (`direct`), for all Ollama backends (`ollama`), or for an ensemble (`ensemble`)
-//! stands beside this folder and uses its attempts. `request_body` reads and scans the body.
-//! `rate_limits` refuses a request that exceeds the client's limits. `retry` runs the attempts:
-//! `queue` makes it wait while all backends are full, `decision` picks a backend and takes its
-//! in-flight permit, `forward` makes the attempt: `exchange` connects, sends and reads the
-//! response's head, `disposition` judges it, `response` relays it, and `outcome` reports to the
-//! backend's health, circuit breaker and latency. What few requests need is a list that a plain one
-//! finds empty (`rewrite`). A request that fails ends in `own_response`, with its status from
-//! `failure`. `observers` reports all of it. Every step gets one `flow::Flow`.
+//! stands beside this folder and uses its attempts. Every step gets one `flow::Flow`, which also
+//! reports to the observers. `request` reads and scans the body. `retry` runs the attempts:
+//! `decision` picks a backend and takes its in-flight permit, `forward` makes the attempt:
+//! `exchange` connects, sends and reads the response's head, `disposition` judges it, `response`
+//! relays it, and `attempt` reports the outcome to the backend's health, circuit breaker and
+//! latency.
+//!
+//! A plain request passes only those. What few requests need is a list that a plain one finds empty
+//! (`rewrite`). A client with limits passes `rate_limits`, a request waits in `queue` while all
+//! backends are full, and one that fails ends in `own_response`, with its status from `failure`.
 
 pub(crate) mod allowed_models;
 pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
 pub(crate) mod command_slots;
-pub(crate) mod context;
 pub(crate) mod conversion;
 pub(crate) mod decision;
 pub(crate) mod disposition;
@@ -31,8 +32,6 @@ pub(crate) mod kept_alive;
 pub(crate) mod long_work;
 pub(crate) mod moves;
 pub(crate) mod named_resource;
-pub(crate) mod observers;
-pub(crate) mod outcome;
 pub(crate) mod own_response;
 pub(crate) mod passed_homes;
 pub(crate) mod passed_ids;
@@ -41,8 +40,7 @@ pub(crate) mod queue;
 pub(crate) mod rate_hold;
 pub(crate) mod rate_limits;
 pub(crate) mod replay;
-pub(crate) mod request_body;
-pub(crate) mod reserved;
+pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod response_ids;
 pub(crate) mod retry;
@@ -55,8 +53,8 @@ pub(crate) mod target;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 
-pub use context::RequestContext;
 pub use ensemble_slots::EnsembleFigures;
+pub use flow::RequestContext;
 pub use passed_homes::RememberedHomes;
 pub use passed_ids::{LaterIds, RememberedIds};
 pub use queue::{QueueFigures, Queues};
@@ -84,7 +82,7 @@ use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
 use command_slots::CommandSlots;
 use ensemble_slots::Ensembles;
-use observers::Observers;
+use flow::Observers;
 use response_ids::ResponseIds;
 use seeds::Seeds;
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::tls::TlsError;
 use penstock_config::{Config, ConfigSource, ListenAddress};
-use penstock_core::admission::rate_limits::{Moment, RateLimiter};
+use penstock_core::admission::rate_limits::{LimitTime, RateLimiter};
 use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
@@ -328,7 +328,7 @@ fn restore_days(config: &Config, rates: &RateLimiter) {
     });
     for row in rows {
         if let Some(name) = row.group.first().filter(|name| names.contains(name.as_str())) {
-            let now = Moment { at: now(), unix: unix_seconds() };
+            let now = LimitTime { at: now(), unix: unix_seconds() };
             rates.restore_day(name, row.counts.total_tokens(), now);
         }
     }

@@ -43,11 +43,11 @@ struct Waiting {
 
 impl Waiting {
     /// Joins the end of the line.
-    fn join(&self) -> Place<'_> {
+    fn join(&self) -> WaitingPlace<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let leave = Arc::new(Notify::new());
         self.connections.lock().insert(number, Arc::clone(&leave));
-        Place { line: self, number, leave }
+        WaitingPlace { line: self, number, leave }
     }
 
     /// Ends the connection that has waited longest. Returns whether there was one.
@@ -58,13 +58,13 @@ impl Waiting {
 }
 
 /// A connection's place among those that wait; it leaves the line when dropped.
-struct Place<'a> {
+struct WaitingPlace<'a> {
     line: &'a Waiting,
     number: u64,
     leave: Arc<Notify>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingPlace<'_> {
     fn drop(&mut self) {
         self.line.connections.lock().remove(&self.number);
     }

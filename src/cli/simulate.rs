@@ -26,7 +26,7 @@ use parallel::run_all;
 use penstock_sim::compare::compare;
 use penstock_sim::experiment::Variant;
 use penstock_sim::summary::Summary;
-use setup::Plan;
+use setup::SimulationPlan;
 
 /// The results of one configuration.
 struct Arm<'a> {
@@ -40,7 +40,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
     }
     let oracles = if args.oracle { 2 } else { 0 };
     let assertions = assertion::read_all(&args.assertions, args.configs.len().max(1) + oracles)?;
-    let mut plan = Plan::new(args)?;
+    let mut plan = SimulationPlan::new(args)?;
     for note in plan.notes.drain(..) {
         output.complain("note", note);
     }
@@ -83,7 +83,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
 /// Runs every configuration with every seed.
 fn measure<'a>(
     args: &SimulateArgs,
-    plan: &'a Plan,
+    plan: &'a SimulationPlan,
     output: &mut Output,
 ) -> Result<Vec<Arm<'a>>, SimulateError> {
     let seeds = plan.setting.workloads.len();
@@ -98,7 +98,7 @@ fn measure<'a>(
     Ok(arms.map(|(variant, results)| Arm { variant, summaries: results.to_vec() }).collect())
 }
 
-fn to_json(plan: &Plan, arms: &[Arm<'_>]) -> Value {
+fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
     let base = arms.first();
     let configurations: Vec<Value> = arms
         .iter()

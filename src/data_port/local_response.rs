@@ -12,8 +12,7 @@ use crate::data_port::model_list::{list_models, one_model};
 use crate::ollama::pages::{list_loaded, list_loaded_details, list_tags};
 use crate::ollama::usage;
 use crate::ollama::version::lowest_version;
-use crate::proxy::context::{RequestContext, Served};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::target::Target;
 

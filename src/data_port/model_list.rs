@@ -12,8 +12,8 @@ use penstock_core::routing::{Names, RouteError, SplitPoint};
 use serde_json::{Value, json};
 
 use crate::proxy::allowed_models::{self, visible_models};
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 use crate::proxy::similar_model::with_similar_model;
 
 /// The default and the maximum number of models on a page of Anthropic's list.

@@ -10,7 +10,7 @@ use pingora::http::RequestHeader;
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
-use crate::proxy::request_body::scan_error;
+use crate::proxy::request::scan_error;
 
 /// The kept items that a request names or makes.
 #[derive(Debug, Default, PartialEq, Eq)]

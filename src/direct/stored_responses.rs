@@ -11,11 +11,11 @@ use penstock_core::routing::PolicyScope;
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
+use crate::proxy::request::ScannedRequest;
 use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
 

@@ -12,13 +12,12 @@ use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{ScannedRequest, Served};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
-use crate::proxy::reserved::Decided;
+use crate::proxy::request::{Decided, ScannedRequest};
 
 /// The only protocol that clients may switch to: with another one, a client would speak to the
 /// engine with penstock's own key.

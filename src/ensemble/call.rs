@@ -13,16 +13,14 @@ use penstock_scan::Usage;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
-use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::{OwnError, held_outcome};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::forward::{Recipient, make_attempt};
-use crate::proxy::queue::{Unadmitted, decide_in_turn, has_others_waiting};
-use crate::proxy::rate_hold::RateHold;
-use crate::proxy::request_body::{Named, admit};
-use crate::proxy::reserved::Decided;
-use crate::proxy::retry::{may_retry, route_error};
+use crate::proxy::queue::{Unadmitted, has_others_waiting};
+use crate::proxy::request::{Decided, Named, ScannedRequest, admit};
+use crate::proxy::retry::{decide_in_turn, may_retry, route_error};
+use crate::proxy::rewrite::kinds_of;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 use penstock_core::routing::{RequestFacts, RequestRecord};
 
@@ -96,7 +94,7 @@ impl Call {
             requester: ctx.requester,
             cors_origin: None,
             // The client's own request holds its part of the limits.
-            rate: RateHold::default(),
+            rate: None,
             policy: ctx.policy,
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             charge: None,
@@ -105,7 +103,8 @@ impl Call {
             _counted: Counted::new(&flow.proxy.ensembles.calls),
         };
         let request = admit(&mut flow.of_call(&mut own), named, body)?;
-        let request = ScannedRequest { deadline: Some(deadline), ..request };
+        let mut request = ScannedRequest { deadline: Some(deadline), ..request };
+        request.kinds = kinds_of(&flow.of_call(&mut own), &mut request);
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 

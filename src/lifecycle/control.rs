@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_clock::{now, unix_seconds};
-use penstock_core::admission::rate_limits::Moment;
+use penstock_core::admission::rate_limits::LimitTime;
 use penstock_core::fleet::Groups;
 use tokio::net::UnixStream;
 use tokio::signal::unix::SignalKind;
@@ -145,7 +145,7 @@ impl ControlLoop {
             later = Some(ids);
             let generation = self.reloader.proxy.generation();
             let fleet = &generation.fleet;
-            let moment = Moment { at: now(), unix: unix_seconds() };
+            let moment = LimitTime { at: now(), unix: unix_seconds() };
             ProcessState {
                 drains: fleet.manual_drains(),
                 predictions: fleet.learned_predictions(),

@@ -14,7 +14,7 @@ use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use penstock_api::units::Timestamp;
 use penstock_clock::{now, unix_seconds};
-use penstock_core::admission::rate_limits::Moment;
+use penstock_core::admission::rate_limits::LimitTime;
 use penstock_core::fleet::Health;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
@@ -114,7 +114,7 @@ impl Supervisor {
                 if models > 0 {
                     tracing::info!(models, "predictions continue with what was learned");
                 }
-                let moment = Moment { at: now(), unix: unix_seconds() };
+                let moment = LimitTime { at: now(), unix: unix_seconds() };
                 let keys = self.proxy.rates().restore_used(&state.limits, moment);
                 tracing::debug!(keys, "limits continue with what was used");
                 let ids = self.proxy.restore_ids(&state.stored);

@@ -25,15 +25,14 @@ use serde_json::json;
 
 use crate::downstream::body::HeldBody;
 use crate::ollama::broadcast::command::Command;
-use crate::ollama::broadcast::progress::Progress;
+use crate::ollama::broadcast::progress::CommandProgress;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
 use crate::proxy::backend_call::TargetEnd;
 use crate::proxy::backend_call::engine_exchange::EngineRequest;
-use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::relay::ResponseSink;
 
@@ -81,7 +80,7 @@ pub(crate) async fn serve_command(
         }
     });
     let tasks: Vec<TargetTask> = tasks.collect();
-    let mut progress = Progress::start(&flow.proxy.calls, tasks);
+    let mut progress = CommandProgress::start(&flow.proxy.calls, tasks);
     let Some(ends) = progress.run(flow, command.is_streaming).await? else {
         return flow.ctx.client_gone();
     };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::ollama::model_page::{Described, Lists, named};
 use crate::proxy::allowed_models::{self, visible_models};
-use crate::proxy::context::RequestContext;
+use crate::proxy::flow::RequestContext;
 
 /// `/api/tags`: the models and aliases that the client may use.
 pub(crate) fn list_tags(ctx: &RequestContext, created: u64) -> Value {

@@ -16,11 +16,11 @@ use crate::downstream::body::HeldBody;
 use crate::ollama::model_page::{Described, Lists};
 use crate::proxy::allowed_models;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::policies;
+use crate::proxy::request::ScannedRequest;
 use crate::proxy::twins;
 use crate::upstream::failure::Failure;
 

@@ -10,9 +10,8 @@ use penstock_config::Compat;
 use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 
-use crate::proxy::context::Served;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
 use crate::proxy::usage_api::{EventSource, UsageRefusal, UsageRequest, UsageResponse};
 use crate::upstream::relay::ResponseSink;

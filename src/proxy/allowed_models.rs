@@ -3,7 +3,7 @@
 use penstock_api::default_tag_forms;
 use penstock_core::fleet::{Model, Topology};
 
-use crate::proxy::context::RequestContext;
+use crate::proxy::flow::RequestContext;
 
 /// Returns whether the client's key is limited to models.
 pub(crate) fn is_limited(ctx: &RequestContext) -> bool {

@@ -5,12 +5,14 @@ pub(crate) mod engine_exchange;
 use bytes::Bytes;
 use http::Method;
 use penstock_api::ErrorCode;
+use pingora::http::ResponseHeader;
 use serde_json::Value;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::own_response::OwnResponse;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;
@@ -107,4 +109,14 @@ pub(crate) fn error_of(line: &Value) -> Option<String> {
     let text = error.as_str().or_else(|| error.get("message")?.as_str());
     let text = text.map_or_else(|| error.to_string(), str::to_owned);
     Some(penstock_api::escape(&text, SHOWN_ERROR).into_owned())
+}
+
+/// The end of an attempt that penstock responds to itself, with JSON.
+pub(crate) fn own_json(body: &Value) -> AttemptEnd {
+    let body = Bytes::from(body.to_string());
+    let response = match ResponseHeader::build(200, Some(4)) {
+        Ok(head) => Ok(OwnResponse { head, body, closes: false }),
+        Err(_) => Err(OwnError::new(ErrorCode::InternalError, "The response cannot be made")),
+    };
+    AttemptEnd::Own { response, status: 200 }
 }

@@ -10,15 +10,14 @@ use penstock_core::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, R
 use penstock_core::prefix::{Chain, prompt_chain};
 use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
-    Router, RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
+    RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::replay::replay_fields;
-use crate::proxy::reserved::{Decided, Reserved};
+use crate::proxy::request::{Decided, RequestView, Reserved, ScannedRequest};
 
 /// The maximum number of times a decision is repeated because another request took the last permit
 /// first.
@@ -46,10 +45,10 @@ pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<De
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
     if flow.ctx.record.routing.attempts == 0 && is_replayed {
-        flow.ctx.record.request.replay = Some(Box::new(replay_fields(flow.ctx, request)));
+        flow.ctx.record.request.replay = Some(Box::new(replay_fields(request.view(flow.ctx))));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
-        let prompt = read_prompt(flow.ctx, request, chain);
+        let prompt = read_prompt(request.view(flow.ctx), chain);
         let others = preferred_only(request);
         // The backend that holds what the request continues is preferred, not required.
         let first = others.and_then(|tried| reserve(flow, request, &tried, prompt, scratch).ok());
@@ -142,12 +141,11 @@ pub(super) fn reserve_better(
     let mut tried = request.tried;
     tried.insert(from.backend);
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
-        let prompt = read_prompt(flow.ctx, request, chain);
+        let prompt = read_prompt(request.view(flow.ctx), chain);
         let router = &flow.ctx.generation.router;
         let topology = &*request.fleet;
         let session = routed_session(flow, request);
-        let input =
-            RouteInput { session, ..route_input(router, flow.ctx, request, &tried, prompt) };
+        let input = RouteInput { session, ..route_input(request.view(flow.ctx), &tried, prompt) };
         let is_better = |decision: &RoutingDecision| {
             decision.serving(topology).is_some_and(|serving| {
                 let estimate = decision.estimate(&request.profile, serving, input.now);
@@ -180,7 +178,7 @@ pub(super) fn decide_moved(
 ) -> Decided {
     flow.ctx.record.routing.is_moved = true;
     SCRATCH.with_borrow_mut(|(_, chain)| {
-        let prompt = read_prompt(flow.ctx, request, chain);
+        let prompt = read_prompt(request.view(flow.ctx), chain);
         act_on(flow, request, reserved, prompt)
     })
 }
@@ -214,7 +212,7 @@ fn reserve(
     let session = routed_session(flow, request);
     for _ in 0..RACES {
         // Read again after a lost race: another request has changed the state of the backends.
-        let input = RouteInput { session, ..route_input(router, flow.ctx, request, tried, prompt) };
+        let input = RouteInput { session, ..route_input(request.view(flow.ctx), tried, prompt) };
         let is_captured = flow.proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || flow.ctx.generation.shadow.is_some();
         // A captured decision has its own seed, so that a replay draws the same numbers.
@@ -269,12 +267,11 @@ fn reserve(
 
 /// The input of a decision about a request, as of now.
 pub(super) fn route_input<'a>(
-    router: &Router,
-    ctx: &RequestContext,
-    request: &'a ScannedRequest,
+    RequestView { ctx, request }: RequestView<'a>,
     tried: &'a BackendSet,
     prompt: Option<&'a Chain>,
 ) -> RouteInput<'a> {
+    let router = &ctx.generation.router;
     RouteInput {
         request: &request.profile,
         model: &request.model,
@@ -296,18 +293,17 @@ pub(super) fn route_input<'a>(
 }
 
 /// The predicted time to the first token of a request once a backend has room.
-pub(super) fn predicted_service(ctx: &RequestContext, request: &ScannedRequest) -> ServiceTime {
-    let router = &ctx.generation.router;
+pub(super) fn predicted_service(view: RequestView<'_>) -> ServiceTime {
     SCRATCH.with_borrow_mut(|(_, chain)| {
-        let prompt = read_prompt(ctx, request, chain);
-        router.service_time(&route_input(router, ctx, request, &request.tried, prompt))
+        let prompt = read_prompt(view, chain);
+        let input = route_input(view, &view.request.tried, prompt);
+        view.ctx.generation.router.service_time(&input)
     })
 }
 
 /// Hashes the prompt's blocks if the strategy reads them and the body is still held.
 fn read_prompt<'a>(
-    ctx: &RequestContext,
-    request: &ScannedRequest,
+    RequestView { ctx, request }: RequestView<'_>,
     chain: &'a mut Chain,
 ) -> Option<&'a Chain> {
     let router = &ctx.generation.router;

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use penstock_api::ErrorCode;
 use penstock_core::routing::EnsembleStage;
 
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 
 /// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -14,9 +14,10 @@ use penstock_api::{Dialect, ErrorCode, Operation};
 
 use crate::downstream::client::Client;
 use crate::proxy::attempt::Attempt;
-use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
+use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::Reply;
+use crate::proxy::rewrite::rewrites;
 use crate::proxy::target::with_query_model;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
@@ -28,7 +29,7 @@ use crate::upstream::pool::ConnectionPool;
 use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
-use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
+use crate::upstream::splice::{BodyParts, splice, total_len, whole, wire_name};
 
 /// The minimum idle time of a connection before it is reused, if the engine may close it silently
 /// after a response.
@@ -50,7 +51,7 @@ pub(super) async fn exchange<'a>(
     request: &ScannedRequest,
     attempt: &'a Attempt<'a>,
 ) -> Result<Reply<'a>, Failure> {
-    let mut interrupts = Interrupts::new(attempt.client, deadline(flow.ctx, request, attempt));
+    let mut interrupts = Interrupts::new(attempt.client, deadline(request.view(flow.ctx), attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
     // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
     // reused.
@@ -61,7 +62,7 @@ pub(super) async fn exchange<'a>(
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
         exchange.accepts_switch = request.upgrade.is_some();
-        exchange.needs_payload = request.conversion.is_some();
+        exchange.needs_payload = attempt.converted_to().is_some();
         let error = match send(flow, &mut exchange, request, attempt).await {
             Ok(mut head) => {
                 // The fields describe the body of a GET; none follows (RFC 9110 §9.3.2).
@@ -88,7 +89,7 @@ pub(super) async fn exchange<'a>(
     }
 }
 
-fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_>) -> Deadline {
+fn deadline(RequestView { ctx, request }: RequestView<'_>, attempt: &Attempt<'_>) -> Deadline {
     let timeouts = &attempt.serving.timeouts;
     let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
     let total = [total, request.deadline].into_iter().flatten().min();
@@ -133,16 +134,20 @@ async fn send(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<ResponseHead, ExchangeError> {
-    let model = attempt.upstream_name(request);
-    let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
-    let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
+    let name = attempt.upstream_name(request).unwrap_or(&request.model);
+    let wire_name = wire_name(&request.profile, request.body(), name);
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let keeps_name = match request.profile.names_model() {
+        true => *name == *request.model,
+        false => !request.inserts_model,
+    };
+    let body = body_for(request, attempt, (!keeps_name).then_some(&*wire_name));
     let client = flow.client.head();
-    let operation = request.conversion.as_ref().map(|conversion| conversion.operation());
-    let target = match operation.and_then(|operation| operation.row().path()) {
+    let converted = attempt.converted_to();
+    let target = match converted.and_then(|operation| operation.row().path()) {
         Some(path) => path.into(),
         None => upstream_target(&client.uri, request.profile.operation),
     };
-    let name = model.unwrap_or(&request.model);
     let is_renamed = request.is_model_in_query && *name != *request.model;
     let target = if is_renamed { with_query_model(&target, name).into() } else { target };
     let own = OwnFields {
@@ -152,8 +157,8 @@ async fn send(
         request_id: &flow.ctx.request_id,
         trace: attempt.trace,
         upgrade: request.upgrade.as_ref(),
-        key_form: key_form(flow.ctx.dialect, operation, attempt.engine()),
-        is_converted: operation.is_some(),
+        key_form: key_form(flow.ctx.dialect, converted, attempt.engine()),
+        is_converted: converted.is_some(),
         forwarding: forwarding(flow.ctx, attempt.client),
     };
     let config = &attempt.backend.config;
@@ -161,24 +166,18 @@ async fn send(
     exchange.request(bytes.parts()).await
 }
 
-/// The body as this backend gets it.
-fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) -> BodyParts<'a> {
-    if let Some(conversion) = &request.conversion {
-        return whole(conversion.body());
-    }
-    let body = request.body();
-    // Compared decoded: a name the client wrote with escapes is still that name.
-    let keeps_name = match request.profile.names_model() {
-        true => *model == *request.model,
-        false => !request.inserts_model,
-    };
-    match (request.adds_usage, keeps_name) {
-        (false, true) => whole(body),
-        (false, false) => splice(body, &request.profile, wire_name),
-        (true, keeps_name) => {
-            splice_usage(body, &request.profile, (!keeps_name).then_some(wire_name))
-        }
-    }
+/// The body as this backend gets it. `name`: the model's name in its written form, if it replaces
+/// the client's.
+fn body_for<'a>(
+    request: &'a ScannedRequest,
+    attempt: &Attempt<'_>,
+    name: Option<&'a str>,
+) -> BodyParts<'a> {
+    let rewritten = rewrites(attempt.kinds).find_map(|rewrite| rewrite.body(request, name));
+    rewritten.unwrap_or_else(|| match name {
+        None => whole(request.body()),
+        Some(name) => splice(request.body(), &request.profile, name),
+    })
 }
 
 /// The form of the backend's key. `converted`: the operation that the request was converted to.

@@ -1,11 +1,33 @@
-//! What every step of a request needs: the data plane, the client's side, and the request's state.
+//! What every step of a request needs: the data plane, the client's side, and the request's state
+//! with its record; and the reports of it to the observers (`routing::RequestObserver`): metrics,
+//! logs, traces. The proxy imports none of them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::HeaderValue;
+use penstock_api::units::Timestamp;
+use penstock_api::{Dialect, ErrorCode, Operation, TraceContext};
+use penstock_clock::now;
+use penstock_core::admission::queue::Charge;
+use penstock_core::clients::ClientIdentity;
+use penstock_core::fleet::{Backend, BackendId, Outcome, Requester, Serving};
+use penstock_core::routing::{
+    AttemptEnded, Generation, PolicyScope, RequestDetails, RequestObserver, RequestOutcome,
+    RequestRecord, ResponseFacts, Routed,
+};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
+use crate::downstream::body::BodyLength;
+use crate::downstream::client::Client;
+use crate::downstream::counted::Counted;
+use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
-use crate::proxy::context::RequestContext;
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::rate_hold::RateHold;
 use crate::upstream::relay::ResponseSink;
 
 /// A request on its way through the data plane.
@@ -102,4 +124,218 @@ impl ResponseSink for ClientSide<'_> {
 fn no_response() -> pingora::Result<()> {
     debug_assert!(false, "a call of an ensemble has no response for the client");
     pingora::Error::e_explain(pingora::ErrorType::WriteError, "there is no client to write to")
+}
+
+/// The state of one request.
+pub struct RequestContext {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) arrived_at: Timestamp,
+    pub(crate) request_id: HeaderValue,
+    pub(crate) trace: Option<TraceContext>,
+    pub(crate) dialect: Dialect,
+    pub(crate) operation: Option<Operation>,
+    /// The client that its key names; `None` where no keys are needed.
+    pub(crate) identity: Option<Arc<ClientIdentity>>,
+    pub(crate) client: Option<Client>,
+    /// The client behind trusted proxies; `None` over a Unix socket.
+    pub(crate) client_address: Option<IpAddr>,
+    /// The framing of the body; Pingora is made to believe that there is none.
+    pub(crate) body_length: BodyLength,
+    pub(crate) body_is_read: bool,
+    /// Identifies the client, its credential and its prompt to circuit breakers and cooldowns.
+    pub(crate) requester: Requester,
+    /// The client's `Origin`, if CORS allows it to read the response.
+    pub(crate) cors_origin: Option<HeaderValue>,
+    /// The request's part of the client's limits, if there are any.
+    pub(crate) rate: Option<Box<RateHold>>,
+    /// The policies that the request is under, once they are known. A call of an ensemble has those
+    /// of its client's request from the start.
+    pub(crate) policy: Option<PolicyScope>,
+    /// The facts for the observers, gathered on the way.
+    pub(crate) record: RequestRecord,
+    /// The charge to the request's owner when it left a queue for a backend.
+    pub(crate) charge: Option<Box<ModelCharge>>,
+    /// Method and path of a refused head, which Pingora has not seen.
+    pub(crate) refused: Option<Box<LoggedRequest>>,
+    pub(crate) _counted: Counted,
+}
+
+/// The end of a request, for the caller that owns the session.
+pub(crate) type Served = pingora::Result<()>;
+
+impl RequestContext {
+    /// Ends a request whose client has left with its whole response.
+    pub(crate) fn left_after_end(&mut self) -> Served {
+        let gone = self.client_gone();
+        self.record.response.outcome = None;
+        gone
+    }
+
+    /// Ends a request whose client has left: there is no reader for a response.
+    pub(crate) fn client_gone(&mut self) -> Served {
+        self.record.response.outcome = Some(Outcome::Cancel);
+        if self.record.response.status == 0 {
+            self.record.response.status = 499;
+        }
+        pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
+    }
+
+    /// Records the backend whose response the client gets.
+    pub(crate) fn record_backend(&mut self, serving: &Serving, backend: &Backend) {
+        self.record.routing.provider = Some(backend.config.engine.provider());
+        self.record.routing.backend = Some((serving.id, serving.state.name.clone()));
+    }
+
+    /// Returns whether the rate of the client's requests or tokens is limited.
+    pub(crate) fn has_rate_limits(&self) -> bool {
+        let config = &self.generation.config;
+        let client = self.identity.as_ref();
+        client.is_some_and(|client| !client.limits(&config.auth).is_unlimited())
+            || (self.client_address.is_some() && !config.limits.per_client.is_unlimited())
+    }
+
+    /// Returns whether there are policies, or zones that the client may not leave.
+    pub(crate) fn has_policies(&self) -> bool {
+        let has_zones = || self.identity.as_ref().is_some_and(|client| !client.zones.is_empty());
+        !self.generation.router.policies.is_empty() || has_zones()
+    }
+
+    /// The owner of responses that this request stores.
+    pub(crate) fn key_owner(&self) -> KeyOwner {
+        self.identity.as_ref().map_or(KeyOwner::ANYONE, |client| KeyOwner::of(&client.id))
+    }
+
+    /// The client's name, for logs and metrics.
+    pub(crate) fn client_name(&self) -> Option<&str> {
+        self.identity.as_ref().map(|client| &*client.name)
+    }
+
+    /// The client's id, which owns its sessions and what it uses.
+    pub(crate) fn client_id(&self) -> Option<&str> {
+        self.identity.as_ref().map(|client| &*client.id)
+    }
+
+    /// Returns whether the client may use a model by that name.
+    pub(crate) fn may_use(&self, model: &str) -> bool {
+        self.identity.as_ref().is_none_or(|client| client.may_use(model))
+    }
+
+    pub(crate) fn request_id(&self) -> &str {
+        let id = self.request_id.to_str();
+        debug_assert!(id.is_ok(), "request ids are made of visible ASCII");
+        id.unwrap_or("-")
+    }
+}
+
+/// The charge to an owner for a request in the queue of a model.
+pub(crate) struct ModelCharge {
+    pub(crate) model: Box<str>,
+    pub(crate) charge: Charge,
+}
+
+/// All observers, in the order they are called.
+pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
+
+impl Observers {
+    pub(crate) fn new(observers: Vec<Box<dyn RequestObserver>>) -> Self {
+        Self(observers)
+    }
+
+    /// Reports a decision that is acted on.
+    pub(crate) fn routed(&self, event: &Routed<'_>) {
+        for observer in &self.0 {
+            observer.routed(event);
+        }
+    }
+
+    /// Reports the first token of a stream, sent to the client `took` after the request arrived.
+    pub(crate) fn first_token(&self, backend: BackendId, took: Duration) {
+        for observer in &self.0 {
+            observer.first_token(backend, took);
+        }
+    }
+
+    /// Reports `tokens` more tokens sent to the client.
+    pub(crate) fn progress(&self, backend: BackendId, tokens: u32) {
+        for observer in &self.0 {
+            observer.progress(backend, tokens);
+        }
+    }
+
+    /// Reports the end of an attempt.
+    pub(crate) fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        for observer in &self.0 {
+            observer.attempt_ended(event);
+        }
+    }
+
+    /// Reports a connection that was rejected before it could send a request.
+    pub(crate) fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
+        let response = ResponseFacts {
+            status: code.row().status,
+            code: Some(code),
+            ..ResponseFacts::default()
+        };
+        self.report(&RequestOutcome {
+            record: &RequestRecord { response, ..RequestRecord::default() },
+            operation: None,
+            outcome: Outcome::Client,
+            first_token: None,
+            took: Duration::ZERO,
+            details: RequestDetails { client, ..RequestDetails::default() },
+        });
+    }
+
+    /// Reports the end of a request.
+    pub(crate) fn finished(&self, flow: &Flow<'_>) {
+        let RequestContext { record, operation, arrived_at, .. } = &*flow.ctx;
+        let response = &record.response;
+        self.report(&RequestOutcome {
+            record,
+            operation: *operation,
+            outcome: response
+                .outcome
+                .unwrap_or_else(|| own_outcome(response.code, response.status)),
+            first_token: response.first_token.map(|at| at.since(*arrived_at)),
+            took: now().since(*arrived_at),
+            details: details_of(flow),
+        });
+    }
+
+    fn report(&self, outcome: &RequestOutcome<'_>) {
+        for observer in &self.0 {
+            observer.finished(outcome);
+        }
+    }
+}
+
+/// The details for logs and traces.
+fn details_of<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
+    let head = flow.client.head();
+    // Pingora only sees a placeholder when the head was refused.
+    let (method, path) = match flow.ctx.refused.as_deref() {
+        Some(refused) => (refused.method.as_str(), refused.path.as_str()),
+        None => (head.method.as_str(), head.uri.path()),
+    };
+    RequestDetails {
+        request_id: flow.ctx.request_id(),
+        key: flow.ctx.client_name(),
+        client: flow.ctx.client_address,
+        method,
+        path,
+        bytes_out: u64::try_from(flow.client.bytes_sent()).unwrap_or(u64::MAX),
+        trace: flow.ctx.trace,
+    }
+}
+
+/// The outcome of a request that penstock responded to itself.
+pub(crate) fn own_outcome(code: Option<ErrorCode>, status: u16) -> Outcome {
+    match (code, status) {
+        (Some(code), status) if code.row().is_busy => {
+            Outcome::Busy { cooldown: Duration::ZERO, status }
+        }
+        (_, 500..) => Outcome::Fault,
+        (_, 400..=499) => Outcome::Client,
+        _ => Outcome::Ok,
+    }
 }

@@ -6,25 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use penstock_api::{ErrorCode, Operation};
+use penstock_api::{Capabilities, ErrorCode};
 use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Outcome;
 
-use crate::downstream::body::BodyClaim;
-use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
-use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::conversion::{Conversion, NotConverted, Terms};
+use crate::proxy::attempt::{Attempt, AttemptEnd, AttemptResult, Elsewhere, record_outcome};
 use crate::proxy::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
 use crate::proxy::exchange::exchange;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::moves::{Movable, Unresponded};
-use crate::proxy::outcome::{AttemptResult, record_outcome};
+use crate::proxy::named_resource::names_resource;
 use crate::proxy::own_response::{send_error, send_held};
-use crate::proxy::reserved::Decided;
+use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
-use crate::proxy::rewrite::{rewrites, unsupported};
+use crate::proxy::rewrite::{kinds_at, rewrites};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
 
@@ -75,6 +72,7 @@ pub(crate) async fn make_attempt(
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
+    attempt.kinds = kinds_at(request, attempt.serving);
     let is_gathered = matches!(to, Recipient::Ensemble);
     let end = run(flow, to, request, &mut attempt).await;
     let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
@@ -93,22 +91,16 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
 ) -> AttemptEnd {
-    // Before the conversion, which a request that is not forwarded does not need.
-    for rewrite in rewrites(request.kinds) {
-        if let Some(response) = rewrite.respond(flow, request, attempt) {
-            return response.await;
+    for rewrite in rewrites(attempt.kinds) {
+        if let Some(end) = rewrite.prepare(flow, request, attempt) {
+            return end.await;
         }
-    }
-    match prepare(flow, request, attempt) {
-        Ok(conversion) => attempt.conversion = conversion,
-        Err(reason) => return AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)),
     }
     let attempt = &*attempt;
     let reply = exchange(flow, request, attempt);
-    let movable = match &to {
-        Recipient::Client => Movable::of(flow.ctx, request, attempt),
-        Recipient::Direct { .. } | Recipient::Tunnel { .. } | Recipient::Ensemble => None,
-    };
+    let may_move =
+        matches!(to, Recipient::Client) && flow.ctx.generation.config.routing.move_waiting;
+    let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt)).flatten();
     let reply = match movable {
         // Boxed: no other request should carry room for it.
         Some(movable) => Box::pin(movable.wait(flow, request, attempt, reply)).await,
@@ -126,37 +118,8 @@ async fn run(
         Recipient::Tunnel { protocol } if reply.head.status == 101 => {
             AttemptEnd::Relayed(switch(flow, reply, protocol).await)
         }
-        Recipient::Tunnel { .. } => AttemptEnd::Relayed(relay(flow, request, reply, None).await),
+        Recipient::Tunnel { .. } => AttemptEnd::Relayed(relay(flow, request, reply).await),
     }
-}
-
-/// Converts the request if the backend does not serve its operation. Returns the operations before
-/// and after.
-fn prepare(
-    flow: &Flow<'_>,
-    request: &mut ScannedRequest,
-    attempt: &Attempt<'_>,
-) -> Result<Option<(Operation, Operation)>, NotConverted> {
-    let from = request.profile.operation;
-    let Some(target) = attempt.serving.conversion(from) else {
-        request.conversion = None;
-        return Ok(None);
-    };
-    let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
-    let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
-    let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
-    let conversion = match request.conversion.take() {
-        // Kept from an earlier attempt.
-        Some(kept) if kept.fits(&terms) => kept,
-        _ => {
-            let limit = flow.ctx.generation.config.limits.buffered_bodies.to_usize();
-            let claim = |bytes| BodyClaim::take(&flow.proxy.bodies, bytes, limit);
-            Box::new(Conversion::new(from, request.body(), terms, claim)?)
-        }
-    };
-    let became = conversion.operation();
-    request.conversion = Some(conversion);
-    Ok(Some((from, became)))
 }
 
 /// Decides the disposition of a response, and reads only the part of it that this takes.
@@ -165,15 +128,14 @@ fn prepare(
 /// When the backend ends the connection before the body has started, a deadline passes, or the
 /// client leaves.
 async fn judge(
-    ctx: &RequestContext,
-    request: &ScannedRequest,
+    view: RequestView<'_>,
     reply: &mut Reply<'_>,
     is_gathered: bool,
 ) -> Result<Disposition, Failure> {
     let is_success = matches!(reply.head.status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
     let mut late = None;
-    let terms = response_terms(ctx, request, reply, is_gathered);
+    let terms = response_terms(view, reply, is_gathered);
     loop {
         let disposition = {
             let seen = SeenResponse {
@@ -233,32 +195,34 @@ async fn judge(
 }
 
 fn response_terms<'a>(
-    ctx: &RequestContext,
-    request: &'a ScannedRequest,
+    view: RequestView<'a>,
     reply: &Reply<'a>,
     is_gathered: bool,
 ) -> ResponseTerms<'a> {
+    let RequestView { ctx, request } = view;
     let Reply { attempt, head, .. } = reply;
-    let conversion = request.conversion.as_deref();
-    let operation = request.profile.operation;
-    let sent = conversion.map_or(operation, Conversion::operation);
+    let sent = attempt.sent_operation(request);
     let passes = attempt.backend.config.authorization == AuthorizationPolicy::Pass;
-    ResponseTerms {
-        operation,
+    let mut terms = ResponseTerms {
+        operation: request.profile.operation,
         sent,
         model: attempt.upstream_name(request).unwrap_or(&request.model),
         body: request.body(),
         key: if passes { SentKey::Clients } else { SentKey::Own },
-        is_converted: conversion.is_some(),
+        is_converted: attempt.conversion.is_some(),
         has_head: ctx.record.queue.is_kept_alive,
         is_gathered,
         retries_5xx: ctx.generation.config.routing.retry_5xx,
-        may_shorten: request.shift.as_ref().is_some_and(|shift| shift.reads(head.status)),
-        may_drop: unsupported::droppable(ctx, request, head.status),
+        may_shorten: false,
+        may_drop: Capabilities::NONE,
         // Read only where it matters: the body may be large.
         is_path_known: matches!(head.status, 404 | 405 | 501)
-            && (attempt.serving.state.lessons.has_served(sent) || request.names_resource()),
+            && (attempt.serving.state.lessons.has_served(sent) || names_resource(request.body())),
+    };
+    for rewrite in rewrites(attempt.kinds) {
+        rewrite.on_error(view, head.status, &mut terms);
     }
+    terms
 }
 
 /// Sends a response to the client, or holds it back because another backend may do better.
@@ -267,7 +231,7 @@ async fn deliver(
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> AttemptEnd {
-    let disposition = match judge(flow.ctx, request, &mut reply, false).await {
+    let disposition = match judge(request.view(flow.ctx), &mut reply, false).await {
         Ok(disposition) => disposition,
         Err(failure) => return AttemptEnd::Failed(failure),
     };
@@ -275,31 +239,26 @@ async fn deliver(
         Disposition::Relay | Disposition::Read => {
             // From here on there is no retry, so the body is released.
             request.body = None;
-            let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-            AttemptEnd::Relayed(relay(flow, request, reply, way_back).await)
+            AttemptEnd::Relayed(relay(flow, request, reply).await)
         }
         Disposition::Hold(refusal) => {
             let held = held_of(flow.proxy, request, reply, Some(refusal));
             AttemptEnd::Failed(Failure::Held(refusal, held))
         }
-        Disposition::ConvertError => {
-            flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
-            let held = held_of(flow.proxy, request, reply, None);
-            AttemptEnd::Relayed(send_held(flow, held, false).await)
-        }
+        Disposition::ConvertError => send_refused(flow, request, reply).await,
         Disposition::Shorten(refusal) => {
             let held = held_of(flow.proxy, request, reply, None);
             let too_long = Box::new(TooLong { held, refusal });
             AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long))
         }
-        Disposition::Drop(what) => match unsupported::take_out(flow.ctx, request, what) {
-            true => AttemptEnd::Changed,
-            false => {
-                flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
-                let held = held_of(flow.proxy, request, reply, None);
-                AttemptEnd::Relayed(send_held(flow, held, false).await)
+        Disposition::Drop(what) => {
+            let mut kinds = rewrites(reply.attempt.kinds);
+            let mut edit = RequestEdit { ctx: flow.ctx, request };
+            match kinds.any(|kind| kind.remove_unsupported(&mut edit, what)) {
+                true => AttemptEnd::Changed,
+                false => send_refused(flow, request, reply).await,
             }
-        },
+        }
         Disposition::NoStream => {
             flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
             flow.ctx.record.response.outcome = Some(Outcome::Fault);
@@ -310,13 +269,24 @@ async fn deliver(
     }
 }
 
+/// Sends an engine's refusal to the client, in the client's dialect.
+async fn send_refused(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    reply: Reply<'_>,
+) -> AttemptEnd {
+    flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
+    let held = held_of(flow.proxy, request, reply, None);
+    AttemptEnd::Relayed(send_held(flow, held, false).await)
+}
+
 /// Makes text of a response, for an ensemble.
 async fn deliver_text(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> AttemptEnd {
-    let disposition = match judge(flow.ctx, request, &mut reply, true).await {
+    let disposition = match judge(request.view(flow.ctx), &mut reply, true).await {
         Ok(disposition) => disposition,
         Err(failure) => return AttemptEnd::Failed(failure),
     };
@@ -357,5 +327,5 @@ async fn deliver_direct(
         return AttemptEnd::Elsewhere(Elsewhere::Missing);
     }
     request.body = None;
-    AttemptEnd::Relayed(relay(flow, request, reply, None).await)
+    AttemptEnd::Relayed(relay(flow, request, reply).await)
 }

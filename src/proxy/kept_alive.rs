@@ -9,10 +9,10 @@ use http::header::{self, HeaderValue};
 use penstock_api::{Operation, Work};
 use pingora::http::ResponseHeader;
 
-use crate::proxy::context::{ScannedRequest, Served};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::add_common_fields;
-use crate::proxy::response::{add_request_fields, add_stream_fields, frame_open_end};
+use crate::proxy::request::ScannedRequest;
+use crate::proxy::response::{add_edits, add_stream_fields, frame_open_end};
 use crate::upstream::relay::ResponseSink;
 
 /// Returns whether the client may get the head before there is a response: only the head of a token
@@ -33,7 +33,7 @@ pub(crate) async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> S
         head.insert_header(header::CONTENT_TYPE, content_type)?;
         add_common_fields(&mut head, flow.ctx)?;
         add_stream_fields(&mut head)?;
-        add_request_fields(&mut head, flow.ctx)?;
+        add_edits(&mut head, &flow.ctx.record.edits)?;
         frame_open_end(&mut head, &mut flow.client)?;
         // Before the write: if that fails half-way, no error may send a second head.
         flow.ctx.record.queue.is_kept_alive = true;

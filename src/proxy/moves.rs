@@ -19,10 +19,9 @@ use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
 use crate::proxy::attempt::Attempt;
-use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::reserve_better;
 use crate::proxy::flow::Flow;
-use crate::proxy::reserved::Reserved;
+use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
 use crate::proxy::response::Reply;
 use crate::upstream::failure::Failure;
 
@@ -43,15 +42,10 @@ pub(super) struct Movable {
 }
 
 impl Movable {
-    /// Returns the request as movable if the operator allows moves, its prediction is trusted, and
-    /// it was not moved before.
-    pub(super) fn of(
-        ctx: &RequestContext,
-        request: &ScannedRequest,
-        attempt: &Attempt<'_>,
-    ) -> Option<Self> {
-        let is_allowed = attempt.is_predicted && ctx.generation.config.routing.move_waiting;
-        if !is_allowed || ctx.record.routing.is_moved || request.preferred.is_some() {
+    /// Returns the request as movable if its prediction is trusted, and it was not moved before.
+    pub(super) fn of(view: RequestView<'_>, attempt: &Attempt<'_>) -> Option<Self> {
+        let RequestView { ctx, request } = view;
+        if !attempt.is_predicted || ctx.record.routing.is_moved || request.preferred.is_some() {
             return None;
         }
         let profile = &request.profile;

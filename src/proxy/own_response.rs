@@ -13,9 +13,8 @@ use pingora::http::ResponseHeader;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
-use crate::proxy::context::{RequestContext, Served};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::rate_limits::{add_rate_fields, settle_rate};
 use crate::proxy::stream_error::{end_with_error, end_with_held};
 use crate::proxy::target::Target;
@@ -125,7 +124,9 @@ pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
 async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnResponse) -> Served {
     debug_assert!(!flow.ctx.record.queue.is_kept_alive, "a client that has a head gets no other");
     // Before the write: a client may send its next request as soon as it has the response.
-    settle_rate(flow.ctx);
+    if flow.ctx.rate.is_some() {
+        settle_rate(flow.ctx);
+    }
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
     }
@@ -183,7 +184,9 @@ pub(crate) fn add_common_fields(
     {
         head.insert_header(name, ctx.request_id.clone())?;
     }
-    add_rate_fields(head, ctx)?;
+    if let Some(rate) = &ctx.rate {
+        add_rate_fields(head, &rate.status)?;
+    }
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
         head.insert_header(header::VARY, HeaderValue::from_static("origin"))?;

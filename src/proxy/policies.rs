@@ -6,8 +6,8 @@ use penstock_api::{ErrorCode, POLICY, STRICT};
 use penstock_core::fleet::{Backend, Topology};
 use penstock_core::routing::{ModelAsked, PolicyClient, PolicyScope, PolicyWishes, SplitPoint};
 
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 
 /// Returns the policies that a request for a model is under, and keeps them for everything that is
 /// done for it. A call of an ensemble is under those of its client's request and those of its model.
@@ -21,8 +21,7 @@ pub(crate) fn admit(
 ) -> Result<PolicyScope, OwnError> {
     let router = &ctx.generation.router;
     let names_policy = || headers.contains_key(POLICY) || headers.contains_key(STRICT);
-    let has_zones = || ctx.identity.as_ref().is_some_and(|key| !key.zones.is_empty());
-    if router.policies.is_empty() && !names_policy() && !has_zones() {
+    if !ctx.has_policies() && !names_policy() {
         return Ok(PolicyScope::default());
     }
     let scope = match ctx.policy {

@@ -10,7 +10,8 @@ mod wait;
 
 pub(crate) use crate::proxy::queue::charges::settle_charge;
 pub(crate) use crate::proxy::queue::wait::{
-    Unadmitted, decide_in_turn, has_others_waiting, has_queue, keep_to_cooling, may_wait_after,
+    Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
+    keep_to_cooling, may_wait_after,
 };
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use http::header::{HeaderName, HeaderValue};
 use penstock_api::{ErrorCode, Work};
 use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
-    AddressKey, Caller, LimitKind, Moment, Quota, RatePermit, Refusal,
+    AddressKey, Caller, LimitKind, LimitTime, Quota, RatePermit, RateStatus, Refusal,
 };
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{EnsemblePlan, SplitPoint};
@@ -16,9 +16,8 @@ use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::rate_hold::RateHold;
 use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
@@ -56,8 +55,10 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// Takes what a request needs from the limits of its client. `estimate`: none for a body that is
-/// not read.
+/// Takes what a request needs from the limits of its client, if it [has some]. `estimate`: none for
+/// a body that is not read.
+///
+/// [has some]: RequestContext::has_rate_limits
 ///
 /// # Errors
 /// When a limit has no room for it.
@@ -71,9 +72,6 @@ pub(crate) async fn limit_rate(
     let key = key.filter(|(_, limits)| !limits.is_unlimited());
     let per_client = &config.limits.per_client;
     let address = flow.ctx.client_address.filter(|_| !per_client.is_unlimited());
-    if key.is_none() && address.is_none() {
-        return Ok(());
-    }
     let caller =
         Caller { key, address: address.map(|address| (AddressKey::from(address), per_client)) };
     let tokens = estimate.map_or(0, |estimate| expected_tokens(flow.ctx, estimate));
@@ -85,21 +83,20 @@ pub(crate) async fn limit_rate(
             Box::pin(limit_shared(flow.proxy, shared, permit, &accounts, tokens)).await
         }
         (admitted, _) => admitted.map(|permit| RateHold {
-            status: Some(*permit.status()),
-            permit: Some(Box::new(permit)),
+            status: *permit.status(),
+            permit: Some(permit),
             shared: None,
         }),
     };
-    match admitted {
-        Ok(hold) => {
-            flow.ctx.rate = hold;
-            Ok(())
-        }
+    let (hold, limited) = match admitted {
+        Ok(hold) => (hold, Ok(())),
         Err(refusal) => {
-            flow.ctx.rate.status = Some(refusal.status);
-            Err(to_error(&refusal))
+            let hold = RateHold { status: refusal.status, permit: None, shared: None };
+            (hold, Err(to_error(&refusal)))
         }
-    }
+    };
+    flow.ctx.rate = Some(Box::new(hold));
+    limited
 }
 
 /// The accounts of a client as other replicas name them: the key's, then the address's.
@@ -138,11 +135,11 @@ async fn limit_shared(
             return Err(refusal);
         }
     };
-    Ok(RateHold { status: Some(status), permit: Some(Box::new(permit)), shared: held })
+    Ok(RateHold { status, permit: Some(permit), shared: held })
 }
 
-pub(crate) fn moment() -> Moment {
-    Moment { at: now(), unix: unix_seconds() }
+pub(crate) fn moment() -> LimitTime {
+    LimitTime { at: now(), unix: unix_seconds() }
 }
 
 /// The tokens of the prompt, and those that the response may have: `max_tokens`, else the average
@@ -209,17 +206,17 @@ pub(crate) fn settle_rate(ctx: &RequestContext) {
 /// Settles it as soon as the response of an engine has been read: the client may send its next
 /// request at once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
-    if ctx.rate.permit.is_some() {
-        ctx.rate.settle(used_tokens(ctx, usage, streamed), moment());
+    if let Some(rate) = &ctx.rate {
+        rate.settle(used_tokens(ctx, usage, streamed), moment());
     }
 }
 
 /// Settles it for a request whose client has the head of a response that no backend sent.
 pub(crate) fn settle_unserved(ctx: &RequestContext) {
-    if ctx.rate.permit.is_some() {
+    if let Some(rate) = &ctx.rate {
         let earlier = ctx.record.edits.ensemble_parts;
         let used = earlier.map_or(0, |parts| parts.input_tokens + parts.output_tokens);
-        ctx.rate.settle(Some(used), moment());
+        rate.settle(Some(used), moment());
     }
 }
 
@@ -262,9 +259,8 @@ fn is_success(status: u16) -> bool {
 /// sent.
 pub(crate) fn add_rate_fields(
     head: &mut ResponseHeader,
-    ctx: &RequestContext,
+    status: &RateStatus,
 ) -> pingora::Result<()> {
-    let Some(status) = &ctx.rate.status else { return Ok(()) };
     for (names, quota) in [(REQUESTS, status.requests), (TOKENS, status.tokens)] {
         let [limit_name, remaining_name, reset_name] = names;
         let Some(Quota { limit, remaining, reset }) = quota else {

@@ -8,12 +8,12 @@ use penstock_core::prefix::{Chain, FOLDED_TOKENS, MAX_UNFOLDED, fold, prompt_cha
 use penstock_core::routing::ReplayFields;
 use penstock_scoring::PrefixParams;
 
-use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::request::RequestView;
 
 static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 
 /// The fields of a request whose body is still held.
-pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> ReplayFields {
+pub(super) fn replay_fields(RequestView { ctx, request }: RequestView<'_>) -> ReplayFields {
     let terms = PrefixParams {
         block_tokens: FOLDED_TOKENS,
         max_blocks: MAX_UNFOLDED,

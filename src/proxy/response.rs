@@ -1,10 +1,11 @@
 //! The way of a backend's response to the client: its head completed, its body relayed, and a
 //! visible end where the backend broke off.
 
+mod broken_end;
 mod converted;
+mod fields;
 mod gathered;
 mod held;
-mod progress;
 mod switched;
 mod timing;
 
@@ -12,38 +13,32 @@ use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
-use crate::proxy::attempt::Attempt;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::conversion::WayBack;
-use crate::proxy::failure::{timeout_message, unreadable_outcome};
-use crate::proxy::flow::{ClientSide, Flow};
+use crate::proxy::Proxy;
+use crate::proxy::attempt::{Attempt, AttemptResult, record_outcome};
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::failure::unreadable_outcome;
+use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-use crate::proxy::rewrite::usage_filter::UsageFilter;
-use crate::proxy::shift_state::CONTEXT_SHIFT;
+use crate::proxy::rate_limits::settle_rate_of;
+use crate::proxy::request::{RequestView, ScannedRequest};
+use crate::proxy::rewrite::{ResponseChange, rewrites};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::ResponseSink;
-use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing, Transform};
+use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
+use broken_end::break_off;
+pub(crate) use fields::add_edits;
+use fields::{add_decision, add_tier};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
-use penstock_api::{ErrorCode, Operation, StreamFraming, Work, error_event};
+use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::{ErrorCode, StreamFraming, Work};
 use penstock_clock::now;
-use penstock_core::fleet::Outcome;
-use penstock_core::routing::EnsembleParts;
-use penstock_core::routing::RoutingDecision;
-use penstock_predict::Prediction;
-use progress::Progress;
+use penstock_core::fleet::{InflightGuard, Outcome, SlotId};
 pub(super) use switched::switch;
 
-/// The tier of a backend that is below the one that the request's policy prefers.
-const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
-const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
-const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
-const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
-/// The capabilities removed from the request because a model lacks them.
-const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A response whose head has been read.
@@ -55,37 +50,33 @@ pub(crate) struct Reply<'a> {
     pub(crate) started: Beginning,
 }
 
-/// Relays a response to the client. `way_back`: its conversion.
+/// Relays a response to the client.
 pub(crate) async fn relay(
     flow: &mut Flow<'_>,
-    request: &ScannedRequest,
+    request: &mut ScannedRequest,
     mut reply: Reply<'_>,
-    way_back: Option<WayBack>,
 ) -> Served {
     record_head(flow.ctx, request, &reply.head, reply.attempt);
     close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
-    let is_whole = !is_stream && !flow.ctx.record.queue.is_kept_alive;
-    let way_back = way_back.map(|way_back| way_back.for_response(is_whole));
-    let way_back = match way_back {
-        Some(way_back) if !way_back.is_stream() => {
+    let mut transform = match change_of(flow, request, &mut reply)? {
+        None => None,
+        Some(ResponseChange::Payload(transform)) => Some(transform),
+        Some(ResponseChange::Whole(way_back)) => {
             return converted::relay_whole(flow, request, reply, way_back).await;
         }
-        way_back => way_back,
     };
-    let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
-    let mut transform = transform_of(flow, &mut reply.head, request, way_back)?;
     let Reply { mut exchange, mut head, attempt, started } = reply;
     finish_head(flow, &mut head, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
     }
-    let mut monitor = request.monitor(operation, head.stream);
-    let timing = timing::requested(flow).filter(|_| is_stream);
+    let mut monitor = monitor_of(request, attempt, head.stream);
+    let timing = timing_of(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
-    let progress = Progress::new(proxy, ctx, request, attempt, &head);
+    let progress = RelayProgress::new(proxy, request.view(ctx), attempt, &head);
     let sent = match ctx.record.queue.is_kept_alive {
         true => Ok(None),
         false => send_head(client, head.header, timing).await,
@@ -120,6 +111,40 @@ pub(crate) async fn relay(
             break_off(flow, held, code, &monitor, transform).await
         }
     }
+}
+
+/// The change of a response on its way to the client, if there is one.
+fn change_of(
+    flow: &Flow<'_>,
+    request: &mut ScannedRequest,
+    reply: &mut Reply<'_>,
+) -> pingora::Result<Option<ResponseChange>> {
+    for rewrite in rewrites(reply.attempt.kinds) {
+        let change = rewrite.response(flow, request, &mut reply.head)?;
+        if change.is_some() {
+            return Ok(change);
+        }
+    }
+    Ok(None)
+}
+
+/// The monitor of a response to what the attempt's backend was sent.
+fn monitor_of(
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    stream: Option<StreamFraming>,
+) -> ResponseMonitor {
+    let mut monitor = request.monitor(attempt.sent_operation(request), stream);
+    for rewrite in rewrites(attempt.kinds) {
+        rewrite.watch(&mut monitor);
+    }
+    monitor
+}
+
+/// The timing that the client requests, if the configuration exposes decisions.
+fn timing_of(flow: &Flow<'_>) -> Option<Timing> {
+    let is_exposed = flow.ctx.generation.config.routing.expose_decision;
+    is_exposed.then(|| timing::requested(flow)).flatten()
 }
 
 /// Closes the client's connection after the response if the process stops: it did not when the
@@ -174,28 +199,6 @@ fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
     }
 }
 
-/// The transformation of the payload, with the head changed to match.
-fn transform_of(
-    flow: &Flow<'_>,
-    head: &mut ResponseHead,
-    request: &ScannedRequest,
-    way_back: Option<WayBack>,
-) -> pingora::Result<Option<Box<dyn Transform>>> {
-    if let Some(way_back) = way_back {
-        let claim = flow.proxy.claim_response();
-        let converter = converted::converter(way_back, flow.ctx, request).with_claim(claim);
-        converted::describe(head, converter.content_type())?;
-        return Ok(Some(Box::new(converter)));
-    }
-    let filters = request.adds_usage && head.stream == Some(StreamFraming::Events);
-    if !filters {
-        return Ok(None);
-    }
-    // The length may count the event that is taken out.
-    head.header.remove_header(&header::CONTENT_LENGTH);
-    Ok(Some(Box::new(UsageFilter::new(request.profile.operation))))
-}
-
 /// Records the head of a response.
 pub(super) fn record_head(
     ctx: &mut RequestContext,
@@ -236,21 +239,18 @@ fn finish_head(
     if head.stream.is_some() {
         add_stream_fields(header)?;
     }
-    add_request_fields(header, flow.ctx)?;
+    if !flow.ctx.record.edits.is_empty() {
+        add_edits(header, &flow.ctx.record.edits)?;
+    }
     if let Some(decision) = request.decision.filter(|decision| decision.is_below_tier) {
-        let tier = request.policy.restriction.preferred_tier.number();
-        let own = decision.serving(&request.fleet).map_or(0, |serving| serving.tier.number());
-        header.insert_header(TIER, format!("{own};min={tier}"))?;
+        add_tier(header, request, &decision)?;
         flow.ctx.record.routing.is_below_tier = true;
     }
     if flow.ctx.generation.config.routing.expose_decision {
-        header.insert_header(BACKEND, &*attempt.serving.state.name)?;
-        if let Some(decision) = &request.decision {
-            header.insert_header(DECISION, decision_text(flow.ctx, decision, attempt))?;
-        }
+        add_decision(header, request.view(flow.ctx), attempt)?;
     }
     if head.stream.is_none()
-        && let Some(timing) = timing::requested(flow)
+        && let Some(timing) = timing_of(flow)
     {
         timing.describe(header, Some(now()));
     }
@@ -260,57 +260,10 @@ fn finish_head(
     }
 }
 
-/// The decision and its prediction, as `x-penstock-decision` carries them.
-fn decision_text(
-    ctx: &RequestContext,
-    decision: &RoutingDecision,
-    attempt: &Attempt<'_>,
-) -> String {
-    let mut text = format!(
-        "{};candidates={};attempt={}{}{}{}{}{}",
-        decision.strategy.name(),
-        decision.candidates,
-        ctx.record.routing.attempts,
-        if decision.is_fallback { ";fallback" } else { "" },
-        if decision.is_assumed { ";assumed" } else { "" },
-        if decision.is_below_tier { ";below_tier" } else { "" },
-        if attempt.conversion.is_some() { ";converted=" } else { "" },
-        attempt.converted_to().map_or("", Operation::name),
-    );
-    if let Some(weighted) = ctx.generation.router.weighted() {
-        text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
-    }
-    if let Some(Prediction { ttft_us: ttft, ttft_p90_us: ttft_p90, tpot_us: tpot, .. }) =
-        ctx.record.routing.prediction
-    {
-        let [ttft, ttft_p90, tpot] = [ttft, ttft_p90, tpot].map(|micros| micros / 1000.0);
-        text += &format!(";ttft-ms={ttft:.0};ttft-p90-ms={ttft_p90:.0};tpot-ms={tpot:.1}");
-    }
-    text
-}
-
 /// Adds fields that keep proxies from buffering a stream.
 pub(super) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
     header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
     header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
-}
-
-/// Adds fields for the changes to the request, and for the ensemble behind it.
-pub(super) fn add_request_fields(
-    header: &mut ResponseHeader,
-    ctx: &RequestContext,
-) -> pingora::Result<()> {
-    if let Some(dropped) = ctx.record.edits.dropped_messages {
-        header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
-    }
-    if let Some(parts) = ctx.record.edits.ensemble_parts {
-        header.insert_header(ENSEMBLE, ensemble_text(parts))?;
-    }
-    if !ctx.record.edits.retried_without.is_empty() {
-        let names: Vec<&str> = ctx.record.edits.retried_without.names().collect();
-        header.insert_header(RETRIED_WITHOUT, names.join(", "))?;
-    }
-    Ok(())
 }
 
 /// Frames a body whose length is not known.
@@ -331,45 +284,96 @@ pub(super) fn frame_open_end(
     Ok(())
 }
 
-/// The counts behind an ensemble's response, as a field carries them.
-fn ensemble_text(parts: EnsembleParts) -> String {
-    let EnsembleParts { drafts, critiques, input_tokens, output_tokens } = parts;
-    format!(
-        "drafts={drafts};critiques={critiques};input_tokens={input_tokens};output_tokens={output_tokens}"
-    )
+/// Reports the progress of one relay to the backend's state and the observers.
+struct RelayProgress<'a> {
+    proxy: &'a Proxy,
+    view: RequestView<'a>,
+    attempt: &'a Attempt<'a>,
+    /// The maximum number of ids of stored responses that are kept.
+    id_limit: usize,
+    /// The owner of a stored response.
+    owner: KeyOwner,
+    /// The attempt's slot in the drain estimate.
+    drain_slot: Option<SlotId>,
+    /// The result of the attempt, if the response is complete.
+    result: AttemptResult,
+    is_stream: bool,
 }
 
-/// Ends a response that broke off: a stream with an error event in the client's dialect, anything
-/// else with framing that no client takes for a whole response.
-async fn break_off(
-    flow: &mut Flow<'_>,
-    held: Option<HeldHead>,
-    code: ErrorCode,
-    monitor: &ResponseMonitor,
-    transform: Option<Box<dyn Transform>>,
-) -> Served {
-    // Without a head the client could not read the error.
-    if let Some(mut held) = held {
-        held.write(&mut flow.client).await?;
+impl RelayObserver for RelayProgress<'_> {
+    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp) {
+        let serving = self.attempt.serving;
+        serving.state.note_response(now);
+        if let Some(slot) = self.drain_slot {
+            serving.state.drain_estimate.add_tokens(slot, tokens);
+        }
+        // Before the requests that wait for capacity look at the backend.
+        if self.attempt.is_predicted {
+            self.attempt.tokens(tokens, now);
+        }
+        if is_first {
+            self.attempt.first_token();
+            self.proxy.observers.first_token(serving.id, now.since(self.view.ctx.arrived_at));
+        }
+        self.proxy.observers.progress(serving.id, tokens);
     }
-    let message = timeout_message(code);
-    let end = match (transform, flow.ctx.operation.zip(monitor.stream())) {
-        (Some(mut transform), _) => transform.cut(code, message),
-        (None, Some((operation, framing))) => {
-            let mut event = Vec::new();
-            if !monitor.is_between_events() {
-                // A half-sent event must end before the error can be read.
-                event.extend_from_slice(framing.event_end());
-            }
-            event.extend_from_slice(&error_event(operation, framing, code, message));
-            event.into()
+
+    // The permit is released before the last bytes are written: a client that sends its next
+    // request at once must find the backend free.
+    fn response_read(&self, monitor: &ResponseMonitor) {
+        self.learn_id(monitor);
+        for rewrite in rewrites(self.attempt.kinds) {
+            rewrite.learn_end(self.view.request, self.attempt.serving, monitor);
         }
-        (None, None) => {
-            let cut = pingora::ErrorType::ConnectionClosed;
-            return pingora::Error::e_explain(cut, "the backend's response broke off");
+        if self.is_stream {
+            self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
         }
-    };
-    let client = &mut flow.client;
-    client.close_after();
-    client.write_body(end, true).await
+        let first_token = monitor.first_token.filter(|_| self.is_stream);
+        // A stream is committed by its head: a failure shows only in its content.
+        let has_failed =
+            self.is_stream && self.result.outcome == Outcome::Ok && monitor.has_failed();
+        let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };
+        let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
+        let ctx = self.view.ctx;
+        record_outcome(self.attempt, &result, &ctx.generation, &self.proxy.observers);
+        if ctx.rate.is_some() {
+            settle_rate_of(ctx, result.usage, monitor.tokens);
+        }
+    }
+}
+
+impl<'a> RelayProgress<'a> {
+    fn new(
+        proxy: &'a Proxy,
+        view: RequestView<'a>,
+        attempt: &'a Attempt<'a>,
+        head: &ResponseHead,
+    ) -> Self {
+        let ctx = view.ctx;
+        Self {
+            proxy,
+            view,
+            attempt,
+            id_limit: ctx.generation.config.limits.response_ids,
+            owner: ctx.key_owner(),
+            drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
+            result: AttemptResult {
+                first_token: None,
+                ..AttemptResult::by_status(head.status, ctx)
+            },
+            is_stream: head.stream.is_some(),
+        }
+    }
+
+    /// Remembers where the response is stored.
+    fn learn_id(&self, monitor: &ResponseMonitor) {
+        let (ids, backend) = (&self.proxy.response_ids, self.attempt.serving.id);
+        if let Some(id) = monitor.response_id() {
+            ids.learn(id, backend, self.owner, self.id_limit);
+        }
+        let conversation = self.view.request.conversation.as_deref();
+        if let Some(id) = conversation.filter(|_| self.result.outcome == Outcome::Ok) {
+            ids.claim(id, backend, self.owner, self.id_limit);
+        }
+    }
 }

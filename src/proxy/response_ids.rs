@@ -88,6 +88,24 @@ impl ResponseIds {
         }
     }
 
+    /// The backend that holds the response or the conversation that a request continues, as far as
+    /// it is known; empty ids name none.
+    ///
+    /// # Errors
+    /// When the client may not read it, or there is no such response.
+    pub(crate) fn holder_of(
+        &self,
+        previous: &[u8],
+        conversation: &[u8],
+        client: KeyOwner,
+    ) -> Result<Option<BackendId>, OwnError> {
+        let maker = self.backend_of(previous, client);
+        let maker = maker.map_err(|error| error.about(Some("previous_response_id")))?;
+        let keeper = self.backend_of_conversation(conversation, client);
+        let keeper = keeper.map_err(|error| error.about(Some("conversation")))?;
+        Ok(maker.or(keeper))
+    }
+
     /// The backend that has a conversation, as far as it is known; an empty id names none.
     ///
     /// # Errors

@@ -1,45 +1,52 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod last_response;
 
-use http::header;
-use penstock_api::Dialect;
+pub(crate) use last_response::route_error;
+
+use std::sync::Arc;
+
+use penstock_api::{BodyFormat, Operation, Operations};
 use penstock_clock::now;
 use penstock_config::RetryUnanswered;
-use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
+use penstock_scan::is_switched_off;
 
 use crate::proxy::attempt::{AttemptEnd, Elsewhere};
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::conversion::NotConverted;
-use crate::proxy::decision::{Undecided, route_input};
-use crate::proxy::failure::{OwnError, held_outcome};
-use crate::proxy::flow::Flow;
+use crate::proxy::decision::{Undecided, decide, decide_moved};
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
-use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
-use crate::proxy::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
-use crate::proxy::rewrite::rewrites;
-use crate::proxy::similar_model::with_similar_model;
+use crate::proxy::own_response::OwnResponse;
+use crate::proxy::queue::{
+    Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
+    keep_to_cooling, may_wait_after,
+};
+use crate::proxy::request::{Decided, RequestEdit, ScannedRequest};
+use crate::proxy::retry::last_response::{
+    LastAttempt, Past, send_failure, send_own, send_refusal, send_unadmitted,
+};
+use crate::proxy::rewrite::{kinds_of, rewrites};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.
 pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>) -> Served {
+    request.kinds = kinds_of(flow, &mut request);
     // Once per request, whatever its number of attempts: the budget is a share of the requests.
     flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
     loop {
         for rewrite in rewrites(request.kinds) {
-            rewrite.before(flow.ctx, &mut request);
+            rewrite.before(&mut RequestEdit { ctx: flow.ctx, request: &mut request });
         }
         let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
-                if is_rewritten(flow.ctx, &mut request, &error) =>
+                if is_rewritten(flow, &mut request, &error) =>
             {
                 continue;
             }
@@ -65,6 +72,35 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
         if let Some(served) = sent {
             return served;
         }
+    }
+}
+
+/// Picks a backend for the next attempt, as [`decide`] does. If all of them are full and a queue is
+/// configured, the request waits until it is its turn; if others wait already, it lines up behind
+/// them.
+///
+/// # Errors
+/// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
+pub(crate) async fn decide_in_turn(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+) -> Result<Decided, Unadmitted> {
+    if let Some(reserved) = request.moved.take() {
+        return Ok(decide_moved(flow, request, *reserved));
+    }
+    if !flow.proxy.queues.is_empty() && has_others_waiting(flow, request) {
+        return Box::pin(decide_from_queue(flow, request, None)).await;
+    }
+    let decided = match flow.ctx.record.queue.refusals {
+        0 => decide(flow, request),
+        _ => decide_after_cooldown(flow, request),
+    };
+    match decided {
+        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(flow.proxy) => {
+            // Boxed: no other request should carry room for it.
+            Box::pin(decide_from_queue(flow, request, Some(error))).await
+        }
+        decided => decided.map_err(Unadmitted::Undecided),
     }
 }
 
@@ -125,7 +161,8 @@ fn after_attempt(
             request.tried.insert(decision.backend);
             let mut refused = Some(*too_long);
             let mut kinds = rewrites(request.kinds);
-            if !kinds.any(|kind| kind.too_long(flow.ctx, request, &decision, &mut refused)) {
+            let mut edit = RequestEdit { ctx: flow.ctx, request };
+            if !kinds.any(|kind| kind.too_long(&mut edit, &decision, &mut refused)) {
                 return Next::Last(LastWord::Refusal);
             }
         }
@@ -145,36 +182,11 @@ fn after_attempt(
     Next::Attempt
 }
 
-/// Sends a response of penstock's own.
-async fn send_own(flow: &mut Flow<'_>, response: Result<OwnResponse, OwnError>) -> Served {
-    match response {
-        Ok(response) => {
-            flow.ctx.record.response.status = response.head.status.as_u16();
-            send(flow, response).await
-        }
-        Err(error) => send_error(flow, error).await,
-    }
-}
-
 /// Changes a request that no backend can take. Returns whether another decision may follow.
-fn is_rewritten(
-    ctx: &mut RequestContext,
-    request: &mut ScannedRequest,
-    error: &RouteError,
-) -> bool {
-    rewrites(request.kinds).any(|rewrite| rewrite.unroutable(ctx, request, error))
-}
-
-/// Responds with the engine's own refusal, if there was one that explains the end of the request.
-async fn send_refusal(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Option<Served> {
+fn is_rewritten(flow: &mut Flow<'_>, request: &mut ScannedRequest, error: &RouteError) -> bool {
     let mut kinds = rewrites(request.kinds);
-    let (held, decision) = kinds.find_map(|rewrite| rewrite.take_refusal(request))?;
-    if let Some(serving) = decision.serving(&request.fleet)
-        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
-    {
-        flow.ctx.record_backend(serving, backend);
-    }
-    Some(send_held(flow, held, false).await)
+    let mut edit = RequestEdit { ctx: flow.ctx, request };
+    kinds.any(|rewrite| rewrite.unroutable(&mut edit, error))
 }
 
 /// Returns whether another attempt may follow a failed one; `request` remembers the backends to
@@ -196,7 +208,7 @@ fn goes_on(
         flow.ctx.record.queue.refusals += 1;
         // A limit of the model or the key is met everywhere: another backend would cool down, too.
         if is_refused_again {
-            keep_to_cooling(flow.ctx, request);
+            keep_to_cooling(flow, request);
         }
     } else {
         // With another operation, the same backend may serve it.
@@ -226,7 +238,7 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
         // A prompt that has cost two engines their connections may cost the others theirs.
         RetrySafety::IfLostAllowed
             if routing.retry_unanswered == RetryUnanswered::Lost
-                && (flow.ctx.record.routing.lost_connections > 1 || !request.is_repeatable()) =>
+                && (flow.ctx.record.routing.lost_connections > 1 || !is_repeatable(request)) =>
         {
             RetrySafety::Unsafe
         }
@@ -237,149 +249,23 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
     flow.proxy.retries.may_retry(safety, attempts, routing, now())
 }
 
-/// The attempt after which no other follows, unless the request finds a backend in the queue.
-struct LastAttempt {
-    failure: Failure,
-    decision: RoutingDecision,
-    fleet: Arc<Topology>,
-    /// True if every backend that could take the request has been tried.
-    is_last: bool,
-}
-
-/// The history of a request's attempts.
-#[derive(Default)]
-struct Past {
-    last: Option<Box<LastAttempt>>,
-    /// True if a backend has limited the client's rate.
-    has_met_limit: bool,
-    not_converted: Option<NotConverted>,
-}
-
-/// Responds to a request without a further attempt.
-async fn send_unadmitted(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-    past: Past,
-    reason: Unadmitted,
-) -> Served {
-    match reason {
-        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.client_gone(),
-        Unadmitted::Undecided(Undecided::NoRoute(error)) => {
-            send_unserved(flow, request, past, error).await
-        }
-        Unadmitted::Queue(error) => send_queue_end(flow, past.last, error).await,
+/// Returns whether the request may be sent again after it was lost: it has no effect beside its
+/// response.
+fn is_repeatable(request: &ScannedRequest) -> bool {
+    let operation = request.profile.operation;
+    if operation == Operation::Responses {
+        // Responses are stored unless the request switches that off.
+        return is_switched_off(request.body(), b"store");
     }
-}
-
-/// Responds to a request that no backend is left for. Its last attempt explains more than the lack
-/// of a backend.
-async fn send_unserved(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-    past: Past,
-    error: RouteError,
-) -> Served {
-    if let Some(served) = send_refusal(flow, request).await {
-        return served;
-    }
-    match (past.last, past.not_converted) {
-        (Some(last), _) => {
-            let last = Box::new(LastAttempt { is_last: true, ..*last });
-            send_failure(flow, last).await
-        }
-        (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
-        (None, None) => {
-            let wait = return_time(flow, request, &error);
-            let error = route_error(flow.ctx.dialect, &error, flow.proxy.seeds.next_share());
-            let error = match wait {
-                Some(wait) => error.after(wait),
-                None => error,
-            };
-            let error = with_similar_model(flow.ctx, &request.model, error);
-            send_error(flow, error).await
-        }
-    }
-}
-
-/// The wait after which a refused request should return, if that is predicted.
-fn return_time(flow: &Flow<'_>, request: &ScannedRequest, error: &RouteError) -> Option<Duration> {
-    let (model, wait, together) = match error {
-        RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
-        RouteError::Saturated { model } => {
-            let router = &flow.ctx.generation.router;
-            let room =
-                router.room(&route_input(router, flow.ctx, request, &request.tried, None))?;
-            (model, room.wait, room.together)
-        }
-        _ => return None,
-    };
-    Some(flow.proxy.returns.after(model, wait, together, now()))
-}
-
-/// Responds to a request that waited in the queue in vain, or could not wait. Prefers an earlier
-/// 429 to the queue's timeout: it shows the client what to change.
-async fn send_queue_end(
-    flow: &mut Flow<'_>,
-    last: Option<Box<LastAttempt>>,
-    error: OwnError,
-) -> Served {
-    match last {
-        Some(mut last) if last.failure.is_rate_limit() => {
-            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, error.retry_after)
-                && held.retry_after.is_none()
-            {
-                held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
-                held.retry_after = Some(wait);
-            }
-            send_failure(flow, last).await
-        }
-        _ => send_error(flow, error).await,
-    }
-}
-
-/// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
-async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
-    let LastAttempt { failure, decision, fleet, is_last } = *last;
-    let serving = decision.serving(&fleet);
-    let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
-    if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
-        flow.ctx.record_backend(serving, backend);
-    }
-    match failure {
-        // Without a body there is nothing to pass on.
-        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
-            flow.ctx.record.response.outcome = Some(Outcome::Fault);
-            let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
-            send_error(flow, error).await
-        }
-        Failure::Held(refusal, held) => {
-            flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
-            let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
-            send_held(flow, held, is_last && is_busy).await
-        }
-        // The prompt has cost two engines their connections: it must not be sent again.
-        Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
-            let error = OwnError::from_failure(&failure).without_retry();
-            send_error(flow, error).await
-        }
-        Failure::NotSent(_)
-        | Failure::NoResponse { .. }
-        | Failure::TimedOut(_)
-        | Failure::BadResponse(_)
-        | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
-    }
-}
-
-/// The error for a request that no attempt could be made for, in the words of the client's dialect.
-/// `share`: random, in 0..1.
-pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
-    let own = OwnError::from_route(error, now(), share);
-    match (error, dialect.row().unknown_model) {
-        (RouteError::ModelNotFound { alias, .. }, Some(message)) => {
-            OwnError::new(own.code, message(alias))
-        }
-        _ => own,
-    }
+    // Uploads are no JSON.
+    let has_effects = operation.row().body != BodyFormat::Json
+        || Operations::of(&[
+            Operation::Passthrough,
+            Operation::Speech,
+            Operation::ImageGenerations,
+        ])
+        .contains(operation);
+    !has_effects && request.profile.residency_change.is_none()
 }
 
 /// Records how many tokens of the prompt were expected in the cache, beside the engine's count of

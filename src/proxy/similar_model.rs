@@ -5,8 +5,8 @@ use penstock_api::ErrorCode;
 use penstock_config::nearest;
 use penstock_core::fleet::Topology;
 
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 128;

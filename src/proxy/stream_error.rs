@@ -5,10 +5,8 @@
 use penstock_api::{ErrorCode, unstarted_error_event};
 use penstock_dialect::convert_error_event;
 
-use crate::proxy::context::Served;
 use crate::proxy::failure::{OwnError, code_of_status};
-use crate::proxy::flow::Flow;
-use crate::proxy::observers::own_outcome;
+use crate::proxy::flow::{Flow, Served, own_outcome};
 use crate::proxy::rate_limits::settle_unserved;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::ResponseSink;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::proxy::allowed_models;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
-use crate::proxy::request_body::scan_error;
+use crate::proxy::request::scan_error;
 use crate::proxy::target::Target;
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the

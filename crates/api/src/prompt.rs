@@ -17,7 +17,7 @@ pub enum Layout {
 
 /// The relation of a member to the prompt prefix that an engine caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PromptPlace {
     /// The text to continue, or the conversation.
     Main,
     /// Text before the main part.
@@ -33,7 +33,7 @@ pub struct PromptField {
     /// The layout of its text.
     pub layout: Layout,
     /// Its relation to the prompt's prefix.
-    pub place: Place,
+    pub place: PromptPlace,
 }
 
 /// The largest number of prompt fields of any operation.
@@ -41,15 +41,15 @@ pub const PROMPT_FIELDS: usize = 4;
 
 /// A member that is the prompt.
 pub(super) const fn main(name: &'static str, layout: Layout) -> PromptField {
-    PromptField { name, layout, place: Place::Main }
+    PromptField { name, layout, place: PromptPlace::Main }
 }
 
 /// A member that comes before the prompt.
 pub(super) const fn system(name: &'static str, layout: Layout) -> PromptField {
-    PromptField { name, layout, place: Place::System }
+    PromptField { name, layout, place: PromptPlace::System }
 }
 
 /// A member whose text only counts.
 pub(super) const fn counted(name: &'static str) -> PromptField {
-    PromptField { name, layout: Layout::Plain, place: Place::Counted }
+    PromptField { name, layout: Layout::Plain, place: PromptPlace::Counted }
 }

@@ -24,7 +24,7 @@ use crate::sections::shared_state::SharedStateConfig;
 use crate::sections::strategy::Strategy;
 use crate::sections::telemetry::TelemetryUse;
 use crate::syntax::document::{Entry, Node};
-use crate::syntax::errors::{Place, Problem, Warning};
+use crate::syntax::errors::{Problem, SourcePlace, Warning};
 use crate::syntax::reader::Reader;
 use crate::syntax::suggest::nearest;
 use crate::syntax::url::BackendUrl;
@@ -125,7 +125,7 @@ fn check_listeners(
 fn check_address(
     address: &ListenAddress,
     seen: &mut Vec<ListenAddress>,
-    place: &Place,
+    place: &SourcePlace,
     reader: &mut Reader,
 ) {
     // Port 0 binds a new port each time.
@@ -310,7 +310,7 @@ impl Bound {
 }
 
 /// Refuses a range whose lower bound is above its upper one.
-fn check_order(low: Bound, high: Bound, place: &Place, reader: &mut Reader) {
+fn check_order(low: Bound, high: Bound, place: &SourcePlace, reader: &mut Reader) {
     if low.duration > high.duration {
         reader.fault(place, Problem::OutOfOrder { low: low.to_text(), high: high.to_text() });
     }

@@ -60,7 +60,7 @@ pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::without_position;
 pub use syntax::errors::{
-    ConfigError, ConfigWarning, Encoding, Fault, Place, Problem, PromptError, SecretError,
+    ConfigError, ConfigWarning, Encoding, Fault, Problem, PromptError, SecretError, SourcePlace,
     SyntaxCause, UrlError, Warning,
 };
 pub use syntax::glob::ModelGlob;

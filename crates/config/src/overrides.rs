@@ -9,7 +9,7 @@ use super::overridable::{Override, PREFIX, near, overrides};
 use super::sections::strategy::Strategy;
 use super::syntax::document::{Content, Entry, Node};
 use super::syntax::environment::Environment;
-use super::syntax::errors::{Fault, Place, Problem, Warning};
+use super::syntax::errors::{Fault, Problem, SourcePlace, Warning};
 use super::syntax::reader::Reader;
 use super::unknown_variable::unknown_variable;
 
@@ -25,7 +25,7 @@ pub(super) fn apply_overrides(
 ) {
     let known = overrides();
     for (name, value) in environment.with_prefix(PREFIX) {
-        let place = Place::Variable(name.to_owned());
+        let place = SourcePlace::Variable(name.to_owned());
         match known.iter().find(|one| one.variable() == name) {
             Some(one) => put(root, &one.path, value, &place),
             // The file uses it as `${...}`: it need not be a setting.
@@ -37,7 +37,7 @@ pub(super) fn apply_overrides(
         }
     }
     for (path, value) in flags {
-        let place = Place::CommandLine;
+        let place = SourcePlace::CommandLine;
         match known.iter().find(|one| one.dotted() == *path) {
             Some(one) => put(root, &one.path, value, &place),
             None => {
@@ -69,9 +69,9 @@ impl Level {
     fn of(node: Option<&Node>) -> Self {
         match node.map(|node| &node.place) {
             None => Self::Unset,
-            Some(Place::File { .. }) => Self::File,
-            Some(Place::Variable(_)) => Self::Environment,
-            Some(Place::CommandLine) => Self::CommandLine,
+            Some(SourcePlace::File { .. }) => Self::File,
+            Some(SourcePlace::Variable(_)) => Self::Environment,
+            Some(SourcePlace::CommandLine) => Self::CommandLine,
         }
     }
 }
@@ -135,7 +135,7 @@ fn name_strategy(root: &mut Node) {
 }
 
 /// Inserts `value` at `path`. Leaves a node that is not a mapping unchanged: the reader reports it.
-fn put(node: &mut Node, path: &[&str], value: &str, place: &Place) {
+fn put(node: &mut Node, path: &[&str], value: &str, place: &SourcePlace) {
     let Some((key, deeper)) = path.split_first() else {
         *node = Node { place: place.clone(), content: Content::Scalar(value.to_owned()) };
         return;

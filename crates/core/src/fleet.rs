@@ -77,7 +77,7 @@ pub use paused_backend::FaultyModels;
 pub use peer_load::{BackendLoad, LoadReport, ModelLoad, SHARE_INTERVAL};
 pub use permits::ReachedLimit;
 pub use predictions::LearnedPrediction;
-pub use progress::{ExpectedWait, Progress};
+pub use progress::{ExpectedWait, ResponseProgress};
 pub use quality::{Quality, QualityRuleId, QualitySample};
 pub use requester::{Owner, Requester};
 pub use serving::Serving;

@@ -111,7 +111,7 @@ fn drop_tools(body: &[u8], edits: &mut Vec<Edit>) -> Option<()> {
 
 /// The relevant members of a part of a message.
 #[derive(Deserialize)]
-struct Part<'a> {
+struct MessagePart<'a> {
     #[serde(default, borrow, rename = "type")]
     kind: Option<Text<'a>>,
     #[serde(default, borrow)]
@@ -174,7 +174,7 @@ impl Images<'_, '_> {
         let mut ranges = Vec::with_capacity(items.len());
         let mut are_images = Vec::with_capacity(items.len());
         for item in &items {
-            let part: Part<'_> = serde_json::from_str(item.get()).ok()?;
+            let part: MessagePart<'_> = serde_json::from_str(item.get()).ok()?;
             let kind = part.kind.as_deref().unwrap_or_default();
             are_images.push(matches!(kind, "image_url" | "input_image" | "image"));
             ranges.push(range_in(self.body, item)?);

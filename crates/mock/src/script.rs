@@ -7,10 +7,10 @@ use super::Fault;
 
 /// The pending faults of one engine.
 #[derive(Debug)]
-pub(super) struct Script(Mutex<Plan>);
+pub(super) struct Script(Mutex<FaultPlan>);
 
 #[derive(Debug)]
-struct Plan {
+struct FaultPlan {
     accepts: VecDeque<Fault>,
     requests: VecDeque<Fault>,
     always: Option<Fault>,
@@ -23,7 +23,7 @@ struct Plan {
 
 impl Script {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Plan {
+        Self(Mutex::new(FaultPlan {
             accepts: VecDeque::new(),
             requests: VecDeque::new(),
             always: None,
@@ -114,7 +114,7 @@ impl Script {
         plan.requests.pop_front().or(always).filter(|fault| !matches!(fault, Fault::Pass))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Plan> {
+    fn lock(&self) -> MutexGuard<'_, FaultPlan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

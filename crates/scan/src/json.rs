@@ -2,7 +2,9 @@
 //! the prompt. The last of repeated members counts, as it does for the backends.
 
 use penstock_api::units::{ByteSpan, TokenCount};
-use penstock_api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
+use penstock_api::{
+    Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, PromptField, PromptPlace,
+};
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
@@ -184,8 +186,10 @@ impl Member {
         let start = to_offset(cursor.at);
         self.read(cursor, kind, facts)?;
         let place = match self {
-            Self::Prompt(_, PromptField { place: Place::Main, .. }) => &mut facts.places.main,
-            Self::Prompt(_, PromptField { place: Place::System, .. }) => &mut facts.places.system,
+            Self::Prompt(_, PromptField { place: PromptPlace::Main, .. }) => &mut facts.places.main,
+            Self::Prompt(_, PromptField { place: PromptPlace::System, .. }) => {
+                &mut facts.places.system
+            }
             Self::Tools => &mut facts.places.tools,
             Self::Functions => &mut facts.places.functions,
             Self::Salt => &mut facts.places.salt,

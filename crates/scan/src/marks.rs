@@ -70,7 +70,7 @@ fn starters(backslashes: u64) -> u64 {
 
 /// The state of the scan between two stretches.
 #[derive(Default)]
-struct Progress {
+struct MarkProgress {
     excess: usize,
     /// One bit: set if the byte before the cursor starts an escape.
     is_open: u64,
@@ -104,7 +104,7 @@ impl Cursor<'_> {
 
     #[inline(always)]
     fn escapes_in_stretches(&mut self, high: &mut u64) -> Result<usize, Syntax> {
-        let mut progress = Progress::default();
+        let mut progress = MarkProgress::default();
         let mut at = self.at;
         let mut clean_stretches = 0;
         while clean_stretches < CLEAN_STRETCHES
@@ -154,7 +154,7 @@ impl Cursor<'_> {
         &mut self,
         start: usize,
         mut marked: u64,
-        progress: &mut Progress,
+        progress: &mut MarkProgress,
     ) -> Result<(), Syntax> {
         while marked != 0 {
             let at = start + marked.trailing_zeros() as usize;

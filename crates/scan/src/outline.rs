@@ -6,11 +6,11 @@ use memchr::memmem;
 use memchr::{memchr, memchr2};
 use penstock_api::slices::{after, between};
 use penstock_api::units::ByteSpan;
-use penstock_api::{BILLING_LINE, BodyFormat, Layout, Place, Work};
+use penstock_api::{BILLING_LINE, BodyFormat, Layout, PromptPlace, Work};
 use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Syntax};
-use super::part::{Part, PartKind, PartMember};
+use super::part::{PartKind, PartMember, ScannedPart};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
@@ -72,7 +72,7 @@ impl<'a> Outline<'a> {
         }
         let mut cursor = cursor(self.body, places.main.range().start);
         let fields = self.request.operation.row().prompt;
-        let main = fields.iter().find(|field| field.place == Place::Main);
+        let main = fields.iter().find(|field| field.place == PromptPlace::Main);
         let written = match main.map(|field| field.layout) {
             Some(Layout::Plain) => self.write_plain(&mut cursor, sink),
             _ => self.write_messages(&mut cursor, sink),
@@ -195,7 +195,7 @@ impl<'a> Outline<'a> {
         sink: &mut impl OutlineSink,
     ) -> Result<(), Syntax> {
         let start = cursor.at;
-        let mut found = Part::EMPTY;
+        let mut found = ScannedPart::EMPTY;
         let mut text = None;
         let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
         cursor.members(members, |cursor, member, kind| {

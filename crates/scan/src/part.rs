@@ -85,13 +85,13 @@ pub(super) fn is_unread(name: &[u8]) -> bool {
 }
 
 /// The values of `type` and `text`, which may come in any order.
-pub(super) struct Part {
+pub(super) struct ScannedPart {
     pub(super) kind: PartKind,
     /// The length of its text.
     pub(super) text: u64,
 }
 
-impl Part {
+impl ScannedPart {
     pub(super) const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
 
     #[inline(always)]

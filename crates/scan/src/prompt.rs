@@ -5,7 +5,7 @@ use penstock_api::slices::after;
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::ollama::count_images;
-use super::part::{Part, PartKind, PartMember, is_unread};
+use super::part::{PartKind, PartMember, ScannedPart, is_unread};
 use super::text::Text;
 use super::weight::{Weight, weigh_blobs};
 
@@ -257,7 +257,7 @@ fn parts(
 
 /// Consumes a content part. Its `type` may come after its text, so the text counts only at the end.
 fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
-    let mut part = Part::EMPTY;
+    let mut part = ScannedPart::EMPTY;
     let mut result = Prompt::default();
     let mut others = Weight::default();
     let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
@@ -318,7 +318,7 @@ fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Resul
         }
         // A document to rerank, or an image part of a moderation request.
         b'{' => {
-            let mut part = Part::EMPTY;
+            let mut part = ScannedPart::EMPTY;
             cursor.members(Members::named(PartMember::of), |cursor, member, kind| {
                 part.read(member, cursor, kind)
             })?;

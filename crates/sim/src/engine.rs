@@ -35,7 +35,7 @@ use ahash::HashMap;
 
 use block_cache::BlockCache;
 use decoders::Decoders;
-use plan::Plan;
+use plan::StepPlan;
 pub use request::{EngineRequest, RefuseReason};
 use request::{Phase, Request, Requests};
 pub use rows::{EngineRow, RowError, engine_rows};
@@ -139,7 +139,7 @@ pub struct Engine {
     cache: BlockCache,
     /// The caches of the slots; empty if the slots share one cache.
     slot_caches: SlotCaches,
-    plan: Option<Plan>,
+    plan: Option<StepPlan>,
     /// The requests that end with the current step because their clients left.
     cancelled: Vec<u32>,
     admitted: u64,

@@ -54,7 +54,7 @@ pub use oracle::Oracle;
 pub use result::{
     BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status, Verdict,
 };
-use waiting::Place;
+use waiting::EntryPlace;
 
 /// The start of every run; not 0, because zero stands for "never" in the state of a fleet.
 const START: u64 = 10_000_000;
@@ -154,7 +154,7 @@ struct World<'a> {
     /// The requests on their way to each backend.
     sent: Vec<BTreeSet<Sent>>,
     /// The places of queued requests.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<EntryPlace>>,
     /// The requests of queue entries, by balancer and model.
     entries: HashMap<(u32, usize, EntryId), u32>,
     /// The number of queued requests.

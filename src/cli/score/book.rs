@@ -9,7 +9,7 @@ use penstock_core::prefix::{Chain, MemoryBudget};
 use penstock_scan::{RequestProfile, ScanError, ScanOptions, scan};
 use penstock_scoring::{Candidate, Objectives, PrefixParams, RequestFeatures, ScorerSpec};
 
-use super::line::{Line, RequestLine};
+use super::line::{RequestLine, ScoreLine};
 use super::placed::Placed;
 use super::result::LineResult;
 
@@ -45,11 +45,11 @@ struct ScannedRequest {
 impl Book {
     /// Returns the result of a line as JSON; an error object if the line is invalid.
     pub(super) fn score(&mut self, text: &[u8]) -> String {
-        let result = Line::read(text).and_then(|line| self.place(&line));
+        let result = ScoreLine::read(text).and_then(|line| self.place(&line));
         result.map_or_else(|message| LineResult::error(&message), |result| result.to_json())
     }
 
-    fn place(&mut self, line: &Line) -> Result<LineResult, String> {
+    fn place(&mut self, line: &ScoreLine) -> Result<LineResult, String> {
         let specs = line.specs(self.usual.as_deref())?;
         let profile = line.profile(&specs)?;
         let terms = prefix_params(&specs)?;
@@ -79,7 +79,12 @@ impl Book {
         Ok(result)
     }
 
-    fn find_prefixes(&self, line: &Line, request: &ScannedRequest, candidates: &mut [Candidate]) {
+    fn find_prefixes(
+        &self,
+        line: &ScoreLine,
+        request: &ScannedRequest,
+        candidates: &mut [Candidate],
+    ) {
         let names = line.backends.iter().map(|backend| backend.name.as_str());
         let placed = self.placed.get(&request.key);
         let matched = placed.map(|placed| placed.matched(names, request.chain.hashes()));

@@ -15,7 +15,7 @@ use super::object::Object;
 /// One line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Line {
+pub(super) struct ScoreLine {
     scorers: Option<Json>,
     preset: Option<String>,
     picker: Option<Json>,
@@ -119,7 +119,7 @@ fn default_path() -> String {
     "/v1/chat/completions".to_owned()
 }
 
-impl Line {
+impl ScoreLine {
     pub(super) fn read(text: &[u8]) -> Result<Self, String> {
         let Object(line): Object<Self> =
             serde_json::from_slice(text).map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
-use super::line::Line;
+use super::line::ScoreLine;
 
 /// The result of a line.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct LineResult {
 
 impl LineResult {
     pub(super) fn new(
-        line: &Line,
+        line: &ScoreLine,
         profile: &Profile,
         features: &RequestFeatures,
         candidates: &[Candidate],

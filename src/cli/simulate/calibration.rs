@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::parallel::run_all;
-use super::setup::{Plan, read_text};
+use super::setup::{SimulationPlan, read_text};
 use super::table::seconds;
 use crate::cli::output::Output;
 
@@ -51,7 +51,7 @@ struct LearnedEngine {
 }
 
 impl LearnedEngine {
-    fn apply_to(&self, plan: &mut Plan, index: usize) {
+    fn apply_to(&self, plan: &mut SimulationPlan, index: usize) {
         if let Some(engine) = plan.setting.engines.get_mut(index) {
             engine.step_time = self.step_time.into();
             engine.front_end = Some(self.front_end);
@@ -68,7 +68,7 @@ impl LearnedEngine {
 fn learn_engines(
     args: &SimulateArgs,
     path: &Path,
-    plan: &mut Plan,
+    plan: &mut SimulationPlan,
     mut logged: BTreeMap<String, Vec<Timing>>,
     output: &mut Output,
 ) -> Result<Vec<LearnedEngine>, SimulateError> {
@@ -112,7 +112,7 @@ fn learn_engines(
 pub(super) fn calibrate(
     args: &SimulateArgs,
     path: &Path,
-    plan: &mut Plan,
+    plan: &mut SimulationPlan,
     output: &mut Output,
 ) -> Result<Calibration, SimulateError> {
     let logged = read_timings(&read_text(path)?);

@@ -10,7 +10,7 @@ use penstock_sim::world::{FailReason, ShedReason, Status};
 use serde_json::{Map, Value, json};
 
 use super::error::SimulateError;
-use super::setup::Plan;
+use super::setup::SimulationPlan;
 
 pub(super) fn percentiles(of: &Percentiles) -> Value {
     json!({"mean": of.mean, "p50": of.p50, "p90": of.p90, "p95": of.p95, "p99": of.p99})
@@ -105,7 +105,7 @@ fn status_name(status: Status) -> &'static str {
 }
 
 /// Writes one line per request of the first configuration and seed.
-pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateError> {
+pub(super) fn write_requests(path: &Path, plan: &SimulationPlan) -> Result<(), SimulateError> {
     let Some(variant) = plan.variants.first() else { return Ok(()) };
     let (run, _) = plan.setting.run(variant, 0)?;
     let workload = plan.setting.workloads.first();

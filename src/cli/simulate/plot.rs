@@ -6,7 +6,7 @@ use std::path::Path;
 use penstock_sim::world::RunResult;
 
 use super::error::SimulateError;
-use super::setup::Plan;
+use super::setup::SimulationPlan;
 use super::table::{seconds, short};
 
 /// The loads to run, in relation to the capacity of the first configuration.
@@ -20,7 +20,7 @@ const COLORS: [&str; 8] =
     ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0a7ea4", "#57606a"];
 
 /// Runs the loads and writes the picture.
-pub(super) fn write(path: &Path, plan: &Plan) -> Result<(), SimulateError> {
+pub(super) fn write(path: &Path, plan: &SimulationPlan) -> Result<(), SimulateError> {
     let curves = curves(plan)?;
     let mut svg = String::new();
     let first = plan.variants.first().ok_or(SimulateError::NoVariant)?;
@@ -47,7 +47,7 @@ struct Curve {
     points: Vec<(f64, f64)>,
 }
 
-fn curves(plan: &Plan) -> Result<Vec<Curve>, SimulateError> {
+fn curves(plan: &SimulationPlan) -> Result<Vec<Curve>, SimulateError> {
     let capacity = plan.capacity.ok_or_else(|| SimulateError::Flag {
         flag: "--plot",
         reason: "a closed loop has no rate to draw percentiles over".to_owned(),

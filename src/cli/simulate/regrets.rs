@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::parallel::run_all;
-use super::setup::Plan;
+use super::setup::SimulationPlan;
 use super::table::seconds;
 use crate::cli::output::Output;
 
@@ -18,7 +18,7 @@ const AS_GOOD: f64 = 0.001;
 
 pub(super) fn report(
     args: &SimulateArgs,
-    plan: &Plan,
+    plan: &SimulationPlan,
     count: usize,
     output: &mut Output,
 ) -> Result<String, SimulateError> {

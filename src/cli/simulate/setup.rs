@@ -29,7 +29,7 @@ const MAX_LENGTHENING: u32 = 4;
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The inputs of a simulation.
-pub(super) struct Plan {
+pub(super) struct SimulationPlan {
     pub(super) setting: Setting,
     pub(super) variants: Vec<Variant>,
     pub(super) workload_name: String,
@@ -208,7 +208,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, SimulateError> {
     Ok(text)
 }
 
-impl Plan {
+impl SimulationPlan {
     pub(super) fn new(args: &SimulateArgs) -> Result<Self, SimulateError> {
         let known = || presets().iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
         let log = args.yesterday.as_ref().map(|path| path.to_string_lossy());

@@ -9,14 +9,14 @@ use penstock_sim::workload::Workload;
 
 use super::Arm;
 use super::formats::{fail_name, shed_name};
-use super::setup::{Plan, hash_of};
+use super::setup::{SimulationPlan, hash_of};
 
 /// The assumed error of the capacity of a simulated fleet.
 const MODEL_ERROR: f64 = 0.1;
 /// The maximum width of a column's name.
 const WIDEST: usize = 22;
 
-pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
+pub(super) fn render(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     let mut text = overload(plan, arms);
     text.push_str(&head(plan));
     let names: Vec<String> = arms.iter().map(|arm| short(&arm.variant.name)).collect();
@@ -64,7 +64,7 @@ const RARE: char = '?';
 const UNKNOWN: &str = "-";
 
 /// A row of the table: its label, and the function that fills a column's cell.
-type Row = (&'static str, fn(&Arm<'_>, &Plan) -> String);
+type Row = (&'static str, fn(&Arm<'_>, &SimulationPlan) -> String);
 
 const ROWS: &[Row] = &[
     ("TTFT      mean", |arm, _| time(arm, |one| one.first_token.mean)),
@@ -98,7 +98,7 @@ const ROWS: &[Row] = &[
     ("?never sent: session ended", |arm, _| number(arm, |one| one.abandoned as f64)),
 ];
 
-fn head(plan: &Plan) -> String {
+fn head(plan: &SimulationPlan) -> String {
     let Some(workload) = plan.setting.workloads.first() else { return String::new() };
     let Prompts { input, output } = Prompts::of(workload);
     let last = workload.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
@@ -155,7 +155,7 @@ fn shown_load(load: f64) -> String {
 
 /// Returns the first line of a run beyond the capacity of the fleet, where latencies reflect the
 /// length of the run and little else.
-fn overload(plan: &Plan, arms: &[Arm<'_>]) -> String {
+fn overload(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     let grew =
         arms.iter().filter(|arm| arm.summaries.iter().any(|one| one.load == Load::Saturated));
     let grew: Vec<String> = grew.map(|arm| short(&arm.variant.name)).collect();
@@ -330,7 +330,7 @@ fn differences(base: &Arm<'_>, arm: &Arm<'_>) -> String {
     text
 }
 
-fn warnings(plan: &Plan, arms: &[Arm<'_>]) -> String {
+fn warnings(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     let mut text = String::new();
     let load = plan.load().unwrap_or(0.0);
     for arm in arms {

@@ -14,7 +14,7 @@ use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::formats::{difference_json, summary_json};
 use super::parallel::run_all;
-use super::setup::{Plan, Source};
+use super::setup::{SimulationPlan, Source};
 use super::sweep::{Point, Sweep, grid};
 use super::table::seconds;
 use crate::cli::error::CliError;
@@ -95,7 +95,11 @@ impl Goal {
     }
 }
 
-pub(super) fn run(args: &SimulateArgs, plan: &Plan, output: &mut Output) -> Result<(), CliError> {
+pub(super) fn run(
+    args: &SimulateArgs,
+    plan: &SimulationPlan,
+    output: &mut Output,
+) -> Result<(), CliError> {
     let goal = Goal::parse(&args.objective)?;
     let usual = USUAL.map(str::to_owned);
     let given = if args.sweep.is_empty() { &usual[..] } else { &args.sweep };
@@ -116,7 +120,7 @@ pub(super) fn run(args: &SimulateArgs, plan: &Plan, output: &mut Output) -> Resu
 
 fn candidates(
     args: &SimulateArgs,
-    plan: &Plan,
+    plan: &SimulationPlan,
     sweeps: &[Sweep],
 ) -> Result<Vec<Tried>, SimulateError> {
     let sources = Source::all(args);
@@ -160,7 +164,7 @@ fn measure(
 /// Runs the unchanged configuration.
 fn incumbent(
     args: &SimulateArgs,
-    plan: &Plan,
+    plan: &SimulationPlan,
     output: &mut Output,
 ) -> Result<Tried, SimulateError> {
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?.clone();
@@ -174,7 +178,7 @@ fn incumbent(
 /// Successive halving: short runs of all candidates, longer ones of the best third, and so on.
 fn halve(
     args: &SimulateArgs,
-    plan: &Plan,
+    plan: &SimulationPlan,
     goal: &Goal,
     mut tried: Vec<Tried>,
     output: &mut Output,
@@ -209,7 +213,7 @@ struct Vote {
 
 fn vote(
     args: &SimulateArgs,
-    plan: &Plan,
+    plan: &SimulationPlan,
     goal: &Goal,
     tried: &[Tried],
     incumbent: &Tried,

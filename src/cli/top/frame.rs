@@ -45,9 +45,9 @@ impl Tone {
 
 /// A line of pieces, each with its tone.
 #[derive(Default)]
-struct Line(Vec<(String, Tone)>);
+struct FrameLine(Vec<(String, Tone)>);
 
-impl Line {
+impl FrameLine {
     fn add(&mut self, text: impl Into<String>, tone: Tone) {
         self.0.push((text.into(), tone));
     }
@@ -88,7 +88,7 @@ pub(super) struct Scene<'a> {
 pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
     let mut lines = vec![title(scene), requests(figures), latencies(figures)];
     lines.extend(shadow::shadow(figures));
-    lines.push(Line::default());
+    lines.push(FrameLine::default());
     let rows: Vec<Vec<Cell>> = scene
         .fleet
         .get("backends")
@@ -101,8 +101,8 @@ pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Ve
     lines.extend(predictions::predictions(scene.fleet));
     let errors = figures.errors();
     if !errors.is_empty() {
-        lines.push(Line::default());
-        let mut line = Line::default();
+        lines.push(FrameLine::default());
+        let mut line = FrameLine::default();
         line.add("errors/s  ", Tone::Dim);
         for (code, rate) in errors.iter().take(6) {
             line.fact(code, show_rate(*rate), Tone::Warning);
@@ -112,16 +112,16 @@ pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Ve
     lines.iter().map(|line| line.render(style)).collect()
 }
 
-fn title(scene: &Scene<'_>) -> Line {
-    let mut line = Line::default();
+fn title(scene: &Scene<'_>) -> FrameLine {
+    let mut line = FrameLine::default();
     line.add(format!("penstock {}", scene.version), Tone::Title);
     line.add(format!("  {}", scene.authority), Tone::Plain);
     line.add(format!("  up {}", show_time(scene.up)), Tone::Dim);
     line
 }
 
-fn requests(figures: &Figures<'_>) -> Line {
-    let mut line = Line::default();
+fn requests(figures: &Figures<'_>) -> FrameLine {
+    let mut line = FrameLine::default();
     let all = figures.requests();
     line.fact("requests/s", show_rate(all), Tone::Title);
     for (outcome, tone) in [
@@ -139,8 +139,8 @@ fn requests(figures: &Figures<'_>) -> Line {
     line
 }
 
-fn latencies(figures: &Figures<'_>) -> Line {
-    let mut line = Line::default();
+fn latencies(figures: &Figures<'_>) -> FrameLine {
+    let mut line = FrameLine::default();
     line.fact("ttft p50", show_latency(figures.first_token(0.5, None)), Tone::Title);
     line.fact("p95", show_latency(figures.first_token(0.95, None)), Tone::Title);
     line.fact("tokens/s", show_rate(figures.all_tokens()), Tone::Title);

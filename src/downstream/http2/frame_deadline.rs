@@ -80,14 +80,14 @@ impl FrameDeadline {
         }
     }
 
-    fn follow(&self, progress: Progress) {
+    fn follow(&self, progress: FrameProgress) {
         match progress {
-            Progress::Finished => self.at.store(0, Ordering::Relaxed),
-            Progress::Started { is_body } => {
+            FrameProgress::Finished => self.at.store(0, Ordering::Relaxed),
+            FrameProgress::Started { is_body } => {
                 let limit = if is_body { self.timeouts.body } else { self.timeouts.head };
                 self.at.store(now().after(limit).0, Ordering::Relaxed);
             }
-            Progress::Continued => {}
+            FrameProgress::Continued => {}
         }
     }
 }
@@ -155,7 +155,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
 
 /// The effect of the bytes just watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum FrameProgress {
     Finished,
     /// A frame or head has started and is unfinished.
     Started {
@@ -195,7 +195,7 @@ impl Default for FrameWatcher {
 
 impl FrameWatcher {
     /// Follows the next bytes of the connection.
-    pub fn watch(&mut self, mut bytes: &[u8]) -> Progress {
+    pub fn watch(&mut self, mut bytes: &[u8]) -> FrameProgress {
         let mut has_started = !self.is_unfinished;
         let was_known = self.kind().is_some();
         while !bytes.is_empty() {
@@ -215,9 +215,9 @@ impl FrameWatcher {
         has_started |= !was_known && self.is_body();
         self.is_unfinished = !self.is_finished();
         match (self.is_unfinished, has_started) {
-            (false, _) => Progress::Finished,
-            (true, true) => Progress::Started { is_body: self.is_body() },
-            (true, false) => Progress::Continued,
+            (false, _) => FrameProgress::Finished,
+            (true, true) => FrameProgress::Started { is_body: self.is_body() },
+            (true, false) => FrameProgress::Continued,
         }
     }
 
@@ -271,58 +271,67 @@ mod tests {
         let mut frames = FrameWatcher::default();
         let (last, start) = HTTP2_PREFACE.split_last().unwrap();
         let unfinished = frames.watch(start);
-        assert_eq!(unfinished, Progress::Continued, "the handshake timeout covers the preface");
-        assert_eq!(frames.watch(&[*last]), Progress::Finished);
+        assert_eq!(
+            unfinished,
+            FrameProgress::Continued,
+            "the handshake timeout covers the preface"
+        );
+        assert_eq!(frames.watch(&[*last]), FrameProgress::Finished);
         frames
     }
 
     #[test]
     fn whole_frames_leave_nothing_unfinished() {
         let all = [frame(4, 0, 6), frame(HEADERS, END_HEADERS, 40), frame(DATA, 1, 0)].concat();
-        assert_eq!(after_preface().watch(&all), Progress::Finished);
+        assert_eq!(after_preface().watch(&all), FrameProgress::Finished);
         let mut frames = after_preface();
-        let last = all.iter().fold(Progress::Continued, |_before, byte| frames.watch(&[*byte]));
-        assert_eq!(last, Progress::Finished, "byte by byte");
+        let last =
+            all.iter().fold(FrameProgress::Continued, |_before, byte| frames.watch(&[*byte]));
+        assert_eq!(last, FrameProgress::Finished, "byte by byte");
         let whole = [HTTP2_PREFACE, &all].concat();
-        assert_eq!(FrameWatcher::default().watch(&whole), Progress::Finished);
+        assert_eq!(FrameWatcher::default().watch(&whole), FrameProgress::Finished);
     }
 
     #[test]
     fn slow_bytes_do_not_restart_a_frame() {
         let mut frames = after_preface();
         let head = frame(HEADERS, END_HEADERS, 40);
-        assert_eq!(frames.watch(&head[..1]), Progress::Started { is_body: false });
+        assert_eq!(frames.watch(&head[..1]), FrameProgress::Started { is_body: false });
         for byte in &head[1..head.len() - 1] {
-            assert_eq!(frames.watch(&[*byte]), Progress::Continued);
+            assert_eq!(frames.watch(&[*byte]), FrameProgress::Continued);
         }
         let next = [&head[head.len() - 1..], &head[..20]].concat();
-        assert_eq!(frames.watch(&next), Progress::Started { is_body: false }, "the next frame");
+        assert_eq!(
+            frames.watch(&next),
+            FrameProgress::Started { is_body: false },
+            "the next frame"
+        );
     }
 
     #[test]
     fn header_block_lasts_until_its_last_continuation() {
         let mut frames = after_preface();
-        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), Progress::Started { is_body: false });
+        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), FrameProgress::Started { is_body: false });
         for _ in 0..3 {
-            assert_eq!(frames.watch(&frame(CONTINUATION, 0, 0)), Progress::Continued);
+            assert_eq!(frames.watch(&frame(CONTINUATION, 0, 0)), FrameProgress::Continued);
         }
-        assert_eq!(frames.watch(&frame(CONTINUATION, END_HEADERS, 3)), Progress::Finished);
+        assert_eq!(frames.watch(&frame(CONTINUATION, END_HEADERS, 3)), FrameProgress::Finished);
     }
 
     #[test]
     fn data_within_a_header_block_keeps_the_deadline_of_the_block() {
         let mut frames = after_preface();
-        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), Progress::Started { is_body: false });
-        assert_eq!(frames.watch(&frame(DATA, 0, 100)[..50]), Progress::Continued);
+        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), FrameProgress::Started { is_body: false });
+        assert_eq!(frames.watch(&frame(DATA, 0, 100)[..50]), FrameProgress::Continued);
     }
 
     #[test]
     fn data_frame_gets_the_body_timeout_once_its_type_is_known() {
         let mut frames = after_preface();
         let data = frame(DATA, 0, 100);
-        assert_eq!(frames.watch(&data[..2]), Progress::Started { is_body: false });
-        assert_eq!(frames.watch(&data[2..10]), Progress::Started { is_body: true });
-        assert_eq!(frames.watch(&data[10..50]), Progress::Continued);
-        assert_eq!(frames.watch(&data[50..]), Progress::Finished);
+        assert_eq!(frames.watch(&data[..2]), FrameProgress::Started { is_body: false });
+        assert_eq!(frames.watch(&data[2..10]), FrameProgress::Started { is_body: true });
+        assert_eq!(frames.watch(&data[10..50]), FrameProgress::Continued);
+        assert_eq!(frames.watch(&data[50..]), FrameProgress::Finished);
     }
 }

@@ -24,7 +24,7 @@ const HASH: u64 = (1 << 48) - 1;
 
 /// The line of a request that finished at `at`, with the fields for a replay if `has_replay`.
 pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bool) -> Vec<u8> {
-    let mut line = Line::begin();
+    let mut line = LogLine::begin();
     let (about, record) = (&outcome.details, outcome.record);
     let upstream_id = record.response.upstream_request_id.as_ref();
     line.text("time", Some(&to_rfc3339(at)), SHORT);
@@ -69,7 +69,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
 
 /// Writes the token counts reported by the engine; otherwise penstock's own counts, marked as
 /// estimated.
-fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
+fn write_tokens(line: &mut LogLine, outcome: &RequestOutcome<'_>) {
     let usage = outcome.record.response.usage.unwrap_or_default();
     let is_served = outcome.backend().is_some();
     let estimated = outcome.record.request.prompt_tokens.filter(|_| is_served);
@@ -96,9 +96,9 @@ fn per_token(outcome: &RequestOutcome<'_>) -> Option<Duration> {
     outcome.took.checked_sub(outcome.first_token?)?.checked_div(gaps)
 }
 
-struct Line(Vec<u8>);
+struct LogLine(Vec<u8>);
 
-impl Line {
+impl LogLine {
     fn begin() -> Self {
         let mut bytes = Vec::with_capacity(768);
         bytes.push(b'{');

@@ -21,12 +21,10 @@ use crate::downstream::client::Client;
 use crate::ollama::broadcast::fleet_timeout;
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
-use crate::proxy::backend_call::TargetEnd;
 use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
-use crate::proxy::backend_call::read_refusal;
-use crate::proxy::context::{RequestContext, Served};
+use crate::proxy::backend_call::{TargetEnd, read_refusal};
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
 
@@ -34,7 +32,7 @@ use crate::upstream::connect::Connector;
 const WAITING_PARTS: usize = 4;
 
 #[derive(Debug, Clone)]
-enum Part {
+enum UploadPart {
     Bytes(Bytes),
     /// The digest is right: the body is complete.
     End,
@@ -152,7 +150,7 @@ async fn tee(
             flow.ctx.record.request.bytes_in.saturating_add(part.len());
         check_size(flow.ctx, flow.ctx.record.request.bytes_in as u64)
             .map_err(UploadError::TooLarge)?;
-        if !upload.send(&Part::Bytes(part)).await {
+        if !upload.send(&UploadPart::Bytes(part)).await {
             return Err(UploadError::AllFailed(upload.finish().await));
         }
     }
@@ -200,7 +198,7 @@ async fn refuse_upload(flow: &mut Flow<'_>, error: UploadError) -> Served {
 
 /// The exchanges of one request with all backends.
 struct Upload {
-    parts: Vec<mpsc::Sender<Part>>,
+    parts: Vec<mpsc::Sender<UploadPart>>,
     tasks: JoinSet<(usize, TargetEnd)>,
     count: usize,
 }
@@ -232,7 +230,7 @@ impl Upload {
     }
 
     /// Sends a part to every backend that still takes it; returns whether any does.
-    async fn send(&mut self, part: &Part) -> bool {
+    async fn send(&mut self, part: &UploadPart) -> bool {
         let mut is_taken = false;
         for sender in &self.parts {
             is_taken |= sender.send(part.clone()).await.is_ok();
@@ -242,7 +240,7 @@ impl Upload {
 
     /// Ends the body and waits for the responses.
     async fn finish(mut self) -> Vec<TargetEnd> {
-        self.send(&Part::End).await;
+        self.send(&UploadPart::End).await;
         let lost = || TargetEnd::Failed { status: None, text: "its task ended".to_owned() };
         let mut ends: Vec<TargetEnd> = (0..self.count).map(|_| lost()).collect();
         while let Some(joined) = self.tasks.join_next().await {
@@ -262,7 +260,7 @@ async fn pass_on(
     backend: &Backend,
     request: &EngineRequest,
     connect_timeout: Duration,
-    mut parts: mpsc::Receiver<Part>,
+    mut parts: mpsc::Receiver<UploadPart>,
 ) -> Result<TargetEnd, ExchangeFailure> {
     if !is_up(backend) {
         return Ok(TargetEnd::Failed { status: None, text: "it is not healthy".to_owned() });
@@ -270,8 +268,8 @@ async fn pass_on(
     let mut exchange = EngineExchange::begin(connector, backend, request, connect_timeout).await?;
     loop {
         match parts.recv().await {
-            Some(Part::Bytes(part)) => exchange.send(&part).await?,
-            Some(Part::End) => break,
+            Some(UploadPart::Bytes(part)) => exchange.send(&part).await?,
+            Some(UploadPart::End) => break,
             None => return Err(ExchangeFailure::Broken),
         }
     }

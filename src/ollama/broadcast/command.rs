@@ -6,8 +6,8 @@ use penstock_core::fleet::{Backend, Topology};
 use serde_json::Value;
 
 use crate::proxy::allowed_models;
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 use crate::proxy::twins;
 
 pub(crate) struct Command {

@@ -28,7 +28,7 @@ pub(crate) const NDJSON: HeaderValue = HeaderValue::from_static("application/x-n
 const WAITING_REPORTS: usize = 16;
 
 /// The running tasks of a command.
-pub(crate) struct Progress {
+pub(crate) struct CommandProgress {
     names: Vec<String>,
     reports: mpsc::Receiver<Report>,
     ends: Vec<Option<TargetEnd>>,
@@ -37,7 +37,7 @@ pub(crate) struct Progress {
     _tasks: JoinSet<()>,
 }
 
-impl Progress {
+impl CommandProgress {
     /// Starts a task per backend.
     pub(crate) fn start(connector: &Arc<Connector>, targets: Vec<TargetTask>) -> Self {
         let (sender, reports) = mpsc::channel(WAITING_REPORTS);

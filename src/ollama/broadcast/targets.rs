@@ -7,8 +7,8 @@ use penstock_api::{ErrorCode, query_value};
 use penstock_core::fleet::{Backend, Health, Topology};
 use pingora::http::RequestHeader;
 
-use crate::proxy::context::RequestContext;
 use crate::proxy::failure::OwnError;
+use crate::proxy::flow::RequestContext;
 use crate::proxy::policies;
 
 /// The field that names one backend; so does `backend` in the query.

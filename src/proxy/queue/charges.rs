@@ -4,7 +4,7 @@
 use penstock_core::admission::queue::{Charge, Cost};
 
 use crate::proxy::Proxy;
-use crate::proxy::context::{ModelCharge, RequestContext};
+use crate::proxy::flow::{ModelCharge, RequestContext};
 
 /// Records that the owner of a request was charged for it in the queue of `model`.
 pub(crate) fn charge_owner(
@@ -22,8 +22,7 @@ pub(crate) fn charge_owner(
 }
 
 /// Charges the owner of a request for the output of its response, as far as that is known.
-pub(crate) fn settle_charge(proxy: &Proxy, ctx: &mut RequestContext) {
-    let Some(charged) = ctx.charge.take() else { return };
+pub(crate) fn settle_charge(proxy: &Proxy, ctx: &RequestContext, charged: &ModelCharge) {
     let counted = ctx.record.response.usage.and_then(|usage| usage.completion_tokens);
     // For a whole response without usage nothing better is known than the expected cost.
     if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {

@@ -10,10 +10,10 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_config::QueueConfig;
 
-use crate::proxy::context::ScannedRequest;
 use crate::proxy::flow::Flow;
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
-use crate::proxy::queue::place::Place;
+use crate::proxy::queue::place::QueuePlace;
+use crate::proxy::request::ScannedRequest;
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
 /// others wait behind it.
@@ -49,7 +49,11 @@ impl KeepAlive {
     }
 
     /// Sends the bytes now.
-    pub(super) async fn send(&mut self, flow: &mut Flow<'_>, place: &Place) -> Result<(), Unsent> {
+    pub(super) async fn send(
+        &mut self,
+        flow: &mut Flow<'_>,
+        place: &QueuePlace,
+    ) -> Result<(), Unsent> {
         let is_first = !flow.ctx.record.queue.is_kept_alive;
         let began = now();
         self.due = began.after(self.interval);

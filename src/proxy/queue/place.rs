@@ -11,7 +11,7 @@ use penstock_core::fleet::Topology;
 
 use crate::proxy::queue::shared::SharedQueue;
 
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     queue: Arc<SharedQueue>,
     id: EntryId,
     /// The end that a drop counts as.
@@ -19,7 +19,7 @@ pub(super) struct Place {
     has_left: bool,
 }
 
-impl Place {
+impl QueuePlace {
     pub(super) fn new(queue: Arc<SharedQueue>, id: EntryId) -> Self {
         Self { queue, id, end: QueueEnd::ClientLeft, has_left: false }
     }
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         if !self.has_left {
             self.queue.leave(self.id, self.end, now());

@@ -10,17 +10,16 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
 use penstock_core::fleet::cooldown_time;
-use penstock_core::routing::{AwaitedRoom, RouteError, ServiceTime};
+use penstock_core::routing::{AwaitedRoom, RouteError};
 
 use crate::proxy::Proxy;
-use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
+use crate::proxy::decision::{Undecided, decide, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charges::charge_owner;
 use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
-use crate::proxy::queue::place::Place;
-use crate::proxy::reserved::Decided;
+use crate::proxy::queue::place::QueuePlace;
+use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::upstream::failure::Failure;
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.
@@ -32,35 +31,6 @@ pub(crate) enum Unadmitted {
     Undecided(Undecided),
     /// The request has waited in vain, or could not wait.
     Queue(OwnError),
-}
-
-/// Picks a backend for the next attempt, as [`decide`] does. If all of them are full and a queue is
-/// configured, the request waits until it is its turn; if others wait already, it lines up behind
-/// them.
-///
-/// # Errors
-/// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
-pub(crate) async fn decide_in_turn(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-) -> Result<Decided, Unadmitted> {
-    if let Some(reserved) = request.moved.take() {
-        return Ok(decide_moved(flow, request, *reserved));
-    }
-    if !flow.proxy.queues.is_empty() && has_others_waiting(flow, request) {
-        return Box::pin(decide_from_queue(flow, request, None)).await;
-    }
-    let decided = match flow.ctx.record.queue.refusals {
-        0 => decide(flow, request),
-        _ => decide_after_cooldown(flow, request),
-    };
-    match decided {
-        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(flow.proxy) => {
-            // Boxed: no other request should carry room for it.
-            Box::pin(decide_from_queue(flow, request, Some(error))).await
-        }
-        decided => decided.map_err(Unadmitted::Undecided),
-    }
 }
 
 /// Returns whether requests may wait.
@@ -81,9 +51,9 @@ pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &Failure) -> bool {
 }
 
 /// Limits the next attempt to the backends now in cooldown for this request; it waits for them.
-pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest) {
-    let router = &ctx.generation.router;
-    let input = route_input(router, ctx, request, &request.tried, None);
+pub(crate) fn keep_to_cooling(flow: &Flow<'_>, request: &mut ScannedRequest) {
+    let router = &flow.ctx.generation.router;
+    let input = route_input(request.view(flow.ctx), &request.tried, None);
     let cooling = router.cooling(&input).map(|cooling| cooling.backends).unwrap_or_default();
     let others = request.fleet.backends.iter().map(|backend| backend.state.id);
     let mut tried = request.tried;
@@ -93,7 +63,7 @@ pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest
 
 /// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not
 /// even as a probe.
-fn decide_after_cooldown(
+pub(crate) fn decide_after_cooldown(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
@@ -108,14 +78,14 @@ fn decide_after_cooldown(
 pub(crate) fn has_others_waiting(flow: &Flow<'_>, request: &ScannedRequest) -> bool {
     request.tried.is_empty()
         && request.decision.is_none()
-        && awaited(flow.ctx, request)
+        && awaited(request.view(flow.ctx))
             .is_some_and(|(model, _)| flow.proxy.queues.waiting(&model) > 0)
 }
 
 /// The model whose queue a request waits in, and the backends it waits for.
-fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, Passed)> {
-    let router = &ctx.generation.router;
-    let input = route_input(router, ctx, request, &request.tried, None);
+fn awaited(view: RequestView<'_>) -> Option<(Box<str>, Passed)> {
+    let router = &view.ctx.generation.router;
+    let input = route_input(view, &view.request.tried, None);
     let AwaitedRoom { model, backends, is_held_back } = router.awaited(&input)?;
     Some((model.into(), Passed { backends, is_held_back }))
 }
@@ -124,7 +94,7 @@ fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, 
 struct Waiting {
     /// The model of the queue.
     model: Box<str>,
-    place: Place,
+    place: QueuePlace,
     since: Timestamp,
     until: Timestamp,
     /// The time at which the request is refused because its objective can no longer be met.
@@ -135,7 +105,11 @@ struct Waiting {
     keep_alive: Option<KeepAlive>,
 }
 
-async fn decide_from_queue(
+/// Waits in the queue for a turn to decide. `reason`: the error of an earlier decision.
+///
+/// # Errors
+/// When it waits for too long or cannot wait, no backend can take it, or its client has left.
+pub(crate) async fn decide_from_queue(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
@@ -171,7 +145,7 @@ async fn decide_from_queue(
                 return Ok(decided);
             }
             Err(Undecided::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
-                let passed = awaited(flow.ctx, request).map(|(_, passed)| passed);
+                let passed = awaited(request.view(flow.ctx)).map(|(_, passed)| passed);
                 waiting.place.pass(passed.unwrap_or_default(), &request.fleet);
                 waiting.reason = Some(error);
             }
@@ -180,19 +154,6 @@ async fn decide_from_queue(
                 return Err(Unadmitted::Undecided(undecided));
             }
         }
-    }
-}
-
-/// The predicted time to the first token once a backend has room, for a request that has an
-/// objective for it.
-fn service_time(
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-    objective: Option<Duration>,
-) -> ServiceTime {
-    match objective {
-        Some(_) => predicted_service(ctx, request),
-        None => ServiceTime::default(),
     }
 }
 
@@ -223,7 +184,7 @@ fn join(
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
     let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
-    let Some((model, Passed { backends, .. })) = awaited(flow.ctx, request) else {
+    let Some((model, Passed { backends, .. })) = awaited(request.view(flow.ctx)) else {
         return Err(unroutable(reason.unwrap_or_else(saturated)));
     };
     if reason.as_ref().is_some_and(|reason| is_too_late(reason, until)) {
@@ -231,7 +192,8 @@ fn join(
     }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
-    let service = service_time(flow.ctx, request, ttft);
+    // Predicted only for a request that has an objective.
+    let service = ttft.map(|_| predicted_service(request.view(flow.ctx))).unwrap_or_default();
     let due_less = |service| Some(flow.ctx.arrived_at.after(ttft?.saturating_sub(service)));
     // Cautious for the order; a request is given up only when even the mean comes too late (below).
     let due = due_less(service.p90);
@@ -254,7 +216,7 @@ fn join(
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
     let late = late.filter(|late| *late < until);
-    let place = Place::new(queue, id);
+    let place = QueuePlace::new(queue, id);
     let keep_alive = KeepAlive::of(config, flow, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }

@@ -1,54 +1,22 @@
 //! Responses that are converted whole: nothing goes to the client before the whole response is
 //! read, so that a failed conversion becomes an error instead of a broken response.
 
-use std::time::Duration;
-
 use http::header::{self, HeaderValue};
 use penstock_api::ErrorCode;
-use penstock_clock::{now, unix_seconds};
-use penstock_dialect::{ReplyContext, ResponseLimits};
+use penstock_clock::now;
 
 use crate::downstream::body::BodyClaim;
-use crate::proxy::context::{RequestContext, ScannedRequest, Served};
-use crate::proxy::conversion::{Converter, WayBack};
+use crate::proxy::conversion::WayBack;
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
-use crate::proxy::response::{Progress, Reply, finish_head};
+use crate::proxy::request::ScannedRequest;
+use crate::proxy::response::{RelayProgress, Reply, finish_head, monitor_of};
+use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::ResponseSink;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
-use crate::upstream::response_head::{Framing, ResponseHead};
-
-/// Makes the head describe a converted body, of a length that is not known.
-pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
-    head.framing = match head.framing {
-        Framing::UntilClose => Framing::UntilClose,
-        Framing::Empty | Framing::Length(_) | Framing::Chunked => Framing::Chunked,
-    };
-    head.header.remove_header(&header::CONTENT_LENGTH);
-    head.header.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(content_type))
-}
-
-/// The converter of the response to a request.
-pub(super) fn converter(
-    way_back: WayBack,
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-) -> Converter {
-    let since_arrival = now().since(ctx.arrived_at);
-    let context = ReplyContext {
-        model: request.model.to_string(),
-        request_id: ctx.request_id().to_owned(),
-        arrived_at: Duration::from_secs(unix_seconds()).saturating_sub(since_arrival),
-        reasoning: ctx.generation.config.server.reasoning_field,
-        limits: ResponseLimits {
-            whole: ctx.generation.config.limits.converted_response.to_usize(),
-            ..ResponseLimits::default()
-        },
-    };
-    way_back.into_converter(request.profile.operation, context, ctx.arrived_at)
-}
+use crate::upstream::response_head::Framing;
 
 /// Reads a response, converts it and sends it.
 pub(super) async fn relay_whole(
@@ -68,14 +36,14 @@ pub(super) async fn relay_whole(
             return fail(flow, OwnError::new(code, message)).await;
         }
     };
-    let mut monitor = request.monitor(way_back.operation(), None);
+    let mut monitor = monitor_of(request, attempt, None);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();
     if !claim_conversion(&mut claim, body.len()) {
         let (code, message) = reason_of(ReadWholeError::MemoryFull);
         return fail(flow, OwnError::new(code, message)).await;
     }
-    let mut converter = converter(way_back, flow.ctx, request);
+    let mut converter = converter(way_back, request.view(flow.ctx));
     let body = match converter.apply(body, true, now()) {
         Ok(body) => body,
         Err(code) => {
@@ -84,7 +52,7 @@ pub(super) async fn relay_whole(
         }
     };
     // Before the write: the backend is free, however slow the client is.
-    Progress::new(flow.proxy, flow.ctx, request, attempt, &head).response_read(&monitor);
+    RelayProgress::new(flow.proxy, request.view(flow.ctx), attempt, &head).response_read(&monitor);
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }

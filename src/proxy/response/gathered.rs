@@ -6,12 +6,13 @@ use penstock_clock::now;
 use penstock_dialect::response_text;
 
 use crate::proxy::attempt::{AttemptEnd, HeldText};
-use crate::proxy::context::ScannedRequest;
 use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::proxy::flow::Flow;
+use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::Reply;
-use crate::proxy::response::converted::{claim_conversion, converter, reason_of};
+use crate::proxy::response::converted::{claim_conversion, reason_of};
+use crate::proxy::rewrite::conversions::converter;
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
 
@@ -46,7 +47,7 @@ pub(crate) async fn gather(
     let body = match way_back {
         None => body,
         Some(way_back) => {
-            let mut converter = converter(way_back, flow.ctx, request);
+            let mut converter = converter(way_back, request.view(flow.ctx));
             match converter.apply(body, true, now()) {
                 Ok(body) => body,
                 Err(code) => return unreadable(&converter, code),

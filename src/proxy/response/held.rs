@@ -1,15 +1,17 @@
 //! Responses that are held rather than relayed: refusals, and errors that a better backend may
 //! spare the client.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
+use pingora::http::ResponseHeader;
 
 use super::Reply;
 use crate::proxy::Proxy;
-use crate::proxy::context::ScannedRequest;
 use crate::proxy::conversion::convert_held;
-use crate::proxy::outcome::retry_after;
+use crate::proxy::request::ScannedRequest;
 use crate::upstream::failure::{HeldResponse, Refusal};
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
@@ -29,8 +31,8 @@ pub(crate) fn held_of(
     let header = reply.head.header.clone();
     let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
     // A refusal without a body has nothing to convert.
-    let converted = request.conversion.as_deref().filter(|_| refusal.is_none() || !body.is_empty());
-    let Some(conversion) = converted else {
+    let sent = reply.attempt.converted_to().filter(|_| refusal.is_none() || !body.is_empty());
+    let Some(sent) = sent else {
         keep_connection(proxy, reply);
         return HeldResponse {
             retry_after: retry_after(&header),
@@ -40,11 +42,10 @@ pub(crate) fn held_of(
             _claim: claim,
         };
     };
-    let error =
-        match stream.map(|stream| FirstEvent::read(conversion.operation(), stream, &body, true)) {
-            Some(FirstEvent::Failed(place)) => body.slice(place),
-            Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
-        };
+    let error = match stream.map(|stream| FirstEvent::read(sent, stream, &body, true)) {
+        Some(FirstEvent::Failed(place)) => body.slice(place),
+        Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
+    };
     if refusal.is_some() && status < 400 {
         status = ErrorMeaning::read(&error, model, request.body()).status();
     }
@@ -60,4 +61,20 @@ pub(crate) fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
     if started.is_whole() && !started.is_closed() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
+}
+
+/// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as
+/// a date.
+fn retry_after(header: &ResponseHeader) -> Option<Duration> {
+    let text = |name: &str| header.headers.get(name)?.to_str().ok();
+    if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {
+        return Some(Duration::from_millis(millis));
+    }
+    let value = text("retry-after")?.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    let since_1970 = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since_1970.saturating_sub(Duration::from_secs(penstock_clock::unix_seconds())))
 }

@@ -16,8 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
-use crate::proxy::context::Served;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
 use crate::proxy::response::Reply;
 

@@ -11,8 +11,7 @@ use crate::upstream::relay::Timing;
 /// The timing known before the first token, if the client requests it: the wait in the queue, and
 /// the prediction.
 pub(super) fn requested(flow: &Flow<'_>) -> Option<Timing> {
-    let is_exposed = flow.ctx.generation.config.routing.expose_decision;
-    if !is_exposed || !flow.client.head().headers.contains_key(&TIMING) {
+    if !flow.client.head().headers.contains_key(&TIMING) {
         return None;
     }
     let mut known = String::new();

@@ -6,7 +6,6 @@
 use std::mem;
 use std::sync::Arc;
 
-use http::HeaderMap;
 use penstock_api::Operation;
 use penstock_config::ModelConfig;
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
@@ -15,10 +14,13 @@ use penstock_dialect::Conversation;
 use penstock_scan::RequestProfile;
 
 use super::Rewrite;
-use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::disposition::ResponseTerms;
+use crate::proxy::flow::Flow;
 use crate::proxy::long_work::beside_the_loop;
+use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
 use crate::upstream::failure::HeldResponse;
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;
@@ -29,32 +31,35 @@ const MAX_SHIFTS: u32 = 8;
 pub(crate) struct ContextShifts;
 
 impl Rewrite for ContextShifts {
-    fn applies(&self, request: &ScannedRequest) -> bool {
+    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
+        // A call of an ensemble is sent as it is, or fails.
+        if flow.client.takes_response() {
+            request.shift = shift_of(flow, &request.profile);
+        }
         request.shift.is_some()
     }
 
-    fn before(&self, ctx: &RequestContext, request: &mut ScannedRequest) {
-        pass_over_small(ctx, request);
+    fn before(&self, edit: &mut RequestEdit<'_>) {
+        edit.pass_over_small();
     }
 
-    fn unroutable(
-        &self,
-        ctx: &mut RequestContext,
-        request: &mut ScannedRequest,
-        error: &RouteError,
-    ) -> bool {
-        shorten_for(ctx, request, error)
+    fn unroutable(&self, edit: &mut RequestEdit<'_>, error: &RouteError) -> bool {
+        edit.shorten_for(error)
+    }
+
+    fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
+        let shift = view.request.shift.as_ref();
+        terms.may_shorten = shift.is_some_and(|shift| shift.reads(status));
     }
 
     fn too_long(
         &self,
-        ctx: &mut RequestContext,
-        request: &mut ScannedRequest,
+        edit: &mut RequestEdit<'_>,
         decision: &RoutingDecision,
         refused: &mut Option<TooLong>,
     ) -> bool {
         let Some(refused) = refused.take() else { return false };
-        learn_refusal(ctx, request, *decision, refused)
+        edit.learn_refusal(*decision, refused)
     }
 
     fn take_refusal(
@@ -63,14 +68,21 @@ impl Rewrite for ContextShifts {
     ) -> Option<(HeldResponse, RoutingDecision)> {
         request.shift.as_mut()?.last.take()
     }
+
+    fn watch(&self, monitor: &mut ResponseMonitor) {
+        monitor.watch_length();
+    }
+
+    fn learn_end(&self, request: &ScannedRequest, serving: &Serving, monitor: &ResponseMonitor) {
+        if let Some(shift) = &request.shift {
+            shift.learn_end(&request.profile, serving, monitor);
+        }
+    }
 }
 
 /// The rules for shortening a request, if it may be shortened.
-pub(crate) fn shift_of(
-    ctx: &RequestContext,
-    headers: &HeaderMap,
-    profile: &RequestProfile,
-) -> Option<Box<ContextShift>> {
+fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ContextShift>> {
+    let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
     let config = &ctx.generation.config;
     let terms = ShiftTerms {
         operation: profile.operation,
@@ -111,133 +123,131 @@ impl ShiftTerms<'_> {
     }
 }
 
-/// Passes over the backends whose context is known to be too short for the request.
-fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
-    let Some(mut shift) = request.shift.take() else { return };
-    if !shift.gave_up {
-        let estimated = request.profile.prompt_tokens.0;
-        let mut found = BackendSet::default();
-        for serving in rows(ctx, request) {
-            if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
-                found.insert(serving.id);
-                shift.too_small.insert(serving.id);
+impl RequestEdit<'_> {
+    /// Passes over the backends whose context is known to be too short for the request.
+    fn pass_over_small(&mut self) {
+        let request = &mut *self.request;
+        let Some(mut shift) = request.shift.take() else { return };
+        if !shift.gave_up {
+            let RequestView { request, .. } = self.view();
+            let estimated = request.profile.prompt_tokens.0;
+            let mut found = BackendSet::default();
+            for serving in rows(self.view()) {
+                if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
+                    found.insert(serving.id);
+                    shift.too_small.insert(serving.id);
+                }
             }
+            self.request.tried.insert_all(&found);
         }
-        request.tried.insert_all(&found);
+        self.request.shift = Some(shift);
     }
-    request.shift = Some(shift);
-}
 
-/// Learns from an engine's refusal. The next decision passes over every backend that is too small.
-/// Returns whether another attempt may follow.
-fn learn_refusal(
-    ctx: &mut RequestContext,
-    request: &mut ScannedRequest,
-    decision: RoutingDecision,
-    too_long: TooLong,
-) -> bool {
-    let estimated = request.profile.prompt_tokens.0.max(1);
-    let fleet = Arc::clone(&request.fleet);
-    let (Some(shift), Some(serving)) = (request.shift.as_mut(), decision.serving(&fleet)) else {
-        return false;
-    };
-    let TooLong { held, refusal } = too_long;
-    shift.last = Some((held, decision));
-    shift.refusals += u32::from(shift.shifts > 0);
-    let known = shift.limit_of(serving).map(|limit| limit.tokens);
-    let Some(limit) = refusal.limit.or(known) else { return false };
-    shift.output = refusal.output;
-    // If the engine does not report the prompt's length, the prompt is at least one token too long.
-    let least = limit.saturating_sub(refusal.output).saturating_add(1);
-    let prompt = refusal.prompt.unwrap_or(least.max(estimated));
-    let scale = scale_of(prompt, estimated);
-    shift.scale = Some(scale);
-    shift.refused_by = Some((serving.id, limit));
-    serving.latency.context.learn(ContextLimit { tokens: limit, scale });
-    shift.too_small.insert(serving.id);
-    if shift.refusals >= MAX_REFUSALS {
-        return false;
+    /// Learns from an engine's refusal. The next decision passes over every backend that is too
+    /// small. Returns whether another attempt may follow.
+    fn learn_refusal(&mut self, decision: RoutingDecision, too_long: TooLong) -> bool {
+        let request = &mut *self.request;
+        let estimated = request.profile.prompt_tokens.0.max(1);
+        let fleet = Arc::clone(&request.fleet);
+        let (Some(shift), Some(serving)) = (request.shift.as_mut(), decision.serving(&fleet))
+        else {
+            return false;
+        };
+        let TooLong { held, refusal } = too_long;
+        shift.last = Some((held, decision));
+        shift.refusals += u32::from(shift.shifts > 0);
+        let known = shift.limit_of(serving).map(|limit| limit.tokens);
+        let Some(limit) = refusal.limit.or(known) else { return false };
+        shift.output = refusal.output;
+        // If the engine does not report the prompt's length, the prompt is at least one token too
+        // long.
+        let least = limit.saturating_sub(refusal.output).saturating_add(1);
+        let prompt = refusal.prompt.unwrap_or(least.max(estimated));
+        let scale = scale_of(prompt, estimated);
+        shift.scale = Some(scale);
+        shift.refused_by = Some((serving.id, limit));
+        serving.latency.context.learn(ContextLimit { tokens: limit, scale });
+        shift.too_small.insert(serving.id);
+        if shift.refusals >= MAX_REFUSALS {
+            return false;
+        }
+        // Other backends may have room, but a request does not visit all of them.
+        let max_retries = self.ctx.generation.config.routing.max_retries;
+        self.ctx.record.routing.attempts <= max_retries || self.shorten()
     }
-    // Other backends may have room, but a request does not visit all of them.
-    let max_retries = ctx.generation.config.routing.max_retries;
-    ctx.record.routing.attempts <= max_retries || shorten(ctx, request)
-}
 
-/// Shortens the request for the backend with the most room, when no decision was possible. Returns
-/// whether another decision may follow.
-fn shorten_for(ctx: &mut RequestContext, request: &mut ScannedRequest, error: &RouteError) -> bool {
-    let is_refused = request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
-    let may_have_room = matches!(
-        error,
-        RouteError::Saturated { .. }
-            | RouteError::CoolingDown { .. }
-            | RouteError::ModelNotFound { .. }
-            | RouteError::DiscoveryPending { .. }
-    );
-    // A busy or undiscovered backend may have room: nothing is cut for it.
-    if may_have_room && !is_refused {
-        return false;
+    /// Shortens the request for the backend with the most room, when no decision was possible.
+    /// Returns whether another decision may follow.
+    fn shorten_for(&mut self, error: &RouteError) -> bool {
+        let is_refused = self.request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
+        let may_have_room = matches!(
+            error,
+            RouteError::Saturated { .. }
+                | RouteError::CoolingDown { .. }
+                | RouteError::ModelNotFound { .. }
+                | RouteError::DiscoveryPending { .. }
+        );
+        // A busy or undiscovered backend may have room: nothing is cut for it.
+        if may_have_room && !is_refused {
+            return false;
+        }
+        if self.shorten() {
+            return true;
+        }
+        // Nothing can be dropped: the engines that were passed over explain that better than a
+        // route error.
+        let request = &mut *self.request;
+        let Some(shift) = request.shift.as_mut() else { return false };
+        let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
+        shift.gave_up = true;
+        request.tried.remove_all(&mem::take(&mut shift.too_small));
+        was_passed_over
     }
-    if shorten(ctx, request) {
-        return true;
-    }
-    // Nothing can be dropped: the engines that were passed over explain that better than a route
-    // error.
-    let Some(shift) = request.shift.as_mut() else { return false };
-    let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
-    shift.gave_up = true;
-    request.tried.remove_all(&mem::take(&mut shift.too_small));
-    was_passed_over
-}
 
-/// Drops the oldest messages, so that the remainder fits the largest of the contexts that are too
-/// short.
-fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
-    let Some(mut shift) = request.shift.take() else { return false };
-    let bytes = request.body().len();
-    let is_shorter = shift.shifts < MAX_SHIFTS
-        && beside_the_loop(bytes, || shorten_by(&mut shift, ctx, request)).is_some();
-    if is_shorter {
-        ctx.record.edits.dropped_messages = Some(shift.dropped);
+    /// Drops the oldest messages, so that the remainder fits the largest of the contexts that are
+    /// too short.
+    fn shorten(&mut self) -> bool {
+        let Some(mut shift) = self.request.shift.take() else { return false };
+        let bytes = self.request.body().len();
+        let is_shorter = shift.shifts < MAX_SHIFTS
+            && beside_the_loop(bytes, || self.shorten_by(&mut shift)).is_some();
+        if is_shorter {
+            self.ctx.record.edits.dropped_messages = Some(shift.dropped);
+        }
+        self.request.shift = Some(shift);
+        is_shorter
     }
-    request.shift = Some(shift);
-    is_shorter
-}
 
-fn shorten_by(
-    shift: &mut ContextShift,
-    ctx: &RequestContext,
-    request: &mut ScannedRequest,
-) -> Option<()> {
-    let estimated = request.profile.prompt_tokens.0;
-    let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
-    let target = shift.target(rows(ctx, request), &request.tried, estimated, to_fit)?;
-    let body = request.body.as_ref()?;
-    let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
-    let target = conversation.share(target, estimated);
-    // Only after a refusal of the shorter conversation: dropping messages alone may be enough.
-    let without_tools = shift.drops_tools && shift.refusals > 0;
-    let cut = conversation.shift(target, without_tools)?;
-    let shortened = cut.apply(&body.bytes);
-    request.replace_body(ctx, shortened)?;
-    shift.shifts += 1;
-    shift.dropped += cut.dropped();
-    // The shorter conversation may fit those that were passed over.
-    request.tried.remove_all(&mem::take(&mut shift.too_small));
-    tracing::debug!(
-        request_id = ctx.request_id(),
-        dropped = cut.dropped(),
-        without_tools,
-        "context shift"
-    );
-    Some(())
+    fn shorten_by(&mut self, shift: &mut ContextShift) -> Option<()> {
+        let RequestView { ctx, request } = self.view();
+        let estimated = request.profile.prompt_tokens.0;
+        let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
+        let target = shift.target(rows(self.view()), &request.tried, estimated, to_fit)?;
+        let body = request.body.as_ref()?;
+        let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
+        let target = conversation.share(target, estimated);
+        // Only after a refusal of the shorter conversation: dropping messages alone may be enough.
+        let without_tools = shift.drops_tools && shift.refusals > 0;
+        let cut = conversation.shift(target, without_tools)?;
+        let shortened = cut.apply(&body.bytes);
+        let RequestEdit { ctx, request } = self;
+        request.replace_body(ctx, shortened)?;
+        shift.shifts += 1;
+        shift.dropped += cut.dropped();
+        // The shorter conversation may fit those that were passed over.
+        request.tried.remove_all(&mem::take(&mut shift.too_small));
+        tracing::debug!(
+            request_id = ctx.request_id(),
+            dropped = cut.dropped(),
+            without_tools,
+            "context shift"
+        );
+        Some(())
+    }
 }
 
 /// The backends of the requested model, and of the model that a refused attempt went to.
-fn rows<'a>(
-    ctx: &'a RequestContext,
-    request: &'a ScannedRequest,
-) -> impl Iterator<Item = &'a Serving> {
+fn rows(RequestView { ctx, request }: RequestView<'_>) -> impl Iterator<Item = &Serving> {
     let fleet = &request.fleet;
     let target = ctx.generation.router.names.resolve(&request.model, fleet, request.split);
     let requested = fleet.model_id(target);

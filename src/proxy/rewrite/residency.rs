@@ -12,25 +12,25 @@ use penstock_scan::ResidencyChange;
 use serde_json::{Value, json};
 
 use super::{Boxed, Rewrite};
-use crate::proxy::attempt::{Attempt, AttemptEnd, own_json};
-use crate::proxy::backend_call::{Refused, post};
-use crate::proxy::context::ScannedRequest;
+use crate::proxy::attempt::{Attempt, AttemptEnd};
+use crate::proxy::backend_call::{Refused, own_json, post};
 use crate::proxy::flow::Flow;
+use crate::proxy::request::ScannedRequest;
 use crate::upstream::failure::Failure;
 
 /// Requests that load or unload a model.
 pub(crate) struct ResidencyChanges;
 
 impl Rewrite for ResidencyChanges {
-    fn applies(&self, request: &ScannedRequest) -> bool {
+    fn applies(&self, _flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
         request.profile.residency_change.is_some()
     }
 
-    fn respond<'a>(
+    fn prepare<'a>(
         &self,
         flow: &'a mut Flow<'_>,
-        request: &'a ScannedRequest,
-        attempt: &'a Attempt<'a>,
+        request: &'a mut ScannedRequest,
+        attempt: &'a mut Attempt<'_>,
     ) -> Option<Boxed<'a, AttemptEnd>> {
         let change = request.profile.residency_change?;
         // A backend of Ollama's API changes the model itself.

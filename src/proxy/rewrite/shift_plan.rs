@@ -30,7 +30,9 @@ pub fn explain_with_shift(
         DryRunOutcome::Refused { error, .. } => !OTHER_ERRORS.contains(&&*error.code),
         DryRunOutcome::Decided { .. } => false,
     };
-    let Some(plan) = Plan::of(dry_run, sample).filter(|_| may_be_too_long) else { return whole };
+    let Some(plan) = ShiftPlan::of(dry_run, sample).filter(|_| may_be_too_long) else {
+        return whole;
+    };
     let shorter = DryRunRequest { body: plan.body, ..sample.clone() };
     DryRunReport {
         context_shift: Some(ContextShiftReport {
@@ -42,14 +44,14 @@ pub fn explain_with_shift(
 }
 
 /// The plan for a shortened request.
-struct Plan {
+struct ShiftPlan {
     body: Vec<u8>,
     dropped: u32,
     /// The estimated tokens of the whole prompt.
     whole_tokens: u32,
 }
 
-impl Plan {
+impl ShiftPlan {
     fn of(dry_run: &DryRun<'_>, sample: &DryRunRequest) -> Option<Self> {
         let DryRun { config, router, topology, now, .. } = *dry_run;
         let path = sample.path.split_once('?').map_or(&*sample.path, |(path, _)| path);

@@ -10,26 +10,26 @@ use penstock_dialect::{RequestTerms, convert_request};
 use serde_json::{Value, json};
 
 use super::{Boxed, Rewrite};
-use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere, own_json};
-use crate::proxy::backend_call::{Refused, post};
-use crate::proxy::context::ScannedRequest;
+use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
+use crate::proxy::backend_call::{Refused, own_json, post};
 use crate::proxy::conversion::NotConverted;
 use crate::proxy::flow::Flow;
+use crate::proxy::request::ScannedRequest;
 use crate::upstream::failure::Failure;
 
 /// Requests for a count of tokens.
 pub(crate) struct TokenCounts;
 
 impl Rewrite for TokenCounts {
-    fn applies(&self, request: &ScannedRequest) -> bool {
+    fn applies(&self, _flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
         request.profile.operation == Operation::CountTokens
     }
 
-    fn respond<'a>(
+    fn prepare<'a>(
         &self,
         flow: &'a mut Flow<'_>,
-        request: &'a ScannedRequest,
-        attempt: &'a Attempt<'a>,
+        request: &'a mut ScannedRequest,
+        attempt: &'a mut Attempt<'_>,
     ) -> Option<Boxed<'a, AttemptEnd>> {
         let counter = attempt.serving.conversion(request.profile.operation)?;
         Some(Box::pin(respond(flow, request, attempt, counter)))

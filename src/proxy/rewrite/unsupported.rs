@@ -5,14 +5,38 @@
 use penstock_api::{Capabilities, Operation};
 use penstock_dialect::without;
 
-use crate::proxy::context::{RequestContext, ScannedRequest};
+use super::Rewrite;
+use crate::proxy::disposition::ResponseTerms;
+use crate::proxy::flow::Flow;
+use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 
-/// The capabilities that may be removed from the request after a response with this status.
-pub(crate) fn droppable(
-    ctx: &RequestContext,
-    request: &ScannedRequest,
-    status: u16,
-) -> Capabilities {
+/// Requests with parts that may be removed.
+pub(crate) struct UnsupportedParts;
+
+impl Rewrite for UnsupportedParts {
+    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
+        !removable(request.view(flow.ctx)).is_empty()
+    }
+
+    fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
+        if matches!(status, 400 | 422 | 500 | 501) {
+            terms.may_drop = removable(view);
+        }
+    }
+
+    fn remove_unsupported(&self, edit: &mut RequestEdit<'_>, what: Capabilities) -> bool {
+        let RequestEdit { ctx, request } = edit;
+        let changed = without(request.profile.operation, request.body(), what);
+        let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
+        if is_changed {
+            ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
+        }
+        is_changed
+    }
+}
+
+/// The capabilities that may be removed from the request.
+fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
     let has_messages = matches!(
         request.profile.operation,
         Operation::Chat
@@ -21,25 +45,11 @@ pub(crate) fn droppable(
             | Operation::OllamaChat
             | Operation::OllamaGenerate
     );
-    if !has_messages || !matches!(status, 400 | 422 | 500 | 501) {
+    if !has_messages {
         return Capabilities::NONE;
     }
     let allowed = ctx.generation.config.routing.retry_without;
     let needs = request.profile.needs;
     let kept = needs.without(allowed);
     needs.without(kept)
-}
-
-/// Removes `what` from the request; returns whether there was such a thing.
-pub(crate) fn take_out(
-    ctx: &mut RequestContext,
-    request: &mut ScannedRequest,
-    what: Capabilities,
-) -> bool {
-    let changed = without(request.profile.operation, request.body(), what);
-    let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
-    if is_changed {
-        ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
-    }
-    is_changed
 }

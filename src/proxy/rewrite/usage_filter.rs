@@ -1,23 +1,71 @@
-//! Removes the usage event that penstock requested (`ledger.request_usage`) from the stream of a
-//! client that did not. Events pass whole; all other bytes are untouched.
+//! Streams that end with usage because penstock requested it (`ledger.request_usage`): the event is
+//! removed for a client that did not. Events pass whole; all other bytes are untouched.
 
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
+use http::header;
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation, StreamFraming, error_event};
+use penstock_config::RequestUsage;
 use penstock_scan::find_usage;
 
+use super::{ResponseChange, Rewrite};
+use crate::proxy::flow::Flow;
+use crate::proxy::request::ScannedRequest;
 use crate::upstream::relay::Transform;
+use crate::upstream::response_head::ResponseHead;
+use crate::upstream::splice::{BodyParts, splice_usage};
 
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\""));
 
 /// The longest event that is examined; the usage event is much shorter.
 const MAX_EVENT: usize = 16 << 10;
 
-pub(crate) struct UsageFilter {
+/// Requests whose stream is to end with usage, although their client did not request that.
+pub(crate) struct UsageFilters;
+
+impl Rewrite for UsageFilters {
+    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
+        let (ctx, profile) = (&*flow.ctx, &request.profile);
+        let ledger = &ctx.generation.config.ledger;
+        // A limit of tokens should count those that the engine counts.
+        let may_add = ledger.request_usage != RequestUsage::Never;
+        profile.streaming
+            && profile.usage_edit.is_some()
+            && matches!(profile.operation, Operation::Chat | Operation::Completions)
+            && (ledger.requests_usage()
+                || (may_add && ctx.rate.as_ref().is_some_and(|rate| rate.counts_tokens())))
+            && flow.client.takes_response()
+    }
+
+    fn body<'a>(
+        &self,
+        request: &'a ScannedRequest,
+        name: Option<&'a str>,
+    ) -> Option<BodyParts<'a>> {
+        Some(splice_usage(request.body(), &request.profile, name))
+    }
+
+    fn response(
+        &self,
+        _flow: &Flow<'_>,
+        request: &mut ScannedRequest,
+        head: &mut ResponseHead,
+    ) -> pingora::Result<Option<ResponseChange>> {
+        if head.stream != Some(StreamFraming::Events) {
+            return Ok(None);
+        }
+        // The length may count the event that is taken out.
+        head.header.remove_header(&header::CONTENT_LENGTH);
+        let filter = UsageFilter::new(request.profile.operation);
+        Ok(Some(ResponseChange::Payload(Box::new(filter))))
+    }
+}
+
+struct UsageFilter {
     operation: Operation,
     /// The start of an event whose end has not arrived yet.
     held: BytesMut,
@@ -26,7 +74,7 @@ pub(crate) struct UsageFilter {
 }
 
 impl UsageFilter {
-    pub(crate) fn new(operation: Operation) -> Self {
+    fn new(operation: Operation) -> Self {
         Self { operation, held: BytesMut::new(), in_long_event: false }
     }
 

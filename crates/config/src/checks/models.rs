@@ -6,7 +6,7 @@ use crate::sections::Config;
 use crate::sections::aliases::AliasTargets;
 use crate::sections::routing::{BY_MODEL, RoutingConfig};
 use crate::syntax::document::{KeyPlaces, Node};
-use crate::syntax::errors::{Place, Problem, Warning};
+use crate::syntax::errors::{Problem, SourcePlace, Warning};
 use crate::syntax::reader::Reader;
 use crate::syntax::suggest::nearest;
 
@@ -117,7 +117,7 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
 /// Refuses a cycle, and warns of a path longer than routing follows.
 fn check_path<'a>(
     path: &[&'a str],
-    place: &Place,
+    place: &SourcePlace,
     in_cycles: &mut BTreeSet<&'a str>,
     reader: &mut Reader,
 ) {
@@ -207,7 +207,7 @@ fn check_fallbacks(
 
 /// Warns of a fallback chain that is never used: routing looks for a chain at the target first,
 /// then back along the aliases.
-fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
+fn check_shadow(routing: &RoutingConfig, alias: &str, place: &SourcePlace, reader: &mut Reader) {
     let path = alias_paths(routing, alias).into_iter().next().unwrap_or_default();
     let has_chain =
         |name: &&&str| routing.fallbacks.get(**name).is_some_and(|chain| !chain.is_empty());

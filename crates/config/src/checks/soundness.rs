@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use crate::syntax::document::{Content, Node};
-use crate::syntax::errors::{Fault, Place, Problem};
+use crate::syntax::errors::{Fault, Problem, SourcePlace};
 
 /// The positions of the errors found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Soundness {
-    values: BTreeSet<Place>,
-    unknown_keys: BTreeSet<Place>,
+    values: BTreeSet<SourcePlace>,
+    unknown_keys: BTreeSet<SourcePlace>,
 }
 
 impl Soundness {

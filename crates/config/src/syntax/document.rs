@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::errors::{ConfigError, Place};
+use super::errors::{ConfigError, SourcePlace};
 use super::syntax_cause::{Misled, cause_of};
 
 /// The maximum depth: twice that of any section. Reading takes several KiB of stack per level.
@@ -21,7 +21,7 @@ const MAX_REPEATED: usize = 20_000;
 /// A value and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) place: SourcePlace,
     pub(crate) content: Content,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Content {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) place: Place,
+    pub(crate) place: SourcePlace,
     pub(crate) node: Node,
 }
 
@@ -78,15 +78,15 @@ impl Node {
     }
 
     /// Returns the position of the key `key`, or of this node if there is none.
-    pub(crate) fn key_place(&self, key: &str) -> &Place {
+    pub(crate) fn key_place(&self, key: &str) -> &SourcePlace {
         self.entry(key).map_or(&self.place, |entry| &entry.place)
     }
 }
 
 /// The positions of a mapping's keys, for rules that look up each of very many.
 pub(crate) struct KeyPlaces<'a> {
-    keys: HashMap<&'a str, &'a Place>,
-    mapping: &'a Place,
+    keys: HashMap<&'a str, &'a SourcePlace>,
+    mapping: &'a SourcePlace,
 }
 
 impl<'a> KeyPlaces<'a> {
@@ -102,7 +102,7 @@ impl<'a> KeyPlaces<'a> {
     }
 
     /// Returns the position of `key`, or of the mapping if there is none.
-    pub(crate) fn place(&self, key: &str) -> &'a Place {
+    pub(crate) fn place(&self, key: &str) -> &'a SourcePlace {
         self.keys.get(key).copied().unwrap_or(self.mapping)
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
         budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
     };
     let origin = Origin { text, file };
-    let start = Place::File { file: Arc::clone(file), line: 1, column: 1 };
+    let start = SourcePlace::File { file: Arc::clone(file), line: 1, column: 1 };
     // An empty document is an empty configuration, which has its own message.
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Ok(Node { place: start, content: Content::Null });
@@ -130,7 +130,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
             let cause = misled.map(|misled| misled.cause);
             let place = match misled {
                 Some(Misled { line, column, .. }) => {
-                    Place::File { file: Arc::clone(file), line, column }
+                    SourcePlace::File { file: Arc::clone(file), line, column }
                 }
                 None => place,
             };
@@ -145,8 +145,8 @@ struct Origin<'a> {
 }
 
 impl Origin<'_> {
-    fn place(&self, location: Location) -> Place {
-        Place::File {
+    fn place(&self, location: Location) -> SourcePlace {
+        SourcePlace::File {
             file: Arc::clone(self.file),
             line: location.line().max(1),
             column: location.column().max(1),

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use super::errors::{ConfigError, Encoding, Place};
+use super::errors::{ConfigError, Encoding, SourcePlace};
 
 /// Decodes the content of a file.
 ///
 /// # Errors
 /// [`ConfigError::NotUtf8`] with the position of the first byte that is not UTF-8.
 pub(crate) fn decode(bytes: Vec<u8>, file: &Arc<str>) -> Result<String, ConfigError> {
-    let place = |line: u64, column: u64| Place::File { file: Arc::clone(file), line, column };
+    let place = |line: u64, column: u64| SourcePlace::File { file: Arc::clone(file), line, column };
     let is_utf16 = bytes.starts_with(&[0xff, 0xfe])
         || bytes.starts_with(&[0xfe, 0xff])
         || bytes.get(..2).is_some_and(|start| start.contains(&0));

@@ -23,14 +23,14 @@ pub enum ConfigError {
     #[error("{place}: {encoding}: save the file as UTF-8")]
     NotUtf8 {
         /// The first byte that is not UTF-8.
-        place: Place,
+        place: SourcePlace,
         encoding: Encoding,
     },
     /// The text is not YAML.
     #[error("{place}: {}", explained(*cause, source))]
     Syntax {
         /// The position where the parser stopped, or of the line that misled it.
-        place: Place,
+        place: SourcePlace,
         cause: Option<SyntaxCause>,
         source: Box<serde_saphyr::Error>,
     },
@@ -111,7 +111,7 @@ fn join_lines(faults: &[Fault]) -> String {
 
 /// The place where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum SourcePlace {
     File {
         /// Line, from 1.
         line: u64,
@@ -126,7 +126,7 @@ pub enum Place {
     CommandLine,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePlace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { file, line, column } => {
@@ -142,7 +142,7 @@ impl fmt::Display for Place {
 #[derive(Debug)]
 pub struct Fault {
     /// The place of the error.
-    pub place: Place,
+    pub place: SourcePlace,
     pub problem: Problem,
 }
 
@@ -319,7 +319,7 @@ fn suggest_any(suggestions: &[String]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
     /// The place of the setting.
-    pub place: Place,
+    pub place: SourcePlace,
     pub warning: Warning,
 }
 

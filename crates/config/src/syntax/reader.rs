@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::document::{Content, Node};
-use super::errors::{ConfigWarning, Fault, Place, Problem, Warning};
+use super::errors::{ConfigWarning, Fault, Problem, SourcePlace, Warning};
 use super::suggest::nearest;
 
 /// The state of reading a document.
@@ -44,12 +44,12 @@ impl Reader {
     }
 
     /// Records an error at `place`.
-    pub(crate) fn fault(&mut self, place: &Place, problem: Problem) {
+    pub(crate) fn fault(&mut self, place: &SourcePlace, problem: Problem) {
         self.faults.push(Fault { place: place.clone(), problem });
     }
 
     /// Records a warning at `place`.
-    pub(crate) fn warn(&mut self, place: &Place, warning: Warning) {
+    pub(crate) fn warn(&mut self, place: &SourcePlace, warning: Warning) {
         self.warnings.push(ConfigWarning { place: place.clone(), warning });
     }
 

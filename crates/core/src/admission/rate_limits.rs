@@ -29,7 +29,7 @@ use penstock_config::{Config, RateLimits};
 
 /// A point in time on two clocks: that of the process, and seconds since 1970, which define days.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Moment {
+pub struct LimitTime {
     /// The time on the process's clock.
     pub at: Timestamp,
     /// Seconds since 1970.
@@ -146,7 +146,7 @@ impl RateLimiter {
         &self,
         caller: &Caller<'_>,
         tokens: u64,
-        now: Moment,
+        now: LimitTime,
     ) -> Result<RatePermit, Refusal> {
         let key = caller.key.map(|(name, limits)| Hold::new(self.account(name), limits));
         let address = caller.address.map(|(address, limits)| {
@@ -163,7 +163,7 @@ impl RateLimiter {
     }
 
     /// Gives back what a request took, because a limit elsewhere refuses it; counts that refusal.
-    pub fn refuse(&self, permit: RatePermit, refusal: &Refusal, now: Moment) {
+    pub fn refuse(&self, permit: RatePermit, refusal: &Refusal, now: LimitTime) {
         self.count(refusal, permit.key());
         permit.undo(now);
     }
@@ -187,12 +187,12 @@ impl RateLimiter {
     }
 
     /// Counts tokens that a key used this day before this process started.
-    pub fn restore_day(&self, name: &str, tokens: u64, now: Moment) {
+    pub fn restore_day(&self, name: &str, tokens: u64, now: LimitTime) {
         self.account(name).state.lock().restore_day(tokens, now);
     }
 
     /// The usage of the keys that have limits in a configuration, for the next process.
-    pub fn used(&self, config: &Config, now: Moment) -> Vec<KeyUse> {
+    pub fn used(&self, config: &Config, now: LimitTime) -> Vec<KeyUse> {
         let limited = config.auth.limited_keys().filter(|(_, limits)| !limits.is_unlimited());
         let mut all: Vec<KeyUse> = limited
             .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
@@ -205,14 +205,14 @@ impl RateLimiter {
 
     /// Continues with the usage counted by another process, for the keys that this one has. Returns
     /// the number of those keys.
-    pub fn restore_used(&self, all: &[KeyUse], now: Moment) -> usize {
+    pub fn restore_used(&self, all: &[KeyUse], now: LimitTime) -> usize {
         let keys = self.keys.read();
         let known = all.iter().filter_map(|used| Some((keys.get(&*used.name)?, used)));
         known.map(|(account, used)| account.state.lock().restore(used, now)).count()
     }
 
     /// The figures of every key.
-    pub fn keys(&self, now: Moment) -> Vec<KeyFigures> {
+    pub fn keys(&self, now: LimitTime) -> Vec<KeyFigures> {
         let keys = self.keys.read();
         let mut figures: Vec<KeyFigures> =
             keys.iter().map(|(name, account)| account.figures(name, now)).collect();
@@ -236,7 +236,7 @@ impl RateLimiter {
 }
 
 /// Takes the needs of a request from all accounts, or nothing. Returns the remaining limits.
-fn take(holds: &[Option<Hold>; 2], tokens: u64, now: Moment) -> Result<RateStatus, Refusal> {
+fn take(holds: &[Option<Hold>; 2], tokens: u64, now: LimitTime) -> Result<RateStatus, Refusal> {
     // Always the key before the address: two requests never wait for each other.
     let mut states = holds.each_ref().map(|hold| {
         let hold = hold.as_ref()?;

@@ -28,7 +28,7 @@ use super::load::{Load, TokensInFlight};
 use super::model_listing::ModelListing;
 use super::operation_lessons::OperationLessons;
 use super::paused_backend::FaultyModels;
-use super::progress::Progress;
+use super::progress::ResponseProgress;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::prefix::EngineCache;
@@ -88,7 +88,7 @@ pub struct BackendState {
     /// The number of requests its engine runs at a time; 0 if unknown.
     slots: AtomicU32,
     /// The progress of its responses.
-    pub(super) progress: Progress,
+    pub(super) progress: ResponseProgress,
     /// The status of its last check that passed without a 2xx, or 0.
     check_status: AtomicU16,
     /// The position of the detected engine in [`Engine::ALL`]; zero before detection.
@@ -138,7 +138,7 @@ impl BackendState {
             checked_at: AtomicU64::new(0),
             check_request: CheckRequest::default(),
             slots: AtomicU32::new(0),
-            progress: Progress::default(),
+            progress: ResponseProgress::default(),
             check_status: AtomicU16::new(0),
             detected_engine: AtomicU8::new(0),
             is_router: AtomicBool::new(false),

@@ -51,7 +51,7 @@ struct Silence {
 
 /// The progress of the responses of one backend.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ResponseProgress {
     /// The time of the last progress of a response.
     last: AtomicU64,
     silence: Silence,
@@ -92,7 +92,7 @@ pub struct ExpectedWait {
     pub generation: Duration,
 }
 
-impl Progress {
+impl ResponseProgress {
     /// Records progress of a response: tokens or a whole response arrived. Returns whether that
     /// ends a freeze.
     pub(super) fn note(&self, now: Timestamp) -> bool {
@@ -284,17 +284,17 @@ mod tests {
         ExpectedWait { uncached_tokens, generation: Duration::ZERO }
     }
 
-    fn is_frozen(progress: &Progress, seconds: f64) -> bool {
+    fn is_frozen(progress: &ResponseProgress, seconds: f64) -> bool {
         progress.judge(2, &HealthConfig::default(), at(seconds));
         progress.is_frozen()
     }
 
     #[test]
     fn two_short_prompts_without_a_byte_for_ten_seconds_are_a_freeze() {
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note_sent(wait(10), 0, at(0.0));
         assert!(!is_frozen(&progress, 30.0), "one request may be anything");
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note_sent(wait(10), 0, at(0.0));
         progress.note_sent(wait(10), 0, at(1.0));
         assert!(!is_frozen(&progress, 9.9));
@@ -311,22 +311,22 @@ mod tests {
 
     #[test]
     fn long_prompts_whole_responses_and_loads_take_their_time() {
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note_sent(wait(500), 0, at(0.0));
         progress.note_sent(wait(10), 0, at(0.0));
         assert!(!is_frozen(&progress, 15.2), "510 tokens at 100 tokens/s take 5.1 s");
         assert!(is_frozen(&progress, 15.4), "a third of the silence");
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note_first_byte(1000, SECOND);
         progress.note_sent(wait(500), 0, at(0.0));
         progress.note_sent(wait(10), 0, at(0.0));
         assert!(is_frozen(&progress, 10.0), "at 1000 tokens/s");
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         let whole = ExpectedWait { uncached_tokens: 10, generation: SECOND * 20 };
         progress.note_sent(whole, 0, at(0.0));
         progress.note_sent(whole, 0, at(0.0));
         assert!(!is_frozen(&progress, 120.0), "whole responses that take 20 s");
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.begin_load();
         progress.note_sent(wait(10), 0, at(0.0));
         progress.note_sent(wait(10), 0, at(0.0));
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn progress_and_the_engines_own_counter_are_life() {
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note_sent(wait(10), 0, at(0.0));
         progress.note_sent(wait(10), 0, at(0.0));
         progress.note(at(4.0));
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn silent_streams_are_a_freeze_where_a_second_one_or_the_counter_confirms_it() {
-        let progress = Progress::default();
+        let progress = ResponseProgress::default();
         progress.note(at(0.0));
         progress.begin_stream();
         assert!(!is_frozen(&progress, 30.0), "one stream");
@@ -365,7 +365,7 @@ mod tests {
         progress.note_work(5.0, at(45.0));
         assert!(is_frozen(&progress, 45.0), "its counter of tokens stands still");
         assert!(
-            !Progress::default().judge(2, &HealthConfig::default(), at(90.0)),
+            !ResponseProgress::default().judge(2, &HealthConfig::default(), at(90.0)),
             "nothing is known"
         );
     }

@@ -118,6 +118,14 @@ pub struct EditFacts {
     pub ensemble_parts: Option<EnsembleParts>,
 }
 
+impl EditFacts {
+    /// Returns whether the request was sent as it came.
+    pub fn is_empty(&self) -> bool {
+        let Self { dropped_messages, retried_without, ensemble_parts } = self;
+        dropped_messages.is_none() && retried_without.is_empty() && ensemble_parts.is_none()
+    }
+}
+
 /// The counts behind the final call of an ensemble.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnsembleParts {

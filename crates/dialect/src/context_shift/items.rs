@@ -56,7 +56,7 @@ struct Wire<'a> {
 
 /// A call or a block of content.
 #[derive(Deserialize)]
-struct Part<'a> {
+struct ItemContent<'a> {
     #[serde(default, borrow, rename = "type")]
     kind: Option<Text<'a>>,
     #[serde(default, borrow)]
@@ -97,7 +97,7 @@ impl Item {
             }
             _ => {
                 let calls = wire.tool_calls.map(|calls| serde_json::from_str(calls.get()));
-                let calls: Vec<Part<'_>> = calls.and_then(Result::ok).unwrap_or_default();
+                let calls: Vec<ItemContent<'_>> = calls.and_then(Result::ok).unwrap_or_default();
                 item.calls_tools = !calls.is_empty() || wire.function_call.is_some();
                 item.calls.extend(calls.iter().filter_map(|call| call.id.as_ref()).map(owned));
             }
@@ -108,7 +108,7 @@ impl Item {
     /// Reads the tool calls and results among Anthropic's blocks of content.
     fn read_blocks(&mut self, content: Option<&RawValue>) {
         let blocks = content.and_then(|content| serde_json::from_str(content.get()).ok());
-        let blocks: Vec<Part<'_>> = blocks.unwrap_or_default();
+        let blocks: Vec<ItemContent<'_>> = blocks.unwrap_or_default();
         for block in &blocks {
             match block.kind.as_deref() {
                 Some("tool_use") => {

@@ -11,11 +11,11 @@ const TEXT_PARTS: &[&str] = &["text", "input_text"];
 #[derive(Debug)]
 pub(super) struct Query<'a> {
     pub(super) text: String,
-    place: Place<'a>,
+    place: QueryPlace<'a>,
 }
 
 #[derive(Debug)]
-enum Place<'a> {
+enum QueryPlace<'a> {
     /// The complete value is the query.
     Whole,
     /// The message with this index contains the query.
@@ -32,7 +32,7 @@ enum Content<'a> {
 pub(super) fn find_query(value: &RawValue) -> Option<Query<'_>> {
     if let Ok(text) = serde_json::from_str::<Text<'_>>(value.get()) {
         let text = text.to_string();
-        return has_text(&text).then_some(Query { text, place: Place::Whole });
+        return has_text(&text).then_some(Query { text, place: QueryPlace::Whole });
     }
     let list: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
     for (index, raw) in list.iter().enumerate().rev() {
@@ -40,7 +40,10 @@ pub(super) fn find_query(value: &RawValue) -> Option<Query<'_>> {
         let Some(content) = user_content(&message) else { continue };
         let text = content.text();
         if has_text(&text) {
-            return Some(Query { text, place: Place::Message { list, index, message, content } });
+            return Some(Query {
+                text,
+                place: QueryPlace::Message { list, index, message, content },
+            });
         }
     }
     None
@@ -114,8 +117,8 @@ impl Query<'_> {
     pub(super) fn replaced(&self, prompt: &str) -> String {
         let mut out = Vec::new();
         match &self.place {
-            Place::Whole => push_text(&mut out, prompt),
-            Place::Message { list, index, message, content } => {
+            QueryPlace::Whole => push_text(&mut out, prompt),
+            QueryPlace::Message { list, index, message, content } => {
                 let mut written = List::new(&mut out);
                 for (position, raw) in list.iter().enumerate() {
                     if position != *index {

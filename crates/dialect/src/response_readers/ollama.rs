@@ -17,7 +17,7 @@ use crate::limits::MAX_CALLS;
 use crate::piece::{Channel, Halves, Piece};
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct OllamaLine<'a> {
     #[serde(default, borrow)]
     message: Option<LineMessage<'a>>,
     #[serde(default, borrow)]
@@ -80,7 +80,7 @@ pub(super) struct OllamaReader {
 impl ResponseReader for OllamaReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
         let data = text_of(data);
-        let line: Line<'_> = serde_json::from_str(&data)
+        let line: OllamaLine<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
         if let Some(error) = line.error {
             return sink(Event::Error(&error_body::message_of(error)));

@@ -11,12 +11,12 @@ pub(super) struct Chunk {
 
 /// One step with prompts in it, or a series of steps in which all requests decode.
 #[derive(Debug, Clone)]
-pub(super) enum Plan {
+pub(super) enum StepPlan {
     Mixed { start: u64, end: u64, chunks: Vec<Chunk> },
     Decoding { start: u64, steps: u64, decodes: u64, context: u64 },
 }
 
-impl Plan {
+impl StepPlan {
     pub(super) fn end(&self, time: &StepModel) -> u64 {
         match self {
             Self::Mixed { end, .. } => *end,

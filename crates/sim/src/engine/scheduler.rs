@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::block_cache::{Held, Hit};
-use super::plan::{Chunk, Plan};
+use super::plan::{Chunk, StepPlan};
 use super::request::Phase;
 use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Order, StepWork};
 
@@ -14,7 +14,7 @@ pub(super) const MAX_SORTED: usize = 128;
 
 impl Engine {
     /// Plans from `self.time` on; returns `None` if no request runs or waits.
-    pub(super) fn make_plan(&mut self) -> Option<Plan> {
+    pub(super) fn make_plan(&mut self) -> Option<StepPlan> {
         self.sort_waiting();
         let taken = self.preempt_for_decoders();
         let decodes = self.decoders.count();
@@ -54,7 +54,7 @@ impl Engine {
             requests.get(one.slot).is_some_and(|request| request.is_decoding(one.order))
         });
         let steps = to_completion.unwrap_or(most).min(most);
-        Some(Plan::Decoding { start: self.time, steps, decodes, context })
+        Some(StepPlan::Decoding { start: self.time, steps, decodes, context })
     }
 
     /// Sorts the waiting requests into the order of admission.
@@ -163,13 +163,13 @@ impl Engine {
     }
 
     /// Returns the plan of a step that computes these chunks.
-    fn mixed(&self, chunks: Vec<Chunk>, mut work: StepWork) -> Plan {
+    fn mixed(&self, chunks: Vec<Chunk>, mut work: StepWork) -> StepPlan {
         for chunk in &chunks {
             let computed = self.requests.get(chunk.slot).map_or(0, |request| request.computed);
             work.add_chunk(computed, chunk.tokens);
         }
         let end = self.time + self.spec.step_time.of(&work);
-        Plan::Mixed { start: self.time, end, chunks }
+        StepPlan::Mixed { start: self.time, end, chunks }
     }
 
     /// Returns the request whose prompt is partly computed.
@@ -267,7 +267,7 @@ impl Engine {
     /// Shortens a plan of decoding steps to those that start before `now`, because the scheduler
     /// may decide differently then.
     pub(super) fn cut_plan(&mut self, now: u64) {
-        let Some(Plan::Decoding { start, steps, decodes, context }) = &mut self.plan else {
+        let Some(StepPlan::Decoding { start, steps, decodes, context }) = &mut self.plan else {
             return;
         };
         let passed = now.saturating_sub(*start);
@@ -288,8 +288,8 @@ impl Engine {
         self.counters.busy += took;
         self.time = end;
         let (steps, chunks) = match plan {
-            Plan::Mixed { chunks, .. } => (1, chunks),
-            Plan::Decoding { steps, .. } => {
+            StepPlan::Mixed { chunks, .. } => (1, chunks),
+            StepPlan::Decoding { steps, .. } => {
                 self.cache.take(self.decoders.blocks_for(steps));
                 (steps, Vec::new())
             }

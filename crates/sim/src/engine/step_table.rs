@@ -40,9 +40,9 @@ pub enum GridError {
 /// The points of a piecewise linear function, in whole picoseconds; the last segment extends beyond
 /// the last point.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Line(Vec<(u64, u64)>);
+struct PiecewiseLine(Vec<(u64, u64)>);
 
-impl Line {
+impl PiecewiseLine {
     /// Returns the segment around a point, with its slope in picoseconds per unit; flat before the
     /// first point.
     fn segment(&self, at: u64) -> Segment {
@@ -80,9 +80,9 @@ impl Segment {
 /// of its decoding requests, plus the excess of its prefill over the shortest prefill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepTable {
-    prefill: Line,
+    prefill: PiecewiseLine,
     /// The duration of a step by mean context, for each batch size.
-    decode: Vec<(u64, Line)>,
+    decode: Vec<(u64, PiecewiseLine)>,
 }
 
 impl StepTable {
@@ -118,7 +118,7 @@ impl StepTable {
         }
         let line = |axis: &[u32], times: &[f64]| {
             let times = times.iter().map(|millis| picoseconds(millis * 1e-3));
-            Line(axis.iter().map(|place| u64::from(*place)).zip(times).collect())
+            PiecewiseLine(axis.iter().map(|place| u64::from(*place)).zip(times).collect())
         };
         let rows = batch.iter().zip(decode_ms);
         Ok(Self {
@@ -130,10 +130,10 @@ impl StepTable {
     /// Returns the same table with prefill and decode times multiplied by these factors.
     #[must_use]
     pub(super) fn scaled(&self, prefill: f64, decode: f64) -> Self {
-        let scale = |line: &Line, factor: f64| {
+        let scale = |line: &PiecewiseLine, factor: f64| {
             let points = line.0.iter();
             let scaled = |time: u64| picoseconds(time as f64 * factor * 1e-12);
-            Line(points.map(|(place, time)| (*place, scaled(*time))).collect())
+            PiecewiseLine(points.map(|(place, time)| (*place, scaled(*time))).collect())
         };
         let decoding = self.decode.iter().map(|(batch, line)| (*batch, scale(line, decode)));
         Self { prefill: scale(&self.prefill, prefill), decode: decoding.collect() }
@@ -141,14 +141,14 @@ impl StepTable {
 
     /// Returns the duration of a step of `decodes` decoding requests, by the total tokens of their
     /// contexts.
-    fn decode_line(&self, decodes: u64) -> Line {
+    fn decode_line(&self, decodes: u64) -> PiecewiseLine {
         let contexts = self.decode.first().map_or(0, |(_, line)| line.0.len());
         let points = (0..contexts).map(|column| {
             let of_column = self.decode.iter().filter_map(|(batch, line)| {
                 line.0.get(column).map(|(context, time)| (*batch, *time, *context))
             });
             let mut context = 0;
-            let by_batch = Line(
+            let by_batch = PiecewiseLine(
                 of_column
                     .map(|(batch, time, at)| {
                         context = at;
@@ -158,7 +158,7 @@ impl StepTable {
             );
             (context * decodes, by_batch.value(decodes))
         });
-        Line(points.collect())
+        PiecewiseLine(points.collect())
     }
 
     /// Returns the duration of one step.

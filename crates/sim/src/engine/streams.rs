@@ -1,7 +1,7 @@
 //! The streams of an engine as their clients see them: the tokens of each, and the duration of the
 //! steps.
 
-use super::plan::Plan;
+use super::plan::StepPlan;
 use super::request::Phase;
 use super::{Engine, EngineServer};
 
@@ -12,9 +12,9 @@ impl Engine {
         let time = &self.spec.step_time;
         let before = self.counters.steps;
         Some(match self.plan.as_ref()? {
-            Plan::Mixed { end, .. } if *end <= at => (*end, before + 1),
-            Plan::Mixed { start, .. } => (*start, before),
-            Plan::Decoding { start, decodes, context, .. } => {
+            StepPlan::Mixed { end, .. } if *end <= at => (*end, before + 1),
+            StepPlan::Mixed { start, .. } => (*start, before),
+            StepPlan::Decoding { start, decodes, context, .. } => {
                 let ended = self.decoded_steps(at);
                 (start + time.of_steps(ended, *decodes, *context), before + ended)
             }
@@ -25,7 +25,7 @@ impl Engine {
     fn decoded_steps(&self, at: u64) -> u64 {
         let time = &self.spec.step_time;
         match &self.plan {
-            Some(plan @ Plan::Decoding { steps, .. }) if plan.end(time) <= at => *steps,
+            Some(plan @ StepPlan::Decoding { steps, .. }) if plan.end(time) <= at => *steps,
             Some(plan) => plan.steps_started(at, time).saturating_sub(1),
             None => 0,
         }

@@ -15,7 +15,7 @@ use crate::workload::rounded;
 
 /// The place of a request in a queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EntryPlace {
     balancer: u32,
     model: usize,
     entry: EntryId,
@@ -88,7 +88,7 @@ impl World<'_> {
         let late = due_less(service.mean);
         let late = late.filter(|late| objectives.is_sheddable() && *late < until);
         let (until, is_late) = (late.unwrap_or(until), late.is_some());
-        let place = Place { balancer, model, entry: joined.id, until, is_late };
+        let place = EntryPlace { balancer, model, entry: joined.id, until, is_late };
         if let Some(own) = self.places.get_mut(id as usize) {
             *own = Some(place);
         }
@@ -106,7 +106,7 @@ impl World<'_> {
         at.saturating_sub(arrived) as f64 * 1e-3
     }
 
-    fn forget_place(&mut self, id: u32) -> Option<Place> {
+    fn forget_place(&mut self, id: u32) -> Option<EntryPlace> {
         self.places.get_mut(id as usize)?.take()
     }
 

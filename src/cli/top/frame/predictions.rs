@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::table::{Cell, Columns};
-use super::{Line, Tone, printable, show_latency, show_share, text_of};
+use super::{FrameLine, Tone, printable, show_latency, show_share, text_of};
 
 /// The maximum number of rows.
 const MAX_ROWS: usize = 30;
@@ -25,7 +25,7 @@ const COLUMNS: Columns<'_> = Columns {
 };
 
 /// Returns the table; empty if nothing is predicted.
-pub(super) fn predictions(fleet: &Value) -> Vec<Line> {
+pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let backends = fleet.get("backends").and_then(Value::as_array);
     for backend in backends.into_iter().flatten() {
@@ -41,10 +41,10 @@ pub(super) fn predictions(fleet: &Value) -> Vec<Line> {
     }
     let more = rows.len().saturating_sub(MAX_ROWS);
     rows.truncate(MAX_ROWS);
-    let mut lines = vec![Line::default()];
+    let mut lines = vec![FrameLine::default()];
     lines.extend(COLUMNS.lines(&rows));
     if more > 0 {
-        let mut line = Line::default();
+        let mut line = FrameLine::default();
         line.add(format!("and {more} more in /fleet"), Tone::Dim);
         lines.push(line);
     }

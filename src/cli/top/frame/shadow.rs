@@ -1,13 +1,13 @@
 //! The line of the shadow strategy: totals since its start, as in `/shadow`.
 
-use super::{Figures, Line, Tone, show_rate};
+use super::{Figures, FrameLine, Tone, show_rate};
 
 const DECISIONS: &str = "penstock_shadow_decisions_total";
 const EXPECTED: &str = "penstock_shadow_expected_tokens_total";
 const PROMPTS: &str = "penstock_shadow_prompt_tokens_total";
 
 /// Returns the line; `None` without a shadow strategy.
-pub(super) fn shadow(figures: &Figures<'_>) -> Option<Line> {
+pub(super) fn shadow(figures: &Figures<'_>) -> Option<FrameLine> {
     if !figures.has(DECISIONS) {
         return None;
     }
@@ -15,7 +15,7 @@ pub(super) fn shadow(figures: &Figures<'_>) -> Option<Line> {
     let (same, other) = (decisions("same"), decisions("other"));
     let prompts = figures.total(PROMPTS, &[]);
     let expected = |side| show_share(figures.total(EXPECTED, &[("side", side)]), prompts);
-    let mut line = Line::default();
+    let mut line = FrameLine::default();
     line.fact("shadow agrees", show_share(same, same + other), Tone::Title);
     line.fact("expected cached: live", expected("live"), Tone::Plain);
     line.fact("shadow", expected("shadow"), Tone::Plain);

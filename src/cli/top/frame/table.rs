@@ -1,6 +1,6 @@
 //! Rows of cells in columns as wide as their widest cell.
 
-use super::{Line, Tone};
+use super::{FrameLine, Tone};
 
 /// A text and its tone.
 pub(super) type Cell = (String, Tone);
@@ -16,19 +16,19 @@ pub(super) struct Columns<'a> {
 
 impl Columns<'_> {
     /// Returns the line of heads and a line per row. Each row must have a cell per head.
-    pub(super) fn lines(&self, rows: &[Vec<Cell>]) -> Vec<Line> {
+    pub(super) fn lines(&self, rows: &[Vec<Cell>]) -> Vec<FrameLine> {
         let shown: Vec<(usize, usize)> = (0..self.heads.len())
             .filter(|column| !self.optional.contains(column) || has_any(rows, *column))
             .map(|column| (column, self.width(rows, column)))
             .collect();
-        let mut head = Line::default();
+        let mut head = FrameLine::default();
         for (column, width) in &shown {
             let name = self.heads.get(*column).copied().unwrap_or_default();
             head.add(self.pad(*column, name, *width), Tone::Dim);
         }
         let mut lines = vec![head];
         lines.extend(rows.iter().map(|row| {
-            let mut line = Line::default();
+            let mut line = FrameLine::default();
             for (column, width) in &shown {
                 let Some((text, tone)) = row.get(*column) else { continue };
                 line.add(self.pad(*column, text, *width), *tone);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use penstock_clock::unix_seconds;
 use penstock_core::admission::queue::QueueEnd;
-use penstock_core::admission::rate_limits::{KeyFigures, LimitKind, Moment};
+use penstock_core::admission::rate_limits::{KeyFigures, LimitKind, LimitTime};
 
 use super::super::row::{MetricRow, counter, gauge, histogram};
 use super::super::samples::{
@@ -189,7 +189,7 @@ fn keys(scrape: &Scrape<'_>) -> impl Iterator<Item = KeyFigures> {
         .collect();
     let all = match limited.is_empty() {
         true => Vec::new(),
-        false => scrape.proxy.rates().keys(Moment { at: scrape.now, unix: unix_seconds() }),
+        false => scrape.proxy.rates().keys(LimitTime { at: scrape.now, unix: unix_seconds() }),
     };
     all.into_iter().filter(move |key| limited.contains(&*key.name))
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use penstock_config::RateLimits;
 
 use super::leaky_bucket::LeakyBucket;
-use super::{KeyFigures, KeyUse, Moment, RateStatus, Refusal};
+use super::{KeyFigures, KeyUse, LimitTime, RateStatus, Refusal};
 
 const DAY: u64 = 24 * 3600;
 
@@ -61,7 +61,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn figures(&self, name: &Arc<str>, now: Moment) -> KeyFigures {
+    pub(super) fn figures(&self, name: &Arc<str>, now: LimitTime) -> KeyFigures {
         let state = self.state.lock();
         let is_today = state.day == now.unix / DAY;
         KeyFigures {
@@ -103,7 +103,7 @@ pub(super) struct State {
 
 impl State {
     /// Brings all usage up to `now`.
-    pub(super) fn advance(&mut self, limits: &RateLimits, now: Moment) {
+    pub(super) fn advance(&mut self, limits: &RateLimits, now: LimitTime) {
         if let Some(limit) = limits.requests_per_minute {
             self.requests.drain(limit, now.at);
         }
@@ -117,7 +117,7 @@ impl State {
     }
 
     /// Checks that a request fits every limit.
-    pub(super) fn check(&self, hold: &Hold, tokens: u64, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn check(&self, hold: &Hold, tokens: u64, now: LimitTime) -> Result<(), Refusal> {
         let refusal = |kind, limit, wait| Refusal {
             kind,
             limit,
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Replaces the tokens reserved at `since` by those used.
-    pub(super) fn settle(&mut self, used: u64, reserved: u64, since: Moment) {
+    pub(super) fn settle(&mut self, used: u64, reserved: u64, since: LimitTime) {
         let (more, less) = (used.saturating_sub(reserved), reserved.saturating_sub(used));
         self.tokens.take(more);
         self.tokens.give_back(less);
@@ -198,13 +198,13 @@ impl State {
         }
     }
 
-    pub(super) fn restore_day(&mut self, tokens: u64, now: Moment) {
+    pub(super) fn restore_day(&mut self, tokens: u64, now: LimitTime) {
         self.advance(&RateLimits::default(), now);
         self.day_tokens = self.day_tokens.saturating_add(tokens);
     }
 
     /// The usage at `now`, for the next process.
-    pub(super) fn used(&mut self, name: &str, limits: &RateLimits, now: Moment) -> KeyUse {
+    pub(super) fn used(&mut self, name: &str, limits: &RateLimits, now: LimitTime) -> KeyUse {
         self.advance(limits, now);
         KeyUse {
             name: name.to_owned(),
@@ -216,7 +216,7 @@ impl State {
     }
 
     /// Continues with the usage counted by another process.
-    pub(super) fn restore(&mut self, used: &KeyUse, now: Moment) {
+    pub(super) fn restore(&mut self, used: &KeyUse, now: LimitTime) {
         self.advance(&RateLimits::default(), now);
         self.requests.restore(used.requests, now.at);
         self.tokens.restore(used.tokens, now.at);

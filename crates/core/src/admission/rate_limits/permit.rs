@@ -5,14 +5,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::account::Hold;
-use super::{Moment, RateStatus};
+use super::{LimitTime, RateStatus};
 
 /// A request's part of its client's limits.
 #[derive(Debug)]
 pub struct RatePermit {
     holds: [Option<Hold>; 2],
     reserved: u64,
-    since: Moment,
+    since: LimitTime,
     status: RateStatus,
     is_settled: AtomicBool,
 }
@@ -21,7 +21,7 @@ impl RatePermit {
     pub(super) fn new(
         holds: [Option<Hold>; 2],
         reserved: u64,
-        since: Moment,
+        since: LimitTime,
         status: RateStatus,
     ) -> Self {
         Self { holds, reserved, since, status, is_settled: AtomicBool::new(false) }
@@ -39,7 +39,7 @@ impl RatePermit {
 
     /// Ends the request with the tokens it has used; with `None`, those reserved count. Only the
     /// first call counts.
-    pub fn settle(&self, used: Option<u64>, now: Moment) {
+    pub fn settle(&self, used: Option<u64>, now: LimitTime) {
         if self.is_settled.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -57,7 +57,7 @@ impl RatePermit {
     }
 
     /// Gives everything back, for a request that is refused because of a limit elsewhere.
-    pub(super) fn undo(self, now: Moment) {
+    pub(super) fn undo(self, now: LimitTime) {
         for hold in self.holds.iter().flatten() {
             hold.account.state.lock().undo(&hold.limits);
         }

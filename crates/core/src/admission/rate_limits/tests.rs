@@ -19,8 +19,8 @@ fn limiter() -> RateLimiter {
     RateLimiter::new(&Config::default())
 }
 
-fn at(micros: u64) -> Moment {
-    Moment { at: Timestamp(micros), unix: 1_000 * 86_400 + micros / SECOND }
+fn at(micros: u64) -> LimitTime {
+    LimitTime { at: Timestamp(micros), unix: 1_000 * 86_400 + micros / SECOND }
 }
 
 fn key(limits: &RateLimits) -> Caller<'_> {
@@ -124,12 +124,12 @@ fn request_larger_than_a_limit_never_fits() {
 #[test]
 fn day_ends_at_midnight_utc() {
     let (limiter, limits) = (limiter(), limits(0, 0, 1000, 0));
-    let late = Moment { at: Timestamp(0), unix: 1_000 * 86_400 + 86_390 };
+    let late = LimitTime { at: Timestamp(0), unix: 1_000 * 86_400 + 86_390 };
     let open = limiter.admit(&key(&limits), 900, late).unwrap();
     let refusal = limiter.admit(&key(&limits), 200, late).unwrap_err();
     assert_eq!(refusal.kind, LimitKind::TokensPerDay);
     assert_eq!(refusal.wait, Some(Duration::from_secs(10)));
-    let midnight = Moment { at: Timestamp(10 * SECOND), unix: 1_001 * 86_400 };
+    let midnight = LimitTime { at: Timestamp(10 * SECOND), unix: 1_001 * 86_400 };
     limiter.admit(&key(&limits), 200, midnight).unwrap();
     open.settle(Some(100), midnight);
     assert_eq!(limiter.keys(midnight)[0].day_tokens, 200, "a refund of yesterday is not today's");
@@ -245,7 +245,7 @@ fn next_process_continues_with_what_is_used() {
     let used: Vec<KeyUse> = serde_json::from_str(&text).unwrap();
     let other = KeyUse { name: "gone".to_owned(), ..KeyUse::default() };
     // The new process is a second old.
-    let start = Moment { at: Timestamp(SECOND), unix: at(106 * SECOND).unix };
+    let start = LimitTime { at: Timestamp(SECOND), unix: at(106 * SECOND).unix };
     assert_eq!(new.restore_used(&[used[0].clone(), other], start), 1);
     assert_eq!(new.keys(start)[0].day_tokens, old.keys(at(106 * SECOND))[0].day_tokens);
     let permit = new.admit(&caller, 60, start).unwrap();

@@ -14,7 +14,7 @@ use crate::workload::{Request, Workload, counted_block, rounded};
 
 /// A line of the log; fields that replay does not need are ignored.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct AccessLogLine {
     /// The end of the request.
     time: String,
     duration_ms: f64,
@@ -81,7 +81,7 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
     let mut prompts = Vec::new();
     for line in text.lines() {
-        let Ok(line) = serde_json::from_str::<Line>(line) else { continue };
+        let Ok(line) = serde_json::from_str::<AccessLogLine>(line) else { continue };
         let counts = line.tokens_in.zip(line.tokens_out);
         let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
         let ended = micros_of(&line.time).map(|micros| micros as f64 * 1e-6);
@@ -127,7 +127,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
     let mut workload = Workload::default();
     let mut prompts = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let line: Line =
+        let line: AccessLogLine =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
         // A request that no engine served has no lengths.
         let counts = line.tokens_in.zip(line.tokens_out);

@@ -25,7 +25,7 @@ pub(super) const BAILIAN: Units = Units { micros: 1e6, block: 16 };
 
 /// A line of the trace. Unknown fields are ignored: traces have further ones.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct TraceLine {
     #[serde(default)]
     timestamp: Option<f64>,
     input_length: u32,
@@ -63,7 +63,7 @@ pub(super) fn read(text: &str, seed: u64, units: Units) -> Result<Workload, Trac
     let mut workload = Workload { block_tokens: units.block, ..Workload::default() };
     let mut known = Known::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let line: Line =
+        let line: TraceLine =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
         let id = u32::try_from(workload.requests.len())
             .map_err(|_too_many| TraceError::line(index, "too many requests"))?;
@@ -92,7 +92,7 @@ pub(super) fn read(text: &str, seed: u64, units: Units) -> Result<Workload, Trac
     Ok(workload)
 }
 
-impl Line {
+impl TraceLine {
     fn pause(&self) -> u32 {
         let millis = self.delay_ms.unwrap_or(0.0) + self.tool_wait_ms.unwrap_or(0.0);
         u32::try_from(rounded(millis * 1e3)).unwrap_or(u32::MAX)
@@ -110,7 +110,7 @@ impl Line {
 impl Known {
     /// Returns the numbers of the requests that a line follows, and registers the line for later
     /// ones.
-    fn follow(&mut self, line: &Line, id: u32) -> Result<Vec<u32>, String> {
+    fn follow(&mut self, line: &TraceLine, id: u32) -> Result<Vec<u32>, String> {
         let mut follows = Vec::new();
         for name in &line.wait_for {
             let before = self.requests.get(name);

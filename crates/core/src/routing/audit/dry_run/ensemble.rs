@@ -19,7 +19,7 @@ const ASSUMED_OUTPUT: u32 = 512;
 
 /// The results of the calls so far that later calls depend on.
 #[derive(Debug, Default)]
-struct Progress {
+struct EnsembleProgress {
     /// The backends that already have a call of this stage.
     used: BackendSet,
     /// The output of each draft.
@@ -45,7 +45,7 @@ impl DryRun<'_> {
             let message = "An ensemble takes conversations and prompts";
             return Err(DryRunError::new(ErrorCode::InvalidRequest, message));
         }
-        let mut progress = Progress::default();
+        let mut progress = EnsembleProgress::default();
         let mut calls = Vec::new();
         for call in EnsemblePlan::calls() {
             if call.number == 1 {
@@ -61,7 +61,7 @@ impl DryRun<'_> {
         plan: &EnsemblePlan,
         call: EnsembleCall,
         client: &RouteInput<'_>,
-        progress: &mut Progress,
+        progress: &mut EnsembleProgress,
         random: &mut impl RandomSource,
     ) -> PlannedCall {
         let model = plan.member(call);
@@ -127,7 +127,7 @@ impl DryRun<'_> {
         &self,
         call: EnsembleCall,
         profile: &RequestProfile,
-        progress: &Progress,
+        progress: &EnsembleProgress,
     ) -> u32 {
         let ensembles = &self.config.ensembles;
         let client = profile.prompt_tokens.0;

@@ -1,30 +1,35 @@
-//! The body of a request: read whole, under one timeout and a bound for all bodies together, then
-//! scanned once for what routing needs.
+//! A request for a backend: its body is read whole, under one timeout and a bound for all bodies
+//! together, then scanned once for what routing needs.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ContentCoding;
-use penstock_api::{Capabilities, ErrorCode, Operation, is_control_field};
-use penstock_config::RequestUsage;
-use penstock_core::fleet::BackendSet;
-use penstock_core::routing::{ModelAsked, SessionIds, SessionNames, SplitPoint, read_objectives};
+use penstock_api::units::Timestamp;
+use penstock_api::{Capabilities, ErrorCode, Operation, StreamFraming, is_control_field};
+use penstock_core::fleet::{BackendId, BackendSet, InflightGuard, Topology};
+use penstock_core::routing::{
+    Capture, ModelAsked, PolicyScope, RoutingDecision, SessionIds, SessionNames, SplitPoint, Trace,
+    read_objectives,
+};
 use penstock_dialect::has_svg;
-use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
+use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, UsageBounds, scan};
+use penstock_scoring::Objectives;
 
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
 use crate::proxy::allowed_models;
-use crate::proxy::context::{RequestContext, RewriteKinds, ScannedRequest};
+use crate::proxy::conversion::Conversion;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::long_work::beside_the_loop;
 use crate::proxy::policies;
-use crate::proxy::rewrite::context_shift::shift_of;
-use crate::proxy::rewrite::kinds_of;
+use crate::proxy::shift_state::ContextShift;
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [
@@ -33,6 +38,169 @@ const OF_ENCODED: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
     HeaderName::from_static("content-md5"),
 ];
+
+/// The kinds of a request that need more than a plain one: a set of positions in the table of
+/// `rewrite`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RewriteKinds(pub(crate) u8);
+
+/// A request that has been read and scanned.
+pub(crate) struct ScannedRequest {
+    pub(crate) profile: RequestProfile,
+    /// The requested model, decoded.
+    pub(crate) model: Arc<str>,
+    /// True if the model's name is inserted into a body without one.
+    pub(crate) inserts_model: bool,
+    /// True if the query names the model, and the body does not.
+    pub(crate) is_model_in_query: bool,
+    /// The body; released once a response has started.
+    pub(crate) body: Option<HeldBody>,
+    pub(crate) fleet: Arc<Topology>,
+    pub(crate) tried: BackendSet,
+    /// True if the request may go to a backend in cooldown to probe it.
+    pub(crate) may_probe: bool,
+    /// The session that the request names, if decisions read it.
+    pub(crate) session: Option<SessionIds>,
+    /// The value that selects the model of an alias that leads to several.
+    pub(crate) split: SplitPoint,
+    pub(crate) decision: Option<RoutingDecision>,
+    /// The permit on the backend that the request is moved to.
+    pub(crate) moved: Option<Box<Reserved>>,
+    /// The backend that holds what the request continues; the first attempt goes there if it can.
+    pub(crate) preferred: Option<BackendId>,
+    /// The id of the request's conversation.
+    pub(crate) conversation: Option<Box<[u8]>>,
+    /// True if the engine keeps what the request makes, under an id in its response.
+    pub(crate) makes_stored: bool,
+    /// The request as converted for backends that do not serve its operation.
+    pub(crate) conversion: Option<Box<Conversion>>,
+    /// The protocol that the client requests to switch to (`Upgrade`).
+    pub(crate) upgrade: Option<HeaderValue>,
+    /// The rules for shortening the request, if it may be shortened.
+    pub(crate) shift: Option<Box<ContextShift>>,
+    /// The kinds of request that need more than a plain one, of which this is one.
+    pub(crate) kinds: RewriteKinds,
+    /// The time by which the request must end, whatever the timeouts allow.
+    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) objectives: Objectives,
+    pub(crate) policy: PolicyScope,
+}
+
+impl ScannedRequest {
+    /// A request for a model, with nothing else known of it.
+    fn new(profile: RequestProfile, model: Arc<str>, fleet: Arc<Topology>, body: HeldBody) -> Self {
+        Self {
+            profile,
+            model,
+            inserts_model: false,
+            is_model_in_query: false,
+            body: Some(body),
+            fleet,
+            tried: BackendSet::default(),
+            may_probe: true,
+            session: None,
+            split: SplitPoint::default(),
+            decision: None,
+            moved: None,
+            preferred: None,
+            conversation: None,
+            makes_stored: false,
+            conversion: None,
+            upgrade: None,
+            shift: None,
+            kinds: RewriteKinds::default(),
+            deadline: None,
+            objectives: Objectives::default(),
+            policy: PolicyScope::default(),
+        }
+    }
+
+    /// A request that is forwarded unread, for a backend rather than a model.
+    pub(crate) fn direct(
+        ctx: &RequestContext,
+        operation: Operation,
+        fleet: Arc<Topology>,
+        body: HeldBody,
+    ) -> Self {
+        let profile = RequestProfile::opaque(operation, ctx.arrived_at);
+        let policy = policies::of_unread(ctx);
+        Self { policy, ..Self::new(profile, Arc::from(""), fleet, body) }
+    }
+
+    /// The request with its state.
+    pub(crate) fn view<'a>(&'a self, ctx: &'a RequestContext) -> RequestView<'a> {
+        RequestView { ctx, request: self }
+    }
+
+    /// Replaces the body, with its spans and estimates, and drops the conversion of the old one.
+    /// Returns `None` if the new body cannot be read.
+    pub(crate) fn replace_body(&mut self, ctx: &RequestContext, bytes: Vec<u8>) -> Option<()> {
+        let body = self.body.as_mut()?;
+        let estimate = ctx.generation.config.routing.token_estimate;
+        let options = ScanOptions { estimate, arrived_at: ctx.arrived_at };
+        let scanned = scan(self.profile.operation, None, &bytes, options);
+        debug_assert!(scanned.is_ok(), "a body without some of its parts is still one");
+        self.profile = scanned.ok()?;
+        body.bytes = Bytes::from(bytes);
+        self.conversion = None;
+        Some(())
+    }
+
+    /// The monitor of the response, which is one of `operation`.
+    pub(crate) fn monitor(
+        &self,
+        operation: Operation,
+        stream: Option<StreamFraming>,
+    ) -> ResponseMonitor {
+        let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
+        let context = serving.and_then(|serving| serving.context_length);
+        let bounds = UsageBounds::of(&self.profile, context);
+        let mut monitor = ResponseMonitor::new(operation, stream, bounds);
+        if self.makes_stored {
+            monitor.watch_id();
+        }
+        monitor
+    }
+
+    /// The body's bytes; empty once it has been released.
+    pub(crate) fn body(&self) -> &[u8] {
+        self.body.as_ref().map_or(&[], |held| &held.bytes)
+    }
+}
+
+/// A request with its state, to read.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestView<'a> {
+    pub(crate) ctx: &'a RequestContext,
+    pub(crate) request: &'a ScannedRequest,
+}
+
+/// A request with its state, to change between two attempts.
+pub(crate) struct RequestEdit<'a> {
+    pub(crate) ctx: &'a mut RequestContext,
+    pub(crate) request: &'a mut ScannedRequest,
+}
+
+impl RequestEdit<'_> {
+    pub(crate) fn view(&self) -> RequestView<'_> {
+        RequestView { ctx: self.ctx, request: self.request }
+    }
+}
+
+/// The decision about a request, with its permit.
+pub(crate) struct Decided {
+    pub(crate) decision: RoutingDecision,
+    pub(crate) permit: InflightGuard,
+}
+
+/// A decision whose permit has been taken, and that has not been reported.
+pub(crate) struct Reserved {
+    pub(crate) decided: Decided,
+    /// The inputs of the decision, if a capture or the shadow needs them.
+    pub(crate) trace: Option<Trace>,
+    /// The same for a file, if decisions are captured.
+    pub(crate) captured: Option<Box<Capture>>,
+}
 
 /// Reads the body; a client that waits for `100 Continue` gets it first. A body that penstock looks
 /// into is decoded, and its request loses the fields that say how it was encoded.
@@ -139,24 +307,8 @@ pub(crate) fn admit_scanned(
     body: HeldBody,
 ) -> Result<Box<ScannedRequest>, OwnError> {
     let Scanned { named, inserts_model } = scanned;
-    let profile = named.profile;
     let request = admit(flow, named, body)?;
-    let adds_usage = adds_usage(flow.ctx, &profile);
-    let shift = shift_of(flow.ctx, &flow.client.head().headers, &profile);
-    let request = ScannedRequest { inserts_model, adds_usage, shift, ..request };
-    Ok(Box::new(ScannedRequest { kinds: kinds_of(&request), ..request }))
-}
-
-/// Returns whether the request's stream is to end with usage, although its client did not request
-/// that.
-fn adds_usage(ctx: &RequestContext, profile: &RequestProfile) -> bool {
-    let ledger = &ctx.generation.config.ledger;
-    // A limit of tokens should count those that the engine counts.
-    let may_add = ledger.request_usage != RequestUsage::Never;
-    profile.streaming
-        && profile.usage_edit.is_some()
-        && matches!(profile.operation, Operation::Chat | Operation::Completions)
-        && (ledger.requests_usage() || (may_add && ctx.rate.counts_tokens()))
+    Ok(Box::new(ScannedRequest { inserts_model, ..request }))
 }
 
 /// A request, and the model it is for.
@@ -194,46 +346,34 @@ pub(crate) fn admit(
     }
     // Most requests have none of these fields, and one look at the names is cheaper than a look-up
     // of each.
-    let has_objectives = headers.keys().any(is_control_field);
+    let has_wishes = headers.keys().any(is_control_field);
     let field =
-        |name: &HeaderName| has_objectives.then(|| fields_of(headers, name)).into_iter().flatten();
+        |name: &HeaderName| has_wishes.then(|| fields_of(headers, name)).into_iter().flatten();
     let named = known.map_or(target, |model| &*model.name);
     let objectives = read_objectives(config, field, flow.ctx.identity.as_deref(), named)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let asked = ModelAsked { name: &model, fleet: &fleet, split };
-    let policy = policies::admit(flow.ctx, headers, &asked)?;
+    let policy = match has_wishes || flow.ctx.has_policies() {
+        true => policies::admit(flow.ctx, headers, &asked)?,
+        false => PolicyScope::default(),
+    };
     let previous = profile.previous_response.of(&body.bytes);
-    let preferred = flow.proxy.response_ids.backend_of(previous, flow.ctx.key_owner());
-    let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
     let conversation = profile.conversation.of(&body.bytes);
-    let keeper =
-        flow.proxy.response_ids.backend_of_conversation(conversation, flow.ctx.key_owner());
-    let keeper = keeper.map_err(|error| error.about(Some("conversation")))?;
+    let preferred = match (previous, conversation) {
+        ([], []) => None,
+        (previous, conversation) => {
+            flow.proxy.response_ids.holder_of(previous, conversation, flow.ctx.key_owner())?
+        }
+    };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
     Ok(ScannedRequest {
-        profile,
-        model,
-        inserts_model: false,
-        is_model_in_query: false,
-        body: Some(body),
-        fleet,
         session,
         split,
-        tried: BackendSet::default(),
-        may_probe: true,
-        decision: None,
-        moved: None,
-        preferred: preferred.or(keeper),
+        preferred,
         conversation,
-        makes_stored: false,
-        conversion: None,
-        adds_usage: false,
-        upgrade: None,
-        shift: None,
-        kinds: RewriteKinds::default(),
-        deadline: None,
         objectives,
         policy,
+        ..ScannedRequest::new(profile, model, fleet, body)
     })
 }
 

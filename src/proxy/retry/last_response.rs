@@ -1,0 +1,195 @@
+//! The response to a request that no further attempt is made for: the last attempt explains more
+//! than the lack of a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header;
+use penstock_api::Dialect;
+use penstock_clock::now;
+use penstock_core::fleet::{Outcome, Topology};
+use penstock_core::routing::{RouteError, RoutingDecision};
+
+use crate::proxy::conversion::NotConverted;
+use crate::proxy::decision::{Undecided, route_input};
+use crate::proxy::failure::{OwnError, held_outcome};
+use crate::proxy::flow::{Flow, Served};
+use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
+use crate::proxy::queue::Unadmitted;
+use crate::proxy::request::ScannedRequest;
+use crate::proxy::rewrite::rewrites;
+use crate::proxy::similar_model::with_similar_model;
+use crate::upstream::failure::{Failure, Refusal};
+
+/// The attempt after which no other follows, unless the request finds a backend in the queue.
+pub(super) struct LastAttempt {
+    pub(super) failure: Failure,
+    pub(super) decision: RoutingDecision,
+    pub(super) fleet: Arc<Topology>,
+    /// True if every backend that could take the request has been tried.
+    pub(super) is_last: bool,
+}
+
+/// The history of a request's attempts.
+#[derive(Default)]
+pub(super) struct Past {
+    pub(super) last: Option<Box<LastAttempt>>,
+    /// True if a backend has limited the client's rate.
+    pub(super) has_met_limit: bool,
+    pub(super) not_converted: Option<NotConverted>,
+}
+
+/// Sends a response of penstock's own.
+pub(super) async fn send_own(
+    flow: &mut Flow<'_>,
+    response: Result<OwnResponse, OwnError>,
+) -> Served {
+    match response {
+        Ok(response) => {
+            flow.ctx.record.response.status = response.head.status.as_u16();
+            send(flow, response).await
+        }
+        Err(error) => send_error(flow, error).await,
+    }
+}
+
+/// Responds with the engine's own refusal, if there was one that explains the end of the request.
+pub(super) async fn send_refusal(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+) -> Option<Served> {
+    let mut kinds = rewrites(request.kinds);
+    let (held, decision) = kinds.find_map(|rewrite| rewrite.take_refusal(request))?;
+    if let Some(serving) = decision.serving(&request.fleet)
+        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
+    {
+        flow.ctx.record_backend(serving, backend);
+    }
+    Some(send_held(flow, held, false).await)
+}
+
+/// Responds to a request without a further attempt.
+pub(super) async fn send_unadmitted(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+    past: Past,
+    reason: Unadmitted,
+) -> Served {
+    match reason {
+        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.client_gone(),
+        Unadmitted::Undecided(Undecided::NoRoute(error)) => {
+            send_unserved(flow, request, past, error).await
+        }
+        Unadmitted::Queue(error) => send_queue_end(flow, past.last, error).await,
+    }
+}
+
+/// Responds to a request that no backend is left for. Its last attempt explains more than the lack
+/// of a backend.
+async fn send_unserved(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+    past: Past,
+    error: RouteError,
+) -> Served {
+    if let Some(served) = send_refusal(flow, request).await {
+        return served;
+    }
+    match (past.last, past.not_converted) {
+        (Some(last), _) => {
+            let last = Box::new(LastAttempt { is_last: true, ..*last });
+            send_failure(flow, last).await
+        }
+        (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
+        (None, None) => {
+            let wait = return_time(flow, request, &error);
+            let error = route_error(flow.ctx.dialect, &error, flow.proxy.seeds.next_share());
+            let error = match wait {
+                Some(wait) => error.after(wait),
+                None => error,
+            };
+            let error = with_similar_model(flow.ctx, &request.model, error);
+            send_error(flow, error).await
+        }
+    }
+}
+
+/// The wait after which a refused request should return, if that is predicted.
+fn return_time(flow: &Flow<'_>, request: &ScannedRequest, error: &RouteError) -> Option<Duration> {
+    let (model, wait, together) = match error {
+        RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
+        RouteError::Saturated { model } => {
+            let router = &flow.ctx.generation.router;
+            let room = router.room(&route_input(request.view(flow.ctx), &request.tried, None))?;
+            (model, room.wait, room.together)
+        }
+        _ => return None,
+    };
+    Some(flow.proxy.returns.after(model, wait, together, now()))
+}
+
+/// Responds to a request that waited in the queue in vain, or could not wait. Prefers an earlier
+/// 429 to the queue's timeout: it shows the client what to change.
+async fn send_queue_end(
+    flow: &mut Flow<'_>,
+    last: Option<Box<LastAttempt>>,
+    error: OwnError,
+) -> Served {
+    match last {
+        Some(mut last) if last.failure.is_rate_limit() => {
+            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, error.retry_after)
+                && held.retry_after.is_none()
+            {
+                held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
+                held.retry_after = Some(wait);
+            }
+            send_failure(flow, last).await
+        }
+        _ => send_error(flow, error).await,
+    }
+}
+
+/// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
+pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
+    let LastAttempt { failure, decision, fleet, is_last } = *last;
+    let serving = decision.serving(&fleet);
+    let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
+    if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
+        flow.ctx.record_backend(serving, backend);
+    }
+    match failure {
+        // Without a body there is nothing to pass on.
+        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
+            flow.ctx.record.response.outcome = Some(Outcome::Fault);
+            let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
+            send_error(flow, error).await
+        }
+        Failure::Held(refusal, held) => {
+            flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
+            let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
+            send_held(flow, held, is_last && is_busy).await
+        }
+        // The prompt has cost two engines their connections: it must not be sent again.
+        Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
+            let error = OwnError::from_failure(&failure).without_retry();
+            send_error(flow, error).await
+        }
+        Failure::NotSent(_)
+        | Failure::NoResponse { .. }
+        | Failure::TimedOut(_)
+        | Failure::BadResponse(_)
+        | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
+    }
+}
+
+/// The error for a request that no attempt could be made for, in the words of the client's dialect.
+/// `share`: random, in 0..1.
+pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
+    let own = OwnError::from_route(error, now(), share);
+    match (error, dialect.row().unknown_model) {
+        (RouteError::ModelNotFound { alias, .. }, Some(message)) => {
+            OwnError::new(own.code, message(alias))
+        }
+        _ => own,
+    }
+}

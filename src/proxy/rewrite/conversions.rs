@@ -1,0 +1,124 @@
+//! Requests for a backend that does not serve their operation: converted to one that it serves, and
+//! their responses back. `conversion` holds the result for retries.
+
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use penstock_clock::{now, unix_seconds};
+use penstock_core::fleet::Serving;
+use penstock_dialect::{ReplyContext, ResponseLimits};
+
+use super::{Boxed, ResponseChange, Rewrite};
+use crate::downstream::body::BodyClaim;
+use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
+use crate::proxy::conversion::{Conversion, Converter, NotConverted, Terms, WayBack};
+use crate::proxy::flow::Flow;
+use crate::proxy::request::{RequestView, ScannedRequest};
+use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::splice::{BodyParts, whole};
+
+/// Requests that the attempt's backend gets as another operation.
+pub(crate) struct Conversions;
+
+impl Rewrite for Conversions {
+    fn applies(&self, _flow: &Flow<'_>, _request: &mut ScannedRequest) -> bool {
+        false
+    }
+
+    fn applies_at(&self, request: &ScannedRequest, serving: &Serving) -> bool {
+        // After an attempt at such a backend, there is a conversion to drop.
+        request.conversion.is_some() || serving.conversion(request.profile.operation).is_some()
+    }
+
+    fn prepare<'a>(
+        &self,
+        flow: &'a mut Flow<'_>,
+        request: &'a mut ScannedRequest,
+        attempt: &'a mut Attempt<'_>,
+    ) -> Option<Boxed<'a, AttemptEnd>> {
+        let reason = convert(flow, request, attempt).err()?;
+        let end = AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason));
+        Some(Box::pin(std::future::ready(end)))
+    }
+
+    fn body<'a>(
+        &self,
+        request: &'a ScannedRequest,
+        _name: Option<&'a str>,
+    ) -> Option<BodyParts<'a>> {
+        request.conversion.as_ref().map(|conversion| whole(conversion.body()))
+    }
+
+    fn response(
+        &self,
+        flow: &Flow<'_>,
+        request: &mut ScannedRequest,
+        head: &mut ResponseHead,
+    ) -> pingora::Result<Option<ResponseChange>> {
+        let Some(conversion) = request.conversion.take() else { return Ok(None) };
+        let is_whole = head.stream.is_none() && !flow.ctx.record.queue.is_kept_alive;
+        let way_back = conversion.into_way_back().for_response(is_whole);
+        if !way_back.is_stream() {
+            return Ok(Some(ResponseChange::Whole(way_back)));
+        }
+        let claim = flow.proxy.claim_response();
+        let converter = converter(way_back, request.view(flow.ctx)).with_claim(claim);
+        describe(head, converter.content_type())?;
+        Ok(Some(ResponseChange::Payload(Box::new(converter))))
+    }
+}
+
+/// Converts the request if the attempt's backend does not serve its operation.
+fn convert(
+    flow: &Flow<'_>,
+    request: &mut ScannedRequest,
+    attempt: &mut Attempt<'_>,
+) -> Result<(), NotConverted> {
+    let from = request.profile.operation;
+    let Some(target) = attempt.serving.conversion(from) else {
+        request.conversion = None;
+        return Ok(());
+    };
+    let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
+    let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
+    let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
+    let conversion = match request.conversion.take() {
+        // Kept from an earlier attempt.
+        Some(kept) if kept.fits(&terms) => kept,
+        _ => {
+            let limit = flow.ctx.generation.config.limits.buffered_bodies.to_usize();
+            let claim = |bytes| BodyClaim::take(&flow.proxy.bodies, bytes, limit);
+            Box::new(Conversion::new(from, request.body(), terms, claim)?)
+        }
+    };
+    attempt.conversion = Some((from, conversion.operation()));
+    request.conversion = Some(conversion);
+    Ok(())
+}
+
+/// The converter of the response to a request.
+pub(crate) fn converter(way_back: WayBack, view: RequestView<'_>) -> Converter {
+    let RequestView { ctx, request } = view;
+    let since_arrival = now().since(ctx.arrived_at);
+    let context = ReplyContext {
+        model: request.model.to_string(),
+        request_id: ctx.request_id().to_owned(),
+        arrived_at: Duration::from_secs(unix_seconds()).saturating_sub(since_arrival),
+        reasoning: ctx.generation.config.server.reasoning_field,
+        limits: ResponseLimits {
+            whole: ctx.generation.config.limits.converted_response.to_usize(),
+            ..ResponseLimits::default()
+        },
+    };
+    way_back.into_converter(request.profile.operation, context, ctx.arrived_at)
+}
+
+/// Makes the head describe a converted body, of a length that is not known.
+pub(crate) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
+    head.framing = match head.framing {
+        Framing::UntilClose => Framing::UntilClose,
+        Framing::Empty | Framing::Length(_) | Framing::Chunked => Framing::Chunked,
+    };
+    head.header.remove_header(&header::CONTENT_LENGTH);
+    head.header.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(content_type))
+}
