@@ -60,7 +60,7 @@ fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
 fn finished(criterion: &mut Criterion) {
     let yaml = "backends: [{ name: gpu-a, url: http://127.0.0.1:1 }]";
     let config = Config::parse(yaml, "bench.yaml", Path::new(""), &Environment::default()).unwrap();
-    let ledger = Arc::new(Ledger::start(&Generation::new(config)).unwrap());
+    let ledger = Arc::new(Ledger::start(&Generation::new(config), Arc::default()).unwrap());
     criterion.bench_function("ledger/finished", |bencher| {
         let record = record();
         let outcome = outcome(&record);

@@ -85,6 +85,7 @@ impl ProxyHttp for DataPlane {
             cors_origin: None,
             rate: None,
             policy: None,
+            budget: None,
             record: RequestRecord::default(),
             charge: None,
             refused: None,

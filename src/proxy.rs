@@ -19,6 +19,7 @@ pub(crate) mod allowed_models;
 pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
+pub(crate) mod budgets;
 pub(crate) mod command_slots;
 pub(crate) mod conversion;
 pub(crate) mod decision;
@@ -69,6 +70,7 @@ use arc_swap::ArcSwap;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_config::tls::{Look, TlsError};
+use penstock_core::admission::budgets::Budgets;
 use penstock_core::admission::rate_limits::RateLimiter;
 use penstock_core::admission::returns::ReturnTimes;
 use penstock_core::fleet::BackendId;
@@ -102,6 +104,8 @@ pub struct Proxy {
     pub(crate) commands: CommandSlots,
     pub(crate) ensembles: Ensembles,
     pub(crate) rates: RateLimiter,
+    /// The money that requests may spend.
+    pub(crate) budgets: Arc<Budgets>,
     pub(crate) queues: Queues,
     /// Shares limits with other replicas, if `shared_state` is set.
     pub(crate) shared: Option<Arc<SharedState>>,
@@ -128,6 +132,8 @@ pub struct ProxyParts {
     pub observers: Vec<Box<dyn RequestObserver>>,
     /// The limits and loads that are shared with other replicas, if `shared_state` is set.
     pub shared: Option<Arc<SharedState>>,
+    /// The money that requests may spend; the ledger writes down what was spent.
+    pub budgets: Arc<Budgets>,
     /// Live usage, if `server.compat` enables it.
     pub usage: Option<Box<dyn UsageApi>>,
     /// True once the process stops.
@@ -142,8 +148,9 @@ impl Proxy {
     /// # Errors
     /// [`TlsError`] when a listener's certificate cannot be used.
     pub fn new(generation: Arc<Generation>, parts: ProxyParts) -> Result<Self, TlsError> {
-        let ProxyParts { observers, shared, usage, stopping, seed } = parts;
+        let ProxyParts { observers, shared, budgets, usage, stopping, seed } = parts;
         let config = &generation.config;
+        budgets.adopt(config);
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
@@ -154,6 +161,7 @@ impl Proxy {
             commands: CommandSlots::default(),
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
+            budgets,
             queues: Queues::default(),
             shared,
             retries: RetryCredit::new(&config.routing.retry_budget),
@@ -185,6 +193,7 @@ impl Proxy {
     pub fn adopt(&self, generation: Arc<Generation>) {
         self.pool.set_limits(&generation.config.limits);
         self.rates.adopt(&generation.config);
+        self.budgets.adopt(&generation.config);
         self.generation.store(generation);
         self.queues.signal();
     }

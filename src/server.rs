@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::tls::TlsError;
 use penstock_config::{Config, ConfigSource, ListenAddress};
+use penstock_core::admission::budgets::Budgets;
 use penstock_core::admission::rate_limits::{LimitTime, RateLimiter};
 use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use pingora::apps::ServerApp;
@@ -176,7 +177,9 @@ impl Parts {
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
-        let ledger = Arc::new(Ledger::start(&generation).map_err(ServerError::Ledger)?);
+        let budgets = Arc::new(Budgets::new(&generation.config));
+        let ledger = Ledger::start(&generation, Arc::clone(&budgets));
+        let ledger = Arc::new(ledger.map_err(ServerError::Ledger)?);
         let mut observers: Vec<Box<dyn RequestObserver>> = vec![
             Box::new(PrefixObserver),
             Box::new(ShadowObserver),
@@ -204,6 +207,7 @@ impl Parts {
         let parts = ProxyParts {
             observers,
             shared: shared.clone(),
+            budgets,
             usage: Some(Box::new(Arc::clone(&usage))),
             stopping,
             seed,

@@ -37,7 +37,7 @@ impl Port {
         let generation =
             Arc::new(Generation::new(config).with_shadow(None, ShadowHost::IDLE).unwrap());
         let metrics = Arc::new(Metrics::new(&generation).unwrap());
-        let ledger = Arc::new(Ledger::start(&generation).unwrap());
+        let ledger = Arc::new(Ledger::start(&generation, Arc::default()).unwrap());
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), ProxyParts::default()).unwrap());
         let usage = Arc::new(LiveUsage::new(ledger, generation, proxy.stopping()));
         let (waiting, stopping) = (Arc::default(), Arc::default());

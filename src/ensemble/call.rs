@@ -96,6 +96,8 @@ impl Call {
             // The client's own request holds its part of the limits.
             rate: None,
             policy: ctx.policy,
+            // A call costs money of its own.
+            budget: None,
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             charge: None,
             refused: None,
@@ -119,7 +121,7 @@ impl Call {
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
         if !own.proxy.queues.is_empty() && has_others_waiting(&own, request) {
             // Requests wait for the model: the call lines up behind them.
-            let model = request.model.to_string();
+            let model = request.wanted_model().to_owned();
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));
         }
         let ScannedRequest { fleet, model, split, .. } = &*request;

@@ -32,6 +32,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use penstock_clock::unix_seconds;
 use penstock_config::LedgerConfig;
+use penstock_core::admission::budgets::Budgets;
 use penstock_core::routing::{Generation, RequestObserver, RequestOutcome};
 use tokio::sync::oneshot;
 
@@ -60,13 +61,16 @@ struct Shared {
     cells: Cells,
     books: Mutex<Books>,
     settings: ArcSwap<LedgerConfig>,
+    budgets: Arc<Budgets>,
     figures: Figures,
 }
 
 impl Shared {
     /// Reads the cells into the books.
     fn collect(&self) {
-        self.books.lock().collect(&self.cells, unix_seconds() / 60);
+        let mut books = self.books.lock();
+        books.collect(&self.cells, unix_seconds() / 60);
+        books.add_spent(self.budgets.take_unwritten());
     }
 }
 
@@ -79,18 +83,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the database, reads its totals, and starts the thread. A failure of the database is
+    /// Opens the database, reads its totals and what was spent of `budgets`, and starts the thread. A failure of the database is
     /// logged, and every write tries to open it again.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(generation: &Generation) -> io::Result<Self> {
+    pub fn start(generation: &Generation, budgets: Arc<Budgets>) -> io::Result<Self> {
         let config = &generation.config;
         let (commands, receiver) = sync_channel(MAX_COMMANDS);
         let shared = Arc::new(Shared {
             cells: Cells::new(config.ledger.max_rows),
             books: Mutex::new(Books::new(generation)),
             settings: ArcSwap::from_pointee(config.ledger.clone()),
+            budgets,
             figures: Figures::default(),
         });
         let path = config.ledger.path.clone();

@@ -208,7 +208,7 @@ fn reserve(
     let router = &flow.ctx.generation.router;
     let topology = &*request.fleet;
     let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
-    let saturated = || RouteError::Saturated { model: request.model.to_string() };
+    let saturated = || RouteError::Saturated { model: request.wanted_model().to_owned() };
     let session = routed_session(flow, request);
     for _ in 0..RACES {
         // Read again after a lost race: another request has changed the state of the backends.
@@ -274,7 +274,7 @@ pub(super) fn route_input<'a>(
     let router = &ctx.generation.router;
     RouteInput {
         request: &request.profile,
-        model: &request.model,
+        model: request.wanted_model(),
         split: request.split,
         tokens: router.tokens_to_fit(&request.profile),
         fleet: &request.fleet,
@@ -309,7 +309,7 @@ fn read_prompt<'a>(
     let router = &ctx.generation.router;
     // Without scorers for any model, names need not be resolved.
     router.weighted()?;
-    let model = router.names.resolve(&request.model, &request.fleet, request.split);
+    let model = router.names.resolve(request.wanted_model(), &request.fleet, request.split);
     let weighted = router.weighted_for(&request.fleet, model, now());
     let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts())?;
     let terms = weighted.prefix_params(&request.fleet, model);

@@ -27,6 +27,7 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
+use crate::proxy::budgets::RequestBudget;
 use crate::proxy::rate_hold::RateHold;
 use crate::upstream::relay::ResponseSink;
 
@@ -148,6 +149,8 @@ pub struct RequestContext {
     pub(crate) cors_origin: Option<HeaderValue>,
     /// The request's part of the client's limits, if there are any.
     pub(crate) rate: Option<Box<RateHold>>,
+    /// The money that the request has reserved, if there are budgets.
+    pub(crate) budget: Option<Box<RequestBudget>>,
     /// The policies that the request is under, once they are known. A call of an ensemble has those
     /// of its client's request from the start.
     pub(crate) policy: Option<PolicyScope>,
@@ -184,6 +187,7 @@ impl RequestContext {
     pub(crate) fn record_backend(&mut self, serving: &Serving, backend: &Backend) {
         self.record.routing.provider = Some(backend.config.engine.provider());
         self.record.routing.backend = Some((serving.id, serving.state.name.clone()));
+        self.record.routing.price.clone_from(&serving.price);
     }
 
     /// Returns whether the rate of the client's requests or tokens is limited.

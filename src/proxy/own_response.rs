@@ -13,6 +13,7 @@ use pingora::http::ResponseHeader;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
+use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::rate_limits::{add_rate_fields, settle_rate};
@@ -187,6 +188,7 @@ pub(crate) fn add_common_fields(
     if let Some(rate) = &ctx.rate {
         add_rate_fields(head, &rate.status)?;
     }
+    budgets::add_fields(head, ctx)?;
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
         head.insert_header(header::VARY, HeaderValue::from_static("origin"))?;

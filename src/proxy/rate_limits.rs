@@ -16,6 +16,7 @@ use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
+use crate::proxy::budgets::{self, UsedTokens};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::rate_hold::RateHold;
@@ -206,13 +207,19 @@ pub(crate) fn settle_rate(ctx: &RequestContext) {
 /// Settles it as soon as the response of an engine has been read: the client may send its next
 /// request at once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
+    if ctx.rate.is_none() && ctx.budget.is_none() {
+        return;
+    }
+    let used = used_tokens(ctx, usage, streamed);
+    budgets::settle(ctx, used.map(|used| used.last));
     if let Some(rate) = &ctx.rate {
-        rate.settle(used_tokens(ctx, usage, streamed), moment());
+        rate.settle(used.map(|used| used.earlier + used.last.total()), moment());
     }
 }
 
 /// Settles it for a request whose client has the head of a response that no backend sent.
 pub(crate) fn settle_unserved(ctx: &RequestContext) {
+    budgets::settle(ctx, Some(UsedTokens::default()));
     if let Some(rate) = &ctx.rate {
         let earlier = ctx.record.edits.ensemble_parts;
         let used = earlier.map_or(0, |parts| parts.input_tokens + parts.output_tokens);
@@ -220,35 +227,46 @@ pub(crate) fn settle_unserved(ctx: &RequestContext) {
     }
 }
 
+/// The tokens that a request has used, with those of the calls before it if it is an ensemble.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    earlier: u64,
+    last: UsedTokens,
+}
+
 /// The tokens that a request has used: the engine's count, else an estimate; `None` for the
 /// reserved number. `streamed`: tokens of a stream, as seen here.
-fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<u64> {
+fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<Used> {
     let record = &ctx.record;
     let earlier = record.edits.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
     let is_cancelled = record.response.outcome == Some(Outcome::Cancel);
+    let used = Used { earlier: earlier.unwrap_or(0), last: UsedTokens::default() };
     if record.routing.attempts == 0 {
         // Drafts of an ensemble that its client did not wait for are counted nowhere else.
         let is_unknown = record.request.ensemble.is_some() && earlier.is_none() && is_cancelled;
-        return (!is_unknown).then_some(earlier.unwrap_or(0));
+        return (!is_unknown).then_some(used);
     }
     let prompt = record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
+    let estimated =
+        |output: u32| UsedTokens { input: prompt.into(), cached: 0, output: output.into() };
     let last = match usage {
-        Some(usage) => {
-            let (input, output) = (usage.prompt_tokens, usage.completion_tokens);
-            u64::from(input.unwrap_or(prompt)) + u64::from(output.unwrap_or(streamed))
-        }
+        Some(usage) => UsedTokens {
+            input: usage.prompt_tokens.unwrap_or(prompt).into(),
+            cached: usage.cached_tokens.unwrap_or(0).into(),
+            output: usage.completion_tokens.unwrap_or(streamed).into(),
+        },
         None if record.request.is_streaming
             && (is_cancelled || is_success(record.response.status)) =>
         {
-            u64::from(prompt) + u64::from(streamed)
+            estimated(streamed)
         }
         // The engine may have computed the prompt; no output was seen.
-        None if is_cancelled => prompt.into(),
+        None if is_cancelled => estimated(0),
         // A whole response without usage: the reserved number is the best estimate.
         None if is_success(record.response.status) => return None,
-        None => 0,
+        None => UsedTokens::default(),
     };
-    Some(earlier.unwrap_or(0) + last)
+    Some(Used { last, ..used })
 }
 
 fn is_success(status: u16) -> bool {

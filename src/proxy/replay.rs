@@ -20,7 +20,7 @@ pub(super) fn replay_fields(RequestView { ctx, request }: RequestView<'_>) -> Re
         ..PrefixParams::default()
     };
     let names = &ctx.generation.router.names;
-    let model = names.resolve(&request.model, &request.fleet, request.split);
+    let model = names.resolve(request.wanted_model(), &request.fleet, request.split);
     let mut chain = Chain::default();
     prompt_chain(&request.profile, request.body(), model, terms, &mut chain);
     let salted = |hash: &u64| mix(hash ^ *SALT);

@@ -23,6 +23,7 @@ use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
 use crate::proxy::allowed_models;
+use crate::proxy::budgets;
 use crate::proxy::conversion::Conversion;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
@@ -49,6 +50,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
     /// The requested model, decoded.
     pub(crate) model: Arc<str>,
+    /// The model that the request gets in place of its own.
+    pub(crate) instead: Option<Arc<str>>,
     /// True if the model's name is inserted into a body without one.
     pub(crate) inserts_model: bool,
     /// True if the query names the model, and the body does not.
@@ -87,11 +90,17 @@ pub(crate) struct ScannedRequest {
 }
 
 impl ScannedRequest {
+    /// Returns the model that decisions are about: the requested one, or the one in place of it.
+    pub(crate) fn wanted_model(&self) -> &str {
+        self.instead.as_deref().unwrap_or(&self.model)
+    }
+
     /// A request for a model, with nothing else known of it.
     fn new(profile: RequestProfile, model: Arc<str>, fleet: Arc<Topology>, body: HeldBody) -> Self {
         Self {
             profile,
             model,
+            instead: None,
             inserts_model: false,
             is_model_in_query: false,
             body: Some(body),
@@ -366,7 +375,7 @@ pub(crate) fn admit(
         }
     };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
-    Ok(ScannedRequest {
+    let mut request = ScannedRequest {
         session,
         split,
         preferred,
@@ -374,7 +383,11 @@ pub(crate) fn admit(
         objectives,
         policy,
         ..ScannedRequest::new(profile, model, fleet, body)
-    })
+    };
+    if !flow.proxy.budgets.is_empty() {
+        budgets::reserve(flow, &mut request)?;
+    }
+    Ok(request)
 }
 
 pub(crate) fn scan_error(error: &ScanError) -> OwnError {

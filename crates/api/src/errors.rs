@@ -40,6 +40,7 @@ pub enum ErrorCode {
     BackendsCoolingDown,
     TooManyEnsembles,
     RateLimited,
+    BudgetExceeded,
     ObjectiveMissed,
     BadUpstreamResponse,
     UpstreamClosed,

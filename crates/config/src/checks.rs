@@ -1,6 +1,7 @@
 //! Rules across several settings. Each rule runs only if the settings that it reads are valid; the
 //! document tree provides positions.
 
+mod budgets;
 mod clients;
 mod groups;
 pub(super) mod models;
@@ -67,6 +68,9 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     }
     if holds(&["backends", "routing", "models"]) {
         models::check(config, root, reader);
+    }
+    if holds(&["backends", "models", "budgets", "ledger", "auth"]) {
+        budgets::check(config, root, reader);
     }
     if holds(&["backends", "routing", "policies"]) {
         policies::check(config, root, reader);

@@ -29,6 +29,8 @@ pub struct ClientIdentity {
     pub budget: Option<Box<str>>,
     /// Whether it may manage the models of Ollama backends.
     pub manage_models: bool,
+    /// Whether its responses show the budget with the least left.
+    pub sees_budget: bool,
     /// Whether its conversations are shortened; `None` as their model says.
     pub context_shift: Option<bool>,
     pub objective: Option<Box<str>>,
@@ -54,6 +56,7 @@ impl ClientIdentity {
             policies: Vec::new(),
             budget: None,
             manage_models: false,
+            sees_budget: false,
             context_shift: None,
             objective: None,
             max_priority: None,
@@ -72,6 +75,8 @@ impl ClientIdentity {
             zones: boxed(&key.zones),
             policies: boxed(&key.policies),
             manage_models: key.manage_models,
+            sees_budget: key.sees_budget,
+            budget: key.budget.as_deref().map(Box::from),
             context_shift: key.context_shift,
             objective: key.objective.as_deref().map(Box::from),
             max_priority: key.max_priority,

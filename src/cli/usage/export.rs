@@ -117,7 +117,13 @@ mod tests {
     fn rows() -> Vec<ReportRow> {
         let row = |key: &str, model: &str, input_tokens, cost| ReportRow {
             group: vec![key.to_owned(), model.to_owned()],
-            counts: Counts { requests: 2, estimated_requests: 1, input_tokens, output_tokens: 5 },
+            counts: Counts {
+                requests: 2,
+                estimated_requests: 1,
+                input_tokens,
+                output_tokens: 5,
+                ..Counts::default()
+            },
             cost,
         };
         vec![row("", "llama3:8b", 1000, Some(0.125)), row("team-a", "=a,\"b\"", 7, None)]

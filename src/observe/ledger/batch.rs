@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_config::Price;
+use penstock_core::admission::budgets::Money;
 
 use super::counts::Counts;
 
@@ -58,8 +58,8 @@ pub(super) struct DayRow {
 }
 
 impl DayRow {
-    pub(super) fn new(counts: Counts, price: Option<&Price>) -> Self {
-        let cost = price.map(|price| price.cost(counts.input_tokens, counts.output_tokens));
+    pub(super) fn new(counts: Counts) -> Self {
+        let cost = (counts.priced_requests > 0).then(|| Money(counts.cost).amount());
         Self { counts, cost }
     }
 
@@ -79,16 +79,21 @@ pub(super) struct Batch {
     pub(super) minutes: BTreeMap<(u64, Pair), Tokens>,
     /// Rows by the day since 1970.
     pub(super) days: BTreeMap<(u64, Account), DayRow>,
+    /// What was spent of budgets, in billionths, by the start of the part of time.
+    pub(super) spent: BTreeMap<(u64, BudgetAccount), u64>,
 }
+
+/// A budget, and the team or key whose amount it is.
+pub(super) type BudgetAccount = (Arc<str>, Arc<str>);
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
-        self.minutes.is_empty() && self.days.is_empty()
+        self.minutes.is_empty() && self.days.is_empty() && self.spent.is_empty()
     }
 
     /// The number of rows.
     pub(super) fn len(&self) -> usize {
-        self.minutes.len() + self.days.len()
+        self.minutes.len() + self.days.len() + self.spent.len()
     }
 
     pub(super) fn add_minute(&mut self, minute: u64, pair: Pair, tokens: Tokens) {
@@ -101,6 +106,11 @@ impl Batch {
         self.days.entry((day, account)).or_default().add(row);
     }
 
+    pub(super) fn add_spent(&mut self, part: u64, account: BudgetAccount, amount: u64) {
+        let sum = self.spent.entry((part, account)).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
     /// Adds the rows of another batch.
     pub(super) fn merge(&mut self, other: &Self) {
         for ((minute, pair), tokens) in &other.minutes {
@@ -109,13 +119,17 @@ impl Batch {
         for ((day, account), row) in &other.days {
             self.add_day(*day, account.clone(), row);
         }
+        for ((part, account), amount) in &other.spent {
+            self.add_spent(*part, account.clone(), *amount);
+        }
     }
 
     /// Merges the rows of the oldest times into the next time until each kind has at most `limit`
     /// rows or no next time. Returns the number of merged rows.
     pub(super) fn shrink(&mut self, limit: usize) -> u64 {
         let minutes = shrink(&mut self.minutes, limit, |mine, more| mine.add(*more));
-        minutes + shrink(&mut self.days, limit, DayRow::add)
+        let spent = shrink(&mut self.spent, limit, |mine, more| *mine = mine.saturating_add(*more));
+        minutes + shrink(&mut self.days, limit, DayRow::add) + spent
     }
 
     /// Adds the sums per backend and model to `totals`.
@@ -187,8 +201,8 @@ mod tests {
     #[test]
     fn cost_stays_unknown_without_a_price() {
         let counts = Counts { requests: 1, input_tokens: 2_000_000, ..Counts::default() };
-        let price = Price { input: 1.5, output: 0.0 };
-        let (priced, free) = (DayRow::new(counts, Some(&price)), DayRow::new(counts, None));
+        let paid = Counts { priced_requests: 1, cost: 3_000_000_000, ..counts };
+        let (priced, free) = (DayRow::new(paid), DayRow::new(counts));
         let mut sum = free;
         sum.add(&free);
         assert_eq!(sum.cost, None);

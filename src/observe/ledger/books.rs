@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use penstock_config::Price;
+use penstock_core::admission::budgets::Spending;
 use penstock_core::fleet::Backend;
 use penstock_core::routing::Generation;
 
@@ -20,8 +20,6 @@ const MINUTES_PER_DAY: u64 = 24 * 60;
 struct Directory {
     /// The URLs by the name of the backend.
     endpoints: HashMap<Box<str>, Arc<str>>,
-    /// The prices by the name of the model.
-    prices: HashMap<Box<str>, Price>,
     max_rows: usize,
 }
 
@@ -33,12 +31,8 @@ impl Directory {
         let endpoint = |backend: &Backend| {
             (backend.state.name.clone(), Arc::from(backend.config.url.to_string()))
         };
-        let priced = config.models.iter().filter_map(|(id, model)| {
-            model.price.clone().map(|price| (Box::from(id.as_str()), price))
-        });
         Self {
             endpoints: fleet.backends.iter().map(endpoint).collect(),
-            prices: priced.collect(),
             max_rows: config.ledger.max_rows,
         }
     }
@@ -62,7 +56,7 @@ impl Books {
         Self { directory: Directory::of(generation), ..Self::default() }
     }
 
-    /// Applies new backends and prices. Earlier counts use the old ones.
+    /// Applies new backends. Earlier counts use the old ones.
     pub(super) fn adopt(&mut self, generation: &Generation, cells: &Cells, minute: u64) {
         self.collect(cells, minute);
         let mut directory = Directory::of(generation);
@@ -95,12 +89,19 @@ impl Books {
                 let pair = Pair { endpoint: Arc::clone(endpoint), model: Arc::clone(&model) };
                 let Counts { input_tokens, output_tokens, .. } = counts;
                 pending.add_minute(at, pair, Tokens { input: input_tokens, output: output_tokens });
-                let row = DayRow::new(counts, directory.prices.get(&*model));
+                let row = DayRow::new(counts);
                 let account = Account { backend, model, key: client };
                 pending.add_day(at / MINUTES_PER_DAY, account, &row);
             }
         });
         self.shrunk += self.pending.shrink(self.directory.max_rows);
+    }
+
+    /// Adds what was spent of budgets to the pending rows.
+    pub(super) fn add_spent(&mut self, spent: Vec<Spending>) {
+        for Spending { budget, subject, part, amount } in spent {
+            self.pending.add_spent(part, (budget, subject), amount.0);
+        }
     }
 
     /// Moves the pending rows into a batch for writing.
@@ -211,17 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn price_and_url_of_the_time_apply() {
-        let yaml = |url: &str, price: &str| {
-            config(&format!(
-                "models: {{ m: {{ price: {{ input: {price}, output: 0 }} }} }}\n\
-                 backends: [{{ name: a, url: {url} }}]"
-            ))
-        };
-        let books = &mut Books::new(&yaml("http://h:1", "1"));
+    fn url_of_the_time_applies() {
+        let yaml = |url: &str| config(&format!("backends: [{{ name: a, url: {url} }}]"));
+        let books = &mut Books::new(&yaml("http://h:1"));
         let cells = Cells::new(10);
         count(&cells, 100, 1_000_000);
-        books.adopt(&yaml("http://h:2", "10"), &cells, 100);
+        books.adopt(&yaml("http://h:2"), &cells, 100);
         count(&cells, 100, 1_000_000);
         books.adopt(&config("backends: [http://h:3]"), &cells, 100);
         count(&cells, 100, 1_000_000);
@@ -229,7 +225,5 @@ mod tests {
         let rows =
             [(100, "http://h:1".to_owned(), 1_000_000), (100, "http://h:2".to_owned(), 2_000_000)];
         assert_eq!(minutes(books), rows, "a backend that is gone keeps its last URL");
-        let costs: Vec<Option<f64>> = books.pending.days.values().map(|row| row.cost).collect();
-        assert_eq!(costs, [Some(11.0)]);
     }
 }

@@ -37,6 +37,8 @@ struct Counters {
     estimated_requests: AtomicU64,
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
+    priced_requests: AtomicU64,
+    cost: AtomicU64,
 }
 
 impl Counters {
@@ -47,6 +49,10 @@ impl Counters {
         }
         self.input_tokens.fetch_add(counts.input_tokens, Ordering::Relaxed);
         self.output_tokens.fetch_add(counts.output_tokens, Ordering::Relaxed);
+        if counts.priced_requests > 0 {
+            self.priced_requests.fetch_add(counts.priced_requests, Ordering::Relaxed);
+            self.cost.fetch_add(counts.cost, Ordering::Relaxed);
+        }
     }
 
     fn read(&self) -> Counts {
@@ -55,6 +61,8 @@ impl Counters {
             estimated_requests: self.estimated_requests.load(Ordering::Relaxed),
             input_tokens: self.input_tokens.load(Ordering::Relaxed),
             output_tokens: self.output_tokens.load(Ordering::Relaxed),
+            priced_requests: self.priced_requests.load(Ordering::Relaxed),
+            cost: self.cost.load(Ordering::Relaxed),
         }
     }
 }

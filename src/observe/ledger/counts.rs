@@ -1,6 +1,7 @@
 //! The counts, and the contribution of one request.
 
 use penstock_api::{Operation, Work};
+use penstock_core::admission::budgets::Money;
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::RequestOutcome;
 
@@ -15,6 +16,10 @@ pub struct Counts {
     pub input_tokens: u64,
     /// Tokens of the responses.
     pub output_tokens: u64,
+    /// The requests whose model has a price, and their cost in billionths of the currency: by the
+    /// price at the time, so that a later change of prices changes nothing.
+    pub priced_requests: u64,
+    pub cost: u64,
 }
 
 impl Counts {
@@ -51,12 +56,19 @@ impl Counts {
             Some(tokens) if !is_cancelled => tokens,
             reported => reported.unwrap_or(0).max(seen),
         };
+        let price = outcome.record.routing.price.as_ref();
+        let cached = usage.cached_tokens.unwrap_or(0);
+        let cost = price.map(|price| {
+            Money::of(price.request_cost(input.into(), cached.into(), output.into())).0
+        });
         let is_input_known = usage.prompt_tokens.is_some() || estimate == 0;
         let is_output_known = seen == 0 || (usage.completion_tokens.is_some() && !is_cancelled);
         Some(Self {
             estimated_requests: u64::from(!(is_input_known && is_output_known)),
             input_tokens: input.into(),
             output_tokens: output.into(),
+            priced_requests: price.map_or(0, |_| 1),
+            cost: cost.unwrap_or(0),
             ..one
         })
     }
@@ -77,6 +89,8 @@ impl Counts {
         sum(&mut self.estimated_requests, other.estimated_requests);
         sum(&mut self.input_tokens, other.input_tokens);
         sum(&mut self.output_tokens, other.output_tokens);
+        sum(&mut self.priced_requests, other.priced_requests);
+        sum(&mut self.cost, other.cost);
     }
 
     /// Returns the difference to `earlier` counts.
@@ -86,6 +100,8 @@ impl Counts {
             estimated_requests: self.estimated_requests.wrapping_sub(earlier.estimated_requests),
             input_tokens: self.input_tokens.wrapping_sub(earlier.input_tokens),
             output_tokens: self.output_tokens.wrapping_sub(earlier.output_tokens),
+            priced_requests: self.priced_requests.wrapping_sub(earlier.priced_requests),
+            cost: self.cost.wrapping_sub(earlier.cost),
         }
     }
 }

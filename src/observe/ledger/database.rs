@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_core::admission::budgets::{Money, Spending};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::batch::{Batch, Pair, Tokens, Totals};
@@ -19,7 +20,8 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 const MODE: u32 = 0o640;
 /// The steps from one version of the schema to the next. Existing steps never change; a new version
 /// adds one.
-pub(super) const MIGRATIONS: [&str; 1] = ["
+pub(super) const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE token_counts (
         endpoint TEXT NOT NULL,
         model TEXT NOT NULL,
@@ -51,7 +53,18 @@ pub(super) const MIGRATIONS: [&str; 1] = ["
         cost REAL,
         PRIMARY KEY (day, backend, model, client_key)
     );
-"];
+",
+    "
+    CREATE TABLE budget_spending (
+        budget TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        part INTEGER NOT NULL,
+        amount INTEGER NOT NULL,
+        PRIMARY KEY (budget, subject, part)
+    );
+    CREATE INDEX budget_spending_by_part ON budget_spending (part);
+",
+];
 /// The version of the schema: the number of migrations.
 const VERSION: i64 = MIGRATIONS.len() as i64;
 const ADD_TOTAL: &str = "
@@ -79,6 +92,10 @@ const ADD_DAY: &str = "
         output_tokens = output_tokens + excluded.output_tokens,
         cost = CASE WHEN excluded.cost IS NULL THEN cost
             ELSE coalesce(cost, 0) + excluded.cost END";
+
+const ADD_SPENT: &str = "
+    INSERT INTO budget_spending (budget, subject, part, amount) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (budget, subject, part) DO UPDATE SET amount = amount + excluded.amount";
 
 /// The reason why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -235,6 +252,21 @@ impl Database {
         self.file.as_ref().map_or(Ok(true), OpenFile::has_header)
     }
 
+    /// Returns what was spent of budgets since a time.
+    pub(super) fn spent_since(&self, oldest: u64) -> Result<Vec<Spending>, DatabaseError> {
+        let sql = "SELECT budget, subject, part, amount FROM budget_spending WHERE part >= ?1";
+        let mut select = self.connection.prepare(sql)?;
+        let rows = select.query_map(params![to_i64(oldest)], |row| {
+            Ok(Spending {
+                budget: row.get(0)?,
+                subject: row.get(1)?,
+                part: to_u64(row.get(2)?),
+                amount: Money(to_u64(row.get(3)?)),
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
     /// Adds the rows of a batch. Returns the totals of the database after it.
     pub(super) fn add(&mut self, batch: &Batch) -> Result<Totals, DatabaseError> {
         // Immediate: SQLite cannot wait for a lock that is taken later in the transaction.
@@ -318,6 +350,10 @@ fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), Database
             to_i64(row.counts.output_tokens),
             row.cost,
         ])?;
+    }
+    let mut add_spent = transaction.prepare(ADD_SPENT)?;
+    for ((part, (budget, subject)), amount) in &batch.spent {
+        add_spent.execute(params![budget, subject, to_i64(*part), to_i64(*amount)])?;
     }
     Ok(())
 }

@@ -158,6 +158,7 @@ pub(super) fn sums(
                 estimated_requests: count(1)?,
                 input_tokens: count(2)?,
                 output_tokens: count(3)?,
+                ..Counts::default()
             },
             cost: row.get(groups + 4)?,
         })

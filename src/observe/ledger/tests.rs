@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use penstock_api::Operation;
 use penstock_api::units::TokenCount;
-use penstock_config::{Config, Environment};
+use penstock_config::{Config, Environment, Price};
 use penstock_core::fleet::{BackendId, Outcome};
 use penstock_core::routing::{RequestDetails, RequestRecord, ResponseFacts, RoutingFacts};
 use penstock_scan::Usage;
@@ -63,6 +63,7 @@ fn record(prompt: u32, completion: u32) -> RequestRecord {
             model: Some("m".into()),
             backend: Some((BackendId(0), "a".into())),
             attempts: 1,
+            price: Some(std::sync::Arc::new(Price { input: 1.0, output: 2.0, ..Price::default() })),
             ..RoutingFacts::default()
         },
         response: ResponseFacts { status: 200, usage: Some(usage), ..ResponseFacts::default() },
@@ -132,7 +133,7 @@ fn only_what_a_model_computed_for_a_client_is_counted() {
 fn file_has_one_row_per_minute_and_totals_survive() {
     let folder = Folder::new("rows");
     let path = folder.file();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     for _ in 0..3 {
         for _ in 0..100 {
             ledger.finished(&outcome(&record(7, 3)));
@@ -151,7 +152,7 @@ fn file_has_one_row_per_minute_and_totals_survive() {
     assert_eq!((counts.requests, counts.estimated_requests), (300, 0));
     assert!((rows[0].cost.unwrap() - (2100.0 + 2.0 * 900.0) / 1e6).abs() < 1e-12);
     drop(ledger);
-    let next = Ledger::start(&config(Some(&path))).unwrap();
+    let next = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     next.finished(&outcome(&record(1, 1)));
     assert_eq!(shown(&next), (2101, 901), "what is not yet written is shown, too");
 }
@@ -161,8 +162,8 @@ fn two_processes_add_to_one_file() {
     let folder = Folder::new("two");
     let path = folder.file();
     let (old, new) = (
-        Ledger::start(&config(Some(&path))).unwrap(),
-        Ledger::start(&config(Some(&path))).unwrap(),
+        Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap(),
+        Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap(),
     );
     for _ in 0..10 {
         old.finished(&outcome(&record(1, 0)));
@@ -178,7 +179,7 @@ fn two_processes_add_to_one_file() {
 fn locked_file_is_written_later() {
     let folder = Folder::new("locked");
     let path = folder.file();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     ledger.finished(&outcome(&record(7, 3)));
@@ -196,7 +197,7 @@ fn damaged_file_is_moved_aside() {
     let folder = Folder::new("corrupt");
     let path = folder.file();
     std::fs::write(&path, "this is no database, whatever its name says").unwrap();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     ledger.finished(&outcome(&record(7, 3)));
     assert!(ledger.flush(LIMIT));
     assert_eq!(sums(&path, "token_counts"), (1, 7, 3));
@@ -210,7 +211,7 @@ fn file_that_is_cut_or_overwritten_is_moved_aside() {
     for (name, content) in [("cut", ""), ("overwritten", "what another program wrote here")] {
         let folder = Folder::new(name);
         let path = folder.file();
-        let ledger = Ledger::start(&config(Some(&path))).unwrap();
+        let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
         ledger.finished(&outcome(&record(7, 3)));
         assert!(ledger.flush(LIMIT));
         std::fs::write(&path, content).unwrap();
@@ -225,7 +226,7 @@ fn file_that_is_cut_or_overwritten_is_moved_aside() {
 fn file_that_is_removed_is_made_again() {
     let folder = Folder::new("removed");
     let path = folder.file();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     ledger.finished(&outcome(&record(7, 3)));
     assert!(ledger.flush(LIMIT));
     for name in folder.names() {
@@ -242,7 +243,7 @@ fn database_of_another_program_is_left_alone() {
     let path = folder.file();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE token_counts (x)").unwrap();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     ledger.finished(&outcome(&record(7, 3)));
     assert!(!ledger.flush(Duration::from_millis(100)));
     assert_eq!(shown(&ledger), (7, 3));
@@ -259,10 +260,10 @@ fn database_of_another_program_is_left_alone() {
 fn file_of_a_newer_version_is_left_alone() {
     let folder = Folder::new("newer");
     let path = folder.file();
-    drop(Ledger::start(&config(Some(&path))).unwrap());
+    drop(Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap());
     let other = Connection::open(&path).unwrap();
     other.pragma_update(None, "user_version", 99).unwrap();
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     assert!(!ledger.flush(Duration::from_millis(100)));
     let checked = Ledger::check(&config(Some(&path)).config.ledger);
     assert!(matches!(checked, Err(DatabaseError::Newer { version: 99 })), "{checked:?}");
@@ -273,7 +274,7 @@ fn missing_folder_is_reported_and_survived() {
     let folder = Folder::new("missing");
     let path = folder.0.join("no/such/ledger.db");
     assert!(Ledger::check(&config(Some(&path)).config.ledger).is_err());
-    let ledger = Ledger::start(&config(Some(&path))).unwrap();
+    let ledger = Ledger::start(&config(Some(&path)), std::sync::Arc::default()).unwrap();
     ledger.finished(&outcome(&record(7, 3)));
     assert!(!ledger.flush(Duration::from_millis(100)));
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -285,7 +286,7 @@ fn missing_folder_is_reported_and_survived() {
 async fn time_series_is_newest_first_and_counts_what_is_pending() {
     for folder in [None, Some(Folder::new("series"))] {
         let path = folder.as_ref().map(Folder::file);
-        let ledger = Ledger::start(&config(path.as_deref())).unwrap();
+        let ledger = Ledger::start(&config(path.as_deref()), std::sync::Arc::default()).unwrap();
         ledger.finished(&outcome(&record(7, 3)));
         let series = ledger.time_series("m".to_owned()).await.unwrap();
         let sum: u64 = series.iter().map(|point| point.tokens.total()).sum();

@@ -51,6 +51,8 @@ pub(super) struct Writer {
     /// The number that changes when another process writes, as of the last write.
     foreign_writes: i64,
     is_failing: bool,
+    /// True once the budgets know what was spent of them before.
+    has_restored: bool,
     next_delete: Timestamp,
 }
 
@@ -68,6 +70,7 @@ impl Writer {
             database: None,
             foreign_writes: 0,
             is_failing: false,
+            has_restored: false,
             next_delete,
         }
     }
@@ -178,6 +181,19 @@ impl Writer {
         self.delete_old()
     }
 
+    /// Reads once what was spent of budgets before this process started.
+    fn restore_budgets(&mut self, database: &Database) -> Result<(), DatabaseError> {
+        if std::mem::replace(&mut self.has_restored, true) {
+            return Ok(());
+        }
+        let budgets = &self.shared.budgets;
+        let spent = database.spent_since(budgets.oldest(unix_seconds()));
+        // Tried again with the next write.
+        self.has_restored = spent.is_ok();
+        spent?.iter().for_each(|spent| budgets.restore(spent));
+        Ok(())
+    }
+
     /// Opens the database; opens it again if its file was removed or replaced.
     fn open(&mut self) -> Result<(), DatabaseError> {
         if let (Some(database), Some(path)) = (&self.database, &self.path)
@@ -195,6 +211,7 @@ impl Writer {
             let database = Database::open(self.path.as_deref())?;
             self.foreign_writes = database.foreign_writes()?;
             self.shared.books.lock().end_write(database.totals()?);
+            self.restore_budgets(&database)?;
             self.database = Some(database);
         }
         Ok(())

@@ -9,7 +9,7 @@ fn live(yaml: &str) -> Arc<LiveUsage> {
     let environment = Environment::default();
     let config = Config::parse(yaml, "test.yaml", Path::new(""), &environment).unwrap();
     let generation = Arc::new(Generation::new(config));
-    let ledger = Arc::new(Ledger::start(&generation).unwrap());
+    let ledger = Arc::new(Ledger::start(&generation, Arc::default()).unwrap());
     Arc::new(LiveUsage::new(ledger, generation, Arc::default()))
 }
 

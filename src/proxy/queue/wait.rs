@@ -183,7 +183,7 @@ fn join(
     let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
     let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
-    let saturated = || RouteError::Saturated { model: request.model.to_string() };
+    let saturated = || RouteError::Saturated { model: request.wanted_model().to_owned() };
     let Some((model, Passed { backends, .. })) = awaited(request.view(flow.ctx)) else {
         return Err(unroutable(reason.unwrap_or_else(saturated)));
     };

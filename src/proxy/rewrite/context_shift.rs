@@ -249,7 +249,7 @@ impl RequestEdit<'_> {
 /// The backends of the requested model, and of the model that a refused attempt went to.
 fn rows(RequestView { ctx, request }: RequestView<'_>) -> impl Iterator<Item = &Serving> {
     let fleet = &request.fleet;
-    let target = ctx.generation.router.names.resolve(&request.model, fleet, request.split);
+    let target = ctx.generation.router.names.resolve(request.wanted_model(), fleet, request.split);
     let requested = fleet.model_id(target);
     let decided = request.decision.map(|decision| decision.model);
     let decided = decided.filter(|decided| Some(*decided) != requested);

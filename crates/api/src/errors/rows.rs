@@ -161,6 +161,16 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         429,
         "a limit of the key (`auth.limits`, `auth.keys[].limits`) or of the client's address (`limits.per_client`) is used up; see `Retry-After`",
     ),
+    ErrorRow {
+        // An early retry finds the same budget.
+        retry: false,
+        ..busy(
+            ErrorCode::BudgetExceeded,
+            "budget_exceeded",
+            429,
+            "a budget of the client has no room for what the request may cost; see `Retry-After`",
+        )
+    },
     busy(
         ErrorCode::ObjectiveMissed,
         "objective_missed",

@@ -42,6 +42,11 @@ section! {
         /// Whether the key may manage the models of Ollama backends: pull, create, copy, delete and
         /// push.
         pub manage_models: bool = false,
+        /// Whether responses to the key show the budget with the least left, in
+        /// `x-penstock-budget`.
+        pub sees_budget: bool = false,
+        /// A budget that counts the key's requests, whatever its own `teams` and `keys` say.
+        pub budget: Option<String> ["budget" as Maybe<String>] = None,
         /// Whether conversations of this key are shortened to fit a context. Default: as their
         /// model says.
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,

@@ -210,6 +210,16 @@ pub enum Problem {
     TooManyPolicies { count: usize, limit: usize },
     #[error("{count} zones: at most {limit} are supported")]
     TooManyZones { count: usize, limit: usize },
+    #[error("{count} budgets: at most {limit} are supported")]
+    TooManyBudgets { count: usize, limit: usize },
+    #[error("'budgets' requires 'ledger.path': without it a restart would forget what was spent")]
+    BudgetsWithoutLedger,
+    #[error("two budgets are called '{name}'")]
+    BudgetTwice { name: String },
+    #[error("budget '{budget}' has zones and a model: set one of them")]
+    TwoReactions { budget: String },
+    #[error("prices in {first} and in {second}: all prices must have one currency")]
+    TwoCurrencies { first: String, second: String },
     #[error("two policies are called '{name}'")]
     PolicyTwice { name: String },
     #[error("'client_certificates' requires 'client_ca'")]
@@ -386,6 +396,8 @@ pub enum Warning {
     ShadowedFallback { alias: String, target: String },
     #[error("the fallback chain of '{model}' contains the model itself, as '{fallback}'")]
     SelfFallback { model: String, fallback: String },
+    #[error("'budgets' is set, and no model has a price: nothing is spent")]
+    NoPrices,
     #[error("policy '{policy}' restricts nothing: set zones, min_tier or quality")]
     EmptyPolicy { policy: String },
     #[error("policy '{policy}' has a tier_mode and no min_tier")]

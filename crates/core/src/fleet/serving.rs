@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_api::Engine;
 use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, Offer, Operation, Operations, Tier, ZoneId};
-use penstock_config::TimeoutsConfig;
+use penstock_config::{Price, TimeoutsConfig};
 use penstock_scoring::PrefixParams;
 
 use super::backend::SharedBackend;
@@ -59,6 +59,8 @@ pub struct Serving {
     pub zone: ZoneId,
     /// The tier of the model there.
     pub tier: Tier,
+    /// The price of the model there; `None` without one, as if it cost nothing.
+    pub price: Option<Arc<Price>>,
     /// What is measured of the model there; `None` if no policy has bounds for it.
     pub quality: Option<Arc<Quality>>,
     /// The most prefill work before a request there, in microseconds; infinite without a limit.
@@ -135,6 +137,11 @@ impl Serving {
         }
         let scaled = u64::from(count) * u64::from(self.most_weight) / u64::from(self.weight.max(1));
         u32::try_from(scaled).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether requests for the model cost nothing there.
+    pub fn is_free(&self) -> bool {
+        self.price.as_ref().is_none_or(|price| price.is_free())
     }
 
     /// The name by which an engine's adapters know the model.

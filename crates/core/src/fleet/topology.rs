@@ -15,8 +15,8 @@ use penstock_api::{
 };
 use penstock_config::tls::ClientTls;
 use penstock_config::{
-    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Strategy, TimeoutsConfig,
-    UnknownCapability,
+    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy,
+    TimeoutsConfig, UnknownCapability,
 };
 use penstock_scoring::Candidate;
 
@@ -50,6 +50,8 @@ pub struct TopologyRules {
     pub(super) groups: Arc<Groups>,
     zones: Zones,
     quality: Arc<QualityRules>,
+    /// True if a budget may limit requests to backends that cost nothing.
+    has_free_zones: bool,
     /// If set, a request waits in penstock for a free slot instead of in its engine.
     limits_to_slots: bool,
     /// The most prefill work ahead of a request, in microseconds.
@@ -90,6 +92,7 @@ impl TopologyRules {
             groups: Arc::new(groups),
             zones: Zones::of(config),
             quality: Arc::new(quality_rules(config)),
+            has_free_zones: config.budgets.iter().any(|budget| !budget.zones.is_empty()),
             limits_to_slots: config.routing.strategy == Strategy::Deployment,
             max_backlog: config
                 .queue
@@ -97,6 +100,13 @@ impl TopologyRules {
                 .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
             reserve: if config.queue.size > 0 { config.queue.reserve } else { 0.0 },
         }
+    }
+
+    /// The price of a model on a backend whose configuration lists it as `declared`.
+    fn price(&self, model: &str, declared: Option<&ModelEntry>) -> Option<Arc<Price>> {
+        let own = declared.and_then(|model| model.price.as_ref());
+        let price = own.or_else(|| self.models.get(model)?.price.as_ref())?;
+        Some(Arc::new(price.clone()))
     }
 
     /// The context length with which an engine must load a model.
@@ -108,7 +118,8 @@ impl TopologyRules {
     /// `most` is the limit of the model and its backend. Zero with a filter that examines a backend
     /// at any load: the limit of work, or a policy's bounds for quality.
     fn restricted_from(&self, most: u32) -> u32 {
-        let examines_all = self.max_backlog.is_finite() || !self.quality.is_empty();
+        let examines_all =
+            self.max_backlog.is_finite() || !self.quality.is_empty() || self.has_free_zones;
         if examines_all { 0 } else { most - kept(most, self.reserve) }
     }
 
@@ -481,6 +492,7 @@ fn serve(
         known_offer: offer(known),
         zone,
         tier,
+        price: rules.price(&entry.id, declared),
         quality: carried.quality(&key, &rules.quality),
         window: TokenCount(window.unwrap_or(u32::MAX)),
         context_length: window.map(TokenCount),

@@ -2,6 +2,7 @@
 //! captures and errors. The zones and tiers that policies allow come first, then the needs of the
 //! request, then the backends tried before, then [`FILTERS`] in order.
 
+mod budget;
 mod circuit_breaker;
 mod conditions;
 mod cooldown;
@@ -34,6 +35,7 @@ use crate::fleet::{Model, Serving};
 // later: a backend that skips a request and is full counts as full. What is measured is judged
 // among what is left.
 const FILTERS: &[FilterRow] = &[
+    budget::ROW,
     health::ROW,
     circuit_breaker::ROW,
     cooldown::ROW,

@@ -22,6 +22,8 @@ pub struct Restriction {
     pub preferred_tier: Tier,
     /// The bounds for what is measured of its backends.
     pub quality: Option<QualityRuleId>,
+    /// True if its backends must cost nothing.
+    pub is_free_only: bool,
 }
 
 impl Restriction {
@@ -33,6 +35,7 @@ impl Restriction {
             tier: self.tier.max(other.tier),
             preferred_tier: self.preferred_tier.max(other.preferred_tier),
             quality: self.quality.or(other.quality),
+            is_free_only: self.is_free_only || other.is_free_only,
         }
     }
 
@@ -193,6 +196,7 @@ impl Policy {
                 tier: if is_strict { wanted } else { Tier::LOWEST },
                 preferred_tier: wanted,
                 quality: config.quality.as_ref().and_then(|_| QualityRuleId::at(position)),
+                is_free_only: false,
             },
         }
     }

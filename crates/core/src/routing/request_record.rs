@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::header::HeaderValue;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, ErrorCode};
+use penstock_config::Price;
 use penstock_predict::Prediction;
 use penstock_scan::Usage;
 
@@ -74,6 +75,8 @@ pub struct RoutingFacts {
     pub policy: Option<Box<str>>,
     /// True if the responding backend is below the tier that the policy prefers.
     pub is_below_tier: bool,
+    /// The price of the model on the backend that responded.
+    pub price: Option<Arc<Price>>,
     /// True if a fallback responded.
     pub is_fallback: bool,
     pub attempts: u32,

@@ -13,6 +13,8 @@ pub enum RejectReason {
     Zone(ZoneId),
     /// Its tier is below the one that the request's policies demand.
     Tier(Tier),
+    /// It costs money, and a budget of the request is spent.
+    Budget,
     /// An earlier attempt of this request failed there.
     Tried,
     /// It does not serve this operation.
@@ -73,6 +75,7 @@ impl RejectReason {
         match self {
             Self::Zone(_) => "zone",
             Self::Tier(_) => "tier",
+            Self::Budget => "budget",
             Self::Tried => "tried",
             Self::Operation => "operation",
             Self::Capabilities(_) => "capabilities",
@@ -102,6 +105,7 @@ impl RejectReason {
             self,
             Self::Zone(_)
                 | Self::Tier(_)
+                | Self::Budget
                 | Self::Operation
                 | Self::Capabilities(_)
                 | Self::Context(_)
@@ -133,6 +137,7 @@ impl RejectReason {
                 tier.number(),
                 input.policy.restriction.preferred_tier.number()
             ),
+            Self::Budget => "costs money, and a budget of the request is spent".to_owned(),
             Self::Tried => "an earlier attempt of this request failed there".to_owned(),
             Self::Operation => format!("does not serve {}", input.request.operation.name()),
             Self::Capabilities(lacking) => format!("lacks {lacking}"),

@@ -1,0 +1,74 @@
+//! Rules about `budgets:` and the prices that they count by.
+
+use crate::sections::Config;
+use crate::sections::budgets::MAX_BUDGETS;
+use crate::sections::price::Price;
+use crate::syntax::document::Node;
+use crate::syntax::errors::{Problem, Warning};
+use crate::syntax::reader::Reader;
+use crate::syntax::suggest::nearest;
+
+/// Checks the budgets of `config`.
+pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
+    check_currencies(config, root, reader);
+    let node = root.at("budgets");
+    let count = config.budgets.len();
+    if count > MAX_BUDGETS {
+        let problem = Problem::TooManyBudgets { count, limit: MAX_BUDGETS };
+        reader.fault(root.key_place("budgets"), problem);
+        return;
+    }
+    if count > 0 && config.ledger.path.is_none() {
+        reader.fault(root.key_place("budgets"), Problem::BudgetsWithoutLedger);
+    }
+    if count > 0 && prices(config).next().is_none() {
+        reader.warn(root.key_place("budgets"), Warning::NoPrices);
+    }
+    for (index, (budget, item)) in config.budgets.iter().zip(node.items()).enumerate() {
+        let earlier = config.budgets.get(..index).unwrap_or_default();
+        let name = || budget.name.clone();
+        if earlier.iter().any(|other| other.name == budget.name) {
+            reader.fault(item.key_place("name"), Problem::BudgetTwice { name: name() });
+        }
+        if !budget.zones.is_empty() && budget.model.is_some() {
+            reader.fault(item.key_place("model"), Problem::TwoReactions { budget: name() });
+        }
+    }
+    check_keys(config, root, reader);
+}
+
+/// Refuses keys that name a budget that is not there.
+fn check_keys(config: &Config, root: &Node, reader: &mut Reader) {
+    let items = root.at("auth").at("keys").items();
+    for (index, (key, item)) in config.auth.keys.iter().zip(items).enumerate() {
+        let Some(given) = &key.budget else { continue };
+        let known = || config.budgets.iter().map(|budget| budget.name.as_str());
+        if known().any(|name| name == given) {
+            continue;
+        }
+        let problem = Problem::UnknownValue {
+            key: format!("auth.keys[{index}].budget"),
+            given: given.clone(),
+            suggestion: nearest(given, known()).map(str::to_owned),
+            known: known().collect::<Vec<_>>().join(", "),
+        };
+        reader.fault(item.key_place("budget"), problem);
+    }
+}
+
+/// Returns every price.
+fn prices(config: &Config) -> impl Iterator<Item = &Price> {
+    let of_models = config.models.values().filter_map(|model| model.price.as_ref());
+    let entries = config.backends.iter().flat_map(|backend| backend.models.iter().flatten());
+    of_models.chain(entries.filter_map(|model| model.price.as_ref()))
+}
+
+/// Refuses prices in several currencies: nothing converts them.
+fn check_currencies(config: &Config, root: &Node, reader: &mut Reader) {
+    let mut named = prices(config).filter_map(|price| price.currency.as_deref());
+    let Some(first) = named.next() else { return };
+    if let Some(other) = named.find(|other| *other != first) {
+        let (first, second) = (first.to_owned(), other.to_owned());
+        reader.fault(root.key_place("models"), Problem::TwoCurrencies { first, second });
+    }
+}
