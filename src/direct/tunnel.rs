@@ -95,7 +95,7 @@ fn reserve(
         Way::Backend(name) => name,
     };
     let fleet = flow.ctx.generation.fleet.topology();
-    let decision = decide_by_name(flow.ctx, &fleet, name)?;
+    let (decision, policy) = decide_by_name(flow, &fleet, name)?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
     let permit = InflightGuard::try_reserve(
         &serving.state,
@@ -104,6 +104,7 @@ fn reserve(
     );
     let permit = permit.ok_or_else(|| is_busy(name))?;
     flow.ctx.record.routing.attempts += 1;
-    let request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, no_body);
+    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let request = ScannedRequest::direct(at, operation, fleet, no_body, policy);
     Ok((request, Decided { decision, permit }))
 }
