@@ -12,7 +12,7 @@ use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::decision::{Undecided, decide};
+use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
@@ -86,6 +86,7 @@ fn reserve(
             let request = by_model(flow, no_body)?;
             let decided = decide(flow, &request).map_err(|undecided| match undecided {
                 Undecided::NoRoute(error) => {
+                    record_rejections(flow.ctx, &request);
                     Some(OwnError::from_route(&error, now(), flow.proxy.seeds.next_share()))
                 }
                 Undecided::ClientGone => None,

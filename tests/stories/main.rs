@@ -69,6 +69,7 @@ mod ollama_api;
 mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
+mod policies;
 mod prefix_cache;
 mod queue;
 mod queue_keep_alive;

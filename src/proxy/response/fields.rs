@@ -9,13 +9,13 @@ use pingora::http::ResponseHeader;
 
 use crate::proxy::attempt::Attempt;
 use crate::proxy::flow::RequestContext;
+use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::shift_state::CONTEXT_SHIFT;
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
-const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
 /// The capabilities removed from the request because a model lacks them.
 const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
@@ -50,6 +50,9 @@ fn decision_text(
         if attempt.conversion.is_some() { ";converted=" } else { "" },
         attempt.converted_to().map_or("", Operation::name),
     );
+    if let Some(name) = &ctx.record.routing.policy {
+        text += &format!(";policy={name}");
+    }
     if let Some(weighted) = ctx.generation.router.weighted() {
         text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
     }
