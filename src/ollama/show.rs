@@ -43,6 +43,11 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         Err(error) => return send_error(flow, error).await,
     };
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let is_admitted = |(_, row): &(u32, &Serving)| policy.restriction.admits_zone(row.zone);
+    if !holders.is_empty() && !holders.iter().any(is_admitted) {
+        let what = format!("No backend that shows model '{}' is", requested.name);
+        return send_error(flow, policies::outside(&policy, &fleet, &what)).await;
+    }
     let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, policy);
     let mut last_failure = None;
     for (tried, (number, row)) in holders.iter().enumerate() {

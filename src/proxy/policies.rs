@@ -96,12 +96,15 @@ pub(crate) fn admits(scope: &PolicyScope, fleet: &Topology, backend: &Backend) -
 
 /// The error of a request for one backend that its policies do not admit.
 pub(crate) fn not_admitted(scope: &PolicyScope, fleet: &Topology, backend: &str) -> OwnError {
+    let what = format!("The model is not read, so every policy holds: backend '{backend}' is not");
+    outside(scope, fleet, &what)
+}
+
+/// The error of a request that only backends outside its zones could take. `what` is the start of a
+/// sentence about them.
+pub(crate) fn outside(scope: &PolicyScope, fleet: &Topology, what: &str) -> OwnError {
     let zones: Vec<&str> = fleet.zones.names_in(scope.restriction.zones).collect();
-    let message = format!(
-        "Backend '{}' is not in a zone that requests may reach ({}), and the model of this \
-         request is not read",
-        backend.escape_debug(),
-        if zones.is_empty() { "none".to_owned() } else { zones.join(", ") }
-    );
+    let zones = if zones.is_empty() { "none".to_owned() } else { zones.join(", ") };
+    let message = format!("{what} in a zone that the request may reach ({zones})");
     OwnError::new(ErrorCode::NoBackendInZone, message).without_retry()
 }

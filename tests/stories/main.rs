@@ -70,6 +70,8 @@ mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
 mod policies;
+mod policy_paths;
+mod policy_reports;
 mod prefix_cache;
 mod queue;
 mod queue_keep_alive;

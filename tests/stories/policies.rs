@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::engines::{backend, serving_all, start};
 use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, SOON, Setup, begin, find_metric};
-use crate::support::http2::Http2;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -133,11 +132,6 @@ fn bodies_with_two_models_do_not_leave_the_zone() {
             request(zones.penstock.data, "POST", path, &[], body.as_bytes());
             zones.far_saw_nothing(&body);
         }
-    }
-    let http2 = Http2::connect(zones.penstock.data);
-    for model in ["m", "M:latest"] {
-        assert_eq!(http2.post(CHAT, &chat(model, SECRET)).status, 200, "{model} over HTTP/2");
-        zones.far_saw_nothing(model);
     }
 }
 
