@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, Pace};
 use serde_json::{Value, json};
 
-use super::policies::{PRIVATE, Zones, engine, saw_nothing};
+use super::policies::{PRIVATE, Zones, saw_nothing};
 use crate::support::client::{chat, request, streaming_chat};
 use crate::support::command::{Ran, file, run};
 use crate::support::engines::{backend, start};
@@ -169,10 +169,11 @@ fn strict_request_stays_strict_for_its_fallbacks() {
     let high = start(EngineSpec::new("high", [EngineModel::new("m")]));
     let low = start(EngineSpec::new("low", [EngineModel::new("n")]));
     let yaml = format!(
-        "routing: {{ fallbacks: {{ m: [n] }} }}\nhealth: {{ {FAULTS_FORGOTTEN} }}\n\
-         policies: [{{ name: good, min_tier: 3, tier_mode: flexible }}]\nbackends:\n{}{}",
+        "routing: {{ fallbacks: {{ m: [n] }} }}\nhealth: {{ {FAULTS_FORGOTTEN} }}\npolicies:\n  \
+         - {{ name: good, models: [m], min_tier: 2, tier_mode: flexible }}\n  \
+         - {{ name: better, models: [n], min_tier: 4, tier_mode: flexible }}\nbackends:\n{}{}",
         backend(&high, "tier: 5, models: [m]"),
-        backend(&low, "tier: 1, models: [n]"),
+        backend(&low, "tier: 3, models: [n]"),
     );
     let penstock = Penstock::start(&yaml);
     assert_eq!(request(penstock.admin, "POST", "/backends/high/drain", &[], b"").status, 200);
@@ -181,27 +182,7 @@ fn strict_request_stays_strict_for_its_fallbacks() {
     let refused = request(penstock.data, "POST", CHAT, &strict, body.as_bytes());
     assert_eq!(refused.status, 503, "{}", refused.text());
     saw_nothing(&low, "its tier is too low");
-    assert_eq!(penstock.chat("m").header("x-penstock-tier"), Some("1;min=3"));
-}
-
-#[test]
-fn tier_of_a_declared_model_survives_its_discovery() {
-    let zones = {
-        let (near, far) = (engine("near"), engine("far"));
-        let items = backend(&near, "tier: 1, priority: 9, models: [{ id: m, tier: 4 }]")
-            + &backend(&far, "tier: 5, priority: 1, models: [{ id: m, tier: 2 }]");
-        let sections =
-            "routing: { strategy: priority_only }\npolicies: [{ name: good, min_tier: 3 }]\n";
-        let penstock = Penstock::start(&format!("{sections}backends:\n{items}"));
-        Zones { near, far, penstock }
-    };
-    eventually("the models are discovered", SOON, || {
-        zones.penstock.log().contains("models discovered")
-    });
-    for _ in 0..4 {
-        assert_eq!(zones.chat("m", &[]).status, 200);
-    }
-    zones.far_saw_nothing("its model has tier 2");
+    assert_eq!(penstock.chat("m").header("x-penstock-tier"), Some("3;min=4"));
 }
 
 #[test]
