@@ -21,10 +21,13 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, Operation};
-use penstock_config::{BackendConfig, Config, ModelEntry, Strategy};
+use penstock_config::{BackendConfig, Config, ModelEntry, ModelGlob, PolicyConfig, Strategy};
 use penstock_core::fleet::{BackendSet, Health, Topology};
 use penstock_core::routing::Generation;
-use penstock_core::routing::{Live, NoRecord, RouteInput, Scratch};
+use penstock_core::routing::{
+    Live, ModelAsked, NoRecord, PolicyClient, PolicyScope, PolicyWishes, RouteInput, Scratch,
+    SplitPoint,
+};
 use penstock_scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -98,6 +101,10 @@ impl<'a> Decider<'a> {
     }
 
     fn decide_for(&mut self, profile: &RequestProfile, model: &str) -> u16 {
+        self.decide_under(PolicyScope::default(), profile, model)
+    }
+
+    fn decide_under(&mut self, policy: PolicyScope, profile: &RequestProfile, model: &str) -> u16 {
         let input = RouteInput {
             split: penstock_core::routing::SplitPoint::default(),
             request: profile,
@@ -111,7 +118,7 @@ impl<'a> Decider<'a> {
             session: None,
             requester: penstock_core::fleet::Requester::default(),
             objectives: penstock_scoring::Objectives::default(),
-            policy: penstock_core::routing::PolicyScope::default(),
+            policy,
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed =
@@ -143,6 +150,65 @@ fn route(criterion: &mut Criterion) {
             });
             assert_eq!(allocated.count_total, 0, "a decision allocates");
         }
+    }
+    group.finish();
+}
+
+/// The policies of 25 backends, of which every other one is in the zone that requests may reach.
+fn with_policies(generation: Generation) -> Generation {
+    let mut config = generation.config;
+    for (index, backend) in config.backends.iter_mut().enumerate() {
+        backend.zone = Some(if index % 2 == 0 { "home" } else { "away" }.to_owned());
+    }
+    for (name, model) in [("a", "none"), ("b", "model-1"), ("c", "model-7")] {
+        config.policies.push(PolicyConfig {
+            name: name.to_owned(),
+            models: vec![ModelGlob::new(model)],
+            zones: vec!["home".to_owned()],
+            ..PolicyConfig::default()
+        });
+    }
+    let generation = Generation::new(config);
+    let fleet = generation.fleet.topology();
+    for (index, backend) in fleet.backends.iter().enumerate() {
+        backend.state.health.set(Health::Healthy);
+        backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
+    }
+    generation
+}
+
+/// The same decisions under the third of three policies, under none of them, and the look-up of a
+/// request's policy.
+fn route_under_policies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("policies");
+    for strategy in [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly] {
+        let plain = generation(strategy, 25, 8);
+        let generation = with_policies(self::generation(strategy, 25, 8));
+        let name = strategy.name();
+        let mut decider = Decider::new(&plain);
+        let profile = decider.profile;
+        group.bench_function(format!("{name}/none"), |bencher| {
+            bencher.iter(|| black_box(decider.decide()));
+        });
+        let mut decider = Decider::new(&generation);
+        let fleet = generation.fleet.topology();
+        let asked = ModelAsked { name: "model-7", fleet: &fleet, split: SplitPoint::default() };
+        let (client, wishes) = (PolicyClient::default(), PolicyWishes::default());
+        let admit = || generation.router.policy_of(&asked, &client, &wishes).unwrap();
+        let scope = admit();
+        assert!(decider.decide_under(scope, profile, "model-7").is_multiple_of(2));
+        group.bench_function(format!("{name}/three"), |bencher| {
+            bencher.iter(|| black_box(decider.decide_under(scope, profile, "model-7")));
+        });
+        group.bench_function(format!("{name}/three, with the look-up"), |bencher| {
+            bencher.iter(|| black_box(decider.decide_under(admit(), profile, "model-7")));
+        });
+        let allocated = allocation_counter::measure(|| {
+            for _ in 0..1000 {
+                black_box(decider.decide_under(admit(), profile, "model-7"));
+            }
+        });
+        assert_eq!(allocated.count_total, 0, "a decision under policies allocates");
     }
     group.finish();
 }
@@ -230,6 +296,7 @@ criterion_group!(
     benches,
     route,
     route_by_capability,
+    route_under_policies,
     scan_and_route,
     route_on_two_threads,
     percentiles_of_requests

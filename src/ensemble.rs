@@ -63,7 +63,8 @@ pub(crate) async fn serve_ensemble(
         }
     };
     let headers = &flow.client.head().headers;
-    if let Err(error) = policies::admit_ensemble(flow.ctx, headers, &name) {
+    let names = [&*name, &*plan.model];
+    if let Err(error) = policies::admit_ensemble(flow.ctx, headers, names) {
         return send_error(flow, error).await;
     }
     let slot = match flow.proxy.ensembles.take(flow.ctx) {

@@ -4,7 +4,7 @@
 use http::Method;
 use penstock_api::{ErrorCode, Operation, percent_decode};
 use penstock_core::fleet::{Health, Topology};
-use penstock_core::routing::{RoutingDecision, Way};
+use penstock_core::routing::{PolicyScope, RoutingDecision, Way};
 use penstock_scan::ModelForm;
 use pingora::http::RequestHeader;
 
@@ -34,15 +34,16 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
         Way::Backend(name) => name,
     };
     let fleet = flow.ctx.generation.fleet.topology();
-    let decision = match decide_by_name(flow.ctx, &fleet, name) {
-        Ok(decision) => decision,
+    let (decision, policy) = match decide_by_name(flow, &fleet, name) {
+        Ok(decided) => decided,
         Err(error) => return send_error(flow, error).await,
     };
     let kept = match Kept::of(flow, flow.client.head(), &body.bytes) {
         Ok(kept) => kept,
         Err(error) => return send_error(flow, error).await,
     };
-    let mut request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, body);
+    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let mut request = ScannedRequest::direct(at, operation, fleet, body, policy);
     (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);
     let terms = DirectTerms { may_miss: false, is_limited: true };
     match attempt_directly(flow, &mut request, &decision, terms).await {
@@ -57,17 +58,17 @@ pub(crate) fn is_busy(name: &str) -> OwnError {
     OwnError::new(ErrorCode::AllBackendsBusy, message)
 }
 
-/// A decision for the backend called `name`.
+/// A decision for the backend called `name`, and the policies of the request.
 ///
 /// # Errors
-/// When the client's key is limited to models, or the backend cannot take requests.
+/// When the client's key is limited to models, or the backend may not or cannot take the request.
 pub(crate) fn decide_by_name(
-    ctx: &RequestContext,
+    flow: &mut Flow<'_>,
     fleet: &Topology,
     name: &str,
-) -> Result<RoutingDecision, OwnError> {
-    let scope = policies::of_unread(ctx);
-    if allowed_models::is_limited(ctx) {
+) -> Result<(RoutingDecision, PolicyScope), OwnError> {
+    let scope = policies::of_unread(flow.ctx, &flow.client.head().headers)?;
+    if allowed_models::is_limited(flow.ctx) {
         let message = "This key is limited to models, and this path names none";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }
@@ -78,7 +79,7 @@ pub(crate) fn decide_by_name(
     let takes = backend
         .filter(|backend| matches!(backend.state.status(), Health::Healthy | Health::Unknown));
     let decision = takes.and_then(|backend| decide_for(fleet, backend.state.id));
-    decision.ok_or_else(|| {
+    decision.map(|decision| (decision, scope)).ok_or_else(|| {
         let message = format!("Backend '{name}' cannot take requests now");
         OwnError::new(ErrorCode::NoHealthyBackend, message)
     })

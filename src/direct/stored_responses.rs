@@ -34,7 +34,10 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
         Ok(owner) => owner,
         Err(error) => return send_error(flow, error).await,
     };
-    let scope = policies::of_unread(flow.ctx);
+    let scope = match policies::of_unread(flow.ctx, &flow.client.head().headers) {
+        Ok(scope) => scope,
+        Err(error) => return send_error(flow, error).await,
+    };
     let mut order = candidates(&fleet, owner);
     // A response stays where it was made: only its own backend is outside the zones, if any.
     let is_admitted = |id: BackendId| {
@@ -44,8 +47,8 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
             .is_some_and(|one| policies::admits(&scope, &fleet, one))
     };
     order.retain(|id| owner == Some(*id) || is_admitted(*id));
-    let mut request =
-        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
+    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, scope);
     let mut last_failure = None;
     for (index, backend) in order.iter().enumerate() {
         request.policy = scope;

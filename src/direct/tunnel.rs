@@ -12,7 +12,7 @@ use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
 use crate::proxy::attempt::AttemptEnd;
-use crate::proxy::decision::{Undecided, decide};
+use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
@@ -86,6 +86,7 @@ fn reserve(
             let request = by_model(flow, no_body)?;
             let decided = decide(flow, &request).map_err(|undecided| match undecided {
                 Undecided::NoRoute(error) => {
+                    record_rejections(flow.ctx, &request);
                     Some(OwnError::from_route(&error, now(), flow.proxy.seeds.next_share()))
                 }
                 Undecided::ClientGone => None,
@@ -95,7 +96,7 @@ fn reserve(
         Way::Backend(name) => name,
     };
     let fleet = flow.ctx.generation.fleet.topology();
-    let decision = decide_by_name(flow.ctx, &fleet, name)?;
+    let (decision, policy) = decide_by_name(flow, &fleet, name)?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
     let permit = InflightGuard::try_reserve(
         &serving.state,
@@ -104,6 +105,7 @@ fn reserve(
     );
     let permit = permit.ok_or_else(|| is_busy(name))?;
     flow.ctx.record.routing.attempts += 1;
-    let request = ScannedRequest::direct(flow.ctx, Operation::Passthrough, fleet, no_body);
+    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let request = ScannedRequest::direct(at, operation, fleet, no_body, policy);
     Ok((request, Decided { decision, permit }))
 }

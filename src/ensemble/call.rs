@@ -13,7 +13,7 @@ use penstock_scan::Usage;
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
-use crate::proxy::decision::{Undecided, decide};
+use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::forward::{Recipient, make_attempt};
@@ -141,7 +141,8 @@ impl Call {
     }
 
     /// Ends a call that no backend can take.
-    pub(crate) fn end_without_route(self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
+    pub(crate) fn end_without_route(mut self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
+        record_rejections(&mut self.ctx, &self.request);
         let failure =
             CallFailure::Own(route_error(self.ctx.dialect, error, flow.proxy.seeds.next_share()));
         self.end(flow, Err(failure))

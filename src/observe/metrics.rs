@@ -29,7 +29,9 @@ use penstock_api::{Capabilities, ERROR_CODES, ErrorCode};
 use penstock_clock::unix_seconds;
 use penstock_config::MAX_BACKENDS;
 use penstock_core::fleet::{BackendId, Topology};
-use penstock_core::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
+use penstock_core::routing::{
+    AttemptEnded, Generation, RejectReason, RequestObserver, RequestOutcome, Routed,
+};
 use prometheus::Histogram;
 
 use crate::discovery::ScrapeBudget;
@@ -74,6 +76,7 @@ pub struct Metrics {
     requests: Requests,
     queue_waits: SeriesMap<NameId, Histogram>,
     errors: [AtomicU64; ERROR_CODES.len()],
+    rejections: [AtomicU64; RejectReason::NAMES.len()],
     conversions: Conversions,
     retries: AtomicU64,
     fallbacks: AtomicU64,
@@ -107,6 +110,7 @@ impl Metrics {
             requests: Requests::default(),
             queue_waits: SeriesMap::default(),
             errors: std::array::from_fn(|_| AtomicU64::new(0)),
+            rejections: std::array::from_fn(|_| AtomicU64::new(0)),
             conversions: Conversions::default(),
             retries: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
@@ -185,6 +189,11 @@ impl RequestObserver for Metrics {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         if let Some(code) = outcome.record.response.code {
             self.count_error(code);
+        }
+        if let Some(found) = &outcome.record.routing.rejections {
+            for (total, count) in self.rejections.iter().zip(found.counts()) {
+                total.fetch_add(count.into(), Ordering::Relaxed);
+            }
         }
         if outcome.record.routing.is_fallback {
             self.fallbacks.fetch_add(1, Ordering::Relaxed);

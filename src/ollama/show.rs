@@ -37,13 +37,18 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
     flow.ctx.record.routing.model = Some(model.name.clone());
     let holders = holders(&fleet, model);
     let original = body.bytes.clone();
-    let mut request =
-        ScannedRequest::direct(flow.ctx, Operation::Passthrough, Arc::clone(&fleet), body);
     let asked = ModelAsked { name: &requested.name, fleet: &fleet, split: SplitPoint::default() };
-    request.policy = match policies::admit(flow.ctx, &flow.client.head().headers, &asked) {
+    let policy = match policies::admit(flow.ctx, &flow.client.head().headers, &asked) {
         Ok(policy) => policy,
         Err(error) => return send_error(flow, error).await,
     };
+    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
+    let is_admitted = |(_, row): &(u32, &Serving)| policy.restriction.admits_zone(row.zone);
+    if !holders.is_empty() && !holders.iter().any(is_admitted) {
+        let what = format!("No backend that shows model '{}' is", requested.name);
+        return send_error(flow, policies::outside(&policy, &fleet, &what)).await;
+    }
+    let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, policy);
     let mut last_failure = None;
     for (tried, (number, row)) in holders.iter().enumerate() {
         if let Some(held) = &mut request.body {

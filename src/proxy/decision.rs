@@ -292,6 +292,13 @@ pub(super) fn route_input<'a>(
     }
 }
 
+/// Records the reasons against each backend for a request that none can take.
+pub(crate) fn record_rejections(ctx: &mut RequestContext, request: &ScannedRequest) {
+    let router = &ctx.generation.router;
+    let found = router.rejections(&route_input(router, ctx, request, &request.tried, None));
+    ctx.record.routing.rejections = Some(Box::new(found));
+}
+
 /// The predicted time to the first token of a request once a backend has room.
 pub(super) fn predicted_service(view: RequestView<'_>) -> ServiceTime {
     SCRATCH.with_borrow_mut(|(_, chain)| {

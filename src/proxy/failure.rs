@@ -221,7 +221,7 @@ impl OwnError {
     /// The response to a request that no backend can take. `share`: random, in 0..1.
     pub(crate) fn from_route(error: &RouteError, now: Timestamp, share: f64) -> Self {
         let own = Self::new(error.code(), error.to_string());
-        let own = Self { is_final: own.is_final || error.is_final(), ..own };
+        let own = if error.is_final() { own.without_retry() } else { own };
         match error {
             RouteError::CoolingDown { until, .. } => {
                 let wait = until.since(now).max(Duration::from_secs(1));

@@ -23,6 +23,8 @@ use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::relay::ResponseSink;
 
+/// The decision behind a response, with `routing.expose_decision`.
+pub(super) const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.
 const UPSTREAM_REQUEST_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
@@ -34,8 +36,8 @@ const DIALECT_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, x-upstream-request-id, retry-after, retry-after-ms, x-should-retry, \
      x-penstock-backend, x-penstock-decision, x-penstock-context-shift, \
-     x-penstock-retried-without, x-penstock-ensemble, openai-processing-ms, openai-organization, \
-     openai-version, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
+     x-penstock-retried-without, x-penstock-ensemble, x-penstock-tier, openai-processing-ms, \
+     openai-organization, openai-version, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
      x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, \
      x-ratelimit-reset-tokens, anthropic-organization-id, anthropic-ratelimit-requests-limit, \
      anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, \
@@ -163,6 +165,10 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     }
     if row.status == 401 {
         head.insert_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
+    }
+    let is_exposed = ctx.generation.config.routing.expose_decision;
+    if let Some(rejections) = ctx.record.routing.rejections.as_deref().filter(|_| is_exposed) {
+        head.insert_header(DECISION, format!("none;rejected={rejections}"))?;
     }
     let report = ErrorReport {
         code: error.code,

@@ -1,10 +1,12 @@
 //! The policies that a request is under, and their errors.
 
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderValue;
 use penstock_api::{ErrorCode, POLICY, STRICT};
 use penstock_core::fleet::{Backend, Topology};
-use penstock_core::routing::{ModelAsked, PolicyClient, PolicyScope, PolicyWishes, SplitPoint};
+use penstock_core::routing::{
+    ModelAsked, PolicyClient, PolicyError, PolicyScope, PolicyWishes, SplitPoint,
+};
 
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
@@ -26,37 +28,60 @@ pub(crate) fn admit(
     }
     let scope = match ctx.policy {
         Some(of_client) => router.also_under(&of_client, asked),
-        None => {
-            let values =
-                |name: &HeaderName| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-            PolicyWishes::read(values)
-                .and_then(|wishes| router.policy_of(asked, &client_of(ctx), &wishes))
-                .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?
-        }
+        None => wishes_of(headers)
+            .and_then(|wishes| router.policy_of(asked, &client_of(ctx), &wishes))
+            .map_err(refused)?,
     };
-    let name = scope.policy.and_then(|position| router.policies.name(position));
-    ctx.record.routing.policy = name.map(Box::from);
+    record(ctx, &scope);
     ctx.policy = Some(scope);
     Ok(scope)
 }
 
-/// Returns the policies of a request for an ensemble by the name that it asks for.
+/// Puts a request for an ensemble under the policies of the name that it asks for and of the model
+/// behind it: the drafts of other models have the client's prompt, too.
 ///
 /// # Errors
 /// When the request wishes what its key may not have.
 pub(crate) fn admit_ensemble(
     ctx: &mut RequestContext,
     headers: &HeaderMap,
-    name: &str,
+    names: [&str; 2],
 ) -> Result<(), OwnError> {
     let fleet = ctx.generation.fleet.topology();
-    let asked = ModelAsked { name, fleet: &fleet, split: SplitPoint::default() };
-    admit(ctx, headers, &asked).map(drop)
+    for name in names {
+        let asked = ModelAsked { name, fleet: &fleet, split: SplitPoint::default() };
+        admit(ctx, headers, &asked)?;
+    }
+    Ok(())
 }
 
-/// Returns the policies of a request whose model is not read: all of its key.
-pub(crate) fn of_unread(ctx: &RequestContext) -> PolicyScope {
-    ctx.generation.router.policies.of_unread(&client_of(ctx))
+/// Returns the policies of a request whose model is not read: all of its key, and the one that it
+/// names.
+///
+/// # Errors
+/// When the request wishes what its key may not have.
+pub(crate) fn of_unread(
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+) -> Result<PolicyScope, OwnError> {
+    let policies = &ctx.generation.router.policies;
+    let wishes = wishes_of(headers).map_err(refused)?;
+    let scope = policies.of_unread(&client_of(ctx), &wishes).map_err(refused)?;
+    record(ctx, &scope);
+    Ok(scope)
+}
+
+fn wishes_of(headers: &HeaderMap) -> Result<PolicyWishes<'_>, PolicyError> {
+    PolicyWishes::read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
+}
+
+fn refused(error: PolicyError) -> OwnError {
+    OwnError::new(ErrorCode::InvalidRequest, error.to_string())
+}
+
+fn record(ctx: &mut RequestContext, scope: &PolicyScope) {
+    let name = scope.policy.and_then(|position| ctx.generation.router.policies.name(position));
+    ctx.record.routing.policy = name.map(Box::from);
 }
 
 fn client_of(ctx: &RequestContext) -> PolicyClient<'_> {
@@ -71,12 +96,15 @@ pub(crate) fn admits(scope: &PolicyScope, fleet: &Topology, backend: &Backend) -
 
 /// The error of a request for one backend that its policies do not admit.
 pub(crate) fn not_admitted(scope: &PolicyScope, fleet: &Topology, backend: &str) -> OwnError {
+    let what = format!("The model is not read, so every policy holds: backend '{backend}' is not");
+    outside(scope, fleet, &what)
+}
+
+/// The error of a request that only backends outside its zones could take. `what` is the start of a
+/// sentence about them.
+pub(crate) fn outside(scope: &PolicyScope, fleet: &Topology, what: &str) -> OwnError {
     let zones: Vec<&str> = fleet.zones.names_in(scope.restriction.zones).collect();
-    let message = format!(
-        "Backend '{}' is not in a zone that requests may reach ({}), and the model of this \
-         request is not read",
-        backend.escape_debug(),
-        if zones.is_empty() { "none".to_owned() } else { zones.join(", ") }
-    );
-    OwnError { is_final: true, ..OwnError::new(ErrorCode::NoBackendInZone, message) }
+    let zones = if zones.is_empty() { "none".to_owned() } else { zones.join(", ") };
+    let message = format!("{what} in a zone that the request may reach ({zones})");
+    OwnError::new(ErrorCode::NoBackendInZone, message).without_retry()
 }

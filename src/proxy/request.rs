@@ -124,15 +124,15 @@ impl ScannedRequest {
         }
     }
 
-    /// A request that is forwarded unread, for a backend rather than a model.
+    /// A request that is forwarded unread, for a backend rather than a model, under `policy`.
     pub(crate) fn direct(
-        ctx: &RequestContext,
+        arrived_at: Timestamp,
         operation: Operation,
         fleet: Arc<Topology>,
         body: HeldBody,
+        policy: PolicyScope,
     ) -> Self {
-        let profile = RequestProfile::opaque(operation, ctx.arrived_at);
-        let policy = policies::of_unread(ctx);
+        let profile = RequestProfile::opaque(operation, arrived_at);
         Self { policy, ..Self::new(profile, Arc::from(""), fleet, body) }
     }
 

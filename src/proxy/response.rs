@@ -243,7 +243,7 @@ fn finish_head(
         add_edits(header, &flow.ctx.record.edits)?;
     }
     if let Some(decision) = request.decision.filter(|decision| decision.is_below_tier) {
-        add_tier(header, request, &decision)?;
+        add_tier(header, request.view(flow.ctx), &decision)?;
         flow.ctx.record.routing.is_below_tier = true;
     }
     if flow.ctx.generation.config.routing.expose_decision {

@@ -324,14 +324,14 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
                 return entry.clone();
             };
             ModelEntry {
-                tier: None,
-                price: None,
                 id: entry.id.clone(),
                 upstream_id: entry.upstream_id.clone(),
                 context_length: entry.context_length.or(fact.context_length),
                 capabilities: entry.capabilities.or(fact.capabilities),
                 operations: entry.operations.or(fact.operations),
                 max_in_flight: entry.max_in_flight,
+                tier: entry.tier,
+                price: entry.price.clone(),
             }
         })
         .collect()

@@ -23,6 +23,7 @@ mod random;
 mod readings;
 mod record;
 mod recorder;
+mod rejections;
 mod request_record;
 mod requested_model;
 mod resolve;
@@ -57,6 +58,7 @@ pub use quote::{QuotedBackend, quote};
 pub use random::{Live, Peek, RandomSource, Replay};
 pub use record::{ScoreRecord, ScorerNames};
 pub use recorder::{NoRecord, Recorder};
+pub use rejections::Rejections;
 pub use request_record::{
     EditFacts, EnsembleParts, QueueFacts, ReplayFields, RequestFacts, RequestRecord, ResponseFacts,
     RoutingFacts,

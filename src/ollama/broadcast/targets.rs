@@ -33,12 +33,12 @@ pub(crate) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
 /// # Errors
 /// When there is none.
 pub(crate) fn choose<'a>(
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
     fleet: &'a Topology,
     head: &RequestHeader,
 ) -> Result<Vec<&'a Backend>, OwnError> {
     // A new model may hold a prompt and messages.
-    let scope = policies::of_unread(ctx);
+    let scope = policies::of_unread(ctx, &head.headers)?;
     if let Some(name) = named_backend(head) {
         let refused = |why: &str| {
             let message = format!("Backend '{name}' {why}");
@@ -53,8 +53,12 @@ pub(crate) fn choose<'a>(
             false => Err(refused("is no Ollama")),
         };
     }
-    let is_target = |one: &&Backend| one.is_ollama() && policies::admits(&scope, fleet, one);
-    let all: Vec<&Backend> = fleet.backends.iter().filter(is_target).collect();
+    let mut all: Vec<&Backend> = fleet.backends.iter().filter(|one| one.is_ollama()).collect();
+    let outside = all.iter().copied().find(|one| !policies::admits(&scope, fleet, one));
+    all.retain(|one| policies::admits(&scope, fleet, one));
+    if let Some(backend) = outside.filter(|_| all.is_empty()) {
+        return Err(policies::not_admitted(&scope, fleet, &backend.config.name));
+    }
     if all.is_empty() {
         let message = "No backend is an Ollama, and other engines do not manage models";
         return Err(OwnError::new(ErrorCode::NoOllamaBackend, message));

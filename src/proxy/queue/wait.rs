@@ -134,10 +134,7 @@ pub(crate) async fn decide_from_queue(
             Called::Turn => {}
             end => return Err(end_wait(flow.proxy, waiting, end)),
         }
-        // A reload during the wait counts, unless a decision refers to the old fleet.
-        if request.decision.is_none() {
-            request.fleet = flow.proxy.generation().fleet.topology();
-        }
+        follow_reload(flow, request);
         match decide_after_cooldown(flow, request) {
             Ok(decided) => {
                 let charge = waiting.place.serve(cost_of(request, &decided));
@@ -154,6 +151,16 @@ pub(crate) async fn decide_from_queue(
                 return Err(Unadmitted::Undecided(undecided));
             }
         }
+    }
+}
+
+/// Decides about the fleet of the newest configuration from now on, unless a decision refers to the
+/// old one, or the zones have other numbers there: the request stays under the policies that it was
+/// admitted under, and these know zones by number.
+fn follow_reload(flow: &Flow<'_>, request: &mut ScannedRequest) {
+    let newest = flow.proxy.generation().fleet.topology();
+    if request.decision.is_none() && newest.zones == request.fleet.zones {
+        request.fleet = newest;
     }
 }
 

@@ -3,19 +3,19 @@
 
 use http::header::HeaderName;
 use penstock_api::Operation;
-use penstock_core::routing::{EditFacts, EnsembleParts, RoutingDecision};
+use penstock_core::routing::{EditFacts, EnsembleParts, ModelAsked, RoutingDecision};
 use penstock_predict::Prediction;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::attempt::Attempt;
 use crate::proxy::flow::RequestContext;
+use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::shift_state::CONTEXT_SHIFT;
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
-const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
 /// The capabilities removed from the request because a model lacks them.
 const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
@@ -50,6 +50,9 @@ fn decision_text(
         if attempt.conversion.is_some() { ";converted=" } else { "" },
         attempt.converted_to().map_or("", Operation::name),
     );
+    if let Some(name) = &ctx.record.routing.policy {
+        text += &format!(";policy={name}");
+    }
     if let Some(weighted) = ctx.generation.router.weighted() {
         text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
     }
@@ -62,15 +65,21 @@ fn decision_text(
     text
 }
 
-/// Adds the tier of a backend that is below the preferred one.
+/// Adds the tier of a backend that is below the one that policies prefer for the model it serves.
 pub(super) fn add_tier(
     header: &mut ResponseHeader,
-    request: &ScannedRequest,
+    RequestView { ctx, request }: RequestView<'_>,
     decision: &RoutingDecision,
 ) -> pingora::Result<()> {
-    let tier = request.policy.restriction.preferred_tier.number();
-    let own = decision.serving(&request.fleet).map_or(0, |serving| serving.tier.number());
-    header.insert_header(TIER, format!("{own};min={tier}"))
+    let ScannedRequest { fleet, split, policy, .. } = request;
+    let fallback = fleet.model(decision.model).filter(|_| decision.is_fallback);
+    let policy = fallback.map_or(*policy, |model| {
+        let asked = ModelAsked { name: &model.name, fleet, split: *split };
+        ctx.generation.router.also_under(policy, &asked)
+    });
+    let least = policy.restriction.preferred_tier.number();
+    let own = decision.serving(fleet).map_or(0, |serving| serving.tier.number());
+    header.insert_header(TIER, format!("{own};min={least}"))
 }
 
 /// Adds fields for the changes to the request, and for the ensemble behind it.

@@ -11,7 +11,7 @@ use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RouteError, RoutingDecision};
 
 use crate::proxy::conversion::NotConverted;
-use crate::proxy::decision::{Undecided, route_input};
+use crate::proxy::decision::{Undecided, record_rejections, route_input};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
@@ -78,9 +78,13 @@ pub(super) async fn send_unadmitted(
     match reason {
         Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.client_gone(),
         Unadmitted::Undecided(Undecided::NoRoute(error)) => {
+            record_rejections(flow.ctx, request);
             send_unserved(flow, request, past, error).await
         }
-        Unadmitted::Queue(error) => send_queue_end(flow, past.last, error).await,
+        Unadmitted::Queue(error) => {
+            record_rejections(flow.ctx, request);
+            send_queue_end(flow, past.last, error).await
+        }
     }
 }
 

@@ -78,7 +78,7 @@ fn topology_in_use_does_not_change() {
 fn declared_facts_win_over_discovered_ones() {
     let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: \
-         [{id: m, upstream_id: org/m, context_length: 100}, {id: n, capabilities: []}, o]}]",
+         [{id: m, upstream_id: org/m, context_length: 100, tier: 4}, {id: n, capabilities: []}, o]}]",
     );
     let facts = ModelEntry {
         context_length: Some(8192),
@@ -98,6 +98,7 @@ fn declared_facts_win_over_discovered_ones() {
         "left open, and discovered under the backend's name"
     );
     assert_eq!(row("m").upstream_id.as_deref(), Some("org/m"));
+    assert_eq!(row("m").tier.number(), 4, "no engine reports a tier");
     assert_eq!(row("n").usable, Capabilities::NONE, "known to have none");
     assert_eq!(row("n").context_length, Some(TokenCount(8192)));
     assert_eq!(row("o").known, Capabilities::ALL);

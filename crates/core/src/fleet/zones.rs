@@ -1,24 +1,21 @@
 //! The zones of one configuration, by number.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use penstock_api::{ZoneId, ZoneSet};
 use penstock_config::Config;
 
-/// The names of the zones of a configuration, in a fixed order.
-#[derive(Debug, Clone, Default)]
+/// The names of the zones of a configuration, in the order of the alphabet: configurations with the
+/// same zones give them the same numbers, however their backends are ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Zones(Arc<[Box<str>]>);
 
 impl Zones {
     /// Returns the zones that the backends, keys and policies of a configuration name.
     pub fn of(config: &Config) -> Self {
-        let mut names: Vec<Box<str>> = Vec::new();
-        for name in config.zone_names() {
-            if !names.iter().any(|known| **known == *name) {
-                names.push(name.into());
-            }
-        }
-        Self(names.into())
+        let names: BTreeSet<&str> = config.zone_names().collect();
+        Self(names.into_iter().map(Box::from).collect())
     }
 
     /// Returns the number of the zone called `name`; unknown if the configuration has none by that

@@ -84,6 +84,8 @@ pub struct PolicyScope {
     pub restriction: Restriction,
     /// The position of the policy that applies; `None` without one.
     pub policy: Option<u8>,
+    /// True if the request wishes that every tier is strict, also that of another model.
+    pub(super) is_strict: bool,
     /// The policies whose key the request has, as a bit mask of positions: one of them applies to
     /// each other model that the request may go to.
     pub(super) of_key: u64,
@@ -249,18 +251,11 @@ impl Policies {
         let of_key = self.of_key(client);
         let first = self.first(names, of_key);
         let chosen = wishes.policy.map(|name| self.position(name)).transpose()?;
-        let may_choose = |position: Option<usize>| {
-            let policy = position.and_then(|position| self.entries.get(position));
-            policy.is_some_and(|policy| client.may_choose.iter().any(|name| **name == *policy.name))
-        };
-        let restriction = |position: Option<usize>| {
-            let policy = position.and_then(|position| self.entries.get(position));
-            policy.map(|policy| policy.restriction).unwrap_or_default()
-        };
+        let may_choose = |position| self.may_choose(client, position);
         let (position, allowed) = match chosen {
-            Some(_) if may_choose(chosen) => (chosen, restriction(chosen)),
-            Some(_) => (chosen, restriction(first).and(restriction(chosen))),
-            None => (first, restriction(first)),
+            Some(_) if may_choose(chosen) => (chosen, self.restriction(chosen)),
+            Some(_) => (chosen, self.restriction(first).and(self.restriction(chosen))),
+            None => (first, self.restriction(first)),
         };
         let allowed = match wishes.is_strict {
             None => allowed,
@@ -271,40 +266,66 @@ impl Policies {
             }
             Some(false) => return Err(PolicyError::NotRelaxed),
         };
-        let of_client = match client.zones.is_empty() {
-            true => ZoneSet::ALL,
-            false => self.zones.set(client.zones.iter().map(|name| &**name)),
-        };
-        let restriction = Restriction { zones: allowed.zones.and(of_client), ..allowed };
+        let zones = allowed.zones.and(self.zones_of(client));
+        let restriction = Restriction { zones, ..allowed };
         let policy = position.and_then(|position| u8::try_from(position).ok());
-        Ok(PolicyScope { restriction, policy, of_key })
+        Ok(PolicyScope { restriction, policy, is_strict: wishes.is_strict == Some(true), of_key })
     }
 
     /// Returns what a request without a model that can be read may reach: what every policy of
-    /// its key allows, because it may be for any model.
-    pub fn of_unread(&self, client: &PolicyClient<'_>) -> PolicyScope {
+    /// its key allows, because it may be for any model, and the one that it names itself.
+    ///
+    /// # Errors
+    /// [`PolicyError`] if the request wishes what its key may not have.
+    pub fn of_unread(
+        &self,
+        client: &PolicyClient<'_>,
+        wishes: &PolicyWishes<'_>,
+    ) -> Result<PolicyScope, PolicyError> {
         let of_key = self.of_key(client);
+        let chosen = wishes.policy.map(|name| self.position(name)).transpose()?;
         let mut scope = PolicyScope { of_key, ..PolicyScope::default() };
-        for (position, policy) in (0_u8..).zip(&self.entries) {
-            if of_key & 1 << position != 0 {
-                scope.restriction = scope.restriction.and(policy.restriction);
-                scope.policy = scope.policy.or(Some(position));
-            }
+        // One that the client may choose takes the place of the others.
+        let applies = |position: usize| match chosen {
+            Some(_) if self.may_choose(client, chosen) => chosen == Some(position),
+            _ => of_key & 1 << position != 0 || chosen == Some(position),
+        };
+        for position in (0..self.entries.len()).filter(|position| applies(*position)) {
+            scope.restriction = scope.restriction.and(self.restriction(Some(position)));
+            scope.policy = scope.policy.or(u8::try_from(position).ok());
         }
-        if !client.zones.is_empty() {
-            scope.restriction.zones = scope
-                .restriction
-                .zones
-                .and(self.zones.set(client.zones.iter().map(|name| &**name)));
-        }
-        scope
+        scope.restriction.zones = scope.restriction.zones.and(self.zones_of(client));
+        Ok(scope)
     }
 
-    /// Returns what a request may reach by another model: what it may reach itself, and what that
-    /// model's own policy allows.
-    pub(super) fn of_other(&self, scope: &PolicyScope, names: ModelNames<'_>) -> Restriction {
-        let own = self.first(names, scope.of_key).and_then(|position| self.entries.get(position));
-        own.map_or(scope.restriction, |policy| scope.restriction.and(policy.restriction))
+    /// Returns the policies of a request for another model: its own, and that of the model.
+    pub(super) fn also_under(&self, scope: &PolicyScope, names: ModelNames<'_>) -> PolicyScope {
+        let Some(own) = self.first(names, scope.of_key) else { return *scope };
+        let both = scope.restriction.and(self.restriction(Some(own)));
+        PolicyScope {
+            restriction: if scope.is_strict { both.strict() } else { both },
+            policy: scope.policy.or(u8::try_from(own).ok()),
+            ..*scope
+        }
+    }
+
+    /// Returns whether a client may have a policy in place of the first that matches.
+    fn may_choose(&self, client: &PolicyClient<'_>, position: Option<usize>) -> bool {
+        let policy = position.and_then(|position| self.entries.get(position));
+        policy.is_some_and(|policy| client.may_choose.iter().any(|name| **name == *policy.name))
+    }
+
+    fn restriction(&self, position: Option<usize>) -> Restriction {
+        let policy = position.and_then(|position| self.entries.get(position));
+        policy.map(|policy| policy.restriction).unwrap_or_default()
+    }
+
+    /// Returns the zones that a client is limited to, whatever its requests are for.
+    fn zones_of(&self, client: &PolicyClient<'_>) -> ZoneSet {
+        match client.zones.is_empty() {
+            true => ZoneSet::ALL,
+            false => self.zones.set(client.zones.iter().map(|name| &**name)),
+        }
     }
 
     fn position(&self, name: &str) -> Result<usize, PolicyError> {

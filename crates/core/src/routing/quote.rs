@@ -7,8 +7,8 @@ use penstock_api::units::Timestamp;
 use penstock_predict::RequestShape;
 use penstock_scoring::{Headroom, Objectives, PredictedLatency};
 
-use super::SplitPoint;
 use super::generation::Generation;
+use super::{ModelAsked, PolicyClient, PolicyWishes, SplitPoint};
 use crate::fleet::{Health, Serving};
 
 /// A backend that serves the model.
@@ -39,7 +39,8 @@ impl QuotedBackend {
 }
 
 /// Predicts a request for `model` on every backend that serves it and is not known to be unhealthy:
-/// the largest headroom first, without objectives the fastest. `None` if no backend serves it.
+/// the largest headroom first, without objectives the fastest. `None` if no backend serves it. The
+/// client is not known: backends that the policies of requests without a key exclude are left out.
 pub fn quote(
     generation: &Generation,
     model: &str,
@@ -48,9 +49,17 @@ pub fn quote(
     now: Timestamp,
 ) -> Option<Vec<QuotedBackend>> {
     let fleet = generation.fleet.topology();
-    let name = generation.router.names.resolve(model, &fleet, SplitPoint::default());
+    let router = &generation.router;
+    let split = SplitPoint::default();
+    let asked = ModelAsked { name: model, fleet: &fleet, split };
+    // Without wishes there is no error.
+    let scope = router.policy_of(&asked, &PolicyClient::default(), &PolicyWishes::default());
+    let admitted = scope.unwrap_or_default().restriction;
+    let name = router.names.resolve(model, &fleet, split);
     let model = fleet.model(fleet.model_id(name)?)?;
-    let serves = |row: &&Serving| matches!(row.state.status(), Health::Healthy | Health::Unknown);
+    let serves = |row: &&Serving| {
+        admitted.admits(row) && matches!(row.state.status(), Health::Healthy | Health::Unknown)
+    };
     let rows = model.serving.iter().filter(serves);
     let mut all: Vec<QuotedBackend> =
         rows.map(|row| QuotedBackend::of(row, shape, objectives, now)).collect();

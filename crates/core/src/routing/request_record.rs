@@ -12,7 +12,7 @@ use penstock_config::Price;
 use penstock_predict::Prediction;
 use penstock_scan::Usage;
 
-use super::EnsembleCall;
+use super::{EnsembleCall, Rejections};
 use crate::fleet::{BackendId, Outcome};
 
 /// The facts about a request, by the step that finds them.
@@ -77,6 +77,8 @@ pub struct RoutingFacts {
     pub is_below_tier: bool,
     /// The price of the model on the backend that responded.
     pub price: Option<Arc<Price>>,
+    /// The reasons against each backend, if none could take it.
+    pub rejections: Option<Box<Rejections>>,
     /// True if a fallback responded.
     pub is_fallback: bool,
     pub attempts: u32,

@@ -242,7 +242,7 @@ impl Router {
     pub fn also_under(&self, scope: &PolicyScope, model: &ModelAsked<'_>) -> PolicyScope {
         let ModelAsked { name: requested, fleet, split } = *model;
         let names = ModelNames { requested, names: &self.names, fleet, split };
-        PolicyScope { restriction: self.policies.of_other(scope, names), ..*scope }
+        self.policies.also_under(scope, names)
     }
 
     /// Returns the policies that a request for a model is under.

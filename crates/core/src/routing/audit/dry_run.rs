@@ -79,8 +79,13 @@ impl DryRun<'_> {
         let target = router.names.resolve(model, topology, point);
         let objectives = objectives(config, sample, target)?;
         let prompt = self.prompt(&profile, body, target);
-        let asked = ModelAsked { name: model, fleet: topology, split: point };
+        let asked = ModelAsked { name: &requested.name, fleet: topology, split: point };
         let policy = self.policy(sample, &asked)?;
+        let policy = match &plan {
+            // The drafts of other models have the client's prompt, too.
+            Some(_) => router.also_under(&policy, &ModelAsked { name: model, ..asked }),
+            None => policy,
+        };
         let input = RouteInput {
             request: &profile,
             model,

@@ -70,6 +70,32 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
+    /// Every name of a reason.
+    pub const NAMES: [&'static str; 22] = [
+        "zone",
+        "tier",
+        "tried",
+        "operation",
+        "capabilities",
+        "context_length",
+        "assumed",
+        "unknown",
+        "draining",
+        "unhealthy",
+        "breaker_open",
+        "cooldown",
+        "recent_faults",
+        "frozen",
+        "slow_start",
+        "full",
+        "model_full",
+        "backlog",
+        "batch",
+        "kept",
+        "quality",
+        "telemetry",
+    ];
+
     /// Returns a short name for metrics and JSON.
     pub fn name(self) -> &'static str {
         match self {

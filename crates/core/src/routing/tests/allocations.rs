@@ -48,6 +48,33 @@ fn decisions_allocate_nothing() {
     }
 }
 
+#[test]
+fn decisions_under_policies_allocate_nothing() {
+    let policies = "policies:\n  - { name: a, models: [none], zones: [local] }\n  \
+                    - { name: b, models: [m], keys: [k], zones: [local] }\n  \
+                    - { name: c, models: ['m*'], zones: [local], min_tier: 1, \
+                    quality: { max_error_share: 0.1 } }\n";
+    let routing =
+        "routing: { strategy: smart, aliases: { gpt-4: m }, fallbacks: { ghost: [m] } }\n";
+    let mut fleet = Fleet::of(&format!("{routing}{policies}{}", alike(25, "m")));
+    let snapshot = fleet.live.topology();
+    let mut route = |model: &str| {
+        let ask = TestRequest::of(model);
+        let profile = ask.profile();
+        let input = super::input_of(&profile, ask, &fleet.router, &fleet.tried, &snapshot);
+        let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
+        fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()
+    };
+    assert!(route("m"), "warms the scratch space up");
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            assert!(black_box(route("m")) && black_box(route("gpt-4")));
+            assert!(black_box(route("M:latest")));
+        }
+    });
+    assert_eq!(counted.count_total, 0, "neither the look-up nor the decision");
+}
+
 /// Returns the bytes per entry that stay allocated for the result of `make`.
 fn bytes_each<T>(entries: usize, make: impl FnOnce() -> T) -> u64 {
     let mut kept = None;

@@ -194,7 +194,7 @@ fn unread_request_meets_every_policy_of_its_key() {
     let fleet = near_and_far(policies);
     let zones = |key| {
         let client = PolicyClient { key, ..PolicyClient::default() };
-        let scope = fleet.router.policies.of_unread(&client);
+        let scope = fleet.router.policies.of_unread(&client, &PolicyWishes::default()).unwrap();
         let topology = fleet.live.topology();
         topology.zones.names_in(scope.restriction.zones).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -210,13 +210,9 @@ fn unknown_zone_is_outside_of_every_policy_about_zones() {
         "policies: [{{ name: p, zones: [local, cloud] }}]\nbackends:\n{near}{group}"
     ));
     let zones = &fleet.live.topology().zones;
-    assert_eq!(
-        zones
-            .names_in(fleet.router.policies.of_unread(&PolicyClient::default()).restriction.zones)
-            .count(),
-        2
-    );
-    let restriction = fleet.router.policies.of_unread(&PolicyClient::default()).restriction;
+    let (client, wishes) = (PolicyClient::default(), PolicyWishes::default());
+    let restriction = fleet.router.policies.of_unread(&client, &wishes).unwrap().restriction;
+    assert_eq!(zones.names_in(restriction.zones).count(), 2);
     assert!(!restriction.admits_zone(zones.id("elsewhere")), "a member of the group has none");
 }
 
