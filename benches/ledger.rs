@@ -53,7 +53,7 @@ fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
         outcome: Outcome::Ok,
         first_token: None,
         took: Duration::ZERO,
-        details: RequestDetails { key: Some("team-a"), ..RequestDetails::default() },
+        details: RequestDetails { account: Some("team-a"), ..RequestDetails::default() },
     }
 }
 

@@ -10,6 +10,7 @@ mod endpoint;
 mod endpoints;
 mod event_stream;
 mod health;
+mod keys;
 mod ledger;
 mod path;
 mod quote;
@@ -38,7 +39,9 @@ use crate::observe::usage::{LiveUsage, UsageReply, UsageStream};
 use crate::proxy::Proxy;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
-use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage};
+use endpoint::{
+    Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage, with,
+};
 use response::{AdminResponse, Refusal};
 
 /// The time that a client may stall while it reads a response.
@@ -155,6 +158,23 @@ static ENDPOINTS: &[Endpoint] = &[
     get(&["/config"], endpoints::config, "the configuration in force, secrets masked"),
     post(&["/backends/{name}/drain"], endpoints::drain, "stop sending new requests to a backend"),
     post(&["/backends/{name}/resume"], endpoints::resume, "send requests to it again"),
+    query(&["/keys"], keys::list, "the client keys of `auth.store`, without their secrets"),
+    command(
+        &["/keys"],
+        keys::create,
+        r#"make a key of {"name", "team"?, "models"?, "limits"?, "expires_at"?, …}; the response has its secret, once"#,
+    ),
+    query(&["/keys/{name}"], keys::show, "a key, by its id"),
+    with(
+        Verb::Patch,
+        command(&["/keys/{name}"], keys::change, "change attributes of a key; null removes one"),
+    ),
+    with(Verb::Delete, command(&["/keys/{name}"], keys::revoke, "revoke a key, at once")),
+    command(
+        &["/keys/{name}/rotate"],
+        keys::rotate,
+        r#"make a new secret for a key; the old one stays valid for {"overlap"?: "24h"}"#,
+    ),
     command(
         &["/upgrade"],
         endpoints::upgrade,
@@ -187,12 +207,15 @@ impl Admin {
         let Some((endpoint, name)) = found.iter().find(|(one, _)| Some(one.verb) == verb) else {
             return Err(match found.first() {
                 None => Refusal::UnknownPath,
-                Some((endpoint, _)) => Refusal::MethodNotAllowed { allow: endpoint.verb.name() },
+                Some(_) => {
+                    let allowed = found.iter().map(|(endpoint, _)| endpoint.verb.name());
+                    Refusal::MethodNotAllowed { allow: allowed.collect::<Vec<_>>().join(", ") }
+                }
             });
         };
         let body = match endpoint.verb {
-            Verb::Get => Vec::new(),
-            Verb::Post => read_body(session, &generation).await?,
+            Verb::Get | Verb::Delete => Vec::new(),
+            Verb::Post | Verb::Patch => read_body(session, &generation).await?,
         };
         let query = query.as_deref().unwrap_or_default();
         let call = Call { generation: &generation, query, name, body: &body, is_trusted };
@@ -306,7 +329,7 @@ fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
     for endpoint in ENDPOINTS {
         for path in endpoint.paths.iter().take(1) {
-            let line = format!("{:<5}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
+            let line = format!("{:<7}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
             text.push_str(&line);
         }
     }

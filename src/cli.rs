@@ -13,6 +13,7 @@ mod engines;
 mod error;
 mod explain;
 mod fit;
+mod keys;
 mod lines;
 mod logging;
 mod man;
@@ -91,6 +92,9 @@ commands! {
     Top(top::TopArgs),
     /// Print or export the tokens that the ledger counted
     Usage(usage::UsageArgs),
+    /// Make, list, rotate and revoke client keys
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Run the load balancer with four mock engines
     Demo(demo::DemoArgs),
     /// Print the effective configuration, or its schema

@@ -77,6 +77,7 @@ impl ProxyHttp for DataPlane {
             dialect: Dialect::OpenAi,
             operation: None,
             identity: None,
+            key_failure: None,
             client: None,
             client_address: None,
             body_length: BodyLength::None,

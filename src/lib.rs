@@ -13,6 +13,7 @@ pub mod discovery;
 pub mod downstream;
 mod ensemble;
 mod http_client;
+pub mod key_store;
 pub mod lifecycle;
 pub mod observe;
 mod ollama;

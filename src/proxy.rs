@@ -20,6 +20,7 @@ pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
 pub(crate) mod budgets;
+pub(crate) mod client_keys;
 pub(crate) mod command_slots;
 pub(crate) mod conversion;
 pub(crate) mod decision;
@@ -62,6 +63,9 @@ pub use queue::{QueueFigures, Queues};
 pub use rewrite::shift_plan::explain_with_shift;
 pub use usage_api::{EventSource, UsageApi, UsageRefusal, UsageRequest, UsageResponse};
 
+pub use client_keys::ClientKeys;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -71,7 +75,7 @@ use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_config::tls::{Look, TlsError};
 use penstock_core::admission::budgets::Budgets;
-use penstock_core::admission::rate_limits::RateLimiter;
+use penstock_core::admission::rate_limits::{KeyUse, LimitTime, RateLimiter};
 use penstock_core::admission::returns::ReturnTimes;
 use penstock_core::fleet::BackendId;
 use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
@@ -79,9 +83,11 @@ use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, Se
 use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::EncodedBodies;
+use crate::key_store::KeyStore;
 use crate::shared_state::SharedState;
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
+use client_keys::restore_used;
 use command_slots::CommandSlots;
 use ensemble_slots::Ensembles;
 use flow::Observers;
@@ -106,6 +112,7 @@ pub struct Proxy {
     pub(crate) rates: RateLimiter,
     /// The money that requests may spend.
     pub(crate) budgets: Arc<Budgets>,
+    pub(crate) keys: ClientKeys,
     pub(crate) queues: Queues,
     /// Shares limits with other replicas, if `shared_state` is set.
     pub(crate) shared: Option<Arc<SharedState>>,
@@ -134,6 +141,8 @@ pub struct ProxyParts {
     pub shared: Option<Arc<SharedState>>,
     /// The money that requests may spend; the ledger writes down what was spent.
     pub budgets: Arc<Budgets>,
+    /// The keys that are made at run time, if `auth.store` is set.
+    pub key_store: Option<Arc<KeyStore>>,
     /// Live usage, if `server.compat` enables it.
     pub usage: Option<Box<dyn UsageApi>>,
     /// True once the process stops.
@@ -148,7 +157,7 @@ impl Proxy {
     /// # Errors
     /// [`TlsError`] when a listener's certificate cannot be used.
     pub fn new(generation: Arc<Generation>, parts: ProxyParts) -> Result<Self, TlsError> {
-        let ProxyParts { observers, shared, budgets, usage, stopping, seed } = parts;
+        let ProxyParts { observers, shared, key_store, budgets, usage, stopping, seed } = parts;
         let config = &generation.config;
         budgets.adopt(config);
         Ok(Self {
@@ -162,6 +171,7 @@ impl Proxy {
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
             budgets,
+            keys: ClientKeys::new(config, key_store),
             queues: Queues::default(),
             shared,
             retries: RetryCredit::new(&config.routing.retry_budget),
@@ -192,7 +202,9 @@ impl Proxy {
     /// Uses this configuration for new requests; those in flight keep theirs.
     pub fn adopt(&self, generation: Arc<Generation>) {
         self.pool.set_limits(&generation.config.limits);
-        self.rates.adopt(&generation.config);
+        let stored = self.keys.stored();
+        self.rates.adopt(&generation.config, stored.iter().map(|client| &*client.id));
+        self.keys.adopt(&generation.config);
         self.budgets.adopt(&generation.config);
         self.generation.store(generation);
         self.queues.signal();
@@ -251,6 +263,36 @@ impl Proxy {
 
     pub fn ensembles(&self) -> &EnsembleFigures {
         &self.ensembles.figures
+    }
+
+    /// The keys of clients.
+    pub fn keys(&self) -> &ClientKeys {
+        &self.keys
+    }
+
+    /// The used part of the limits of clients, for the next process.
+    pub fn used_limits(&self, now: LimitTime) -> Vec<KeyUse> {
+        let config = &self.generation.load().config;
+        let stored = self.keys.stored();
+        let of_file = config.auth.limited_keys().map(|(key, limits)| (&*key.name, limits));
+        let stored = stored.iter().map(|client| (&*client.id, client.limits(&config.auth)));
+        self.rates.used(of_file.chain(stored), now)
+    }
+
+    /// The ids of the clients whose tokens are limited per day, by their names in the ledger.
+    pub fn day_limited(&self) -> HashMap<Arc<str>, Arc<str>> {
+        let generation = self.generation.load();
+        let stored = self.keys.stored();
+        let of_file = generation.keys.iter().map(|key| &key.client);
+        let limited = of_file
+            .chain(&stored)
+            .filter(|client| client.limits(&generation.config.auth).tokens_per_day.is_some());
+        limited.map(|client| (Arc::clone(&client.account), Arc::clone(&client.id))).collect()
+    }
+
+    /// Continues with the limits that another process has counted. Returns the number of clients.
+    pub fn restore_limits(&self, used: &[KeyUse], now: LimitTime) -> usize {
+        restore_used(&self.rates, &self.keys, used, now)
     }
 
     /// The clients' use of their limits.

@@ -2,20 +2,20 @@
 //! admin port and signal handling, and runs them as services of one Pingora server.
 
 mod listeners;
+mod stores;
 
 pub(crate) use listeners::try_listen;
+use stores::{open_key_store, restore_days};
 
-use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use penstock_clock::{now, unix_seconds};
 use penstock_config::tls::TlsError;
 use penstock_config::{Config, ConfigSource, ListenAddress};
 use penstock_core::admission::budgets::Budgets;
-use penstock_core::admission::rate_limits::{LimitTime, RateLimiter};
 use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use crate::admin::Admin;
 use crate::data_port::DataPlane;
 use crate::discovery::DiscoveryService;
+use crate::key_store::KeyStoreError;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
     ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, SHADOW_HOST,
@@ -37,7 +38,7 @@ use crate::lifecycle::{
 use crate::observe::access_log::{AccessLog, AccessLogError};
 use crate::observe::debug_log::DebugLog;
 use crate::observe::decision_log::DecisionLog;
-use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
+use crate::observe::ledger::Ledger;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
@@ -70,6 +71,9 @@ pub enum ServerError {
     /// The thread of the token ledger cannot start.
     #[error("cannot start the token ledger: {0}")]
     Ledger(std::io::Error),
+    /// The store of client keys cannot be used.
+    #[error("auth.store: cannot use {}: {source}", path.display())]
+    KeyStore { path: PathBuf, source: KeyStoreError },
     /// The thread of the shadow strategy cannot start.
     #[error("cannot start the shadow strategy: {0}")]
     Shadow(std::io::Error),
@@ -85,6 +89,13 @@ pub enum ServerError {
     /// A certificate cannot be used.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] TlsError),
+}
+
+impl ServerError {
+    /// The store of client keys at `path` cannot be used.
+    pub(crate) fn key_store(path: &Path, source: KeyStoreError) -> Self {
+        Self::KeyStore { path: path.to_owned(), source }
+    }
 }
 
 /// Options of a server besides its configuration.
@@ -208,12 +219,13 @@ impl Parts {
             observers,
             shared: shared.clone(),
             budgets,
+            key_store: open_key_store(&generation.config)?,
             usage: Some(Box::new(Arc::clone(&usage))),
             stopping,
             seed,
         };
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), parts)?);
-        restore_days(&generation.config, proxy.rates());
+        restore_days(&generation.config, &proxy);
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
         hooks.append(&mut options.hooks);
         Ok(Self {
@@ -310,31 +322,6 @@ impl Parts {
             data.add_listener(listener);
         }
         ListenerService::new(data, Arc::clone(&self.sockets), StopAccepting::OnShutdown)
-    }
-}
-
-/// Restores the tokens that keys have used today from the ledger, so that a restart does not reset
-/// their day.
-fn restore_days(config: &Config, rates: &RateLimiter) {
-    let auth = &config.auth;
-    // Limits per minute recover by themselves soon; only the day outlives a restart.
-    let names: BTreeSet<&str> = auth
-        .limited_keys()
-        .filter(|(_, limits)| limits.tokens_per_day.is_some())
-        .map(|(key, _)| key.name.as_str())
-        .collect();
-    let Some(path) = config.ledger.path.as_deref().filter(|_| !names.is_empty()) else { return };
-    let today =
-        ReportQuery { by: vec![Dimension::Key], since: parse_day("0d"), ..ReportQuery::default() };
-    let rows = report(path, &today).unwrap_or_else(|error| {
-        tracing::warn!(%error, "tokens_per_day starts at 0: the token ledger cannot be read");
-        Vec::new()
-    });
-    for row in rows {
-        if let Some(name) = row.group.first().filter(|name| names.contains(name.as_str())) {
-            let now = LimitTime { at: now(), unix: unix_seconds() };
-            rates.restore_day(name, row.counts.total_tokens(), now);
-        }
     }
 }
 

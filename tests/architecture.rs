@@ -30,7 +30,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["upstream"],
             &["discovery"],
             &["downstream"],
-            &["shared_state"],
+            &["shared_state", "key_store"],
             &["proxy"],
             &["direct"],
             &["ensemble", "ollama"],

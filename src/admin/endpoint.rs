@@ -12,6 +12,8 @@ use super::{Admin, Call};
 pub(super) enum Verb {
     Get,
     Post,
+    Patch,
+    Delete,
 }
 
 impl Verb {
@@ -19,6 +21,8 @@ impl Verb {
         match *method {
             Method::GET | Method::HEAD => Some(Self::Get),
             Method::POST => Some(Self::Post),
+            Method::PATCH => Some(Self::Patch),
+            Method::DELETE => Some(Self::Delete),
             _ => None,
         }
     }
@@ -27,6 +31,8 @@ impl Verb {
         match self {
             Self::Get => "GET",
             Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
         }
     }
 }
@@ -71,6 +77,11 @@ pub(super) const fn command(
     about: &'static str,
 ) -> Endpoint {
     Endpoint { verb: Verb::Post, ..query(paths, handle, about) }
+}
+
+/// Returns an endpoint with another method.
+pub(super) const fn with(verb: Verb, endpoint: Endpoint) -> Endpoint {
+    Endpoint { verb, ..endpoint }
 }
 
 pub(super) const fn query(

@@ -11,6 +11,7 @@ use pingora::protocols::http::ServerSession;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::key_store::KeyStoreError;
 use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::observe::usage::UsageError;
 
@@ -97,7 +98,7 @@ pub(super) enum Refusal {
     #[error("unknown path; GET / lists all endpoints")]
     UnknownPath,
     #[error("the endpoint does not support this method")]
-    MethodNotAllowed { allow: &'static str },
+    MethodNotAllowed { allow: String },
     #[error("unknown backend '{name}'")]
     UnknownBackend { name: String },
     #[error("no shadow strategy is configured (`routing.shadow`)")]
@@ -126,6 +127,14 @@ pub(super) enum Refusal {
     BodyTimeout,
     #[error("the body is incomplete")]
     BodyCut,
+    #[error("there is no store of keys: set `auth.store`")]
+    NoKeyStore,
+    #[error("the body is not JSON: {0}")]
+    NotJson(serde_json::Error),
+    #[error("'overlap' is a duration such as \"24h\", and the only field")]
+    NotAnOverlap,
+    #[error("{0}")]
+    Keys(#[from] KeyStoreError),
     #[error("{0}")]
     ReloadFailed(ReloadError),
     #[error("{0}")]
@@ -162,6 +171,14 @@ impl Refusal {
             Self::Usage(UsageError::TooManyStreams { .. } | UsageError::Ledger(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "usage_unavailable")
             }
+            Self::NoKeyStore => (StatusCode::NOT_FOUND, "no_key_store"),
+            Self::NotJson(_) | Self::NotAnOverlap | Self::Keys(KeyStoreError::Invalid(_)) => {
+                (StatusCode::BAD_REQUEST, "invalid_request")
+            }
+            Self::Keys(KeyStoreError::Unknown { .. }) => (StatusCode::NOT_FOUND, "unknown_key"),
+            Self::Keys(KeyStoreError::Revoked { .. }) => (StatusCode::CONFLICT, "key_revoked"),
+            Self::Keys(KeyStoreError::Full { .. }) => (StatusCode::CONFLICT, "too_many_keys"),
+            Self::Keys(_) => (StatusCode::SERVICE_UNAVAILABLE, "key_store_unavailable"),
             Self::InvalidDryRun(_) => (StatusCode::BAD_REQUEST, "invalid_explain_request"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
@@ -198,7 +215,7 @@ impl Refusal {
         let field = match self {
             Self::NoToken => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::MethodNotAllowed { allow } => {
-                Some((header::ALLOW, HeaderValue::from_static(allow)))
+                HeaderValue::from_str(allow).ok().map(|allow| (header::ALLOW, allow))
             }
             _ => None,
         };

@@ -11,8 +11,10 @@ use penstock_core::routing::{Generation, Split};
 use super::error::{CliError, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
+use crate::key_store::KeyStore;
 use crate::observe::access_log::AccessLog;
 use crate::observe::ledger::Ledger;
+use crate::server::ServerError;
 
 const AFTER_HELP: &str = "\
 Prints all errors and warnings with file:line:column on standard error, and a summary on standard
@@ -37,6 +39,9 @@ pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError>
     if let Err(error) = Ledger::check(&config.ledger) {
         // Only a warning: after a start, counts stay in memory until the file can be used.
         output.complain("warning", format_args!("ledger.path: {error}"));
+    }
+    if let Some(path) = &config.auth.store {
+        KeyStore::check(path).map_err(|source| ServerError::key_store(path, source))?;
     }
     AccessLog::check(&config.access_log)
         .map_err(|error| CliError::Command { code: USAGE, error: Box::new(error) })?;
@@ -156,8 +161,10 @@ fn members(backend: &BackendConfig) -> String {
 }
 
 fn keys(config: &Config) -> String {
-    match config.auth.keys.len() {
-        0 => "none: the data port is open".to_owned(),
-        count => count.to_string(),
+    let auth = &config.auth;
+    match (auth.keys.len(), &auth.store) {
+        (0, None) => "none: the data port is open".to_owned(),
+        (count, None) => count.to_string(),
+        (count, Some(path)) => format!("{count}, and those of {}", path.display()),
     }
 }

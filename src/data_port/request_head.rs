@@ -22,7 +22,8 @@ use crate::direct::tunnel::requested_websocket;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::ollama::broadcast::check_right;
-use crate::proxy::auth::{identify_client, remove_query_key};
+use crate::proxy::auth::{identify_client, remove_query_key, to_error};
+use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{send_error, send_wrong_method};
@@ -64,6 +65,9 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     let target = Target::of(&method, &path, &generation.router.passthrough, compat);
     classify(flow, target, &path);
     let checked = check_head(flow, target);
+    if flow.ctx.key_failure.is_some_and(|failure| failure != KeyFailure::Missing) {
+        flow.proxy.keys.slow_down(&generation.config, flow.ctx.client_address).await;
+    }
     // After the check, which reads the key, and before anything forwards or logs the query.
     if compat == Compat::Nomyo
         && let Some(head) = flow.client.head_mut()
@@ -184,11 +188,19 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
     if !is_preflight && !target.is_public() {
-        let client = identify_client(&flow.ctx.generation, head);
-        flow.ctx.identity = client.map_err(|error| OwnError { closes: has_body, ..error })?;
+        match identify_client(&flow.proxy.keys, &flow.ctx.generation, head) {
+            Ok(client) => flow.ctx.identity = client,
+            Err(failure) => {
+                flow.proxy.keys.count(failure);
+                flow.ctx.key_failure = Some(failure);
+                let error = to_error(failure, config.server.compat);
+                return Err(OwnError { closes: has_body, ..error });
+            }
+        }
     } else if config.server.compat == Compat::Nomyo {
         // A public page may say more to those who send a key.
-        flow.ctx.identity = identify_client(&flow.ctx.generation, head).ok().flatten();
+        let client = identify_client(&flow.proxy.keys, &flow.ctx.generation, head);
+        flow.ctx.identity = client.ok().flatten();
     }
     check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
     if matches!(target, Target::Passthrough(_)) && deletes_model(head) {

@@ -87,6 +87,7 @@ impl Call {
             dialect: operation.row().dialect,
             operation: Some(operation),
             identity: ctx.identity.clone(),
+            key_failure: None,
             client: ctx.client.clone(),
             client_address: ctx.client_address,
             body_length: BodyLength::None,

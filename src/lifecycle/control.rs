@@ -149,7 +149,7 @@ impl ControlLoop {
             ProcessState {
                 drains: fleet.manual_drains(),
                 predictions: fleet.learned_predictions(),
-                limits: self.reloader.proxy.rates().used(&generation.config, moment),
+                limits: self.reloader.proxy.used_limits(moment),
                 stored,
                 homes: self.reloader.proxy.pass_homes_on(),
             }

@@ -115,7 +115,7 @@ impl Supervisor {
                     tracing::info!(models, "predictions continue with what was learned");
                 }
                 let moment = LimitTime { at: now(), unix: unix_seconds() };
-                let keys = self.proxy.rates().restore_used(&state.limits, moment);
+                let keys = self.proxy.restore_limits(&state.limits, moment);
                 tracing::debug!(keys, "limits continue with what was used");
                 let ids = self.proxy.restore_ids(&state.stored);
                 let homes = self.proxy.restore_homes(&state.homes);

@@ -215,7 +215,7 @@ impl RequestObserver for Ledger {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let Some(counts) = Counts::of(outcome) else { return };
         let Some((_, backend)) = outcome.backend() else { return };
-        let labels = Labels { backend, model: outcome.model(), key: outcome.details.key };
+        let labels = Labels { backend, model: outcome.model(), key: outcome.details.account };
         self.shared.cells.add(labels, &counts, unix_seconds() / 60);
     }
 }

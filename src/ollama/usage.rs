@@ -41,7 +41,8 @@ pub(crate) async fn send_usage(flow: &mut Flow<'_>, call: UsageCall, body: &[u8]
 pub(crate) fn health(flow: &Flow<'_>) -> Option<Page> {
     let config = &flow.ctx.generation.config;
     let usage = flow.proxy.usage.as_deref().filter(|_| config.server.compat == Compat::Nomyo)?;
-    let (is_ok, body) = usage.health(config.auth.is_open() || flow.ctx.identity.is_some());
+    let (is_ok, body) =
+        usage.health(flow.proxy.keys.is_open(config) || flow.ctx.identity.is_some());
     Some(Page { status: if is_ok { 200 } else { 503 }, body })
 }
 

@@ -5,57 +5,52 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Uri};
 use penstock_api::{ErrorCode, bearer_token, query_value, query_without};
-use penstock_clock::unix_seconds;
-use penstock_config::{Compat, KeyHash, UnixTime};
-use penstock_core::clients::{ClientIdentity, KeyRefusal};
+use penstock_config::Compat;
+use penstock_core::clients::ClientIdentity;
 use penstock_core::routing::Generation;
 use pingora::http::RequestHeader;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::proxy::client_keys::{ClientKeys, KeyFailure};
 use crate::proxy::failure::OwnError;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
 
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
 
-/// The client that the key of a request names, or `None` if no keys are needed.
+/// Returns the client that the key of a request names; `None` if no keys are needed.
 ///
 /// # Errors
 /// When the key is missing, unknown or not valid now.
 pub(crate) fn identify_client(
+    keys: &ClientKeys,
     generation: &Generation,
     head: &RequestHeader,
-) -> Result<Option<Arc<ClientIdentity>>, OwnError> {
-    let config = &generation.config;
-    let is_nomyo = config.server.compat == Compat::Nomyo;
-    if config.auth.is_open() {
+) -> Result<Option<Arc<ClientIdentity>>, KeyFailure> {
+    if keys.is_open(&generation.config) {
         return Ok(None);
     }
+    let is_nomyo = generation.config.server.compat == Compat::Nomyo;
     let in_query = || query_value(head.uri.query().filter(|_| is_nomyo)?, QUERY_KEY);
     let given = given_key(&head.headers).map(Cow::Borrowed);
-    let Some(given) = given.or_else(|| in_query().map(|key| Cow::Owned(key.into_bytes()))) else {
-        let message = "No API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
-        return Err(OwnError::new(ErrorCode::InvalidApiKey, message).closing());
-    };
-    // No client can choose the hash of its key, so the time of a look-up reveals nothing.
-    let hash = KeyHash::of(&given);
-    let Some(key) = generation.keys.find(&hash) else {
-        let code = if is_nomyo { ErrorCode::WrongApiKey } else { ErrorCode::InvalidApiKey };
-        return Err(OwnError::new(code, "The API key is not valid").closing());
-    };
-    match key.validity.check(|| UnixTime(unix_seconds())) {
-        Ok(()) => Ok(Some(Arc::clone(&key.client))),
-        Err(refusal) => Err(to_error(refusal)),
-    }
+    let given = given.or_else(|| in_query().map(|key| Cow::Owned(key.into_bytes())));
+    keys.find(generation, &given.ok_or(KeyFailure::Missing)?).map(Some)
 }
 
-fn to_error(refusal: KeyRefusal) -> OwnError {
-    let (code, message) = match refusal {
-        KeyRefusal::Revoked => (ErrorCode::KeyRevoked, "The API key was revoked".to_owned()),
-        KeyRefusal::NotYetValid(from) => {
+/// Returns the error of a request that is not let in.
+pub(crate) fn to_error(failure: KeyFailure, compat: Compat) -> OwnError {
+    const MISSING: &str = "No API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+    let (code, message) = match failure {
+        KeyFailure::Missing => (ErrorCode::InvalidApiKey, MISSING.to_owned()),
+        KeyFailure::Unknown if compat == Compat::Nomyo => {
+            (ErrorCode::WrongApiKey, "The API key is not valid".to_owned())
+        }
+        KeyFailure::Unknown => (ErrorCode::InvalidApiKey, "The API key is not valid".to_owned()),
+        KeyFailure::Revoked => (ErrorCode::KeyRevoked, "The API key was revoked".to_owned()),
+        KeyFailure::NotYetValid(from) => {
             (ErrorCode::KeyNotYetValid, format!("The API key is valid from {from}"))
         }
-        KeyRefusal::Expired(at) => (ErrorCode::KeyExpired, format!("The API key expired at {at}")),
+        KeyFailure::Expired(at) => (ErrorCode::KeyExpired, format!("The API key expired at {at}")),
     };
     OwnError::new(code, message).closing()
 }

@@ -27,6 +27,7 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
+use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::budgets::RequestBudget;
 use crate::proxy::rate_hold::RateHold;
 use crate::upstream::relay::ResponseSink;
@@ -137,6 +138,8 @@ pub struct RequestContext {
     pub(crate) operation: Option<Operation>,
     /// The client that its key names; `None` where no keys are needed.
     pub(crate) identity: Option<Arc<ClientIdentity>>,
+    /// The reason why its key is refused.
+    pub(crate) key_failure: Option<KeyFailure>,
     pub(crate) client: Option<Client>,
     /// The client behind trusted proxies; `None` over a Unix socket.
     pub(crate) client_address: Option<IpAddr>,
@@ -324,6 +327,7 @@ fn details_of<'a>(flow: &'a Flow<'_>) -> RequestDetails<'a> {
     RequestDetails {
         request_id: flow.ctx.request_id(),
         key: flow.ctx.client_name(),
+        account: flow.ctx.identity.as_ref().map(|client| &*client.account),
         client: flow.ctx.client_address,
         method,
         path,

@@ -60,6 +60,7 @@ mod hot_reload;
 mod http10_clients;
 mod http2_attacks;
 mod http2_clients;
+mod key_store;
 mod listener_tls;
 mod model_routing;
 mod monitoring_files;

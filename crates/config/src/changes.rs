@@ -10,7 +10,9 @@ use crate::syntax::dump::Dump;
 use crate::syntax::setting::Setting;
 
 /// Settings that need a restart. A name covers everything below it.
-const READ_AT_START: [&str; 10] = [
+const READ_AT_START: [&str; 12] = [
+    "auth.store",
+    "auth.max_keys",
     "server.listen",
     "server.threads",
     "admin.listen",

@@ -69,6 +69,7 @@ pub use syntax::secret::Secret;
 pub use syntax::suggest::nearest;
 pub use syntax::unix_time::UnixTime;
 pub use syntax::url::BackendUrl;
+pub use syntax::values::is_plain_name;
 
 use checks::Soundness;
 use misplaced::suggest_places;

@@ -18,6 +18,9 @@ pub struct ClientIdentity {
     pub id: Arc<str>,
     /// The name in logs and metrics.
     pub name: Arc<str>,
+    /// The name in the ledger. For a key with an id of its own it has that, too: a key made anew
+    /// under an old name starts at 0.
+    pub account: Arc<str>,
     pub team: Option<Box<str>>,
     /// The models it may use; empty for all.
     pub models: Vec<ModelGlob>,
@@ -50,6 +53,10 @@ impl ClientIdentity {
         Self {
             id: Arc::from(id),
             name: Arc::from(name),
+            account: match id == name {
+                true => Arc::from(name),
+                false => format!("{name}/{id}").into(),
+            },
             team: None,
             models: Vec::new(),
             zones: Vec::new(),

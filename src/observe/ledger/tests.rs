@@ -78,7 +78,7 @@ fn outcome(record: &RequestRecord) -> RequestOutcome<'_> {
         outcome: Outcome::Ok,
         first_token: None,
         took: Duration::ZERO,
-        details: RequestDetails { key: Some("team"), ..RequestDetails::default() },
+        details: RequestDetails { account: Some("team"), ..RequestDetails::default() },
     }
 }
 

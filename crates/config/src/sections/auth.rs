@@ -1,19 +1,31 @@
 //! `auth:` API keys of clients, and the limits of one client, which `limits.per_client` has, too.
 
+use std::path::PathBuf;
+
 use super::objectives::Priority;
-use crate::syntax::collections::{List, Maybe, Never, Or};
+use crate::syntax::collections::{List, Maybe, Never, Off, Or};
 use crate::syntax::glob::ModelGlob;
 use crate::syntax::key_hash::KeyHash;
 use crate::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
 use crate::syntax::setting::section;
 use crate::syntax::unix_time::UnixTime;
-use crate::syntax::values::{AtLeastOne, Name};
+use crate::syntax::values::{AtLeastOne, FilePath, Name};
 
 section! {
-    /// API keys of clients. Without keys the data port is open.
+    /// API keys of clients. Without keys and without a store of keys the data port is open.
     pub struct AuthConfig {
         /// The API keys that clients may use.
         pub keys: Vec<ClientKey> ["keys" as List<ClientKey>] = Vec::new(),
+        /// The file of the keys that are made at run time (`penstock keys`), or off. With it the
+        /// data port is never open, even without a key.
+        pub store: Option<PathBuf> ["store" as Or<Off, FilePath>] = None,
+        /// The maximum number of keys in the store. In a full one a new key takes the place of the
+        /// key that was revoked first.
+        pub max_keys: usize ["max_keys" as AtLeastOne<usize>] = 100_000,
+        /// The number of refused keys per minute and address (of IPv6 its /64 network) whose
+        /// response is sent at once; those of further ones wait a second. `none` delays none.
+        pub failures_per_minute: Option<u32> ["failures_per_minute" as Or<Never, AtLeastOne<u32>>] =
+            Some(10),
         /// The limits of each key without `limits`.
         pub limits: RateLimits = RateLimits::default(),
     }
@@ -75,7 +87,7 @@ section! {
 impl AuthConfig {
     /// Returns whether clients need no key.
     pub fn is_open(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && self.store.is_none()
     }
 
     /// Returns the keys with the limits of each.

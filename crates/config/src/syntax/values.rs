@@ -295,6 +295,11 @@ fn is_plain(letter: char) -> bool {
     !letter.is_control() && !letter.is_whitespace() && !"/?#%\"".contains(letter)
 }
 
+/// Returns whether a text can be the name of a client, a backend or the like.
+pub fn is_plain_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_plain)
+}
+
 /// A name that is shown in metrics and used in paths of the admin port.
 pub(crate) struct Name;
 
@@ -303,7 +308,7 @@ impl Setting for Name {
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {
         let text = reader.scalar(node, "a name")?;
-        if text.is_empty() || !text.chars().all(is_plain) {
+        if !is_plain_name(text) {
             return reader.refuse_value(node, text, "a name without spaces or any of / ? # % \"");
         }
         Some(text.to_owned())

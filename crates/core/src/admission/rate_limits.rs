@@ -119,15 +119,16 @@ impl RateLimiter {
             addresses: Addresses::default(),
             refused_addresses: std::array::from_fn(|_| AtomicU64::new(0)),
         };
-        limiter.adopt(config);
+        limiter.adopt(config, std::iter::empty());
         limiter
     }
 
-    /// Applies another configuration: removed keys are forgotten.
-    pub fn adopt(&self, config: &Config) {
+    /// Applies another configuration: removed keys are forgotten. `stored`: the ids of the clients
+    /// that it does not list.
+    pub fn adopt<'a>(&self, config: &'a Config, stored: impl Iterator<Item = &'a str>) {
         let names = || config.auth.keys.iter().map(|key| key.name.as_str());
         let mut keys = self.keys.write();
-        let known: ahash::HashSet<&str> = names().collect();
+        let known: ahash::HashSet<&str> = names().chain(stored).collect();
         keys.retain(|name, _| known.contains(&**name));
         for name in names() {
             if !keys.contains_key(name) {
@@ -191,11 +192,15 @@ impl RateLimiter {
         self.account(name).state.lock().restore_day(tokens, now);
     }
 
-    /// The usage of the keys that have limits in a configuration, for the next process.
-    pub fn used(&self, config: &Config, now: LimitTime) -> Vec<KeyUse> {
-        let limited = config.auth.limited_keys().filter(|(_, limits)| !limits.is_unlimited());
+    /// The usage of clients, by their ids, that have limits: for the next process.
+    pub fn used<'a>(
+        &self,
+        clients: impl Iterator<Item = (&'a str, &'a RateLimits)>,
+        now: LimitTime,
+    ) -> Vec<KeyUse> {
+        let limited = clients.filter(|(_, limits)| !limits.is_unlimited());
         let mut all: Vec<KeyUse> = limited
-            .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
+            .map(|(id, limits)| self.account(id).state.lock().used(id, limits, now))
             .collect();
         // Keys with the same name share their usage.
         all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -203,12 +208,18 @@ impl RateLimiter {
         all
     }
 
-    /// Continues with the usage counted by another process, for the keys that this one has. Returns
-    /// the number of those keys.
-    pub fn restore_used(&self, all: &[KeyUse], now: LimitTime) -> usize {
-        let keys = self.keys.read();
-        let known = all.iter().filter_map(|used| Some((keys.get(&*used.name)?, used)));
-        known.map(|(account, used)| account.state.lock().restore(used, now)).count()
+    /// Continues with the usage counted by another process, for the keys that this one has.
+    /// `is_stored` says so of the ids that the configuration does not list. Returns the number of
+    /// those keys.
+    pub fn restore_used(
+        &self,
+        all: &[KeyUse],
+        is_stored: &dyn Fn(&str) -> bool,
+        now: LimitTime,
+    ) -> usize {
+        let is_known = |id: &str| self.keys.read().contains_key(id) || is_stored(id);
+        let known = all.iter().filter(|used| is_known(&used.name));
+        known.map(|used| self.account(&used.name).state.lock().restore(used, now)).count()
     }
 
     /// The figures of every key.

@@ -124,6 +124,8 @@ pub struct RequestDetails<'a> {
     pub request_id: &'a str,
     /// The name of the client's key.
     pub key: Option<&'a str>,
+    /// The name of the client in the ledger.
+    pub account: Option<&'a str>,
     pub client: Option<IpAddr>,
     pub method: &'a str,
     /// The path without its query: some clients send keys in it.

@@ -33,6 +33,48 @@ pub(super) const ROWS: &[MetricRow] = &[
         |_, scrape| per_key(scrape, |key| key.day_tokens),
         "tokens of this day (UTC) of a key that has limits, those reserved by requests in flight included",
     ),
+    counter(
+        "penstock_key_failures_total",
+        &["reason"],
+        |_, scrape| {
+            let all = scrape.proxy.keys().failures();
+            all.map(|(reason, count)| number(&[reason], to_sample(count))).collect()
+        },
+        "requests that were not let in; `reason` is missing, unknown, expired, not_yet_valid or revoked",
+    ),
+    counter(
+        "penstock_key_failures_delayed_total",
+        &[],
+        |_, scrape| one(to_sample(scrape.proxy.keys().delayed())),
+        "refused keys whose response waited, because their address had sent many (`auth.failures_per_minute`)",
+    ),
+    gauge(
+        "penstock_key_store_keys",
+        &[],
+        |_, scrape| {
+            let store = scrape.proxy.keys().store();
+            from_option(store.map(|store| from_size(store.table().len())))
+        },
+        "keys and old secrets of `auth.store` that are known",
+    ),
+    gauge(
+        "penstock_key_store_up",
+        &[],
+        |_, scrape| {
+            let store = scrape.proxy.keys().store();
+            from_option(store.map(|store| if store.is_usable() { 1.0 } else { 0.0 }))
+        },
+        "1 while the file of `auth.store` can be read; otherwise the keys that are known stay in effect",
+    ),
+    counter(
+        "penstock_key_store_failures_total",
+        &[],
+        |_, scrape| {
+            let store = scrape.proxy.keys().store();
+            from_option(store.map(|store| to_sample(store.failures())))
+        },
+        "times that the file of `auth.store` could not be read",
+    ),
     gauge(
         "penstock_shared_state_up",
         &[],

@@ -210,7 +210,7 @@ fn keys_that_are_gone_are_forgotten() {
     let limits = limits(1, 0, 0, 0);
     let caller = |name| Caller { key: Some((name, &limits)), address: None };
     limiter.admit(&caller("a"), 0, at(0)).unwrap();
-    limiter.adopt(&yaml(&["a"]));
+    limiter.adopt(&yaml(&["a"]), std::iter::empty());
     assert_eq!(names(&limiter), ["a"]);
     assert!(limiter.admit(&caller("a"), 0, at(0)).is_err(), "what is used stays used");
 }
@@ -240,13 +240,13 @@ fn next_process_continues_with_what_is_used() {
     for _ in 0..10 {
         drop(old.admit(&caller, 50, at(100 * SECOND)).unwrap());
     }
-    let used = old.used(&config, at(106 * SECOND));
+    let used = old.used([("k", &limits)].into_iter(), at(106 * SECOND));
     let text = serde_json::to_string(&used).unwrap();
     let used: Vec<KeyUse> = serde_json::from_str(&text).unwrap();
     let other = KeyUse { name: "gone".to_owned(), ..KeyUse::default() };
     // The new process is a second old.
     let start = LimitTime { at: Timestamp(SECOND), unix: at(106 * SECOND).unix };
-    assert_eq!(new.restore_used(&[used[0].clone(), other], start), 1);
+    assert_eq!(new.restore_used(&[used[0].clone(), other], &|_| false, start), 1);
     assert_eq!(new.keys(start)[0].day_tokens, old.keys(at(106 * SECOND))[0].day_tokens);
     let permit = new.admit(&caller, 60, start).unwrap();
     assert_eq!(permit.status().requests.unwrap().remaining, 0, "nine of ten were used");

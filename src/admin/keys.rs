@@ -1,0 +1,106 @@
+//! `/keys`: the client keys of `auth.store`. A secret is in the response that makes it and nowhere
+//! else, the log included.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use penstock_api::units::parse_duration;
+use penstock_clock::unix_seconds;
+use penstock_config::UnixTime;
+use serde_json::{Value, json};
+
+use super::response::{AdminResponse, PendingResponse, Refusal};
+use super::{Admin, Call};
+use crate::key_store::{KeyStore, KeyStoreError};
+
+/// The time that the old secret of a rotated key stays valid, unless the request names another.
+const OVERLAP: Duration = Duration::from_secs(24 * 3600);
+
+/// `GET /keys`
+pub(super) fn list(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
+    with_store(admin, |store| {
+        let keys: Vec<Value> = store.list()?.iter().map(|key| key.to_json(now())).collect();
+        Ok(AdminResponse::json(&json!({ "keys": keys })))
+    })
+}
+
+/// `POST /keys`
+pub(super) fn create(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let body = parse(call.body);
+    with_store(admin, |store| {
+        let made = store.create(body?, now())?;
+        tracing::info!(id = made.record.id, name = made.record.name, "key made via admin API");
+        Ok(AdminResponse::json(&made.to_json(now())).with_status(StatusCode::CREATED))
+    })
+}
+
+/// `GET /keys/{id}`
+pub(super) fn show(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let id = call.name.to_owned();
+    with_store(admin, move |store| Ok(AdminResponse::json(&store.show(&id)?.to_json(now()))))
+}
+
+/// `PATCH /keys/{id}`
+pub(super) fn change(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let (id, body) = (call.name.to_owned(), parse(call.body));
+    with_store(admin, move |store| {
+        let record = store.change(&id, &body?)?;
+        tracing::info!(id, name = record.name, "key changed via admin API");
+        Ok(AdminResponse::json(&record.to_json(now())))
+    })
+}
+
+/// `DELETE /keys/{id}`
+pub(super) fn revoke(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let id = call.name.to_owned();
+    with_store(admin, move |store| {
+        let record = store.revoke(&id, now())?;
+        tracing::info!(id, name = record.name, "key revoked via admin API");
+        Ok(AdminResponse::json(&record.to_json(now())))
+    })
+}
+
+/// `POST /keys/{id}/rotate`
+pub(super) fn rotate(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let (id, overlap) = (call.name.to_owned(), overlap(call.body));
+    with_store(admin, move |store| {
+        let made = store.rotate(&id, overlap?, now())?;
+        tracing::info!(id, name = made.record.name, "key rotated via admin API");
+        Ok(AdminResponse::json(&made.to_json(now())))
+    })
+}
+
+/// Does something with the store, on a thread that may wait for the lock of its file.
+fn with_store(
+    admin: &Admin,
+    work: impl FnOnce(&KeyStore) -> Result<AdminResponse, Refusal> + Send + 'static,
+) -> PendingResponse {
+    let store = admin.proxy.keys().store().map(Arc::clone);
+    Box::pin(async move {
+        let store = store.ok_or(Refusal::NoKeyStore)?;
+        let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        done.map_err(|_stopping| Refusal::Keys(KeyStoreError::Replaced))?
+    })
+}
+
+fn now() -> UnixTime {
+    UnixTime(unix_seconds())
+}
+
+fn parse(body: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(body).map_err(Refusal::NotJson)
+}
+
+/// Reads `{"overlap": "24h"}`; an empty body leaves the default.
+fn overlap(body: &[u8]) -> Result<Duration, Refusal> {
+    if body.is_empty() {
+        return Ok(OVERLAP);
+    }
+    let Value::Object(fields) = parse(body)? else { return Err(Refusal::NotAnOverlap) };
+    match (fields.len(), fields.get("overlap").and_then(Value::as_str)) {
+        (0, None) => Ok(OVERLAP),
+        (1, Some(text)) => parse_duration(text).map_err(|_unit| Refusal::NotAnOverlap),
+        _ => Err(Refusal::NotAnOverlap),
+    }
+}

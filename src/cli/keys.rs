@@ -1,0 +1,153 @@
+//! `penstock keys`: makes, shows, rotates and revokes the client keys of `auth.store`. Works on the
+//! file, with or without a running penstock, which sees the change within two seconds.
+
+mod arguments;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use penstock_clock::unix_seconds;
+use penstock_config::UnixTime;
+use serde_json::{Value, json};
+
+use super::error::{CliError, FAILED, USAGE};
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::key_store::{KeyStore, KeyStoreError};
+use arguments::{CreateArgs, RotateArgs};
+use text::{to_lines, to_table};
+
+const AFTER_HELP: &str = "\
+A secret is printed once, when its key is made or rotated: the file keeps its SHA-256 alone.
+
+Examples:
+  penstock keys create --name team-a --team research --models 'llama3:*' --expires 90d
+  penstock keys list
+  penstock keys rotate key_3f9c2a1b7d40e85566aa0b1c --overlap 24h
+  penstock keys revoke key_3f9c2a1b7d40e85566aa0b1c
+
+Exit codes: 0 success, 1 there is no such key, or the file cannot be used, 2 the arguments or the
+configuration are wrong.";
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = AFTER_HELP)]
+#[expect(clippy::large_enum_variant, reason = "a process has one value of it")]
+pub(super) enum KeysCommand {
+    /// Make a key, and print its secret
+    Create(CreateArgs),
+    /// List the keys, the newest first
+    List(ListArgs),
+    /// Show a key
+    Show(OneArgs),
+    /// Make a new secret for a key; the old one stays valid for a while
+    Rotate(RotateArgs),
+    /// Revoke a key, at once
+    Revoke(OneArgs),
+}
+
+/// The arguments of every command: the file, and the form of the output.
+#[derive(Debug, Args)]
+struct StoreArgs {
+    /// The file of the keys [default: auth.store of the configuration]
+    #[arg(long, value_name = "FILE")]
+    store: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    common: StoreArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneArgs {
+    /// The id of the key, as `penstock keys list` shows it
+    #[arg(value_name = "ID")]
+    id: String,
+
+    #[command(flatten)]
+    common: StoreArgs,
+}
+
+/// The reason why there is no store to work on.
+#[derive(Debug, thiserror::Error)]
+enum KeysError {
+    #[error("there is no store of keys: set auth.store, or pass --store FILE")]
+    NoStore,
+    #[error("cannot use {}: {source}", path.display())]
+    Store { path: PathBuf, source: KeyStoreError },
+}
+
+pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliError> {
+    let now = UnixTime(unix_seconds());
+    match command {
+        KeysCommand::Create(args) => {
+            let made = args.common.work(|store| store.create(args.to_json(now), now))?;
+            args.common.print_made(&made.to_json(now), output)
+        }
+        KeysCommand::List(args) => {
+            let keys = args.common.work(KeyStore::list)?;
+            let keys: Vec<Value> = keys.iter().map(|key| key.to_json(now)).collect();
+            match args.common.json {
+                true => output.line(format!("{:#}", json!({ "keys": keys }))),
+                false => output.text(to_table(&keys)),
+            }
+        }
+        KeysCommand::Show(args) => {
+            let key = args.common.work(|store| store.show(&args.id))?;
+            args.common.print(&key.to_json(now), output)
+        }
+        KeysCommand::Rotate(args) => {
+            let made = args.common.work(|store| store.rotate(&args.id, args.overlap, now))?;
+            args.common.print_made(&made.to_json(now), output)
+        }
+        KeysCommand::Revoke(args) => {
+            let key = args.common.work(|store| store.revoke(&args.id, now))?;
+            args.common.print(&key.to_json(now), output)
+        }
+    }
+}
+
+impl StoreArgs {
+    /// Does something with the store.
+    fn work<T>(
+        &self,
+        work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,
+    ) -> Result<T, CliError> {
+        let fail = |code, error: KeysError| CliError::Command { code, error: Box::new(error) };
+        let (path, max_keys) = match &self.store {
+            Some(path) => (path.clone(), usize::MAX),
+            None => {
+                let auth = self.config.load()?.auth;
+                (auth.store.ok_or_else(|| fail(USAGE, KeysError::NoStore))?, auth.max_keys)
+            }
+        };
+        KeyStore::open(&path, max_keys).and_then(|store| work(&store)).map_err(|source| {
+            let code = if matches!(source, KeyStoreError::Invalid(_)) { USAGE } else { FAILED };
+            fail(code, KeysError::Store { path, source })
+        })
+    }
+
+    fn print(&self, key: &Value, output: &mut Output) -> Result<(), CliError> {
+        match self.json {
+            true => output.line(format!("{key:#}")),
+            false => output.text(to_lines(key)),
+        }
+    }
+
+    fn print_made(&self, key: &Value, output: &mut Output) -> Result<(), CliError> {
+        self.print(key, output)?;
+        if !self.json {
+            output.line("\nKeep the key now: it cannot be shown again.")?;
+        }
+        Ok(())
+    }
+}

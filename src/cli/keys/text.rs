@@ -1,0 +1,52 @@
+//! Keys as text: a table, or one line for each attribute.
+
+use serde_json::Value;
+
+const COLUMNS: [&str; 7] = ["id", "name", "team", "state", "key", "created_at", "expires_at"];
+
+/// Returns the table of keys.
+pub(super) fn to_table(keys: &[Value]) -> String {
+    if keys.is_empty() {
+        return "there are no keys: penstock keys create --name NAME makes one\n".to_owned();
+    }
+    let head = COLUMNS.map(|name| name.to_uppercase().replace('_', " "));
+    let mut lines = vec![head];
+    lines.extend(keys.iter().map(|key| COLUMNS.map(|column| cell(key, column))));
+    let mut widths = [0; COLUMNS.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for line in &lines {
+        let cells: Vec<String> =
+            line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cell(key: &Value, column: &str) -> String {
+    match column {
+        "key" => format!("…{}", plain(&key["last_four"])),
+        _ => plain(&key[column]),
+    }
+}
+
+/// Returns one line for each attribute of a key.
+pub(super) fn to_lines(key: &Value) -> String {
+    let fields = key.as_object().into_iter().flatten();
+    let width = fields.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
+    fields.map(|(name, value)| format!("{name:width$}  {}\n", plain(value))).collect()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,202 @@
+//! Client keys that are made, changed, rotated and revoked at run time: an SQLite file that every
+//! penstock of the host reads, of which requests see a table in memory. Only hashes are kept. A
+//! file that can no longer be used fails no request: the keys that are known go on.
+
+mod attributes;
+mod database;
+mod record;
+mod watcher;
+
+pub use attributes::{InvalidKey, KeyAttributes};
+pub use database::KeyStoreError;
+pub use record::{KeyRecord, MadeKey};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use penstock_config::UnixTime;
+use penstock_core::clients::KeyTable;
+use serde_json::Value;
+
+use database::Database;
+
+/// The store of client keys.
+#[derive(Debug)]
+pub struct KeyStore {
+    path: PathBuf,
+    max_keys: usize,
+    database: Mutex<Database>,
+    table: ArcSwap<KeyTable>,
+    is_usable: AtomicBool,
+    failures: AtomicU64,
+}
+
+impl KeyStore {
+    /// Opens or creates the file, and reads its keys.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn open(path: &Path, max_keys: usize) -> Result<Self, KeyStoreError> {
+        let database = Database::open(path)?;
+        let table = record::to_table(&database.records()?);
+        Ok(Self {
+            path: path.to_owned(),
+            max_keys,
+            database: Mutex::new(database),
+            table: ArcSwap::from_pointee(table),
+            is_usable: AtomicBool::new(true),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    /// Checks that the file can be used. Creates none.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(path: &Path) -> Result<(), KeyStoreError> {
+        database::check(path)
+    }
+
+    /// Reads the file whenever another process has changed it, as long as the store is used.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn watch(self: &Arc<Self>) -> std::io::Result<()> {
+        watcher::start(self)
+    }
+
+    /// Returns the keys that requests are checked against.
+    pub fn table(&self) -> Guard<Arc<KeyTable>> {
+        self.table.load()
+    }
+
+    /// Returns whether the file could be used when it was last tried.
+    pub fn is_usable(&self) -> bool {
+        self.is_usable.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often the file could not be used.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Returns every key, the newest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn list(&self) -> Result<Vec<KeyRecord>, KeyStoreError> {
+        self.database.lock().records()
+    }
+
+    /// Returns the key with an id.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn show(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
+        self.database.lock().record(id)
+    }
+
+    /// Makes a key of a JSON object with its name and attributes.
+    ///
+    /// # Errors
+    /// When the object is not valid, or the key cannot be written.
+    pub fn create(&self, given: Value, now: UnixTime) -> Result<MadeKey, KeyStoreError> {
+        let (name, attributes) = attributes::read_new(given)?;
+        let made = MadeKey::new(name, attributes, now)?;
+        self.write(|database| database.insert(&made.record, self.max_keys))?;
+        Ok(made)
+    }
+
+    /// Changes the attributes of a key that a JSON object has; null removes one.
+    ///
+    /// # Errors
+    /// When the object is not valid, or the key unknown or revoked.
+    pub fn change(&self, id: &str, changes: &Value) -> Result<KeyRecord, KeyStoreError> {
+        self.write(|database| {
+            let record = database.usable_record(id)?;
+            let attributes = record.attributes.changed(changes)?;
+            let record = KeyRecord { attributes, ..record };
+            database.update(&record)?;
+            Ok(record)
+        })
+    }
+
+    /// Makes a new secret for a key; the old one stays valid for `overlap`.
+    ///
+    /// # Errors
+    /// When the key is unknown or revoked, or cannot be written.
+    pub fn rotate(
+        &self,
+        id: &str,
+        overlap: Duration,
+        now: UnixTime,
+    ) -> Result<MadeKey, KeyStoreError> {
+        self.write(|database| {
+            let made = database.usable_record(id)?.rotated(now.after(overlap))?;
+            database.update(&made.record)?;
+            Ok(made)
+        })
+    }
+
+    /// Revokes a key. One that was revoked before stays as it is.
+    ///
+    /// # Errors
+    /// When the key is unknown, or cannot be written.
+    pub fn revoke(&self, id: &str, now: UnixTime) -> Result<KeyRecord, KeyStoreError> {
+        self.write(|database| {
+            let record = database.record(id)?;
+            let record = KeyRecord { revoked_at: record.revoked_at.or(Some(now)), ..record };
+            database.update(&record)?;
+            Ok(record)
+        })
+    }
+
+    /// Changes the file, and with it at once the keys of this process.
+    fn write<T>(
+        &self,
+        change: impl FnOnce(&mut Database) -> Result<T, KeyStoreError>,
+    ) -> Result<T, KeyStoreError> {
+        let mut database = self.database.lock();
+        // What is written to a file that was deleted or replaced would be lost.
+        if !database.is_at(&self.path) {
+            return Err(KeyStoreError::Replaced);
+        }
+        let done = database.transact(change)?;
+        // Published under the lock: an older state must not replace a newer one.
+        self.table.store(Arc::new(record::to_table(&database.records()?)));
+        Ok(done)
+    }
+
+    /// Reads the keys again if another process has changed the file, or put another in its place.
+    fn refresh(&self) {
+        let mut database = self.database.lock();
+        let result = database.has_changed(&self.path).and_then(|has_changed| {
+            if has_changed {
+                self.table.store(Arc::new(record::to_table(&database.records()?)));
+            }
+            Ok(())
+        });
+        drop(database);
+        match result {
+            Ok(()) => {
+                if !self.is_usable.swap(true, Ordering::Relaxed) {
+                    tracing::info!(path = %self.path.display(), "the store of keys is back");
+                }
+            }
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                // One line for a failure that lasts.
+                if self.is_usable.swap(false, Ordering::Relaxed) {
+                    tracing::error!(
+                        path = %self.path.display(), %error,
+                        "auth.store cannot be read: the keys that are known stay in effect"
+                    );
+                }
+            }
+        }
+    }
+}

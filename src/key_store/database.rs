@@ -1,0 +1,307 @@
+//! The SQLite file of client keys. Several processes use it: a penstock that serves, its successor,
+//! the command line.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use penstock_config::{KeyHash, UnixTime};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+
+use super::attributes::{InvalidKey, KeyAttributes};
+use super::record::{KeyRecord, StoredSecret};
+
+/// The application id of the file in SQLite's header: "penk".
+const APPLICATION_ID: i32 = 0x7065_6e6b;
+/// The time that a write waits for another process that holds the lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The mode of the file: only its owner may see which keys there are.
+const MODE: u32 = 0o600;
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// The version of the tables.
+const VERSION: i64 = 1;
+const SCHEMA: &str = "
+    CREATE TABLE client_keys (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        hash BLOB NOT NULL UNIQUE,
+        last_four TEXT NOT NULL,
+        attributes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        revoked_at INTEGER,
+        previous_hash BLOB,
+        previous_last_four TEXT,
+        previous_until INTEGER
+    )";
+const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoked_at, \
+                       previous_hash, previous_last_four, previous_until";
+
+/// The reason why the store cannot do something.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyStoreError {
+    /// SQLite refused.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file cannot be opened.
+    #[error("{0}")]
+    File(#[from] io::Error),
+    /// The file is a database of another program.
+    #[error("it is the database of another program")]
+    Foreign,
+    /// A newer penstock wrote it.
+    #[error("a newer penstock wrote it (version {version} of its tables)")]
+    Newer { version: i64 },
+    /// The file was deleted, replaced or written over.
+    #[error("the file was deleted, replaced or written over")]
+    Replaced,
+    /// The system has no random numbers.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
+    /// There is no key with that id.
+    #[error("there is no key '{}'", id.escape_debug())]
+    Unknown { id: String },
+    /// The key was revoked.
+    #[error("key '{id}' was revoked")]
+    Revoked { id: String },
+    /// There are as many keys as there may be.
+    #[error("there are {count} keys, and none of them is revoked (auth.max_keys)")]
+    Full { count: usize },
+    /// The description of a key is not valid.
+    #[error("{0}")]
+    Invalid(#[from] InvalidKey),
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Database {
+    // Dropped before the file: closing a descriptor releases the locks that the process has on a
+    // file.
+    connection: Connection,
+    file: File,
+    identity: (u64, u64),
+    /// The number that changes with the writes of other processes, when the keys were last read.
+    version: i64,
+}
+
+/// Checks that a file can be used, or made.
+pub(super) fn check(path: &Path) -> Result<(), KeyStoreError> {
+    if path.exists() {
+        return Database::open(path).map(drop);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(std::fs::metadata(folder.unwrap_or(Path::new("."))).map(drop)?)
+}
+
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+impl Database {
+    /// Opens or creates the file.
+    pub(super) fn open(path: &Path) -> Result<Self, KeyStoreError> {
+        // Created here for its permissions, which SQLite gives to its journal, too.
+        let made = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
+        drop(made);
+        // Kept open until SQLite is done.
+        let file = File::open(path)?;
+        let identity = identity(&file.metadata()?);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        prepare(&mut connection)?;
+        // After the check of the file's owner: the journal mode changes the file.
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
+        // A key whose secret was shown must not be lost with the power.
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "cache_size", -1024)?;
+        let version = data_version(&connection)?;
+        Ok(Self { connection, file, identity, version })
+    }
+
+    /// Returns whether the path leads to the open file, and that is still a database.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let mut header = [0; MAGIC.len()];
+        std::fs::metadata(path).is_ok_and(|found| identity(&found) == self.identity)
+            && self.file.read_exact_at(&mut header, 0).is_ok()
+            && header == *MAGIC
+    }
+
+    /// Returns whether another process has changed the keys since the last call. Opens the file
+    /// that another one has put in the place of this.
+    pub(super) fn has_changed(&mut self, path: &Path) -> Result<bool, KeyStoreError> {
+        if !self.is_at(path) {
+            let found = std::fs::metadata(path)?;
+            if identity(&found) == self.identity {
+                return Err(KeyStoreError::Replaced);
+            }
+            // Read before it counts: what is known goes on until there is something else.
+            let other = Self::open(path)?;
+            other.records()?;
+            *self = other;
+            return Ok(true);
+        }
+        let version = data_version(&self.connection)?;
+        let has_changed = version != self.version;
+        if has_changed {
+            // Read first: after a failure the next call must not find everything unchanged.
+            self.records()?;
+            self.version = version;
+        }
+        Ok(has_changed)
+    }
+
+    /// Does something in one transaction.
+    pub(super) fn transact<T>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<T, KeyStoreError>,
+    ) -> Result<T, KeyStoreError> {
+        // Immediate: SQLite cannot wait for a lock that is taken later in the transaction.
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        let done = change(self).and_then(|done| {
+            self.connection.execute_batch("COMMIT")?;
+            Ok(done)
+        });
+        if done.is_err() && !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK")?;
+        }
+        done
+    }
+
+    /// Returns every key, the newest first. A row that cannot be read is left out: it might
+    /// restrict its key in a way that this penstock does not know.
+    pub(super) fn records(&self) -> Result<Vec<KeyRecord>, KeyStoreError> {
+        let select = format!("SELECT {COLUMNS} FROM client_keys ORDER BY created_at DESC, id");
+        let mut select = self.connection.prepare(&select)?;
+        let mut rows = select.query([])?;
+        let mut records = Vec::new();
+        while let Some(row) = rows.next()? {
+            match read(row) {
+                Ok(record) => records.push(record),
+                Err(KeyStoreError::Invalid(error)) => {
+                    let id: String = row.get(0)?;
+                    tracing::error!(id, %error, "auth.store: a key is refused, its row is not understood");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
+    }
+
+    /// Returns the key with an id.
+    pub(super) fn record(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
+        let select = format!("SELECT {COLUMNS} FROM client_keys WHERE id = ?1");
+        let found = self.connection.query_row(&select, [id], |row| Ok(read(row))).optional()?;
+        found.unwrap_or_else(|| Err(KeyStoreError::Unknown { id: id.to_owned() }))
+    }
+
+    /// Returns the key with an id, if it was not revoked.
+    pub(super) fn usable_record(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
+        let record = self.record(id)?;
+        match record.revoked_at {
+            Some(_) => Err(KeyStoreError::Revoked { id: record.id }),
+            None => Ok(record),
+        }
+    }
+
+    /// Adds a key. In a full store it takes the place of the one that was revoked first.
+    pub(super) fn insert(&self, key: &KeyRecord, limit: usize) -> Result<(), KeyStoreError> {
+        let count: i64 =
+            self.connection.query_row("SELECT count(*) FROM client_keys", [], |row| row.get(0))?;
+        let count = usize::try_from(count).unwrap_or_default();
+        if count >= limit {
+            let delete = "DELETE FROM client_keys WHERE id = (SELECT id FROM client_keys
+                WHERE revoked_at IS NOT NULL ORDER BY revoked_at LIMIT 1)";
+            if self.connection.execute(delete, [])? == 0 {
+                return Err(KeyStoreError::Full { count });
+            }
+        }
+        self.put("INSERT", key)
+    }
+
+    /// Replaces a key.
+    pub(super) fn update(&self, key: &KeyRecord) -> Result<(), KeyStoreError> {
+        self.put("REPLACE", key)
+    }
+
+    fn put(&self, verb: &str, key: &KeyRecord) -> Result<(), KeyStoreError> {
+        let put = format!(
+            "{verb} INTO client_keys ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+        );
+        let attributes = serde_json::to_string(&key.attributes).map_err(InvalidKey::Json)?;
+        let previous = key.previous.as_ref();
+        let row = params![
+            key.id,
+            key.name,
+            key.secret.hash.as_bytes(),
+            key.secret.last_four,
+            attributes,
+            seconds(key.created_at),
+            key.revoked_at.map(seconds),
+            previous.map(|(secret, _)| secret.hash.as_bytes()),
+            previous.map(|(secret, _)| &secret.last_four),
+            previous.map(|(_, until)| seconds(*until)),
+        ];
+        self.connection.execute(&put, row)?;
+        Ok(())
+    }
+}
+
+fn data_version(connection: &Connection) -> Result<i64, KeyStoreError> {
+    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
+}
+
+fn prepare(connection: &mut Connection) -> Result<(), KeyStoreError> {
+    // Immediate: of two processes that start together, one makes the tables and the other waits.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if application != i64::from(APPLICATION_ID) && (application != 0 || tables > 0) {
+        return Err(KeyStoreError::Foreign);
+    }
+    match version {
+        VERSION => Ok(()),
+        0 => {
+            transaction.execute_batch(SCHEMA)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+            Ok(transaction.commit()?)
+        }
+        version => Err(KeyStoreError::Newer { version }),
+    }
+}
+
+fn read(row: &Row<'_>) -> Result<KeyRecord, KeyStoreError> {
+    let time = |column| row.get(column).map(|seconds: Option<i64>| seconds.map(to_time));
+    let attributes: KeyAttributes =
+        serde_json::from_str(&row.get::<_, String>(4)?).map_err(InvalidKey::Json)?;
+    let previous: Option<[u8; 32]> = row.get(7)?;
+    let previous = match (previous, time(9)?) {
+        (Some(hash), Some(until)) => {
+            let secret = StoredSecret { hash: KeyHash::from_bytes(hash), last_four: row.get(8)? };
+            Some((secret, until))
+        }
+        _ => None,
+    };
+    Ok(KeyRecord {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        secret: StoredSecret { hash: KeyHash::from_bytes(row.get(2)?), last_four: row.get(3)? },
+        previous,
+        attributes,
+        created_at: to_time(row.get(5)?),
+        revoked_at: time(6)?,
+    })
+}
+
+fn to_time(seconds: i64) -> UnixTime {
+    UnixTime(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// Returns a time as SQLite holds it.
+fn seconds(time: UnixTime) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}

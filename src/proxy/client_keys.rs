@@ -1,0 +1,185 @@
+//! Who a request comes from: the keys of the configuration and those of the store, what happens to
+//! refused ones, and how often.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use penstock_clock::{now, unix_seconds};
+use penstock_config::{Config, KeyHash, RateLimits, UnixTime};
+use penstock_core::admission::rate_limits::{AddressKey, Caller, KeyUse, LimitTime, RateLimiter};
+use penstock_core::clients::{ClientIdentity, KeyRefusal, KnownKey};
+use penstock_core::routing::Generation;
+
+use crate::key_store::KeyStore;
+
+/// The time that a refused key waits for its response once its address has had too many.
+const DELAY: Duration = Duration::from_secs(1);
+/// The maximum number of refused keys that wait; further ones get their response at once.
+const MAX_WAITING: usize = 1024;
+
+/// The reason why a request is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyFailure {
+    /// It has no key.
+    Missing,
+    /// There is no such key.
+    Unknown,
+    Expired(UnixTime),
+    NotYetValid(UnixTime),
+    Revoked,
+}
+
+impl KeyFailure {
+    /// The labels of the metric.
+    const NAMES: [&'static str; 5] = ["missing", "unknown", "expired", "not_yet_valid", "revoked"];
+
+    fn position(self) -> usize {
+        match self {
+            Self::Missing => 0,
+            Self::Unknown => 1,
+            Self::Expired(_) => 2,
+            Self::NotYetValid(_) => 3,
+            Self::Revoked => 4,
+        }
+    }
+}
+
+impl From<KeyRefusal> for KeyFailure {
+    fn from(refusal: KeyRefusal) -> Self {
+        match refusal {
+            KeyRefusal::Revoked => Self::Revoked,
+            KeyRefusal::NotYetValid(from) => Self::NotYetValid(from),
+            KeyRefusal::Expired(at) => Self::Expired(at),
+        }
+    }
+}
+
+/// The keys of clients.
+pub struct ClientKeys {
+    store: Option<Arc<KeyStore>>,
+    failures: [AtomicU64; KeyFailure::NAMES.len()],
+    /// Refused keys by address.
+    by_address: RateLimiter,
+    waiting: AtomicUsize,
+    delayed: AtomicU64,
+}
+
+impl ClientKeys {
+    pub(crate) fn new(config: &Config, store: Option<Arc<KeyStore>>) -> Self {
+        Self {
+            store,
+            failures: std::array::from_fn(|_| AtomicU64::new(0)),
+            by_address: RateLimiter::new(config),
+            waiting: AtomicUsize::new(0),
+            delayed: AtomicU64::new(0),
+        }
+    }
+
+    /// The store of the keys that are made at run time, if there is one.
+    pub fn store(&self) -> Option<&Arc<KeyStore>> {
+        self.store.as_ref()
+    }
+
+    /// Returns whether requests need no key. A store that a reload takes away stays until the
+    /// restart: the port must not open by itself.
+    pub(crate) fn is_open(&self, config: &Config) -> bool {
+        config.auth.is_open() && self.store.is_none()
+    }
+
+    /// Returns the client whose key this is.
+    ///
+    /// # Errors
+    /// When there is none, or the key is not valid now.
+    pub(crate) fn find(
+        &self,
+        generation: &Generation,
+        key: &[u8],
+    ) -> Result<Arc<ClientIdentity>, KeyFailure> {
+        // No client can choose the hash of its key, so the time of a look-up reveals nothing.
+        let hash = KeyHash::of(key);
+        if let Some(key) = generation.keys.find(&hash) {
+            return checked(key);
+        }
+        let stored = self.store.as_ref().map(|store| store.table());
+        stored.and_then(|table| table.find(&hash).map(checked)).ok_or(KeyFailure::Unknown)?
+    }
+
+    /// Counts a refused request.
+    pub(crate) fn count(&self, failure: KeyFailure) {
+        if let Some(counter) = self.failures.get(failure.position()) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the client of a refused key wait if its address has sent many of them: the others pay
+    /// nothing for it, and a list of keys takes long to try.
+    pub(crate) async fn slow_down(&self, config: &Config, address: Option<IpAddr>) {
+        let (Some(address), Some(_)) = (address, config.auth.failures_per_minute) else { return };
+        let limits = RateLimits {
+            requests_per_minute: config.auth.failures_per_minute,
+            ..RateLimits::default()
+        };
+        let caller = Caller { key: None, address: Some((AddressKey::from(address), &limits)) };
+        let moment = LimitTime { at: now(), unix: unix_seconds() };
+        if self.by_address.admit(&caller, 0, moment).is_ok() {
+            return;
+        }
+        let grow = |count: usize| (count < MAX_WAITING).then_some(count + 1);
+        if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_ok() {
+            let _waiting = Waiting(&self.waiting);
+            self.delayed.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(DELAY).await;
+        }
+    }
+
+    /// Adopts another configuration.
+    pub(crate) fn adopt(&self, config: &Config) {
+        self.by_address.adopt(config, std::iter::empty());
+    }
+
+    /// Returns the refused requests by their reason.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.failures.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+        KeyFailure::NAMES.into_iter().zip(counts)
+    }
+
+    /// Returns the number of refused requests that had to wait.
+    pub fn delayed(&self) -> u64 {
+        self.delayed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the clients of the store.
+    pub(crate) fn stored(&self) -> Vec<Arc<ClientIdentity>> {
+        let table = self.store.as_ref().map(|store| store.table());
+        let keys = table.iter().flat_map(|table| table.iter());
+        keys.map(|key| Arc::clone(&key.client)).collect()
+    }
+}
+
+/// A place among the refused keys that wait.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn checked(key: &KnownKey) -> Result<Arc<ClientIdentity>, KeyFailure> {
+    key.validity.check(|| UnixTime(unix_seconds()))?;
+    Ok(Arc::clone(&key.client))
+}
+
+/// Takes over the limits that another process has counted.
+pub(crate) fn restore_used(
+    rates: &RateLimiter,
+    keys: &ClientKeys,
+    used: &[KeyUse],
+    now: LimitTime,
+) -> usize {
+    let stored = keys.stored();
+    let stored: ahash::HashSet<&str> = stored.iter().map(|client| &*client.id).collect();
+    rates.restore_used(used, &|id| stored.contains(id), now)
+}

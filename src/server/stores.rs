@@ -1,0 +1,42 @@
+//! What is read at start from the files of earlier processes: client keys, and the day's tokens.
+
+use std::sync::Arc;
+
+use penstock_clock::{now, unix_seconds};
+use penstock_config::Config;
+use penstock_core::admission::rate_limits::LimitTime;
+
+use super::ServerError;
+use crate::key_store::KeyStore;
+use crate::observe::ledger::{Dimension, ReportQuery, parse_day, report};
+use crate::proxy::Proxy;
+
+/// Opens the store of client keys, if there is one. Unlike the ledger it must be usable: without it
+/// nothing says which keys were revoked.
+pub(super) fn open_key_store(config: &Config) -> Result<Option<Arc<KeyStore>>, ServerError> {
+    let Some(path) = config.auth.store.as_deref() else { return Ok(None) };
+    let failed = |source| ServerError::key_store(path, source);
+    let store = Arc::new(KeyStore::open(path, config.auth.max_keys).map_err(failed)?);
+    store.watch().map_err(|error| failed(error.into()))?;
+    Ok(Some(store))
+}
+
+/// Restores the tokens that keys have used today from the ledger, so that a restart does not reset
+/// their day.
+pub(super) fn restore_days(config: &Config, proxy: &Proxy) {
+    // Limits per minute recover by themselves soon; only the day outlives a restart.
+    let ids = proxy.day_limited();
+    let Some(path) = config.ledger.path.as_deref().filter(|_| !ids.is_empty()) else { return };
+    let today =
+        ReportQuery { by: vec![Dimension::Key], since: parse_day("0d"), ..ReportQuery::default() };
+    let rows = report(path, &today).unwrap_or_else(|error| {
+        tracing::warn!(%error, "tokens_per_day starts at 0: the token ledger cannot be read");
+        Vec::new()
+    });
+    for row in rows {
+        if let Some(id) = row.group.first().and_then(|account| ids.get(account.as_str())) {
+            let now = LimitTime { at: now(), unix: unix_seconds() };
+            proxy.rates().restore_day(id, row.counts.total_tokens(), now);
+        }
+    }
+}

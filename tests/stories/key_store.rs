@@ -1,0 +1,274 @@
+//! Keys made at run time: in effect at once where they are made, within two seconds in every other
+//! penstock of the host, and never lost or opened up by a file that fails.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use penstock_mock::MockEngine;
+use serde_json::{Value, json};
+
+use super::client_keys::{assert_refused, send};
+use crate::support::client::{Response, request};
+use crate::support::command::{Ran, run};
+use crate::support::engines::{backend, engine};
+use crate::support::eventually;
+use crate::support::penstock::{Penstock, scratch};
+
+const CHAT: &str = "/v1/chat/completions";
+/// The time within which a change is in effect in another process.
+const SOON: Duration = Duration::from_secs(2);
+
+fn config(store: &Path, engine: &MockEngine, rest: &str) -> String {
+    let items = backend(engine, "models: [m, other]");
+    format!("auth: {{ store: {}, {rest} }}\nbackends:\n{items}", store.display())
+}
+
+fn admin(penstock: &Penstock, method: &str, path: &str, body: &Value) -> Response {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let headers = [("content-type", "application/json")];
+    request(penstock.admin, method, path, &headers, &body)
+}
+
+/// Makes a key by the admin port. Returns its id and its secret.
+fn create(penstock: &Penstock, given: &Value) -> (String, String) {
+    let made = admin(penstock, "POST", "/keys", given);
+    assert_eq!(made.status, 201, "{}", made.text());
+    ids(&made.json())
+}
+
+fn ids(made: &Value) -> (String, String) {
+    (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+}
+
+fn keys(store: &Path, arguments: &[&str]) -> Ran {
+    let store = store.display().to_string();
+    run(["keys"].iter().chain(arguments).chain(&["--store", &store]))
+}
+
+fn is_let_in(penstock: &Penstock, key: &str) -> bool {
+    send(penstock, CHAT, key).status == 200
+}
+
+#[test]
+fn store_without_keys_lets_no_request_in() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    assert_eq!(std::fs::metadata(&store).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(send(&penstock, CHAT, "sk-anything").status, 401);
+    let bare = request(penstock.data, "GET", "/v1/models", &[], b"");
+    assert_eq!((bare.status, bare.error_code().as_str()), (401, "invalid_api_key"));
+    let (id, key) = create(&penstock, &json!({ "name": "team-a" }));
+    assert!(id.starts_with("key_") && key.starts_with("sk-penstock-"), "{id}");
+    assert_eq!(key.len(), "sk-penstock-".len() + 43, "256 bits");
+    assert!(is_let_in(&penstock, &key), "in effect at once");
+    assert_eq!(engine.counters().requests, 1);
+    for file in ["keys.db", "keys.db-wal"] {
+        let bytes = std::fs::read(store.with_file_name(file)).unwrap();
+        let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(!has(&key[12..]), "the secret is in {file}");
+    }
+    let shown = admin(&penstock, "GET", &format!("/keys/{id}"), &Value::Null).json();
+    assert_eq!(shown["last_four"], key[key.len() - 4..]);
+    assert!(shown.get("key").is_none() && !penstock.log().contains(&key[12..]));
+}
+
+#[test]
+fn attributes_hold_and_changes_count_at_once() {
+    let engine = engine("one", &["m", "other"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let (id, key) = create(&penstock, &json!({ "name": "a", "models": ["other"] }));
+    let refused = send(&penstock, CHAT, &key);
+    assert_eq!((refused.status, refused.error_code().as_str()), (403, "model_not_allowed"));
+    assert_refused(&penstock, &key, 403, "model_not_allowed", "'m'");
+    let path = format!("/keys/{id}");
+    let changed = admin(&penstock, "PATCH", &path, &json!({ "models": null, "team": "red" }));
+    assert_eq!((changed.status, &changed.json()["team"]), (200, &json!("red")));
+    assert!(is_let_in(&penstock, &key));
+    let limited = json!({ "limits": { "requests_per_minute": 2 } });
+    assert_eq!(admin(&penstock, "PATCH", &path, &limited).status, 200);
+    let statuses: Vec<u16> = (0..3).map(|_| send(&penstock, CHAT, &key).status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    let past = json!({ "expires_at": "2024-01-01T00:00:00Z" });
+    assert_eq!(admin(&penstock, "PATCH", &path, &past).status, 200);
+    assert_refused(&penstock, &key, 401, "key_expired", "expired at 2024-01-01");
+    let future = json!({ "expires_at": null, "not_before": "2999-01-01T00:00:00Z" });
+    assert_eq!(admin(&penstock, "PATCH", &path, &future).status, 200);
+    assert_refused(&penstock, &key, 401, "key_not_yet_valid", "valid from 2999-01-01");
+    assert_eq!(admin(&penstock, "DELETE", &path, &Value::Null).status, 200);
+    assert_refused(&penstock, &key, 401, "key_revoked", "was revoked");
+    let page = request(penstock.admin, "GET", "/metrics", &[], b"").text();
+    assert!(page.contains("penstock_key_failures_total{reason=\"revoked\"} 5"), "{page}");
+}
+
+#[test]
+fn bad_descriptions_of_keys_are_refused() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, "max_keys: 1"));
+    for given in [
+        json!({}),
+        json!({ "name": "a b" }),
+        json!({ "name": "a", "modles": ["m"] }),
+        json!({ "name": "a", "modles": null }),
+        json!({ "name": "a", "weight": 0 }),
+        json!({ "name": "a", "limits": { "requests_per_minute": 0 } }),
+        json!({ "name": "a", "expires_at": "tomorrow" }),
+        json!(["name"]),
+    ] {
+        let response = admin(&penstock, "POST", "/keys", &given);
+        assert_eq!(response.status, 400, "{given}: {}", response.text());
+    }
+    let (id, key) = create(&penstock, &json!({ "name": "a" }));
+    let path = format!("/keys/{id}");
+    for given in [json!({ "name": "b" }), json!({ "modles": null }), json!({ "weight": "2" })] {
+        assert_eq!(admin(&penstock, "PATCH", &path, &given).status, 400, "{given}");
+    }
+    let full = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
+    assert_eq!((full.status, full.error_code().as_str()), (409, "too_many_keys"));
+    assert_eq!(admin(&penstock, "GET", "/keys/key_none", &Value::Null).status, 404);
+    assert_eq!(admin(&penstock, "DELETE", &path, &Value::Null).status, 200);
+    assert_eq!(admin(&penstock, "POST", &format!("{path}/rotate"), &Value::Null).status, 409);
+    create(&penstock, &json!({ "name": "b" }));
+    assert_refused(&penstock, &key, 401, "invalid_api_key", "not valid");
+    let page = [("origin", "http://evil.example")];
+    assert_eq!(request(penstock.admin, "POST", "/keys", &page, b"{\"name\":\"x\"}").status, 403);
+}
+
+#[test]
+fn old_secret_stays_valid_for_the_overlap() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let (id, first) = create(&penstock, &json!({ "name": "a" }));
+    let path = format!("/keys/{id}/rotate");
+    let (same, second) = ids(&admin(&penstock, "POST", &path, &json!({ "overlap": "1h" })).json());
+    assert_eq!(same, id);
+    assert!(is_let_in(&penstock, &first) && is_let_in(&penstock, &second));
+    let (_, third) = ids(&admin(&penstock, "POST", &path, &json!({ "overlap": "0s" })).json());
+    assert!(is_let_in(&penstock, &third));
+    assert_refused(&penstock, &second, 401, "key_expired", "expired");
+    assert_refused(&penstock, &first, 401, "invalid_api_key", "not valid");
+    assert_eq!(admin(&penstock, "POST", &path, &json!({ "overlap": "1" })).status, 400);
+    assert_eq!(admin(&penstock, "DELETE", &format!("/keys/{id}"), &Value::Null).status, 200);
+    for key in [&third, &second] {
+        assert_refused(&penstock, key, 401, "key_revoked", "was revoked");
+    }
+}
+
+#[test]
+fn key_made_anew_under_an_old_name_inherits_nothing() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let described = json!({ "name": "a", "limits": { "requests_per_minute": 1 } });
+    let (old, key) = create(&penstock, &described);
+    assert!(is_let_in(&penstock, &key));
+    assert_eq!(send(&penstock, CHAT, &key).status, 429);
+    assert_eq!(admin(&penstock, "DELETE", &format!("/keys/{old}"), &Value::Null).status, 200);
+    let (new, key) = create(&penstock, &described);
+    assert_ne!(old, new);
+    assert!(is_let_in(&penstock, &key), "the limits of the old key are not its own");
+}
+
+#[test]
+fn commands_are_seen_by_every_penstock_of_the_host() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let text = config(&store, &engine, "");
+    let (one, two) = (Penstock::start(&text), Penstock::start(&text));
+    let ran =
+        keys(&store, &["create", "--name", "a", "--team", "red", "--expires", "90d", "--json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let made: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let (id, key) = ids(&made);
+    for penstock in [&one, &two] {
+        eventually("the key is known", SOON, || is_let_in(penstock, &key));
+    }
+    let (other, second) = create(&one, &json!({ "name": "b" }));
+    eventually("the other penstock knows it", SOON, || is_let_in(&two, &second));
+    let listed = keys(&store, &["list"]).stdout;
+    assert!(listed.contains(&id) && listed.contains(&other) && listed.contains("red"), "{listed}");
+    assert!(!listed.contains(&key) && listed.contains(&format!("…{}", &key[key.len() - 4..])));
+    let rotated = keys(&store, &["rotate", &id, "--overlap", "0s"]);
+    assert!(rotated.stdout.contains("cannot be shown again"), "{}", rotated.stdout);
+    assert_eq!(keys(&store, &["revoke", &other]).code, Some(0));
+    for penstock in [&one, &two] {
+        eventually("the old secret is out", SOON, || !is_let_in(penstock, &key));
+        eventually("the key is revoked", SOON, || !is_let_in(penstock, &second));
+    }
+    assert!(keys(&store, &["show", &other]).stdout.contains("revoked"));
+    assert_eq!(keys(&store, &["show", "key_none"]).code, Some(1));
+    assert_eq!(keys(&store, &["create", "--name", "a b"]).code, Some(2));
+}
+
+#[test]
+fn known_keys_go_on_when_the_file_fails() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let (id, key) = create(&penstock, &json!({ "name": "a" }));
+    let is_up = || {
+        let page = request(penstock.admin, "GET", "/metrics", &[], b"").text();
+        page.contains("\npenstock_key_store_up 1\n")
+    };
+    assert!(is_up());
+    std::fs::rename(&store, store.with_extension("away")).unwrap();
+    eventually("the failure shows", SOON, || !is_up());
+    assert!(is_let_in(&penstock, &key));
+    let refused = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "key_store_unavailable"));
+    std::thread::sleep(SOON);
+    let lines = penstock.log().matches("auth.store cannot be read").count();
+    assert_eq!(lines, 1, "one line for a failure that lasts");
+    std::fs::rename(store.with_extension("away"), &store).unwrap();
+    eventually("the store is back", SOON, is_up);
+    // Written over in place.
+    let whole = std::fs::read(&store).unwrap();
+    std::fs::write(&store, vec![b'x'; whole.len()]).unwrap();
+    eventually("the failure shows", SOON, || !is_up());
+    assert!(is_let_in(&penstock, &key));
+    let revoked = admin(&penstock, "DELETE", &format!("/keys/{id}"), &Value::Null);
+    assert_eq!(revoked.status, 503, "a revocation that would be lost is no success");
+}
+
+#[test]
+fn unusable_store_ends_the_start() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    std::fs::write(&store, "not a database, but long enough to be looked at as one".repeat(40))
+        .unwrap();
+    let path = scratch("penstock.yaml");
+    std::fs::write(&path, config(&store, &engine, "")).unwrap();
+    let path = path.display().to_string();
+    for command in ["check", "serve"] {
+        let ran = run([command, "--config", &path]);
+        assert_eq!(ran.code, Some(1), "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains("auth.store: cannot use"), "{command}: {}", ran.stderr);
+    }
+    assert!(std::fs::read_to_string(&store).unwrap().starts_with("not a database"));
+}
+
+#[test]
+fn addresses_that_try_keys_wait() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, "failures_per_minute: 3"));
+    let (_, key) = create(&penstock, &json!({ "name": "a" }));
+    let (_, quick) = crate::support::client::timed(|| {
+        for _ in 0..3 {
+            assert_eq!(send(&penstock, CHAT, "sk-wrong").status, 401);
+        }
+    });
+    let (status, slow) = crate::support::client::timed(|| send(&penstock, CHAT, "sk-wrong").status);
+    assert_eq!(status, 401);
+    assert!(slow >= Duration::from_millis(900) && quick < slow, "{quick:?}, then {slow:?}");
+    let (_, valid) = crate::support::client::timed(|| assert!(is_let_in(&penstock, &key)));
+    assert!(valid < Duration::from_millis(900), "a valid key does not wait: {valid:?}");
+    let page = request(penstock.admin, "GET", "/metrics", &[], b"").text();
+    assert!(page.contains("penstock_key_failures_total{reason=\"unknown\"} 4"), "{page}");
+    assert!(page.contains("penstock_key_failures_delayed_total 1"), "{page}");
+    assert!(!penstock.log().contains("sk-wrong"));
+}
