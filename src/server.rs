@@ -5,7 +5,7 @@ mod listeners;
 mod stores;
 
 pub(crate) use listeners::try_listen;
-use stores::{open_key_store, restore_days};
+use stores::{open_key_store, open_ledger, restore_days};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use penstock_config::tls::TlsError;
 use penstock_config::{Config, ConfigSource, ListenAddress};
-use penstock_core::admission::budgets::Budgets;
 use penstock_core::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
@@ -188,9 +187,7 @@ impl Parts {
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
-        let budgets = Arc::new(Budgets::new(&generation.config));
-        let ledger = Ledger::start(&generation, Arc::clone(&budgets));
-        let ledger = Arc::new(ledger.map_err(ServerError::Ledger)?);
+        let (ledger, budgets) = open_ledger(&generation)?;
         let mut observers: Vec<Box<dyn RequestObserver>> = vec![
             Box::new(PrefixObserver),
             Box::new(ShadowObserver),

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
+use penstock_core::admission::budgets::Budgets;
 use penstock_core::admission::rate_limits::LimitTime;
+use penstock_core::routing::Generation;
 
 use super::ServerError;
 use crate::key_store::KeyStore;
-use crate::observe::ledger::{Dimension, ReportQuery, parse_day, report};
+use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
 use crate::proxy::Proxy;
 
 /// Opens the store of client keys, if there is one. Unlike the ledger it must be usable: without it
@@ -19,6 +21,15 @@ pub(super) fn open_key_store(config: &Config) -> Result<Option<Arc<KeyStore>>, S
     let store = Arc::new(KeyStore::open(path, config.auth.max_keys).map_err(failed)?);
     store.watch().map_err(|error| failed(error.into()))?;
     Ok(Some(store))
+}
+
+/// Opens the ledger, and reads from it what was spent of budgets.
+pub(super) fn open_ledger(
+    generation: &Generation,
+) -> Result<(Arc<Ledger>, Arc<Budgets>), ServerError> {
+    let budgets = Arc::new(Budgets::new(&generation.config));
+    let ledger = Ledger::start(generation, Arc::clone(&budgets)).map_err(ServerError::Ledger)?;
+    Ok((Arc::new(ledger), budgets))
 }
 
 /// Restores the tokens that keys have used today from the ledger, so that a restart does not reset

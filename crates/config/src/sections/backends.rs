@@ -13,8 +13,8 @@ use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
 use super::model::{ModelEntry, ModelItem, OperationNames};
-use super::policies::TierNumber;
 use super::telemetry::BackendTelemetry;
+use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
 use crate::syntax::document::{Content, Node};

@@ -2,8 +2,8 @@
 
 use penstock_api::{Capabilities, OPERATIONS, Operations, Tier};
 
-use super::policies::TierNumber;
 use super::price::Price;
+use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
 use crate::syntax::document::{Content, Node};

@@ -4,17 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use penstock_api::{Tier, choice};
-use serde_json::json;
 
 use super::Config;
 use super::backends::BackendConfig;
+use super::tier::TierNumber;
 use crate::syntax::collections::{List, Maybe};
-use crate::syntax::document::Node;
-use crate::syntax::dump::Dump;
 use crate::syntax::glob::ModelGlob;
-use crate::syntax::reader::Reader;
-use crate::syntax::setting::{Setting, choice_setting, section};
-use crate::syntax::shape::Shape;
+use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{AtLeastOne, Name, Positive, Share};
 
 /// The zone of backends whose address is loopback or private.
@@ -35,28 +31,6 @@ choice! {
     }
 }
 choice_setting!(TierMode);
-
-/// A tier, from 1 to 5.
-pub(super) struct TierNumber;
-
-impl Setting for TierNumber {
-    type Value = Tier;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Tier> {
-        const EXPECTED: &str = "a tier from 1 to 5";
-        let text = reader.scalar(node, EXPECTED)?;
-        let tier = text.parse().ok().and_then(Tier::new);
-        tier.or_else(|| reader.refuse_value(node, text, EXPECTED))
-    }
-
-    fn dump(value: &Tier) -> Dump {
-        Dump::Integer(value.number().into())
-    }
-
-    fn shape() -> Shape {
-        Shape::Scalar(json!({"type": "integer", "minimum": 1, "maximum": 5}))
-    }
-}
 
 section! {
     /// Where requests may go. The first policy that matches a request applies.

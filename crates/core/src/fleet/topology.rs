@@ -1,6 +1,8 @@
 //! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
 //! a discovery changes them, and immutable in between.
 
+mod serve;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,22 +10,17 @@ use std::time::Duration;
 
 use ahash::HashMap;
 use penstock_api::Engine;
-use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{
-    CanonicalName, Capabilities, Offer, Operation, Operations, ZoneId, canonical_name,
-    default_tag_forms,
-};
+use penstock_api::units::Timestamp;
+use penstock_api::{CanonicalName, Operation, Operations, canonical_name, default_tag_forms};
 use penstock_config::tls::ClientTls;
 use penstock_config::{
-    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy,
-    TimeoutsConfig, UnknownCapability,
+    BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy, TimeoutsConfig,
+    UnknownCapability,
 };
-use penstock_scoring::Candidate;
 
 use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
 use super::circuit_breaker::BreakerState;
-use super::cooldown::CooldownScope;
 use super::groups::Groups;
 use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
@@ -32,9 +29,9 @@ use super::model_state::ModelState;
 use super::owner_shares::{OwnerShares, kept};
 use super::quality::{Quality, QualityRules, quality_rules};
 use super::serving::Serving;
-use super::slots::{ModelLimits, initial_residency};
 use super::zones::Zones;
-use crate::prefix::{MemoryBudget, ModelIndex, Slot};
+use crate::prefix::{MemoryBudget, ModelIndex};
+use serve::serve;
 
 /// The number of a model in one topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -424,88 +421,5 @@ impl Topology {
     /// The backend called `name`.
     pub fn backend(&self, name: &str) -> Option<&Backend> {
         self.backends.iter().find(|backend| backend.config.name == name)
-    }
-}
-
-/// The backend's own name for a model, if different.
-fn other_name(entry: &ModelEntry) -> Option<&str> {
-    entry.upstream_id.as_deref().filter(|upstream| *upstream != entry.id)
-}
-
-fn serve(
-    index: usize,
-    backend: &Backend,
-    entry: &ModelEntry,
-    rules: &TopologyRules,
-    carried: &mut Carried,
-) -> Serving {
-    let assumed = rules.unknown_capability == UnknownCapability::Assume;
-    let known = entry.capabilities.unwrap_or(Capabilities::NONE);
-    let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
-    let is_assumed = assumed && entry.capabilities.is_none();
-    let usable = if is_assumed { Capabilities::ALL } else { known };
-    // An operation is no property of the prompt: without a list every operation that the engine may
-    // have is tried.
-    let engine = backend.state.engine(backend.config.engine);
-    let num_ctx = rules.num_ctx(engine, &entry.id);
-    let declared_operations =
-        declared.and_then(|model| model.operations).or(backend.config.operations);
-    let native_operations = declared_operations.or(entry.operations).unwrap_or(engine.operations());
-    let native_operations =
-        if num_ctx.is_some() { with_own_api(native_operations) } else { native_operations };
-    let native_operations = native_operations.without(backend.state.lessons.lacking());
-    // An engine loads the model with `num_ctx`, even if the model has a longer context.
-    let window = entry.context_length.into_iter().chain(num_ctx).min();
-    let usable_operations = native_operations.with_convertible();
-    let key = (backend.state.id, Box::from(entry.id.as_str()));
-    let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
-    let model_state = carried.state(backend.state.id, entry);
-    model_state.settle_residency(initial_residency(engine));
-    model_state.set_slots(limits.slots);
-    if let Some(row) = &backend.config.step_times {
-        model_state.start_with(&row.coefficients());
-    }
-    let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
-    let zone = backend.config.zone_name().map_or(ZoneId::UNKNOWN, |name| rules.zones.id(name));
-    let tier = declared.and_then(|model| model.tier).unwrap_or(backend.config.tier);
-    let offer = |capabilities| Offer::new(usable_operations, capabilities).placed(zone, tier);
-    Serving {
-        backend: u16::try_from(index).unwrap_or(u16::MAX),
-        id: backend.state.id,
-        priority: backend.config.priority,
-        configured_engine: backend.config.engine,
-        weight: backend.config.weight.max(1),
-        most_weight: 0,
-        restricted_from: rules.restricted_from(max_in_flight.min(limits.most)),
-        max_backlog: rules.max_backlog,
-        reserve: rules.reserve,
-        owners: None,
-        max_in_flight,
-        max_in_flight_of_model: limits.most,
-        model_state,
-        known,
-        usable,
-        known_operations: declared_operations.unwrap_or_default(),
-        native_operations,
-        usable_operations,
-        usable_offer: offer(usable),
-        known_offer: offer(known),
-        zone,
-        tier,
-        price: rules.price(&entry.id, declared),
-        quality: carried.quality(&key, &rules.quality),
-        window: TokenCount(window.unwrap_or(u32::MAX)),
-        context_length: window.map(TokenCount),
-        num_ctx: num_ctx.map(TokenCount),
-        upstream_id: other_name(entry).map(Box::from),
-        model: entry.id.as_str().into(),
-        state: Arc::clone(&backend.state),
-        latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
-        evidence: Arc::default(),
-        key: Candidate::key_of(&backend.config.name),
-        slot: Slot::UNASSIGNED,
-        cooldown: CooldownScope::of_model(entry.upstream_id.as_deref().unwrap_or(&entry.id)),
-        passes_credentials: backend.config.authorization == AuthorizationPolicy::Pass,
-        timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }

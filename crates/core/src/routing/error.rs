@@ -414,19 +414,8 @@ impl fmt::Display for RouteError {
                 write_unreported(out, unreported)
             }
             Self::NoBackendInZone { model, zones, inside, outside, .. } => {
-                let zones = match zones.as_slice() {
-                    [] => "no zone at all".to_owned(),
-                    [one] => format!("the zone {one}"),
-                    several => format!("the zones {}", several.join(", ")),
-                };
-                write!(out, "Requests for model '{model}' may only reach {zones}")?;
-                for (index, (name, reason)) in inside.iter().enumerate() {
-                    let start = if index == 0 { ": " } else { "; " };
-                    write!(out, "{start}{name} {reason}")?;
-                }
-                if inside.is_empty() {
-                    out.write_str(", where no backend serves it")?;
-                }
+                write!(out, "Requests for model '{model}' may only reach ")?;
+                write_zones(out, zones, inside)?;
                 write!(out, " ({outside} in other zones)")
             }
             Self::NoHealthyBackend { model, missing: None } | Self::AllTried { model } => {
@@ -472,6 +461,24 @@ impl fmt::Display for RouteError {
             ),
         }
     }
+}
+
+/// Writes the zones that are admitted, and the reason against each backend there.
+fn write_zones(
+    out: &mut fmt::Formatter<'_>,
+    zones: &[String],
+    inside: &[(String, String)],
+) -> fmt::Result {
+    match zones {
+        [] => out.write_str("no zone at all")?,
+        [one] => write!(out, "the zone {one}")?,
+        several => write!(out, "the zones {}", several.join(", "))?,
+    }
+    for (index, (name, reason)) in inside.iter().enumerate() {
+        let start = if index == 0 { ": " } else { "; " };
+        write!(out, "{start}{name} {reason}")?;
+    }
+    if inside.is_empty() { out.write_str(", where no backend serves it") } else { Ok(()) }
 }
 
 /// Writes the backends that may serve an unknown model, up to the bound of a message.

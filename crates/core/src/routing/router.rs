@@ -226,7 +226,7 @@ impl Router {
             let restriction = scope.restriction;
             let rows = rows.into_iter().flat_map(|model| &model.serving);
             let rows = rows.filter(move |row| {
-                restriction.admits(row) && !(restriction.is_free_only && !row.is_free())
+                restriction.admits(row) && (!restriction.is_free_only || row.is_free())
             });
             let costs = rows.filter_map(|row| {
                 let usual = || u64::from(row.latency.expect(true, None).tokens.0);

@@ -91,83 +91,83 @@ mod tests {
         (text(since), text(until))
     }
 
+    const HOUR: BudgetPeriod = BudgetPeriod::Rolling(Duration::from_secs(3600));
+
+    /// Period, time zone, now, start and end; all in UTC.
+    const PERIODS: &[(BudgetPeriod, &str, &str, &str, &str)] = &[
+        (
+            BudgetPeriod::Day,
+            "UTC",
+            "2026-11-27T23:59:59",
+            "2026-11-27T00:00:00",
+            "2026-11-28T00:00:00",
+        ),
+        (
+            BudgetPeriod::Day,
+            "Europe/Berlin",
+            "2026-11-27T23:30:00",
+            "2026-11-27T23:00:00",
+            "2026-11-28T23:00:00",
+        ),
+        // 25 and 23 hours.
+        (
+            BudgetPeriod::Day,
+            "Europe/Berlin",
+            "2026-10-25T12:00:00",
+            "2026-10-24T22:00:00",
+            "2026-10-25T23:00:00",
+        ),
+        (
+            BudgetPeriod::Day,
+            "Europe/Berlin",
+            "2026-03-29T12:00:00",
+            "2026-03-28T23:00:00",
+            "2026-03-29T22:00:00",
+        ),
+        (
+            BudgetPeriod::Week,
+            "UTC",
+            "2026-11-29T23:59:59",
+            "2026-11-23T00:00:00",
+            "2026-11-30T00:00:00",
+        ),
+        (
+            BudgetPeriod::Week,
+            "UTC",
+            "2026-11-30T00:00:00",
+            "2026-11-30T00:00:00",
+            "2026-12-07T00:00:00",
+        ),
+        (
+            BudgetPeriod::Month,
+            "UTC",
+            "2028-02-29T23:59:59",
+            "2028-02-01T00:00:00",
+            "2028-03-01T00:00:00",
+        ),
+        (
+            BudgetPeriod::Month,
+            "America/New_York",
+            "2027-01-01T04:59:59",
+            "2026-12-01T05:00:00",
+            "2027-01-01T05:00:00",
+        ),
+        (
+            BudgetPeriod::Month,
+            "America/New_York",
+            "2027-01-01T05:00:00",
+            "2027-01-01T05:00:00",
+            "2027-02-01T05:00:00",
+        ),
+        (HOUR, "UTC", "2026-11-27T12:34:56", "2026-11-27T11:35:00", "2026-11-27T12:35:00"),
+    ];
+
     #[test]
     fn periods_begin_at_midnight_of_the_time_zone() {
-        for (every, zone, now, since, until) in [
-            (
-                BudgetPeriod::Day,
-                "UTC",
-                "2026-11-27T23:59:59Z",
-                "2026-11-27T00:00:00Z",
-                "2026-11-28T00:00:00Z",
-            ),
-            (
-                BudgetPeriod::Day,
-                "Europe/Berlin",
-                "2026-11-27T23:30:00Z",
-                "2026-11-27T23:00:00Z",
-                "2026-11-28T23:00:00Z",
-            ),
-            // 25 and 23 hours.
-            (
-                BudgetPeriod::Day,
-                "Europe/Berlin",
-                "2026-10-25T12:00:00Z",
-                "2026-10-24T22:00:00Z",
-                "2026-10-25T23:00:00Z",
-            ),
-            (
-                BudgetPeriod::Day,
-                "Europe/Berlin",
-                "2026-03-29T12:00:00Z",
-                "2026-03-28T23:00:00Z",
-                "2026-03-29T22:00:00Z",
-            ),
-            (
-                BudgetPeriod::Week,
-                "UTC",
-                "2026-11-29T23:59:59Z",
-                "2026-11-23T00:00:00Z",
-                "2026-11-30T00:00:00Z",
-            ),
-            (
-                BudgetPeriod::Week,
-                "UTC",
-                "2026-11-30T00:00:00Z",
-                "2026-11-30T00:00:00Z",
-                "2026-12-07T00:00:00Z",
-            ),
-            (
-                BudgetPeriod::Month,
-                "UTC",
-                "2028-02-29T23:59:59Z",
-                "2028-02-01T00:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
-            (
-                BudgetPeriod::Month,
-                "America/New_York",
-                "2027-01-01T04:59:59Z",
-                "2026-12-01T05:00:00Z",
-                "2027-01-01T05:00:00Z",
-            ),
-            (
-                BudgetPeriod::Month,
-                "America/New_York",
-                "2027-01-01T05:00:00Z",
-                "2027-01-01T05:00:00Z",
-                "2027-02-01T05:00:00Z",
-            ),
-            (
-                BudgetPeriod::Rolling(Duration::from_secs(3600)),
-                "UTC",
-                "2026-11-27T12:34:56Z",
-                "2026-11-27T11:35:00Z",
-                "2026-11-27T12:35:00Z",
-            ),
-        ] {
-            let expected = (since.to_owned(), until.to_owned());
-            assert_eq!(span(every, zone, now), expected, "{every:?} in {zone} at {now}");
+        for (every, zone, now, since, until) in PERIODS {
+            let expected = (format!("{since}Z"), format!("{until}Z"));
+            let found = span(*every, zone, &format!("{now}Z"));
+            assert_eq!(found, expected, "{every:?} in {zone} at {now}");
         }
     }
 }

@@ -81,11 +81,9 @@ impl DryRun<'_> {
         let prompt = self.prompt(&profile, body, target);
         let asked = ModelAsked { name: &requested.name, fleet: topology, split: point };
         let policy = self.policy(sample, &asked)?;
-        let policy = match &plan {
-            // The drafts of other models have the client's prompt, too.
-            Some(_) => router.also_under(&policy, &ModelAsked { name: model, ..asked }),
-            None => policy,
-        };
+        // The drafts of other models have the client's prompt, too.
+        let of_final = || router.also_under(&policy, &ModelAsked { name: model, ..asked });
+        let policy = plan.as_ref().map_or(policy, |_| of_final());
         let input = RouteInput {
             request: &profile,
             model,
