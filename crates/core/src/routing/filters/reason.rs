@@ -71,9 +71,10 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// Every name of a reason.
-    pub const NAMES: [&'static str; 22] = [
+    pub const NAMES: [&'static str; 23] = [
         "zone",
         "tier",
+        "budget",
         "tried",
         "operation",
         "capabilities",
