@@ -109,9 +109,7 @@ impl ProxyHttp for DataPlane {
             Err(refused) => refuse(&mut flow, refused).await,
         };
         // After every end, errors included: what a request holds must not outlive it.
-        if flow.ctx.rate.is_some() {
-            settle_rate(flow.ctx);
-        }
+        settle_rate(flow.ctx);
         if let Some(charge) = flow.ctx.charge.take() {
             settle_charge(&self.0, flow.ctx, &charge);
         }

@@ -13,6 +13,7 @@ use crate::direct::path_model::PathModel;
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::allowed_models;
+use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
@@ -42,6 +43,9 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
         Ok(kept) => kept,
         Err(error) => return send_error(flow, error).await,
     };
+    if let Err(error) = budgets::reserve_unread(flow, &fleet, decision.backend) {
+        return send_error(flow, error).await;
+    }
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
     let mut request = ScannedRequest::direct(at, operation, fleet, body, policy);
     (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);

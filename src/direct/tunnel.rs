@@ -12,6 +12,7 @@ use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
 use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
@@ -97,6 +98,7 @@ fn reserve(
     };
     let fleet = flow.ctx.generation.fleet.topology();
     let (decision, policy) = decide_by_name(flow, &fleet, name)?;
+    budgets::reserve_unread(flow, &fleet, decision.backend)?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
     let permit = InflightGuard::try_reserve(
         &serving.state,

@@ -18,6 +18,7 @@ use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::queue::{Unadmitted, has_others_waiting};
+use crate::proxy::rate_limits::settle_rate;
 use crate::proxy::request::{Decided, Named, ScannedRequest, admit};
 use crate::proxy::retry::{decide_in_turn, may_retry, route_error};
 use crate::proxy::rewrite::kinds_of;
@@ -125,7 +126,8 @@ impl Call {
             let model = request.wanted_model().to_owned();
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));
         }
-        let ScannedRequest { fleet, model, split, .. } = &*request;
+        let ScannedRequest { fleet, split, .. } = &*request;
+        let model = request.wanted_model();
         let names = &own.ctx.generation.router.names;
         if !EnsemblePlan::has_other_backend(names, fleet, (model, *split), used) {
             return decide(&mut own, request);
@@ -216,6 +218,7 @@ impl Call {
     fn cancel(mut self, flow: &Flow<'_>) -> CallEnd {
         // Only the record matters: the error is that of the client's own request.
         let _gone = self.ctx.client_gone();
+        settle_rate(&self.ctx);
         flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallEnd::ClientGone
     }
@@ -233,6 +236,7 @@ impl Call {
                 record.response.code = Some(error.code);
             }
         }
+        settle_rate(&self.ctx);
         flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallReport { call: self.call, text, usage: self.ctx.record.response.usage }
     }

@@ -83,8 +83,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the database, reads its totals and what was spent of `budgets`, and starts the thread. A failure of the database is
-    /// logged, and every write tries to open it again.
+    /// Opens the database, reads its totals and what was spent of `budgets`, and starts the thread.
+    /// A failure of the database is logged, and every write tries to open it again.
     ///
     /// # Errors
     /// When the thread cannot be started.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use penstock_api::{ErrorCode, Work};
+use penstock_api::{ErrorCode, Operation, Work};
 use penstock_clock::unix_seconds;
 use penstock_config::BudgetScope;
 use penstock_core::admission::budgets::{AtLimit, BudgetHold, BudgetReport, Exceeded, Money};
-use penstock_core::routing::ModelAsked;
+use penstock_core::fleet::{BackendId, Topology};
+use penstock_core::routing::{ModelAsked, RequestSize};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::failure::OwnError;
@@ -22,14 +23,19 @@ const MODEL: HeaderName = HeaderName::from_static("x-penstock-budget-model");
 /// The budget with the least left, for keys that may see it.
 const BUDGET: HeaderName = HeaderName::from_static("x-penstock-budget");
 
+/// The least that a request reserves whose cost is not known: it passes until a budget is spent.
+const UNKNOWN: Money = Money(1);
+
 /// The money that a request has reserved.
 #[derive(Debug)]
 pub(crate) struct RequestBudget {
     hold: Mutex<Option<BudgetHold>>,
     /// The model that it gets in place of its own.
     instead: Option<Arc<str>>,
-    /// The budget with the least left after the reservation.
+    /// The budget with the least left after the reservation, if the client may see it.
     tightest: Option<BudgetReport>,
+    /// False if nothing is read of the request that could be priced, or no model runs for it.
+    is_counted: bool,
 }
 
 /// The tokens that a request has used.
@@ -60,16 +66,8 @@ pub(crate) fn reserve(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Resu
         let client = flow.ctx.identity.as_deref();
         let exceeded = match flow.proxy.budgets.reserve(client, estimate, unix) {
             Ok(hold) => {
-                let left = |report: &BudgetReport| {
-                    report.limit.less(report.balance.spent).less(report.balance.reserved)
-                };
-                let tightest = hold.reports(unix).min_by_key(left);
                 let instead = request.instead.clone();
-                flow.ctx.budget = Some(Box::new(RequestBudget {
-                    hold: Mutex::new(Some(hold)),
-                    instead,
-                    tightest,
-                }));
+                keep(flow.ctx, hold, instead, is_counted(request.profile.operation));
                 return Ok(());
             }
             Err(exceeded) => exceeded,
@@ -86,21 +84,92 @@ pub(crate) fn reserve(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Resu
     Err(OwnError::new(ErrorCode::BudgetExceeded, "The budgets leave no model for the request"))
 }
 
+/// Reserves again what a request may cost, for the fleet that it meets after a wait.
+///
+/// # Errors
+/// When a budget refuses it.
+pub(crate) fn renew(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
+    if flow.ctx.budget.take().is_none() {
+        return Ok(());
+    }
+    reserve(flow, request)
+}
+
+/// Admits a request to a backend by its name, of which nothing is read, unless the backend costs
+/// nothing: it passes until a budget of its client is spent, and is not counted.
+///
+/// # Errors
+/// When a budget of the client is spent, whatever it does then: a request that is not read gets no
+/// other model, and stays with its backend.
+pub(crate) fn reserve_unread(
+    flow: &mut Flow<'_>,
+    fleet: &Topology,
+    backend: BackendId,
+) -> Result<(), OwnError> {
+    let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
+    let mut is_free = || rows.all(|row| row.id != backend || row.is_free());
+    if flow.proxy.budgets.is_empty() || is_free() {
+        return Ok(());
+    }
+    let unix = unix_seconds();
+    let reserved = flow.proxy.budgets.reserve(flow.ctx.identity.as_deref(), UNKNOWN, unix);
+    let hold = reserved.map_err(|exceeded| refused(&exceeded, unix))?;
+    keep(flow.ctx, hold, None, false);
+    Ok(())
+}
+
+/// Returns whether requests of an operation cost money: those that run no model do not.
+fn is_counted(operation: Operation) -> bool {
+    operation.row().work != Work::Text || operation == Operation::Passthrough
+}
+
+fn keep(
+    ctx: &mut RequestContext,
+    hold: BudgetHold,
+    instead: Option<Arc<str>>,
+    is_counted: bool,
+) {
+    let left = |report: &BudgetReport| {
+        report.limit.less(report.balance.spent).less(report.balance.reserved)
+    };
+    let sees = ctx.identity.as_ref().is_some_and(|client| client.sees_budget);
+    let tightest = if sees { hold.reports(unix_seconds()).min_by_key(left) } else { None };
+    let hold = Mutex::new(Some(hold));
+    ctx.budget = Some(Box::new(RequestBudget { hold, instead, tightest, is_counted }));
+}
+
 /// Returns the most that a request may cost on a backend of its model or of a fallback.
 fn estimate(flow: &Flow<'_>, request: &ScannedRequest) -> Money {
     let profile = &request.profile;
     let router = &flow.ctx.generation.router;
+    let asked = asked(request);
+    if !is_counted(profile.operation) {
+        return Money::ZERO;
+    }
     let output = match (profile.operation.row().work, profile.output_limit) {
-        (Work::Text | Work::Inference, _) => Some(0),
+        (Work::Inference | Work::Text, _) => Some(0),
         (Work::Generation, limit) => limit.map(|most| u64::from(most.0)),
     };
-    let input = u64::from(profile.prefill_tokens().0);
-    let asked =
-        ModelAsked { name: request.wanted_model(), fleet: &request.fleet, split: request.split };
-    Money::of(router.highest_cost(&asked, &request.policy, input, output))
+    let size = RequestSize {
+        input: profile.prefill_tokens().0.into(),
+        output,
+        responses: profile.choices.into(),
+    };
+    let cost = Money::of(router.highest_cost(&asked, &request.policy, &size));
+    // What a request that is not read asks for is not known.
+    let is_unread = profile.operation == Operation::Passthrough;
+    match is_unread && cost < UNKNOWN && !router.is_free(&asked, &request.policy) {
+        true => UNKNOWN,
+        false => cost,
+    }
 }
 
-/// Limits a request to backends that cost nothing in some zones. Returns whether that is new.
+fn asked(request: &ScannedRequest) -> ModelAsked<'_> {
+    ModelAsked { name: request.wanted_model(), fleet: &request.fleet, split: request.split }
+}
+
+/// Limits a request to backends that cost nothing in some zones. Returns whether that is new, and
+/// there are such backends.
 fn keep_free(flow: &mut Flow<'_>, request: &mut ScannedRequest, zones: &[String]) -> bool {
     let before = request.policy.restriction;
     let set = request.fleet.zones.set(zones.iter().map(String::as_str));
@@ -108,6 +177,7 @@ fn keep_free(flow: &mut Flow<'_>, request: &mut ScannedRequest, zones: &[String]
     request.policy.restriction.is_free_only = true;
     flow.ctx.policy = Some(request.policy);
     request.policy.restriction != before
+        && flow.ctx.generation.router.has_free_backend(&asked(request), &request.policy)
 }
 
 /// Gives a request another model. Returns whether it had none yet.
@@ -141,9 +211,9 @@ fn refused(exceeded: &Exceeded, unix: u64) -> OwnError {
         limit.amount(),
         estimate.amount(),
     );
-    let wait = Duration::from_secs(balance.until.saturating_sub(unix).max(1));
+    let wait = exceeded.room_at.map(|at| Duration::from_secs(at.saturating_sub(unix).max(1)));
     OwnError {
-        retry_after: (!exceeded.is_final()).then_some(wait),
+        retry_after: wait,
         ..OwnError::new(ErrorCode::BudgetExceeded, message)
     }
 }
@@ -154,6 +224,9 @@ pub(crate) fn settle(ctx: &RequestContext, used: Option<UsedTokens>) {
     let Some(budget) = &ctx.budget else { return };
     let Some(hold) = budget.hold.lock().take() else { return };
     let cost = match (used, &ctx.record.routing.price) {
+        _ if !budget.is_counted => Money::ZERO,
+        // Failed before a backend had anything to do.
+        (Some(used), _) if used == UsedTokens::default() => Money::ZERO,
         (Some(used), Some(price)) => {
             Money::of(price.request_cost(used.input, used.cached, used.output))
         }

@@ -127,9 +127,7 @@ pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
 async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnResponse) -> Served {
     debug_assert!(!flow.ctx.record.queue.is_kept_alive, "a client that has a head gets no other");
     // Before the write: a client may send its next request as soon as it has the response.
-    if flow.ctx.rate.is_some() {
-        settle_rate(flow.ctx);
-    }
+    settle_rate(flow.ctx);
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
     }

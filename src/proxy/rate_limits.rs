@@ -156,7 +156,8 @@ fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
             let name = names.resolve(estimate.model, &fleet, SplitPoint::default());
             let model = fleet.model_id(name).and_then(|id| fleet.model(id));
             let serving = model.and_then(|model| model.serving.first());
-            serving.map_or(0, |serving| serving.latency.expect(true, None).tokens.0)
+            let usual = serving.map_or(0, |serving| serving.latency.expect(true, None).tokens.0);
+            usual.saturating_mul(profile.choices)
         }
     };
     let each = u64::from(profile.prefill_tokens().0) + u64::from(output);
@@ -199,14 +200,37 @@ fn whole_seconds(wait: Duration) -> Duration {
     Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
 }
 
-/// Settles a request's part of its client's limits; only the first call counts.
+/// The tokens of a stream, as seen here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Streamed {
+    pub(crate) tokens: u32,
+    /// True if the response came to its end: then the engine's count is that of all of it.
+    pub(crate) is_whole: bool,
+}
+
+impl Streamed {
+    /// The tokens of a response whose engine reported `count`. A stream that broke off may have
+    /// reported a part of its output at its start.
+    fn or_reported(self, count: Option<u32>) -> u32 {
+        match count.unwrap_or(0) {
+            0 => self.tokens,
+            count if self.is_whole => count,
+            count => count.max(self.tokens),
+        }
+    }
+}
+
+/// Settles a request's part of its client's limits and budgets; only the first call counts.
 pub(crate) fn settle_rate(ctx: &RequestContext) {
-    settle_rate_of(ctx, ctx.record.response.usage, ctx.record.response.token_events);
+    let response = &ctx.record.response;
+    let is_whole = response.outcome.is_none_or(|outcome| outcome == Outcome::Ok);
+    let streamed = Streamed { tokens: response.token_events, is_whole };
+    settle_rate_of(ctx, response.usage, streamed);
 }
 
 /// Settles it as soon as the response of an engine has been read: the client may send its next
 /// request at once.
-pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
+pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) {
     if ctx.rate.is_none() && ctx.budget.is_none() {
         return;
     }
@@ -235,8 +259,8 @@ struct Used {
 }
 
 /// The tokens that a request has used: the engine's count, else an estimate; `None` for the
-/// reserved number. `streamed`: tokens of a stream, as seen here.
-fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<Used> {
+/// reserved number. A count of zero is none: the engine did not count.
+fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -> Option<Used> {
     let record = &ctx.record;
     let earlier = record.edits.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
     let is_cancelled = record.response.outcome == Some(Outcome::Cancel);
@@ -251,14 +275,14 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Opt
         |output: u32| UsedTokens { input: prompt.into(), cached: 0, output: output.into() };
     let last = match usage {
         Some(usage) => UsedTokens {
-            input: usage.prompt_tokens.unwrap_or(prompt).into(),
+            input: usage.prompt_tokens.filter(|tokens| *tokens > 0).unwrap_or(prompt).into(),
             cached: usage.cached_tokens.unwrap_or(0).into(),
-            output: usage.completion_tokens.unwrap_or(streamed).into(),
+            output: streamed.or_reported(usage.completion_tokens).into(),
         },
         None if record.request.is_streaming
             && (is_cancelled || is_success(record.response.status)) =>
         {
-            estimated(streamed)
+            estimated(streamed.tokens)
         }
         // The engine may have computed the prompt; no output was seen.
         None if is_cancelled => estimated(0),

@@ -19,7 +19,7 @@ use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::unreadable_outcome;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-use crate::proxy::rate_limits::settle_rate_of;
+use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, rewrites};
 use crate::upstream::beginning::Beginning;
@@ -336,9 +336,9 @@ impl RelayObserver for RelayProgress<'_> {
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
         record_outcome(self.attempt, &result, &ctx.generation, &self.proxy.observers);
-        if ctx.rate.is_some() {
-            settle_rate_of(ctx, result.usage, monitor.tokens);
-        }
+        let is_whole = outcome == Outcome::Ok;
+        let streamed = Streamed { tokens: monitor.tokens, is_whole };
+        settle_rate_of(ctx, result.usage, streamed);
     }
 }
 

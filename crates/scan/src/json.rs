@@ -331,6 +331,8 @@ impl Facts {
             continues: needs.contains(Capabilities::VISION)
                 || continues.iter().any(|span| !span.range().is_empty()),
         };
+        let choices = self.limits.choices(prompt.texts);
+        let output_limit = self.limits.of_output(self.max_tokens(operation), choices);
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -342,7 +344,8 @@ impl Facts {
             prompt_tokens: super::to_tokens(prompt.text + besides),
             max_tokens: self.max_tokens(operation).map(TokenCount),
             prompt_limit: PromptLimit::of(&limit_facts),
-            output_limit: self.limits.of_output(self.max_tokens(operation)).map(TokenCount),
+            output_limit: output_limit.map(TokenCount),
+            choices,
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),
             usage_edit: self.stream_options.usage_edit(self.insertion),

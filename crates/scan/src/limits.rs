@@ -69,14 +69,20 @@ impl Limits {
         self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens)
     }
 
-    /// Returns the largest number of tokens that all choices together can have. `own` is the limit
-    /// in the dialect of the request. Engines differ in which of several limits they read, so the
-    /// largest one counts.
-    pub(super) fn of_output(&self, own: Option<u32>) -> Option<u32> {
+    /// Returns the number of responses: the choices for each of `prompts`.
+    pub(super) fn choices(&self, prompts: u64) -> u32 {
+        let prompts = u32::try_from(prompts).unwrap_or(u32::MAX).max(1);
+        self.choices.unwrap_or(1).max(1).saturating_mul(prompts)
+    }
+
+    /// Returns the largest number of tokens that all `choices` together can have. `own` is the
+    /// limit in the dialect of the request. Engines differ in which of several limits they read, so
+    /// the largest one counts.
+    pub(super) fn of_output(&self, own: Option<u32>, choices: u32) -> Option<u32> {
         let of_openai = [self.max_completion_tokens, self.max_output_tokens, self.max_tokens];
         let all = of_openai.into_iter().chain([self.n_predict, own]).flatten();
         // Some engines treat 0 as no limit.
         let most = all.filter(|limit| *limit > 0).max()?;
-        Some(most.saturating_mul(self.choices.unwrap_or(1).max(1)))
+        Some(most.saturating_mul(choices))
     }
 }

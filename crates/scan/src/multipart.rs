@@ -179,6 +179,7 @@ pub(super) fn scan(
         prompt_tokens: to_tokens(form.prompt),
         max_tokens: None,
         output_limit: None,
+        choices: 1,
         prompt_limit: PromptLimit::of_form(body),
         usage_edit: None,
         context_length: None,

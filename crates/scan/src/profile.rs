@@ -38,6 +38,8 @@ pub struct RequestProfile {
     /// The upper bound of the response's tokens: the largest of the client's limits, for all
     /// choices.
     pub output_limit: Option<TokenCount>,
+    /// The number of responses that the request asks for: its choices, for each of its prompts.
+    pub choices: u32,
     /// The upper bound of the prompt's tokens.
     pub prompt_limit: PromptLimit,
     /// The context length that the client requests (`options.num_ctx`).
@@ -119,6 +121,7 @@ impl RequestProfile {
             prompt_tokens: TokenCount::default(),
             max_tokens: None,
             output_limit: None,
+            choices: 1,
             prompt_limit: PromptLimit::unread(),
             context_length: None,
             residency_change: None,

@@ -22,6 +22,8 @@ pub(super) struct Prompt {
     pub(super) has_image: bool,
     /// The number of messages and items.
     pub(super) messages: u64,
+    /// The number of prompts in a list: an engine responds to each of them.
+    pub(super) texts: u64,
     /// True if it has a part or an item other than text and calls: files, searches, items that the
     /// engine keeps. An engine may read more there than the body holds.
     pub(super) refers: bool,
@@ -35,6 +37,7 @@ impl Prompt {
         self.besides += other.besides;
         self.has_image |= other.has_image;
         self.messages += other.messages;
+        self.texts += other.texts;
         self.refers |= other.refers;
     }
 
@@ -298,6 +301,7 @@ fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<
         return prompt_element(cursor, kind, into);
     }
     cursor.elements(|cursor, kind| {
+        into.texts += u64::from(matches!(kind, b'"' | b'['));
         if kind != b'[' {
             return prompt_element(cursor, kind, into);
         }

@@ -21,6 +21,8 @@ pub struct UsageBounds {
     prompt: PromptLimit,
     /// The tokens of the response, if the request limits them.
     output: Option<TokenCount>,
+    /// The number of responses.
+    choices: u32,
     /// The context of the model that responded, if known.
     context: Option<TokenCount>,
 }
@@ -37,7 +39,8 @@ pub struct Passed {
 impl UsageBounds {
     /// Returns the bounds of a request on a model with the given context.
     pub fn of(request: &RequestProfile, context: Option<TokenCount>) -> Self {
-        Self { prompt: request.prompt_limit, output: request.output_limit, context }
+        let RequestProfile { prompt_limit, output_limit, choices, .. } = *request;
+        Self { prompt: prompt_limit, output: output_limit, choices, context }
     }
 
     /// Returns the counts of an engine, each cut to its bound.
@@ -49,7 +52,7 @@ impl UsageBounds {
             false => 0,
         };
         let prompt = self.prompt.tokens.0.max(outside);
-        let output = self.output.map_or_else(|| passed.most(context), |output| output.0);
+        let output = self.output.map_or_else(|| passed.most(context, self.choices), |output| output.0);
         let is_above = |count: Option<u32>, most| count.is_some_and(|count| count > most);
         Usage {
             prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
@@ -66,8 +69,9 @@ impl UsageBounds {
 
 impl Passed {
     /// Returns the upper bound of a response's tokens if the request sets no limit.
-    fn most(self, context: Option<u32>) -> u32 {
+    fn most(self, context: Option<u32>, choices: u32) -> u32 {
         let shown = u32::try_from(self.bytes).unwrap_or(u32::MAX);
+        let context = context.map(|context| context.saturating_mul(choices.max(1)));
         match (self.is_stream, context) {
             (true, context) => shown.min(context.unwrap_or(u32::MAX)),
             (false, Some(context)) => context,
@@ -113,6 +117,7 @@ mod tests {
             (r#","max_tokens":50"#, None, whole, Some(0), 50),
             (r#","max_tokens":50,"n":3"#, None, whole, Some(0), 150),
             (r#","max_completion_tokens":5,"max_tokens":50"#, None, whole, Some(0), 50),
+            (r#","n":3"#, Some(8192), whole, Some(0), 3 * 8192),
             (r#","max_tokens":0"#, None, stream, Some(0), 900),
             ("", None, whole, Some(0), HIDDEN),
             ("", Some(8192), whole, Some(0), 8192),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_core::admission::budgets::Money;
+use penstock_core::admission::budgets::{Money, Spending};
 
 use super::counts::Counts;
 
@@ -109,6 +109,12 @@ impl Batch {
     pub(super) fn add_spent(&mut self, part: u64, account: BudgetAccount, amount: u64) {
         let sum = self.spent.entry((part, account)).or_default();
         *sum = sum.saturating_add(amount);
+    }
+
+    /// What was spent in the part of time of `stored`.
+    pub(super) fn spent_of(&self, stored: &Spending) -> Money {
+        let account = (Arc::clone(&stored.budget), Arc::clone(&stored.subject));
+        Money(self.spent.get(&(stored.part, account)).copied().unwrap_or(0))
     }
 
     /// Adds the rows of another batch.

@@ -51,8 +51,8 @@ pub(super) struct Writer {
     /// The number that changes when another process writes, as of the last write.
     foreign_writes: i64,
     is_failing: bool,
-    /// True once the budgets know what was spent of them before.
-    has_restored: bool,
+    /// The time since which the budgets know what was spent of them before.
+    restored_since: Option<u64>,
     next_delete: Timestamp,
 }
 
@@ -70,7 +70,7 @@ impl Writer {
             database: None,
             foreign_writes: 0,
             is_failing: false,
-            has_restored: false,
+            restored_since: None,
             next_delete,
         }
     }
@@ -160,37 +160,45 @@ impl Writer {
         let Self { shared, database, foreign_writes, .. } = self;
         let Some(database) = database else { return Ok(()) };
         let others = database.foreign_writes()?;
+        let is_foreign = *foreign_writes != others;
         if shared.books.lock().pending().is_empty() {
-            if std::mem::replace(foreign_writes, others) != others {
+            if is_foreign {
                 shared.books.lock().end_write(database.totals()?);
             }
-            return self.delete_old();
-        }
-        // The lock is free during the write: readers get the batch from the books meanwhile.
-        let batch = shared.books.lock().begin_write();
-        match database.add(&batch) {
-            Ok(totals) => {
-                shared.books.lock().end_write(totals);
-                *foreign_writes = others;
-            }
-            Err(error) => {
-                shared.books.lock().abort_write();
-                return Err(error);
+        } else {
+            // The lock is free during the write: readers get the batch from the books meanwhile.
+            let batch = shared.books.lock().begin_write();
+            match database.add(&batch) {
+                Ok(totals) => shared.books.lock().end_write(totals),
+                Err(error) => {
+                    shared.books.lock().abort_write();
+                    return Err(error);
+                }
             }
         }
+        self.restore_budgets(is_foreign)?;
+        self.foreign_writes = others;
         self.delete_old()
     }
 
-    /// Reads once what was spent of budgets before this process started.
-    fn restore_budgets(&mut self, database: &Database) -> Result<(), DatabaseError> {
-        if std::mem::replace(&mut self.has_restored, true) {
+    /// Reads what was spent of budgets before this process started, or by another one since the
+    /// last read. Again after a reload that makes older money count.
+    fn restore_budgets(&mut self, is_foreign: bool) -> Result<(), DatabaseError> {
+        let budgets = &self.shared.budgets;
+        let Some(database) = self.database.as_ref().filter(|_| !budgets.is_empty()) else {
+            return Ok(());
+        };
+        let oldest = budgets.oldest(unix_seconds());
+        if !is_foreign && self.restored_since.is_some_and(|since| since <= oldest) {
             return Ok(());
         }
-        let budgets = &self.shared.budgets;
-        let spent = database.spent_since(budgets.oldest(unix_seconds()));
-        // Tried again with the next write.
-        self.has_restored = spent.is_ok();
-        spent?.iter().for_each(|spent| budgets.restore(spent));
+        let spent = database.spent_since(oldest)?;
+        let books = self.shared.books.lock();
+        for stored in &spent {
+            budgets.restore(stored, books.pending().spent_of(stored));
+        }
+        drop(books);
+        self.restored_since = Some(oldest);
         Ok(())
     }
 
@@ -211,7 +219,6 @@ impl Writer {
             let database = Database::open(self.path.as_deref())?;
             self.foreign_writes = database.foreign_writes()?;
             self.shared.books.lock().end_write(database.totals()?);
-            self.restore_budgets(&database)?;
             self.database = Some(database);
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! and decides.
 
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use penstock_core::fleet::cooldown_time;
 use penstock_core::routing::{AwaitedRoom, RouteError};
 
 use crate::proxy::Proxy;
+use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::{Flow, RequestContext};
@@ -134,7 +136,10 @@ pub(crate) async fn decide_from_queue(
             Called::Turn => {}
             end => return Err(end_wait(flow.proxy, waiting, end)),
         }
-        follow_reload(flow, request);
+        if let Err(error) = follow_reload(flow, request) {
+            waiting.place.leave(QueueEnd::Refused);
+            return Err(Unadmitted::Queue(error));
+        }
         match decide_after_cooldown(flow, request) {
             Ok(decided) => {
                 let charge = waiting.place.serve(cost_of(request, &decided));
@@ -157,11 +162,18 @@ pub(crate) async fn decide_from_queue(
 /// Decides about the fleet of the newest configuration from now on, unless a decision refers to the
 /// old one, or the zones have other numbers there: the request stays under the policies that it was
 /// admitted under, and these know zones by number.
-fn follow_reload(flow: &Flow<'_>, request: &mut ScannedRequest) {
+///
+/// # Errors
+/// When a budget has no room for what the request may cost there.
+fn follow_reload(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
     let newest = flow.proxy.generation().fleet.topology();
-    if request.decision.is_none() && newest.zones == request.fleet.zones {
-        request.fleet = newest;
+    let may_follow = request.decision.is_none() && newest.zones == request.fleet.zones;
+    if !may_follow || Arc::ptr_eq(&newest, &request.fleet) {
+        return Ok(());
     }
+    request.fleet = newest;
+    // Another backend may have another price.
+    budgets::renew(flow, request)
 }
 
 /// Returns whether a waiting request may find room later. If every backend is down, it does not

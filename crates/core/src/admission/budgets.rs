@@ -51,14 +51,10 @@ pub struct Exceeded {
     pub balance: Balance,
     /// What the request may cost.
     pub estimate: Money,
+    /// The time at which there may be room for it, in seconds since 1970; `None` if it costs more
+    /// than the whole amount, so that no wait helps.
+    pub room_at: Option<u64>,
     pub at_limit: AtLimit,
-}
-
-impl Exceeded {
-    /// Returns whether the request costs more than the whole amount, so that no wait helps.
-    pub fn is_final(&self) -> bool {
-        self.estimate > self.limit
-    }
 }
 
 /// A state of one account, for people.
@@ -86,6 +82,8 @@ pub struct Spending {
 #[derive(Debug)]
 struct Rule {
     name: Arc<str>,
+    /// The position in the configuration.
+    position: usize,
     scope: BudgetScope,
     limit: Money,
     period: Period,
@@ -96,7 +94,7 @@ struct Rule {
 }
 
 impl Rule {
-    fn new(config: &BudgetConfig) -> Self {
+    fn new(position: usize, config: &BudgetConfig) -> Self {
         let at_limit = match &config.model {
             Some(model) => AtLimit::Model(model.clone()),
             None if !config.zones.is_empty() => AtLimit::Zones(config.zones.clone()),
@@ -104,6 +102,7 @@ impl Rule {
         };
         Self {
             name: config.name.as_str().into(),
+            position,
             scope: config.per,
             limit: Money::of(config.amount),
             period: Period::new(config),
@@ -231,8 +230,13 @@ impl Budgets {
 
     /// Applies another configuration.
     pub fn adopt(&self, config: &Config) {
-        let rules = config.budgets.iter().map(|budget| Arc::new(Rule::new(budget)));
-        self.rules.store(Arc::new(rules.collect()));
+        let rules = config.budgets.iter().enumerate();
+        let rules = rules.map(|(position, budget)| Arc::new(Rule::new(position, budget)));
+        let mut rules: Vec<_> = rules.collect();
+        // Requests lock accounts in this order. It is the same before and after a reload, so that
+        // two requests never wait for each other.
+        rules.sort_by(|one, other| one.name.cmp(&other.name));
+        self.rules.store(Arc::new(rules));
     }
 
     /// Returns whether there are none.
@@ -256,33 +260,28 @@ impl Budgets {
             let (subject, account) = self.account(&rule.name, subject);
             held.push((Arc::clone(rule), subject, account));
         }
-        // The rules have one order, so that two requests never wait for each other. Two of them
-        // never have the same account.
         let mut locked: Vec<_> = held
             .iter()
             .map(|(rule, subject, account)| (rule, subject, account.lock(), rule.period.at(unix)))
             .collect();
-        let mut exceeded = None;
-        for (rule, subject, account, span) in &mut locked {
-            account.advance(*span);
-            if exceeded.is_none()
-                && estimate > Money::ZERO
-                && !account.has_room(estimate, rule.limit)
-            {
-                account.count_refused();
-                exceeded = Some(Box::new(Exceeded {
-                    budget: Arc::clone(&rule.name),
-                    subject: Arc::clone(subject),
-                    scope: rule.scope,
-                    limit: rule.limit,
-                    balance: account.balance(*span),
-                    estimate,
-                    at_limit: rule.at_limit.clone(),
-                }));
-            }
-        }
-        if let Some(exceeded) = exceeded {
-            return Err(exceeded);
+        locked.iter_mut().for_each(|(.., account, span)| account.advance(*span));
+        let lacking = locked.iter_mut().filter(|(rule, _, account, _)| {
+            estimate > Money::ZERO && !account.has_room(estimate, rule.limit)
+        });
+        if let Some((rule, subject, account, span)) =
+            lacking.min_by_key(|(rule, ..)| rule.position)
+        {
+            account.count_refused();
+            return Err(Box::new(Exceeded {
+                budget: Arc::clone(&rule.name),
+                subject: Arc::clone(subject),
+                scope: rule.scope,
+                limit: rule.limit,
+                balance: account.balance(*span),
+                estimate,
+                room_at: account.room_at(estimate, rule.limit, &rule.period, unix),
+                at_limit: rule.at_limit.clone(),
+            }));
         }
         locked.iter_mut().for_each(|(_, _, account, _)| account.reserve(estimate));
         drop(locked);
@@ -297,7 +296,10 @@ impl Budgets {
         }
         let mut accounts = self.accounts.write();
         if accounts.len() >= MAX_ACCOUNTS {
-            accounts.retain(|_, account| !account.lock().is_empty());
+            // One that a request holds is about to be used.
+            accounts.retain(|_, account| {
+                Arc::strong_count(account) > 1 || !account.lock().is_empty()
+            });
         }
         let subject = if accounts.len() < MAX_ACCOUNTS { subject } else { OTHERS.into() };
         let key = (Arc::clone(budget), Arc::clone(&subject));
@@ -333,10 +335,12 @@ impl Budgets {
         all
     }
 
-    /// Adds what was spent before this process started.
-    pub fn restore(&self, spent: &Spending) {
-        let (_, account) = self.account(&spent.budget, &spent.subject);
-        account.lock().restore(spent.part, spent.amount);
+    /// Adds what the ledger knows and this process does not: what was spent before it started, and
+    /// what others spend that write to the same ledger. `pending`: what was taken to be written down
+    /// and is not part of `stored`.
+    pub fn restore(&self, stored: &Spending, pending: Money) {
+        let (_, account) = self.account(&stored.budget, &stored.subject);
+        account.lock().restore(stored.part, stored.amount, pending);
     }
 
     /// Returns the time since which spent money may still count, in seconds since 1970.

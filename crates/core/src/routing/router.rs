@@ -1,9 +1,11 @@
 //! The router of one configuration: names, filters, strategy, fallbacks, in this order.
 
 mod awaited;
+mod cost;
 mod passes;
 
 pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
+pub use cost::RequestSize;
 
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{Config, DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
@@ -206,36 +208,6 @@ impl Router {
         let RouteInput { fleet, split, .. } = *input;
         let policy = self.also_under(&input.policy, &ModelAsked { name: entry, fleet, split });
         (self.names.resolve(entry, fleet, split), RouteInput { policy, ..*input })
-    }
-
-    /// Returns the most that a request may cost: on the dearest backend of its model, or of a
-    /// fallback, that its policies admit. Without an `output` limit, responses have the length that
-    /// the model's usually have.
-    pub fn highest_cost(
-        &self,
-        model: &ModelAsked<'_>,
-        scope: &PolicyScope,
-        input: u64,
-        output: Option<u64>,
-    ) -> f64 {
-        let ModelAsked { name, fleet, split } = *model;
-        let chain = self.names.chain(name, fleet, split).iter().map(|entry| &**entry);
-        let cost = |name: &str| {
-            let target = self.names.resolve(name, fleet, split);
-            let rows = fleet.model_id(target).and_then(|id| fleet.model(id));
-            let restriction = scope.restriction;
-            let rows = rows.into_iter().flat_map(|model| &model.serving);
-            let rows = rows.filter(move |row| {
-                restriction.admits(row) && (!restriction.is_free_only || row.is_free())
-            });
-            let costs = rows.filter_map(|row| {
-                let usual = || u64::from(row.latency.expect(true, None).tokens.0);
-                let price = row.price.as_ref()?;
-                Some(price.request_cost(input, 0, output.unwrap_or_else(usual)))
-            });
-            costs.fold(0.0, f64::max)
-        };
-        std::iter::once(name).chain(chain).map(cost).fold(0.0, f64::max)
     }
 
     /// Returns the policies that a request of `scope` is under for another model.

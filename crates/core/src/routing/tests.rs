@@ -90,6 +90,7 @@ impl<'a> TestRequest<'a> {
             previous_response: ByteSpan::default(),
             conversation: ByteSpan::default(),
             output_limit: self.max_tokens.map(TokenCount),
+            choices: 1,
             prompt_limit: PromptLimit::default(),
             session: ByteSpan::default(),
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::money::Money;
-use super::period::Span;
+use super::period::{Period, Span};
 
 /// The money of one budget and subject.
 #[derive(Debug, Default)]
@@ -50,6 +50,30 @@ impl Account {
         self.spent.plus(self.reserved).plus(amount) <= limit
     }
 
+    /// Returns the time at which there may be room for an amount, in seconds since 1970: now if only
+    /// requests in flight are in the way, which may cost less than they have reserved. `None` for
+    /// more than the limit.
+    pub(super) fn room_at(
+        &self,
+        amount: Money,
+        limit: Money,
+        period: &Period,
+        unix: u64,
+    ) -> Option<u64> {
+        if amount > limit {
+            return None;
+        }
+        let mut spent = self.spent;
+        if spent.plus(amount) <= limit {
+            return Some(unix);
+        }
+        let last = self.parts.iter().find(|(_, sum)| {
+            spent = spent.less(*sum);
+            spent.plus(amount) <= limit
+        });
+        last.map(|(start, _)| period.end_of(*start))
+    }
+
     pub(super) fn reserve(&mut self, amount: Money) {
         self.reserved = self.reserved.plus(amount);
     }
@@ -64,15 +88,29 @@ impl Account {
         if amount == Money::ZERO {
             return;
         }
-        self.restore(span.part, amount);
+        self.add(span.part, amount);
         match self.unwritten.last_mut().filter(|(start, _)| *start == span.part) {
             Some((_, sum)) => *sum = sum.plus(amount),
             None => self.unwritten.push((span.part, amount)),
         }
     }
 
-    /// Adds what was spent before, by this process or another.
-    pub(super) fn restore(&mut self, part: u64, amount: Money) {
+    /// Adds what is stored and not known: spent before, or by another process. `pending`: what was
+    /// taken to be written down and is not stored yet.
+    pub(super) fn restore(&mut self, part: u64, stored: Money, pending: Money) {
+        let sum = |parts: &mut dyn Iterator<Item = &(u64, Money)>| {
+            let own = parts.filter(|(start, _)| *start == part);
+            own.fold(Money::ZERO, |sum, (_, amount)| sum.plus(*amount))
+        };
+        let unwritten = sum(&mut self.unwritten.iter()).plus(pending);
+        let written = sum(&mut self.parts.iter()).less(unwritten);
+        let foreign = stored.less(written);
+        if foreign > Money::ZERO {
+            self.add(part, foreign);
+        }
+    }
+
+    fn add(&mut self, part: u64, amount: Money) {
         self.spent = self.spent.plus(amount);
         let position = self.parts.iter().rposition(|(start, _)| *start <= part);
         match position.and_then(|position| self.parts.get_mut(position)) {

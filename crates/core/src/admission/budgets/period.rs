@@ -22,7 +22,7 @@ pub(super) struct Span {
     pub(super) part: u64,
     /// The start of the oldest part that still counts.
     pub(super) since: u64,
-    /// The time at which the oldest part is forgotten, or at which the period ends.
+    /// The time at which the next part is forgotten, or at which the period ends.
     pub(super) until: u64,
 }
 
@@ -45,6 +45,14 @@ impl Period {
         let bounds = self.bounds(unix);
         let (start, end) = bounds.unwrap_or((unix / 86_400 * 86_400, (unix / 86_400 + 1) * 86_400));
         Span { part: start, since: start, until: end }
+    }
+
+    /// Returns the time at which what was spent in a part is forgotten.
+    pub(super) fn end_of(&self, part: u64) -> u64 {
+        let BudgetPeriod::Rolling(length) = self.kind else { return self.at(part).until };
+        let length = length.as_secs().max(PARTS);
+        let width = length.div_ceil(PARTS);
+        ((part + length).saturating_sub(width) / width + 1) * width
     }
 
     /// Returns the start and the end of the day, week or month.

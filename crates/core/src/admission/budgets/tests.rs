@@ -1,9 +1,8 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_config::{BudgetPeriod, BudgetScope, Config, Environment};
+use penstock_config::{Config, Environment};
 
-use super::{AtLimit, Budgets, Money, Spending};
+use super::{AtLimit, Balance, Budgets, Money, Spending};
 use crate::clients::ClientIdentity;
 
 fn budgets(yaml: &str) -> Budgets {
@@ -33,6 +32,7 @@ fn reserved_and_spent_money_fits_the_amount() {
     let exceeded = budgets.reserve(None, money(0.5), NOON).unwrap_err();
     assert_eq!((exceeded.limit, exceeded.balance.reserved), (money(1.0), money(0.6)));
     assert_eq!(exceeded.at_limit, AtLimit::Refuse);
+    assert_eq!(exceeded.room_at, Some(NOON), "the request in flight may cost less");
     let second = budgets.reserve(None, money(0.4), NOON).unwrap();
     first.settle(money(0.1), NOON);
     drop(second);
@@ -81,6 +81,7 @@ fn amount_returns_with_the_next_period() {
     budgets.reserve(None, money(1.0), NOON).unwrap().settle(money(1.0), NOON);
     let exceeded = budgets.reserve(None, money(0.1), NOON + 60).unwrap_err();
     assert_eq!(exceeded.balance.until, NOON + 12 * 3600, "midnight");
+    assert_eq!(exceeded.room_at, Some(NOON + 12 * 3600));
     assert!(budgets.reserve(None, money(0.1), NOON + 12 * 3600 - 1).is_err());
     assert!(budgets.reserve(None, money(1.0), NOON + 12 * 3600).is_ok());
     // The clock is set back: what was spent on that day counts again, and the later day, too.
@@ -96,6 +97,34 @@ fn money_of_a_later_part_counts_if_the_clock_is_set_back() {
 }
 
 #[test]
+fn reload_that_reorders_budgets_locks_in_one_order() {
+    let yaml = |first: &str, second: &str| {
+        let text = format!(
+            "backends: [http://h:1]\nledger: {{ path: /var/lib/penstock/l.db }}\nbudgets:\n  \
+             - {{ name: {first}, amount: 1000 }}\n  - {{ name: {second}, amount: 1000 }}\n"
+        );
+        let environment = Environment::default();
+        Config::parse(&text, "test.yaml", std::path::Path::new(""), &environment).unwrap()
+    };
+    let (one, other) = (yaml("a", "b"), yaml("b", "a"));
+    let budgets = Budgets::new(&one);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    drop(budgets.reserve(None, money(0.1), NOON));
+                }
+            });
+        }
+        for _ in 0..1000 {
+            budgets.adopt(&other);
+            budgets.adopt(&one);
+        }
+    });
+    assert!(budgets.reports(NOON).iter().all(|one| one.balance.reserved == Money::ZERO));
+}
+
+#[test]
 fn rolling_period_forgets_by_parts() {
     let budgets = budgets("  - { name: r, amount: 60, every: 1h }\n");
     for minute in 0..60 {
@@ -103,6 +132,11 @@ fn rolling_period_forgets_by_parts() {
         budgets.reserve(None, money(1.0), at).unwrap().settle(money(1.0), at);
     }
     assert!(budgets.reserve(None, money(0.5), NOON + 59 * 60 + 59).is_err());
+    let late = NOON + 59 * 60 + 59;
+    let room_at = |amount| budgets.reserve(None, money(amount), late).unwrap_err().room_at;
+    assert_eq!(room_at(0.5), Some(NOON + 60 * 60));
+    assert_eq!(room_at(3.5), Some(NOON + 63 * 60), "four minutes have to be forgotten");
+    assert_eq!(room_at(61.0), None);
     assert!(budgets.reserve(None, money(1.0), NOON + 60 * 60).is_ok(), "the first minute is over");
     assert_eq!(budgets.reports(NOON + 2 * 3600)[0].balance.spent, Money::ZERO);
 }
@@ -131,12 +165,34 @@ fn spent_money_is_written_down_once_and_restored() {
     assert!(before.take_unwritten().is_empty());
     let after = budgets(yaml);
     assert!(written[0].part >= after.oldest(NOON));
-    written.iter().for_each(|one| after.restore(one));
+    written.iter().for_each(|one| after.restore(one, Money::ZERO));
     assert_eq!(after.reports(NOON)[0].balance.spent, money(2.0));
     assert!(after.take_unwritten().is_empty(), "it is written already");
     let old = Spending { part: after.oldest(NOON) - 86_400, ..written[0].clone() };
-    after.restore(&old);
+    after.restore(&old, Money::ZERO);
     assert_eq!(after.reports(NOON)[0].balance.spent, money(2.0), "of another period");
+}
+
+#[test]
+fn money_of_another_process_is_added_once() {
+    let budgets = budgets("  - { name: m, amount: 5 }\n");
+    let spend = |amount| {
+        budgets.reserve(None, money(amount), NOON).unwrap().settle(money(amount), NOON);
+    };
+    let spent = || budgets.reports(NOON)[0].balance.spent;
+    spend(1.0);
+    let own = budgets.take_unwritten();
+    let stored = |amount| Spending { amount: money(amount), ..own[0].clone() };
+    budgets.restore(&stored(0.5), money(1.0));
+    assert_eq!(spent(), money(1.5), "the other's; the own is still to be written");
+    spend(0.25);
+    for _ in 0..2 {
+        budgets.restore(&stored(1.5), Money::ZERO);
+        assert_eq!(spent(), money(1.75), "both are written");
+    }
+    budgets.restore(&stored(2.0), Money::ZERO);
+    assert_eq!(spent(), money(2.25));
+    assert_eq!(budgets.take_unwritten()[0].amount, money(0.25), "only the own is written");
 }
 
 #[test]
@@ -177,13 +233,10 @@ fn no_interleaving_of_64_threads_spends_more_than_the_amount() {
     assert!(all.balance.spent > money(0.5), "threads had to compete");
 }
 
-use super::Balance;
-
 #[test]
 fn small_costs_are_never_free() {
     assert_eq!(Money::of(1e-12), Money::ZERO, "less than a thousandth of the smallest amount");
     assert_eq!(Money::of(5e-8), Money(50));
     assert_eq!(Money::of(1.4e-9), Money(2));
     assert_eq!(Money::of(0.1).plus(Money::of(0.2)), Money::of(0.3));
-    let _ = (BudgetPeriod::Day, BudgetScope::Key, Arc::<str>::from(""));
 }
