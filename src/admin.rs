@@ -3,6 +3,7 @@
 //! its endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
+mod budgets;
 mod connection_limit;
 mod dashboard;
 mod decisions;
@@ -122,6 +123,11 @@ static ENDPOINTS: &[Endpoint] = &[
         &["/usage"],
         ledger::report,
         "tokens of the ledger, the largest sums first: ?by=key,model,backend,day, ?since= and ?until= a day or 7d, ?n=",
+    ),
+    get(
+        &["/budgets"],
+        budgets::states,
+        "what was spent of each budget, and what is left: ?name= of one budget, ?n=",
     ),
     usage(
         UsageCall::Usage,

@@ -295,6 +295,11 @@ impl Proxy {
         restore_used(&self.rates, &self.keys, used, now)
     }
 
+    /// The money that requests may spend.
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
     /// The clients' use of their limits.
     pub fn rates(&self) -> &RateLimiter {
         &self.rates

@@ -1,11 +1,13 @@
 //! `penstock usage`: prints and exports the counts of the token ledger. Reads the database, not a
 //! running process, so it works while penstock runs, after it has ended, and on a copy of the file.
 
+mod budgets;
 mod export;
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use penstock_clock::unix_seconds;
 
 use super::error::{CliError, FAILED, USAGE};
 use super::output::Output;
@@ -24,6 +26,7 @@ Examples:
   penstock usage --by key,model --since 2026-11-01  since a day
   penstock usage --by backend --since 7d --format csv > usage.csv
   penstock usage --file ledger.db --format json
+  penstock usage --budgets                          what was spent of each budget, and what is left
 
 Exit codes: 0 success, 1 the file cannot be read, 2 the arguments or the configuration are wrong.";
 
@@ -45,6 +48,10 @@ pub(super) struct UsageArgs {
     /// The last day, in the same form
     #[arg(long, value_name = "DAY", value_parser = day)]
     until: Option<String>,
+
+    /// What was spent of each budget of the configuration in its period, in place of tokens
+    #[arg(long, conflicts_with_all = ["by", "since", "until"])]
+    budgets: bool,
 
     /// The output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
@@ -99,6 +106,16 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
     };
     if !path.exists() {
         return Err(fail(FAILED, UsageError::Missing { path }));
+    }
+    if args.budgets {
+        let states = budgets::states(&args.config.load()?, &path, unix_seconds());
+        let states =
+            states.map_err(|source| fail(FAILED, UsageError::Unreadable { path, source }))?;
+        return output.text(match args.format {
+            Format::Table => budgets::to_table(&states),
+            Format::Csv => budgets::to_csv(&states),
+            Format::Json => budgets::to_json(&states),
+        });
     }
     let mut by: Vec<Dimension> = Vec::new();
     for dimension in args.by.iter().map(|one| one.dimension()) {

@@ -21,7 +21,7 @@ pub use database::DatabaseError;
 pub use day::parse_day;
 pub use figures::LedgerReport;
 pub use queries::{DailyGroups, Point, TimeSeries};
-pub use report::{Dimension, ReportQuery, ReportRow, report};
+pub use report::{Dimension, ReportQuery, ReportRow, report, spent};
 
 use std::io;
 use std::sync::Arc;

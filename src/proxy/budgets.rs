@@ -129,11 +129,8 @@ fn keep(
     instead: Option<Arc<str>>,
     is_counted: bool,
 ) {
-    let left = |report: &BudgetReport| {
-        report.limit.less(report.balance.spent).less(report.balance.reserved)
-    };
     let sees = ctx.identity.as_ref().is_some_and(|client| client.sees_budget);
-    let tightest = if sees { hold.reports(unix_seconds()).min_by_key(left) } else { None };
+    let tightest = if sees { hold.reports(unix_seconds()).min_by_key(BudgetReport::left) } else { None };
     let hold = Mutex::new(Some(hold));
     ctx.budget = Some(Box::new(RequestBudget { hold, instead, tightest, is_counted }));
 }

@@ -24,6 +24,8 @@ mod agent_requests;
 mod aliases_and_fallbacks;
 mod ambiguous_fields;
 mod authentication;
+mod budget_attacks;
+mod budgets;
 mod capability_routing;
 mod chaos;
 mod chat_completions;

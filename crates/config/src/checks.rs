@@ -69,7 +69,7 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     if holds(&["backends", "routing", "models"]) {
         models::check(config, root, reader);
     }
-    if holds(&["backends", "models", "budgets", "ledger", "auth"]) {
+    if holds(&["backends", "models", "budgets", "ledger", "auth", "routing"]) {
         budgets::check(config, root, reader);
     }
     if holds(&["backends", "routing", "policies"]) {

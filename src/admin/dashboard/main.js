@@ -62,6 +62,7 @@ async function turn() {
     showOverview(backends); showHistory(); showBackends(backends); showMemory(backends); showPredictions(backends); showProtection(backends);
     showErrors(); showDecisions(decisions.decisions);
     await showShadow();
+    await showBudgets();
     if (performance.now() - lastUsage > QUIET) { lastUsage = performance.now(); await showUsage(); }
     at("login").hidden = true;
     startStream();

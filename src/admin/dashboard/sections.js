@@ -159,6 +159,22 @@ function showProtection(backends) {
   }
   putLines(at("protection-rows"), lines, 50, "No breaker is open, nothing is in cooldown.");
 }
+async function showBudgets() {
+  // The metrics say whether there are any: most fleets have none.
+  const any = newest().page.has("penstock_budget_limit");
+  at("budgets").hidden = at("budgets-link").hidden = !any;
+  if (!any) return;
+  const { budgets, currency, has_more } = await readJson("budgets?n=50"), money = value => value.toFixed(value < 10 ? 4 : 2);
+  put(at("budgets-note"), (currency ? "In " + currency + "." : "") + (has_more ? " The first " + budgets.length + "." : ""));
+  const classes = ["name", "name", "number", "number", "number", "number", "number", "keep"];
+  update(at("budget-rows"), budgets, one => one.name + "\n" + one.subject, () => makeRow(classes), (row, one) => {
+    const used = one.limit ? one.spent / one.limit : 1, tone = used >= 1 ? " bad" : one.soft !== null && one.spent >= one.soft ? " warn" : "";
+    const texts = [one.name, one.subject || "all", money(one.spent), money(one.reserved), money(one.limit), showShare(used, 1), showCount(one.refused),
+      one.resets_at.replace("T", " ").replace("Z", " UTC")];
+    texts.forEach((text, index) => put(row.children[index], text));
+    put(row.children[5], texts[5], "number" + tone);
+  });
+}
 function showErrors() {
   const codes = (newest().page.get("penstock_errors_total") || []).map(sample => sample.labels.code);
   const rates = codes.map(code => [code, rate("penstock_errors_total", { code })]).filter(([, rate]) => rate > 0).sort((a, b) => b[1] - a[1]);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::observe::ledger::{Dimension, ReportRow};
 
 /// The longest name in a table.
-const MAX_NAME: usize = 60;
+pub(super) const MAX_NAME: usize = 60;
 const FIGURES: [&str; 6] =
     ["requests", "estimated", "input_tokens", "output_tokens", "total_tokens", "cost"];
 
@@ -29,16 +29,21 @@ pub(super) fn to_table(by: &[Dimension], rows: &[ReportRow]) -> String {
         let total = (0..by.len()).map(|column| if column == 0 { "total" } else { "" }.to_owned());
         lines.push(total.chain(figures(&ReportRow::sum(rows), &four_digits)).collect());
     }
-    let columns = by.len() + FIGURES.len();
+    aligned(&lines, by.len())
+}
+
+/// Aligns the columns of lines: the first `names` to the left, the others to the right.
+pub(super) fn aligned(lines: &[Vec<String>], names: usize) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for line in &lines {
+    for line in lines {
         let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if column < by.len() { format!("{cell:width$}") } else { format!("{cell:>width$}") }
+            if column < names { format!("{cell:width$}") } else { format!("{cell:>width$}") }
         });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
@@ -98,7 +103,7 @@ fn shown(dimension: Dimension, name: &str) -> String {
 
 /// Quotes a name. Names come from backends: they must neither break the line nor be a formula in a
 /// spreadsheet.
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let name = if is_formula { format!("'{name}") } else { name.to_owned() };
     if name.contains([',', '"', '\n', '\r']) {

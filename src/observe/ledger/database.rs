@@ -254,17 +254,7 @@ impl Database {
 
     /// Returns what was spent of budgets since a time.
     pub(super) fn spent_since(&self, oldest: u64) -> Result<Vec<Spending>, DatabaseError> {
-        let sql = "SELECT budget, subject, part, amount FROM budget_spending WHERE part >= ?1";
-        let mut select = self.connection.prepare(sql)?;
-        let rows = select.query_map(params![to_i64(oldest)], |row| {
-            Ok(Spending {
-                budget: row.get(0)?,
-                subject: row.get(1)?,
-                part: to_u64(row.get(2)?),
-                amount: Money(to_u64(row.get(3)?)),
-            })
-        })?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        spent_since(&self.connection, oldest)
     }
 
     /// Adds the rows of a batch. Returns the totals of the database after it.
@@ -298,6 +288,30 @@ impl Database {
         let delete = "DELETE FROM time_series WHERE timestamp < ?1";
         Ok(self.connection.execute(delete, [to_i64(time)])?)
     }
+
+    /// Deletes what was spent of budgets before a Unix time.
+    pub(super) fn delete_spent_before(&self, time: u64) -> Result<usize, DatabaseError> {
+        let delete = "DELETE FROM budget_spending WHERE part < ?1";
+        Ok(self.connection.execute(delete, [to_i64(time)])?)
+    }
+}
+
+/// Returns what was spent of budgets since a time.
+pub(super) fn spent_since(
+    connection: &Connection,
+    oldest: u64,
+) -> Result<Vec<Spending>, DatabaseError> {
+    let sql = "SELECT budget, subject, part, amount FROM budget_spending WHERE part >= ?1";
+    let mut select = connection.prepare(sql)?;
+    let rows = select.query_map(params![to_i64(oldest)], |row| {
+        Ok(Spending {
+            budget: row.get(0)?,
+            subject: row.get(1)?,
+            part: to_u64(row.get(2)?),
+            amount: Money(to_u64(row.get(3)?)),
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), DatabaseError> {

@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
+use penstock_core::admission::budgets::Spending;
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
-use super::database::{APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, to_u64};
+use super::database::{
+    APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, spent_since, to_u64,
+};
 
 /// A dimension by which rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +113,18 @@ impl ReportRow {
 /// When it cannot be read or is not a ledger.
 pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, DatabaseError> {
     sums(&open(path)?, query)
+}
+
+/// Returns what was spent of budgets since a time, by the database at `path`.
+///
+/// # Errors
+/// When it cannot be read or is not a ledger.
+pub fn spent(path: &Path, oldest: u64) -> Result<Vec<Spending>, DatabaseError> {
+    let connection = open(path)?;
+    let find = "SELECT count(*) FROM sqlite_schema WHERE name = 'budget_spending'";
+    // The file of an earlier version has no such table until penstock writes to it.
+    let tables: i64 = connection.query_row(find, [], |row| row.get(0))?;
+    if tables == 0 { Ok(Vec::new()) } else { spent_since(&connection, oldest) }
 }
 
 /// Sums up an open database.

@@ -19,6 +19,8 @@ use super::report::{ReportQuery, ReportRow};
 const DELETE_INTERVAL: Duration = Duration::from_secs(3600);
 /// The time that rows by minute are kept in memory, if there is no file.
 const MEMORY_RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// The time that what was spent of budgets is kept: longer than every period.
+const SPENT_RETENTION: Duration = Duration::from_secs(400 * 24 * 3600);
 /// The maximum interval between two reads of the cells, which distinguish only even and odd
 /// minutes.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
@@ -247,6 +249,9 @@ impl Writer {
             let rows =
                 database.delete_before(unix_seconds().saturating_sub(retention.as_secs()))?;
             tracing::debug!(rows, "token ledger: old rows by minute deleted");
+        }
+        if let Some(database) = &self.database {
+            database.delete_spent_before(unix_seconds().saturating_sub(SPENT_RETENTION.as_secs()))?;
         }
         self.next_delete = now().after(DELETE_INTERVAL);
         Ok(())

@@ -5,6 +5,7 @@
 
 mod admission;
 mod backends;
+mod budgets;
 mod decisions;
 mod models;
 mod process;
@@ -20,6 +21,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
         admission::ROWS,
+        budgets::ROWS,
         backends::ROWS,
         models::ROWS,
         decisions::ROWS,

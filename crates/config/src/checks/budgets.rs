@@ -1,8 +1,9 @@
 //! Rules about `budgets:` and the prices that they count by.
 
+use super::models::{declared_models, resolve};
 use crate::sections::Config;
-use crate::sections::budgets::MAX_BUDGETS;
-use crate::sections::price::Price;
+use crate::sections::backends::BackendConfig;
+use crate::sections::budgets::{BudgetConfig, BudgetScope, MAX_BUDGETS};
 use crate::syntax::document::Node;
 use crate::syntax::errors::{Problem, Warning};
 use crate::syntax::reader::Reader;
@@ -21,7 +22,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     if count > 0 && config.ledger.path.is_none() {
         reader.fault(root.key_place("budgets"), Problem::BudgetsWithoutLedger);
     }
-    if count > 0 && prices(config).next().is_none() {
+    if count > 0 && config.prices().next().is_none() {
         reader.warn(root.key_place("budgets"), Warning::NoPrices);
     }
     for (index, (budget, item)) in config.budgets.iter().zip(node.items()).enumerate() {
@@ -33,8 +34,40 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
         if !budget.zones.is_empty() && budget.model.is_some() {
             reader.fault(item.key_place("model"), Problem::TwoReactions { budget: name() });
         }
+        check_budget(config, budget, item, reader);
+    }
+    if count > 0 && !config.routing.passthrough.is_empty() {
+        let place = root.at("routing").key_place("passthrough");
+        reader.warn(place, Warning::UncountedPassthrough);
     }
     check_keys(config, root, reader);
+}
+
+/// Warns of a budget that counts nothing, or whose reaction leads nowhere.
+fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mut Reader) {
+    let name = || budget.name.clone();
+    let keys = &config.auth.keys;
+    let has_subject = match budget.per {
+        BudgetScope::Everything => true,
+        BudgetScope::Team => keys.iter().any(|key| key.team.is_some()),
+        BudgetScope::Key => !keys.is_empty(),
+    };
+    if !has_subject {
+        let (budget, per) = (name(), budget.per.name());
+        reader.warn(item.key_place("per"), Warning::BudgetOfNobody { budget, per });
+    }
+    if let (Some(model), Some(declared)) = (&budget.model, declared_models(config))
+        && resolve(&config.routing, model).is_disjoint(&declared)
+    {
+        let (budget, model) = (name(), model.clone());
+        reader.warn(item.key_place("model"), Warning::UnknownBudgetModel { budget, model });
+    }
+    let is_in_zone = |backend: &BackendConfig| {
+        backend.zone_name().is_some_and(|zone| budget.zones.iter().any(|listed| listed == zone))
+    };
+    if !budget.zones.is_empty() && !config.backends.iter().any(is_in_zone) {
+        reader.warn(item.key_place("zones"), Warning::NoBudgetZone { budget: name() });
+    }
 }
 
 /// Refuses keys that name a budget that is not there.
@@ -56,16 +89,9 @@ fn check_keys(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Returns every price.
-fn prices(config: &Config) -> impl Iterator<Item = &Price> {
-    let of_models = config.models.values().filter_map(|model| model.price.as_ref());
-    let entries = config.backends.iter().flat_map(|backend| backend.models.iter().flatten());
-    of_models.chain(entries.filter_map(|model| model.price.as_ref()))
-}
-
 /// Refuses prices in several currencies: nothing converts them.
 fn check_currencies(config: &Config, root: &Node, reader: &mut Reader) {
-    let mut named = prices(config).filter_map(|price| price.currency.as_deref());
+    let mut named = config.prices().filter_map(|price| price.currency.as_deref());
     let Some(first) = named.next() else { return };
     if let Some(other) = named.find(|other| *other != first) {
         let (first, second) = (first.to_owned(), other.to_owned());

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::Config;
 use crate::syntax::collections::Maybe;
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
@@ -46,6 +47,20 @@ impl Price {
     pub fn is_free(&self) -> bool {
         let cached = self.cached_input.unwrap_or(0.0);
         self.input == 0.0 && self.output == 0.0 && cached == 0.0 && self.per_request == 0.0
+    }
+}
+
+impl Config {
+    /// Returns every price, of models and of models on backends.
+    pub fn prices(&self) -> impl Iterator<Item = &Price> {
+        let of_models = self.models.values().filter_map(|model| model.price.as_ref());
+        let entries = self.backends.iter().flat_map(|backend| backend.models.iter().flatten());
+        of_models.chain(entries.filter_map(|model| model.price.as_ref()))
+    }
+
+    /// Returns the currency of all prices, if one of them names it.
+    pub fn currency(&self) -> Option<&str> {
+        self.prices().find_map(|price| price.currency.as_deref())
     }
 }
 

@@ -398,6 +398,17 @@ pub enum Warning {
     SelfFallback { model: String, fallback: String },
     #[error("'budgets' is set, and no model has a price: nothing is spent")]
     NoPrices,
+    #[error("budget '{budget}' is per {per}, and no client key has one: it counts nothing")]
+    BudgetOfNobody { budget: String, per: &'static str },
+    #[error("budget '{budget}' gives requests the model '{model}', which no backend serves")]
+    UnknownBudgetModel { budget: String, model: String },
+    #[error("budget '{budget}' limits requests to zones in which there is no backend")]
+    NoBudgetZone { budget: String },
+    #[error(
+        "requests that 'routing.passthrough' forwards are not read: budgets do not count their \
+         tokens, and refuse them once they are spent"
+    )]
+    UncountedPassthrough,
     #[error("policy '{policy}' restricts nothing: set zones, min_tier or quality")]
     EmptyPolicy { policy: String },
     #[error("policy '{policy}' has a tier_mode and no min_tier")]

@@ -6,11 +6,13 @@
 mod account;
 mod money;
 mod period;
+mod report;
 #[cfg(test)]
 mod tests;
 
 pub use account::Balance;
 pub use money::Money;
+pub use report::BudgetReport;
 
 use std::sync::Arc;
 
@@ -55,18 +57,6 @@ pub struct Exceeded {
     /// than the whole amount, so that no wait helps.
     pub room_at: Option<u64>,
     pub at_limit: AtLimit,
-}
-
-/// A state of one account, for people.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BudgetReport {
-    pub budget: Arc<str>,
-    pub scope: BudgetScope,
-    pub subject: Arc<str>,
-    pub limit: Money,
-    /// The share of the amount from which on a warning is logged.
-    pub soft: Option<f64>,
-    pub balance: Balance,
 }
 
 /// Money that was spent and is not written down yet.
