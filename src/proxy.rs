@@ -19,6 +19,7 @@ pub(crate) mod allowed_models;
 pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
+pub(crate) mod budget_verdicts;
 pub(crate) mod budgets;
 pub(crate) mod client_keys;
 pub(crate) mod command_slots;
@@ -55,6 +56,7 @@ pub(crate) mod target;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 
+pub use budget_verdicts::budget_verdicts;
 pub use ensemble_slots::EnsembleFigures;
 pub use flow::RequestContext;
 pub use passed_homes::RememberedHomes;

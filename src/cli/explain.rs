@@ -15,12 +15,13 @@ use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, show_names};
 use penstock_clock::now;
 use penstock_config::Config;
+use penstock_core::admission::budgets::Budgets;
 use penstock_core::fleet::Topology;
 use penstock_core::fleet::dump;
 use penstock_core::routing::Generation;
 use penstock_core::routing::Live;
 use penstock_core::routing::audit::{
-    DEFAULT_PATH, DryRun, DryRunError, DryRunReport, DryRunRequest, sorted_json,
+    BudgetVerdict, DEFAULT_PATH, DryRun, DryRunError, DryRunReport, DryRunRequest, sorted_json,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -31,7 +32,7 @@ use super::error::CliError;
 use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::proxy::explain_with_shift;
+use crate::proxy::{budget_verdicts, explain_with_shift};
 
 const AFTER_HELP: &str = "\
 Without --fleet every backend counts as healthy, idle and without latency; one whose models are not
@@ -227,7 +228,9 @@ impl Local {
             records_prompts: true,
             homes: None,
         };
-        explain_with_shift(&dry_run, sample, &mut random)
+        let budgets = budget_verdicts(&dry_run, sample, &Budgets::new(dry_run.config));
+        let budgets = budgets.into_iter().map(BudgetVerdict::without_spending).collect();
+        DryRunReport { budgets, ..explain_with_shift(&dry_run, sample, &mut random) }
     }
 }
 

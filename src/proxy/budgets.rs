@@ -11,7 +11,8 @@ use penstock_clock::unix_seconds;
 use penstock_config::BudgetScope;
 use penstock_core::admission::budgets::{AtLimit, BudgetHold, BudgetReport, Exceeded, Money};
 use penstock_core::fleet::{BackendId, Topology};
-use penstock_core::routing::{ModelAsked, RequestSize};
+use penstock_core::routing::{ModelAsked, PolicyScope, RequestSize, Router};
+use penstock_scan::RequestProfile;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::failure::OwnError;
@@ -123,23 +124,27 @@ fn is_counted(operation: Operation) -> bool {
     operation.row().work != Work::Text || operation == Operation::Passthrough
 }
 
-fn keep(
-    ctx: &mut RequestContext,
-    hold: BudgetHold,
-    instead: Option<Arc<str>>,
-    is_counted: bool,
-) {
+fn keep(ctx: &mut RequestContext, hold: BudgetHold, instead: Option<Arc<str>>, is_counted: bool) {
     let sees = ctx.identity.as_ref().is_some_and(|client| client.sees_budget);
-    let tightest = if sees { hold.reports(unix_seconds()).min_by_key(BudgetReport::left) } else { None };
+    let tightest =
+        if sees { hold.reports(unix_seconds()).min_by_key(BudgetReport::left) } else { None };
     let hold = Mutex::new(Some(hold));
     ctx.budget = Some(Box::new(RequestBudget { hold, instead, tightest, is_counted }));
 }
 
 /// Returns the most that a request may cost on a backend of its model or of a fallback.
 fn estimate(flow: &Flow<'_>, request: &ScannedRequest) -> Money {
-    let profile = &request.profile;
     let router = &flow.ctx.generation.router;
-    let asked = asked(request);
+    highest_cost(router, &asked(request), &request.policy, &request.profile)
+}
+
+/// Returns the most that a request for a model may cost.
+pub(crate) fn highest_cost(
+    router: &Router,
+    asked: &ModelAsked<'_>,
+    policy: &PolicyScope,
+    profile: &RequestProfile,
+) -> Money {
     if !is_counted(profile.operation) {
         return Money::ZERO;
     }
@@ -152,10 +157,10 @@ fn estimate(flow: &Flow<'_>, request: &ScannedRequest) -> Money {
         output,
         responses: profile.choices.into(),
     };
-    let cost = Money::of(router.highest_cost(&asked, &request.policy, &size));
+    let cost = Money::of(router.highest_cost(asked, policy, &size));
     // What a request that is not read asks for is not known.
     let is_unread = profile.operation == Operation::Passthrough;
-    match is_unread && cost < UNKNOWN && !router.is_free(&asked, &request.policy) {
+    match is_unread && cost < UNKNOWN && !router.is_free(asked, policy) {
         true => UNKNOWN,
         false => cost,
     }
@@ -209,10 +214,7 @@ fn refused(exceeded: &Exceeded, unix: u64) -> OwnError {
         estimate.amount(),
     );
     let wait = exceeded.room_at.map(|at| Duration::from_secs(at.saturating_sub(unix).max(1)));
-    OwnError {
-        retry_after: wait,
-        ..OwnError::new(ErrorCode::BudgetExceeded, message)
-    }
+    OwnError { retry_after: wait, ..OwnError::new(ErrorCode::BudgetExceeded, message) }
 }
 
 /// Replaces what a request has reserved by the cost of what it used, or by the reservation if that

@@ -14,8 +14,7 @@ use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Leave, SOON, Setup, r
 use crate::support::penstock::{Penstock, scratch};
 
 /// A token of `m` costs 0.001.
-const PRICES: &str =
-    "models: { m: { price: { input: 1000, output: 1000 } }, m2: { price: { input: 10, output: 10 } } }\n";
+const PRICES: &str = "models: { m: { price: { input: 1000, output: 1000 } }, m2: { price: { input: 10, output: 10 } } }\n";
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// The sections of a configuration with budgets.
@@ -74,7 +73,8 @@ fn short(model: &str) -> Value {
 
 #[test]
 fn spent_budget_refuses_in_every_dialect() {
-    let fleet = start(&["m"], "{ name: all, amount: 0.1, every: day, time_zone: Europe/Berlin }", "");
+    let fleet =
+        start(&["m"], "{ name: all, amount: 0.1, every: day, time_zone: Europe/Berlin }", "");
     let penstock = &fleet.penstock;
     let mut sum = 0.0;
     let refused = loop {
@@ -93,13 +93,16 @@ fn spent_budget_refuses_in_every_dialect() {
     let messages = json!([{"role": "user", "content": "hello"}]);
     let body = json!({"model": "m", "max_tokens": 8, "messages": messages});
     for path in [CHAT, "/v1/messages", "/api/chat", "/v1/responses"] {
-        let response = penstock.post(path, &match path {
-            "/v1/responses" => json!({"model": "m", "max_output_tokens": 8, "input": "hello"}),
-            "/api/chat" => {
-                json!({"model": "m", "messages": messages, "options": {"num_predict": 8}})
-            }
-            _ => body.clone(),
-        });
+        let response = penstock.post(
+            path,
+            &match path {
+                "/v1/responses" => json!({"model": "m", "max_output_tokens": 8, "input": "hello"}),
+                "/api/chat" => {
+                    json!({"model": "m", "messages": messages, "options": {"num_predict": 8}})
+                }
+                _ => body.clone(),
+            },
+        );
         assert_eq!(response.status, 429, "{path}: {}", response.text());
         let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
         assert!((1..=86_400).contains(&wait), "until midnight: {wait}");
@@ -138,7 +141,11 @@ fn teams_and_keys_spend_their_own() {
     assert!(shown.starts_with("key;limit=0.5;spent=0.000000;reserved=0.4"), "{shown}");
     let other = send(&fleet.penstock, "bob", CHAT, &body);
     assert_eq!((other.status, other.header("x-penstock-budget")), (200, None), "may not see it");
-    assert_money(state(&fleet.penstock, "team", "red")["spent"].as_f64().unwrap(), 2.0 * each, "red");
+    assert_money(
+        state(&fleet.penstock, "team", "red")["spent"].as_f64().unwrap(),
+        2.0 * each,
+        "red",
+    );
     assert_money(state(&fleet.penstock, "key", "ann")["spent"].as_f64().unwrap(), each, "ann");
     body["max_tokens"] = json!(700);
     for (who, by) in [("ann", Some("'key' of this API key")), ("bob", None), ("cat", None)] {
@@ -186,8 +193,7 @@ fn cheaper_model_takes_what_the_budget_cannot() {
     let routing = "aliases: { dear: m, cheap: m2 }, default_model: dear";
     let sections = sections("{ name: all, amount: 0.02, model: cheap }", &more);
     let models = ["m", "{ id: m2, upstream_id: m3 }"];
-    let fleet =
-        Fleet::of(&models, Setup { sections: &sections, routing, ..Setup::default() });
+    let fleet = Fleet::of(&models, Setup { sections: &sections, routing, ..Setup::default() });
     let first = fleet.penstock.post(CHAT, &short("dear"));
     assert_eq!((first.status, first.header("x-penstock-budget-model")), (200, None));
     let mut unnamed = short("m");
@@ -240,8 +246,11 @@ fn requests_settle_what_they_cost() {
     assert_eq!(penstock.post(CHAT, &short("unknown")).status, 404);
     assert_money(spent(penstock, "all"), sum, "no model");
     assert_eq!(state(penstock, "all", "")["reserved"], 0.0);
-    let counted = penstock.post("/v1/messages/count_tokens", &json!({"model": "m",
-        "messages": [{"role": "user", "content": "hello"}]}));
+    let counted = penstock.post(
+        "/v1/messages/count_tokens",
+        &json!({"model": "m",
+        "messages": [{"role": "user", "content": "hello"}]}),
+    );
     assert_money(spent(penstock, "all"), sum, &format!("only counted: {}", counted.status));
     assert!(!penstock.log().contains("soft limit"));
     let mut large = chat("m", &"a word and another ".repeat(3000));
@@ -296,7 +305,8 @@ fn streams_that_end_early_settle_what_was_seen() {
 fn fallbacks_and_retries_reserve_the_dearest() {
     let routing = "fallbacks: { m2: [m] }";
     let sections = sections("{ name: all, amount: 0.5 }", "");
-    let setup = Setup { sections: &sections, routing, health: FAULTS_FORGOTTEN, ..Setup::default() };
+    let setup =
+        Setup { sections: &sections, routing, health: FAULTS_FORGOTTEN, ..Setup::default() };
     let fleet = Fleet::of(&["m2", "m2", "m"], setup);
     let mut body = short("m2");
     body["max_tokens"] = json!(600);
@@ -315,7 +325,8 @@ fn fallbacks_and_retries_reserve_the_dearest() {
 
 #[test]
 fn ensemble_pays_for_each_of_its_calls() {
-    let fleet = start(&["m", "m", "m"], "{ name: all, amount: 100 }", "ensembles: { enabled: true }");
+    let fleet =
+        start(&["m", "m", "m"], "{ name: all, amount: 100 }", "ensembles: { enabled: true }");
     let response = fleet.penstock.post(CHAT, &chat("moe-m", "hello"));
     let last = cost(&response);
     let parts = response.header("x-penstock-ensemble").unwrap();
@@ -349,10 +360,8 @@ fn parallel_requests_never_exceed_the_amount() {
     let refused = fleet.penstock.post(CHAT, &short("m"));
     assert_eq!(refused.header("retry-after"), Some("1"), "those in flight may cost less");
     gate.open();
-    let statuses: Vec<u16> = clients
-        .into_iter()
-        .map(|mut client| client.read_response().unwrap().status)
-        .collect();
+    let statuses: Vec<u16> =
+        clients.into_iter().map(|mut client| client.read_response().unwrap().status).collect();
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
     assert!(statuses.contains(&200) && statuses.contains(&429));
     assert!(spent(&fleet.penstock, "all") <= 0.5);

@@ -52,7 +52,8 @@ impl UsageBounds {
             false => 0,
         };
         let prompt = self.prompt.tokens.0.max(outside);
-        let output = self.output.map_or_else(|| passed.most(context, self.choices), |output| output.0);
+        let output =
+            self.output.map_or_else(|| passed.most(context, self.choices), |output| output.0);
         let is_above = |count: Option<u32>, most| count.is_some_and(|count| count > most);
         Usage {
             prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),

@@ -251,7 +251,8 @@ impl Writer {
             tracing::debug!(rows, "token ledger: old rows by minute deleted");
         }
         if let Some(database) = &self.database {
-            database.delete_spent_before(unix_seconds().saturating_sub(SPENT_RETENTION.as_secs()))?;
+            database
+                .delete_spent_before(unix_seconds().saturating_sub(SPENT_RETENTION.as_secs()))?;
         }
         self.next_delete = now().after(DELETE_INTERVAL);
         Ok(())

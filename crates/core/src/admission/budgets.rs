@@ -22,6 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use penstock_config::{BudgetConfig, BudgetScope, Config, ModelGlob};
 
 use crate::clients::ClientIdentity;
+use crate::routing::audit::BudgetVerdict;
 use account::Account;
 use period::Period;
 
@@ -258,8 +259,7 @@ impl Budgets {
         let lacking = locked.iter_mut().filter(|(rule, _, account, _)| {
             estimate > Money::ZERO && !account.has_room(estimate, rule.limit)
         });
-        if let Some((rule, subject, account, span)) =
-            lacking.min_by_key(|(rule, ..)| rule.position)
+        if let Some((rule, subject, account, span)) = lacking.min_by_key(|(rule, ..)| rule.position)
         {
             account.count_refused();
             return Err(Box::new(Exceeded {
@@ -278,6 +278,28 @@ impl Budgets {
         Ok(BudgetHold { held, estimate, is_settled: false })
     }
 
+    /// Returns the state of every budget of a client, and whether it has room for what a request
+    /// may cost. Reserves nothing.
+    pub fn examine(
+        &self,
+        client: Option<&ClientIdentity>,
+        estimate: Money,
+        unix: u64,
+    ) -> Vec<BudgetVerdict> {
+        let accounts = self.accounts.read();
+        let mut all = Vec::new();
+        for rule in self.rules.load().iter() {
+            let Some(subject) = rule.subject(client) else { continue };
+            let subject: Arc<str> = subject.into();
+            let known = accounts.get(&(Arc::clone(&rule.name), Arc::clone(&subject)));
+            let account = known.map(Arc::clone).unwrap_or_default();
+            let report = report(rule, &subject, &account, unix);
+            let fits = estimate == Money::ZERO || account.lock().has_room(estimate, rule.limit);
+            all.push(report.verdict(estimate, fits, &rule.at_limit));
+        }
+        all
+    }
+
     fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, SharedAccount) {
         let subject: Arc<str> = subject.into();
         let key = (Arc::clone(budget), Arc::clone(&subject));
@@ -287,9 +309,8 @@ impl Budgets {
         let mut accounts = self.accounts.write();
         if accounts.len() >= MAX_ACCOUNTS {
             // One that a request holds is about to be used.
-            accounts.retain(|_, account| {
-                Arc::strong_count(account) > 1 || !account.lock().is_empty()
-            });
+            accounts
+                .retain(|_, account| Arc::strong_count(account) > 1 || !account.lock().is_empty());
         }
         let subject = if accounts.len() < MAX_ACCOUNTS { subject } else { OTHERS.into() };
         let key = (Arc::clone(budget), Arc::clone(&subject));

@@ -12,8 +12,8 @@ mod trace;
 
 pub use capture::{Capture, CaptureError, CapturedAttempt, DecisionRecord, Lease};
 pub use dry_run::{
-    ContextShiftReport, DEFAULT_PATH, DryRun, DryRunError, DryRunOutcome, DryRunReport,
-    DryRunRequest, DryRunRequestError, sorted_json,
+    BudgetVerdict, ContextShiftReport, DEFAULT_PATH, DryRun, DryRunError, DryRunOutcome,
+    DryRunReport, DryRunRequest, DryRunRequestError, sorted_json,
 };
 pub use explain::{CandidateReport, Explanation};
 pub use replay::Replayed;

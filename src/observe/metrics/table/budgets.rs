@@ -54,8 +54,7 @@ fn samples(scrape: &Scrape<'_>, read: impl Fn(&BudgetReport) -> f64) -> Samples 
     });
     reports.reverse();
     let own = reports.iter().take(MAX_SUBJECTS);
-    let mut all: Samples =
-        own.map(|one| number(&[&one.budget, &one.subject], read(one))).collect();
+    let mut all: Samples = own.map(|one| number(&[&one.budget, &one.subject], read(one))).collect();
     let mut rest: std::collections::BTreeMap<&str, f64> = std::collections::BTreeMap::new();
     for report in reports.iter().skip(MAX_SUBJECTS) {
         *rest.entry(&report.budget).or_default() += read(report);

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use penstock_config::{BudgetScope, UnixTime};
 use serde_json::{Value, json};
 
+use super::AtLimit;
 use super::account::Balance;
 use super::money::Money;
+use crate::routing::audit::BudgetVerdict;
 
 /// A state of one account.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,5 +49,24 @@ impl BudgetReport {
             "resets_at": self.resets_at().to_string(),
             "refused": refused_count,
         })
+    }
+
+    /// Returns what the budget would do with a request that may cost `estimate`.
+    pub(super) fn verdict(&self, estimate: Money, fits: bool, at_limit: &AtLimit) -> BudgetVerdict {
+        BudgetVerdict {
+            name: self.budget.to_string(),
+            subject: self.subject.to_string(),
+            limit: self.limit.amount(),
+            left: Some(self.left().amount()),
+            estimate: estimate.amount(),
+            fits,
+            at_limit: match at_limit {
+                AtLimit::Refuse => "it is refused".to_owned(),
+                AtLimit::Zones(zones) => {
+                    format!("it may reach only what costs nothing in {}", zones.join(", "))
+                }
+                AtLimit::Model(model) => format!("it gets the model '{model}'"),
+            },
+        }
     }
 }

@@ -8,7 +8,9 @@ mod request;
 mod text;
 
 pub(super) use report::DecisionReport;
-pub use report::{ContextShiftReport, DryRunError, DryRunOutcome, DryRunReport, sorted_json};
+pub use report::{
+    BudgetVerdict, ContextShiftReport, DryRunError, DryRunOutcome, DryRunReport, sorted_json,
+};
 pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
 pub(super) use text::candidate_text;
 
@@ -117,6 +119,7 @@ impl DryRun<'_> {
             requirements,
             objectives: Some(objectives).filter(|one| *one != Objectives::default()),
             policy: self.policy_report(&policy),
+            budgets: Vec::new(),
             context_shift: None,
             split: split.map(|split| SplitReport::of(split, target)),
             session: home.map(|home| self.session_report(home)),
@@ -209,7 +212,10 @@ impl DryRun<'_> {
     }
 
     /// Returns the policies that a request is under.
-    fn policy(
+    ///
+    /// # Errors
+    /// When it wishes what its client may not have.
+    pub fn policy(
         &self,
         sample: &DryRunRequest,
         asked: &ModelAsked<'_>,

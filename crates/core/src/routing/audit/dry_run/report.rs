@@ -22,6 +22,10 @@ pub struct DryRunReport {
     /// The policies that the request is under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyReport>,
+    /// The budgets of the client, and whether they have room for the request. The decision does
+    /// not consider them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<BudgetVerdict>,
     /// The messages that the request loses; all else is about the remainder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_shift: Option<ContextShiftReport>,
@@ -102,6 +106,32 @@ pub struct PolicyReport {
     pub preferred_tier: u8,
 }
 
+/// What a budget would do with a request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BudgetVerdict {
+    pub name: String,
+    /// The team or the key; empty for all.
+    pub subject: String,
+    pub limit: f64,
+    /// What is neither spent nor reserved; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<f64>,
+    /// The most that the request may cost.
+    pub estimate: f64,
+    /// True if there is room for that.
+    pub fits: bool,
+    /// What happens to the request without room.
+    pub at_limit: String,
+}
+
+impl BudgetVerdict {
+    /// Returns the verdict of a process that does not know what was spent.
+    #[must_use]
+    pub fn without_spending(self) -> Self {
+        Self { left: None, ..self }
+    }
+}
+
 /// The messages that a context shift drops.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct ContextShiftReport {
@@ -177,6 +207,7 @@ impl From<DryRunError> for DryRunReport {
             requirements: None,
             objectives: None,
             policy: None,
+            budgets: Vec::new(),
             context_shift: None,
             split: None,
             session: None,

@@ -6,8 +6,8 @@ use penstock_scan::RequestRequirements;
 use penstock_scoring::Objectives;
 
 use super::report::{
-    CallCost, ContextShiftReport, DecisionReport, DryRunOutcome, DryRunReport, EnsembleReport,
-    PlannedCall, PolicyReport, SessionReport, SplitReport,
+    BudgetVerdict, CallCost, ContextShiftReport, DecisionReport, DryRunOutcome, DryRunReport,
+    EnsembleReport, PlannedCall, PolicyReport, SessionReport, SplitReport,
 };
 use crate::routing::audit::CandidateReport;
 
@@ -23,6 +23,9 @@ impl Display for DryRunReport {
         if let Some(policy) = &self.policy {
             writeln!(out, "policy      {policy}")?;
         }
+        for budget in &self.budgets {
+            writeln!(out, "budget      {budget}")?;
+        }
         if let Some(shift) = &self.context_shift {
             writeln!(out, "shift       {shift}")?;
         }
@@ -36,6 +39,22 @@ impl Display for DryRunReport {
             writeln!(out, "ensemble    {ensemble}")?;
         }
         self.outcome.fmt(out)
+    }
+}
+
+impl Display for BudgetVerdict {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { name, subject, limit, left, estimate, fits, at_limit } = self;
+        write!(out, "{name}")?;
+        if !subject.is_empty() {
+            write!(out, " of {}", subject.escape_debug())?;
+        }
+        write!(out, ": the request may cost {estimate:.6} of {limit}")?;
+        match left {
+            Some(left) => write!(out, ", of which {left:.6} is left")?,
+            None => write!(out, "; what was spent is not known here")?,
+        }
+        if *fits { Ok(()) } else { write!(out, ": {at_limit}") }
     }
 }
 
