@@ -269,6 +269,19 @@ def wide(env: "Env") -> Setup:
     return Setup(config, set(models))
 
 
+def budgets(env: "Env") -> Setup:
+    """One engine whose tokens have a price, and a budget with a name that could be markup."""
+    price = {"input": 1000, "output": 1000, "currency": "EUR"}
+    config = {
+        "ledger": {"path": str(env.work / "budgets.db")},
+        "models": {PLAIN: {"price": price}},
+        "budgets": [{"name": "<b>house</b>", "amount": 1000, "soft": "75%"}],
+        "health": HEALTH,
+        "backends": [{"name": "plain", "url": env.engines["plain-a"].url}],
+    }
+    return Setup(config, {PLAIN})
+
+
 def ensembles(env: "Env") -> Setup:
     """Two engines of one model that may make ensembles together."""
     backends = [{"name": name, "url": env.engines[name].url} for name in ("plain-a", "plain-b")]
@@ -299,6 +312,7 @@ CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "telemetry": telemetry,
     "converted": converted,
     "ensembles": ensembles,
+    "budgets": budgets,
     "queue": queue,
     "short-queue": short_queue,
     "watched": watched,

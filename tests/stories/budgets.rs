@@ -14,7 +14,7 @@ use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Leave, SOON, Setup, r
 use crate::support::penstock::{Penstock, scratch};
 
 /// A token of `m` costs 0.001.
-const PRICES: &str = "models: { m: { price: { input: 1000, output: 1000 } }, m2: { price: { input: 10, output: 10 } } }\n";
+const PRICES: &str = "models: { m: { price: { input: 1000, output: 1000 } }, m2: { price: { input: 1, output: 1 } } }\n";
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// The sections of a configuration with budgets.
@@ -168,7 +168,7 @@ fn teams_and_keys_spend_their_own() {
 #[test]
 fn zones_keep_requests_on_what_costs_nothing() {
     let free = "{ id: m, price: { input: 0, output: 0 } }";
-    let budget = "{ name: all, amount: 0.02, every: 1h, zones: [local] }";
+    let budget = "{ name: all, amount: 0.015, every: 1h, zones: [local] }";
     let fleet = start(&["m", free], budget, "");
     let counts = || (fleet.a().counters().requests, fleet.b().counters().requests);
     assert_eq!(fleet.penstock.post(CHAT, &short("m")).status, 200);
@@ -189,9 +189,8 @@ fn zones_keep_requests_on_what_costs_nothing() {
 
 #[test]
 fn cheaper_model_takes_what_the_budget_cannot() {
-    let more = "routing_placeholder: 0".replace("routing_placeholder: 0", "");
     let routing = "aliases: { dear: m, cheap: m2 }, default_model: dear";
-    let sections = sections("{ name: all, amount: 0.02, model: cheap }", &more);
+    let sections = sections("{ name: all, amount: 0.015, model: cheap }", "");
     let models = ["m", "{ id: m2, upstream_id: m3 }"];
     let fleet = Fleet::of(&models, Setup { sections: &sections, routing, ..Setup::default() });
     let first = fleet.penstock.post(CHAT, &short("dear"));
@@ -293,6 +292,8 @@ fn streams_that_end_early_settle_what_was_seen() {
         }
         fleet.a().script([Fault::CutStream { after_events: 20, how: Cut::Fin }]);
         fleet.penstock.post(path, &body);
+        fleet.wait_metric("penstock_budget_reserved", 0.0);
+        fleet.wait_idle();
         let now = spent(&fleet.penstock, "all");
         let own = now - last;
         assert!((0.015..0.05).contains(&own), "{path}: the engine broke off: {own}");
@@ -314,7 +315,7 @@ fn fallbacks_and_retries_reserve_the_dearest() {
     assert_eq!(refused.error_code(), "budget_exceeded", "the fallback could cost 0.6");
     fleet.a().script([Fault::CloseUnread]);
     let response = fleet.penstock.post(CHAT, &short("m2"));
-    let retried = cost(&response) / 100.0;
+    let retried = cost(&response) / 1000.0;
     assert_money(spent(&fleet.penstock, "all"), retried, "one attempt of two");
     fleet.a().script([Fault::status(503)]);
     fleet.b().script([Fault::status(503)]);
@@ -402,10 +403,73 @@ fn spending_survives_crashes_restarts_and_reloads() {
     assert_money(spent(&again, "all"), 2.0 * each, "read at start");
     // Two processes with one ledger learn what the other spends.
     let other = Penstock::start(&next);
-    assert_eq!(other.chat("m").status, 200);
+    assert_eq!(other.post(CHAT, &short("m")).status, 200);
     let spent_there = spent(&other, "all");
     eventually("the other is told", SOON, || {
         assert_eq!(again.admin("/budgets").status, 200);
         (spent(&again, "all") - spent_there).abs() < 1e-7
     });
+}
+
+#[test]
+fn explanation_names_the_budgets_of_the_key() {
+    let budgets = "{ name: team, amount: 0.5, per: team, model: m2 }, { name: all, amount: 10 }";
+    let fleet = start(&["m", "m2"], budgets, keys());
+    let mut body = short("m");
+    body["max_tokens"] = json!(400);
+    assert_eq!(send(&fleet.penstock, "ann", CHAT, &body).status, 200);
+    body["max_tokens"] = json!(499);
+    let headers = json!({"authorization": "Bearer sk-key-of-ann"});
+    let sample = json!({"path": CHAT, "body": body.to_string(), "headers": headers}).to_string();
+    let page = request(fleet.penstock.admin, "POST", "/explain", &[JSON], sample.as_bytes()).json();
+    let [all, team] = [&page["budgets"][0], &page["budgets"][1]];
+    assert_eq!((&all["name"], &all["fits"]), (&json!("all"), &json!(true)), "{page}");
+    assert_eq!((&team["subject"], &team["fits"]), (&json!("red"), &json!(false)), "{page}");
+    assert_eq!(team["at_limit"], "it gets the model 'm2'");
+    assert!(team["estimate"].as_f64().unwrap() > team["left"].as_f64().unwrap(), "{page}");
+    let file = crate::support::command::file("requests.jsonl", sample);
+    let config = fleet.penstock.config.to_str().unwrap();
+    let offline =
+        run(["explain", "--requests", file.to_str().unwrap(), "--config", config]).json_lines();
+    let team = &offline[0]["budgets"][1];
+    assert_eq!((&team["left"], &team["limit"]), (&Value::Null, &json!(0.5)), "{offline:?}");
+    let one = crate::support::command::file("request.json", body.to_string());
+    let text = run([
+        "explain",
+        one.to_str().unwrap(),
+        "--config",
+        config,
+        "-H",
+        "authorization: Bearer sk-key-of-ann",
+    ]);
+    let line = "budget      team of red: the request may cost 0.50";
+    assert!(text.stdout.contains(line), "{} {}", text.stdout, text.stderr);
+    assert!(text.stdout.contains("what was spent is not known here"), "{}", text.stdout);
+}
+
+#[test]
+fn rotated_keys_and_shortened_conversations_cannot_spend_more() {
+    let auth = "auth: { keys: [{ name: ann, key: sk-old-key-of-ann }, { name: ann, key: sk-key-of-ann }] }";
+    let fleet =
+        start(&["{ id: m, context_length: 400 }"], "{ name: key, amount: 1.2, per: key }", auth);
+    let old = |body: &Value| {
+        let headers = [("authorization", "Bearer sk-old-key-of-ann"), JSON];
+        request(fleet.penstock.data, "POST", CHAT, &headers, body.to_string().as_bytes())
+    };
+    let first = old(&short("m"));
+    let second = send(&fleet.penstock, "ann", CHAT, &short("m"));
+    let sum = cost(&first) + cost(&second);
+    assert_money(
+        state(&fleet.penstock, "key", "ann")["spent"].as_f64().unwrap(),
+        sum,
+        "one account",
+    );
+    // A limit above the context reserves the context: an engine cannot generate more.
+    let mut large = short("m");
+    large["max_tokens"] = json!(100_000);
+    let response = send(&fleet.penstock, "ann", CHAT, &large);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let page = fleet.penstock.admin("/metrics").text();
+    assert!(page.contains("penstock_budget_spent{budget=\"key\",subject=\"ann\"}"), "{page}");
+    assert!(!page.contains("sk-"), "{page}");
 }

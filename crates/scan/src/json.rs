@@ -331,8 +331,6 @@ impl Facts {
             continues: needs.contains(Capabilities::VISION)
                 || continues.iter().any(|span| !span.range().is_empty()),
         };
-        let choices = self.limits.choices(prompt.texts);
-        let output_limit = self.limits.of_output(self.max_tokens(operation), choices);
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -344,8 +342,8 @@ impl Facts {
             prompt_tokens: super::to_tokens(prompt.text + besides),
             max_tokens: self.max_tokens(operation).map(TokenCount),
             prompt_limit: PromptLimit::of(&limit_facts),
-            output_limit: output_limit.map(TokenCount),
-            choices,
+            output_limit: self.output_limit(operation, prompt.texts),
+            choices: self.limits.choices(prompt.texts),
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),
             usage_edit: self.stream_options.usage_edit(self.insertion),
@@ -364,6 +362,11 @@ impl Facts {
     /// the other APIs a client that sends one relies on tools.
     fn has_tools(&self, body: &[u8]) -> bool {
         self.tools && !(self.streams_by_default && ollama::is_empty(self.places.tools.of(body)))
+    }
+
+    fn output_limit(&self, operation: Operation, prompts: u64) -> Option<TokenCount> {
+        let choices = self.limits.choices(prompts);
+        self.limits.of_output(self.max_tokens(operation), choices).map(TokenCount)
     }
 
     fn max_tokens(&self, operation: Operation) -> Option<u32> {

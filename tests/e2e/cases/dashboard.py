@@ -86,6 +86,25 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     assert not browser.complaints, browser.complaints
 
 
+def case_dashboard_shows_budgets(env: Env) -> None:
+    """A table where there are budgets, nothing where there are none."""
+    browser = open_page(env, env.proxy().admin)
+    assert browser.eval("document.getElementById('budgets').hidden")
+    proxy = env.proxy("budgets")
+    browser = open_page(env, proxy.admin)
+    assert wire.fetch(proxy.url + "/v1/chat/completions", ASK).status == 200
+    row = "[...document.querySelectorAll('#budget-rows tr > *')].map(one => one.textContent)"
+    browser.wait("what was spent", f"parseFloat(({row})[2]) > 0")
+    state = wire.fetch(proxy.admin + "/budgets").json()["budgets"][0]
+    shown = browser.eval(row)
+    assert shown[:2] == [state["name"], "all"] and shown[4] == "1000.00", shown
+    assert float(shown[2]) == round(state["spent"], 4 if state["spent"] < 10 else 2), (shown, state)
+    assert texts(browser, "#budgets-note") == ["In EUR."]
+    assert not browser.eval("document.getElementById('budgets-link').hidden")
+    assert not browser.eval(WEAK)
+    assert not browser.complaints, browser.complaints
+
+
 def case_dashboard_is_live(env: Env) -> None:
     """A request shows while it runs, without a reload; without the stream the page polls, and it says so;
     it says when penstock is gone."""
