@@ -14,7 +14,7 @@ use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::allowed_models;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::{Flow, RequestContext, Served};
+use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, admit, scan_error};

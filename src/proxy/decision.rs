@@ -295,7 +295,7 @@ pub(super) fn route_input<'a>(
 /// Records the reasons against each backend for a request that none can take.
 pub(crate) fn record_rejections(ctx: &mut RequestContext, request: &ScannedRequest) {
     let router = &ctx.generation.router;
-    let found = router.rejections(&route_input(router, ctx, request, &request.tried, None));
+    let found = router.rejections(&route_input(request.view(ctx), &request.tried, None));
     ctx.record.routing.rejections = Some(Box::new(found));
 }
 
