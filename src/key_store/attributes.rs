@@ -158,8 +158,8 @@ impl KeyAttributes {
         ClientIdentity {
             team: boxed(&self.team),
             models: self.models.iter().map(|text| ModelGlob::new(text)).collect(),
-            zones: self.zones.clone(),
-            policies: self.policies.clone(),
+            zones: self.zones.iter().map(|name| Box::from(&**name)).collect(),
+            policies: self.policies.iter().map(|name| Box::from(&**name)).collect(),
             budget: boxed(&self.budget),
             manage_models: self.manage_models.unwrap_or_default(),
             context_shift: self.context_shift,
