@@ -294,8 +294,8 @@ pub(super) fn route_input<'a>(
 
 /// Records the reasons against each backend for a request that none can take.
 pub(crate) fn record_rejections(ctx: &mut RequestContext, request: &ScannedRequest) {
-    let view = RequestView { ctx, request };
-    let found = ctx.generation.router.rejections(&route_input(view, &request.tried, None));
+    let router = &ctx.generation.router;
+    let found = router.rejections(&route_input(request.view(ctx), &request.tried, None));
     ctx.record.routing.rejections = Some(Box::new(found));
 }
 

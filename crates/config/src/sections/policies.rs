@@ -133,8 +133,16 @@ mod tests {
             assert_eq!(zone_of(host).as_deref(), Some(LOCAL_ZONE), "{host}");
         }
         let cloud = ["api.openai.com", "gpu-a", "8.8.8.8", "172.32.0.1", "100.64.0.1", "0.0.0.0"];
+        let odd = [
+            "127.1",
+            "2130706433",
+            "0x7f000001",
+            "127.0.0.1.nip.io",
+            "localhost.",
+            "::ffff:8.8.8.8",
+        ];
         let more = ["2001:db8::1", "localhost.example.com", "10.0.0.1.example.com", "::"];
-        for host in cloud.into_iter().chain(more) {
+        for host in cloud.into_iter().chain(odd).chain(more) {
             assert_eq!(zone_of(host).as_deref(), Some(CLOUD_ZONE), "{host}");
         }
     }

@@ -71,7 +71,7 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// Every name of a reason.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: &'static [&'static str] = &[
         "zone",
         "tier",
         "budget",
@@ -200,5 +200,18 @@ impl RejectReason {
             Self::Quality => "is beyond the bounds of the request's policy for quality".to_owned(),
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RejectReason;
+
+    #[test]
+    fn every_name_is_listed() {
+        let lines = include_str!("reason.rs").lines();
+        let arms = lines.filter_map(|line| line.strip_suffix("\",")?.split_once(" => \""));
+        let names: Vec<&str> = arms.map(|(_, name)| name).collect();
+        assert_eq!(names, RejectReason::NAMES, "in the order of `RejectReason::name`");
     }
 }
