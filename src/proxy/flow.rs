@@ -27,8 +27,8 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
-use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::budgets::RequestBudget;
+use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::rate_hold::RateHold;
 use crate::upstream::relay::ResponseSink;
 

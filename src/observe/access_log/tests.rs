@@ -48,6 +48,7 @@ fn details<'a>() -> RequestDetails<'a> {
     RequestDetails {
         request_id: "r-1",
         key: Some("team-a"),
+        account: Some("team-a"),
         client: Some("::1".parse().unwrap()),
         method: "POST",
         path: "/v1/chat/completions",
