@@ -4,11 +4,12 @@
 
 mod attributes;
 mod database;
+mod error;
 mod record;
 mod watcher;
 
 pub use attributes::{InvalidKey, KeyAttributes};
-pub use database::KeyStoreError;
+pub use error::KeyStoreError;
 pub use record::{KeyRecord, MadeKey};
 
 use std::path::{Path, PathBuf};

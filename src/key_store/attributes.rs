@@ -61,6 +61,8 @@ pub struct KeyAttributes {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manage_models: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub sees_budget: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<UnixTime>,
@@ -154,14 +156,16 @@ impl KeyAttributes {
     /// Returns the client that a key with these attributes names.
     pub(super) fn to_client(&self, id: &str, name: &str) -> ClientIdentity {
         let boxed = |text: &Option<String>| text.as_deref().map(Box::from);
+        let all = |texts: &[String]| texts.iter().map(|text| Box::from(&**text)).collect();
         let limits = self.limits.as_ref();
         ClientIdentity {
             team: boxed(&self.team),
             models: self.models.iter().map(|text| ModelGlob::new(text)).collect(),
-            zones: self.zones.iter().map(|name| Box::from(&**name)).collect(),
-            policies: self.policies.iter().map(|name| Box::from(&**name)).collect(),
+            zones: all(&self.zones),
+            policies: all(&self.policies),
             budget: boxed(&self.budget),
             manage_models: self.manage_models.unwrap_or_default(),
+            sees_budget: self.sees_budget.unwrap_or_default(),
             context_shift: self.context_shift,
             objective: boxed(&self.objective),
             max_priority: self.max_priority,

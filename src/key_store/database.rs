@@ -2,7 +2,6 @@
 //! the command line.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use penstock_config::{KeyHash, UnixTime};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::attributes::{InvalidKey, KeyAttributes};
+use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
 
 /// The application id of the file in SQLite's header: "penk".
@@ -37,41 +37,6 @@ const SCHEMA: &str = "
     )";
 const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoked_at, \
                        previous_hash, previous_last_four, previous_until";
-
-/// The reason why the store cannot do something.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyStoreError {
-    /// SQLite refused.
-    #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// The file cannot be opened.
-    #[error("{0}")]
-    File(#[from] io::Error),
-    /// The file is a database of another program.
-    #[error("it is the database of another program")]
-    Foreign,
-    /// A newer penstock wrote it.
-    #[error("a newer penstock wrote it (version {version} of its tables)")]
-    Newer { version: i64 },
-    /// The file was deleted, replaced or written over.
-    #[error("the file was deleted, replaced or written over")]
-    Replaced,
-    /// The system has no random numbers.
-    #[error("the system gives no random numbers")]
-    NoRandomness,
-    /// There is no key with that id.
-    #[error("there is no key '{}'", id.escape_debug())]
-    Unknown { id: String },
-    /// The key was revoked.
-    #[error("key '{id}' was revoked")]
-    Revoked { id: String },
-    /// There are as many keys as there may be.
-    #[error("there are {count} keys, and none of them is revoked (auth.max_keys)")]
-    Full { count: usize },
-    /// The description of a key is not valid.
-    #[error("{0}")]
-    Invalid(#[from] InvalidKey),
-}
 
 /// An open file.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
 use super::attributes::KeyAttributes;
-use super::database::KeyStoreError;
+use super::error::KeyStoreError;
 
 const SECRET_PREFIX: &str = "sk-penstock-";
 const ID_PREFIX: &str = "key_";
@@ -33,7 +33,7 @@ pub struct KeyRecord {
     pub revoked_at: Option<UnixTime>,
 }
 
-/// What is kept of a secret.
+/// The kept parts of a secret.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredSecret {
     pub hash: KeyHash,

@@ -159,7 +159,7 @@ fn old_secret_stays_valid_for_the_overlap() {
 }
 
 #[test]
-fn key_made_anew_under_an_old_name_inherits_nothing() {
+fn key_made_again_under_an_old_name_inherits_nothing() {
     let engine = engine("one", &["m"]);
     let store = scratch("keys.db");
     let penstock = Penstock::start(&config(&store, &engine, ""));

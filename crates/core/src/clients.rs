@@ -18,8 +18,8 @@ pub struct ClientIdentity {
     pub id: Arc<str>,
     /// The name in logs and metrics.
     pub name: Arc<str>,
-    /// The name in the ledger. For a key with an id of its own it has that, too: a key made anew
-    /// under an old name starts at 0.
+    /// The name in the ledger. That of a key of the store includes the id: a later key with the
+    /// same name starts at 0.
     pub account: Arc<str>,
     pub team: Option<Box<str>>,
     /// The models it may use; empty for all.
