@@ -35,12 +35,13 @@ use crate::ollama::broadcast::{serve_blob, serve_command};
 use crate::ollama::show::serve_show;
 use crate::ollama::usage::send_usage;
 use crate::proxy::Proxy;
+use crate::proxy::admission::admit_scanned;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_body_error, send_error, send_refusal};
 use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
-use crate::proxy::request::{admit_scanned, read_body, scan_body};
+use crate::proxy::request::{read_body, scan_body};
 use crate::proxy::retry::serve;
 use penstock_core::routing::RequestRecord;
 

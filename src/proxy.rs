@@ -15,10 +15,12 @@
 //! (`rewrite`). A client with limits passes `rate_limits`, a request waits in `queue` while all
 //! backends are full, and one that fails ends in `own_response`, with its status from `failure`.
 
+pub(crate) mod admission;
 pub(crate) mod allowed_models;
 pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
+pub(crate) mod budget_hold;
 pub(crate) mod budget_verdicts;
 pub(crate) mod budgets;
 pub(crate) mod client_keys;

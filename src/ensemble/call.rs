@@ -12,6 +12,7 @@ use penstock_scan::Usage;
 
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::counted::Counted;
+use crate::proxy::admission::admit;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
 use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
@@ -19,7 +20,7 @@ use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::queue::{Unadmitted, has_others_waiting};
 use crate::proxy::rate_limits::settle_rate;
-use crate::proxy::request::{Decided, Named, ScannedRequest, admit};
+use crate::proxy::request::{Decided, Named, ScannedRequest};
 use crate::proxy::retry::{decide_in_turn, may_retry, route_error};
 use crate::proxy::rewrite::kinds_of;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};

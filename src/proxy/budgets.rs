@@ -15,6 +15,7 @@ use penstock_core::routing::{ModelAsked, PolicyScope, RequestSize, Router};
 use penstock_scan::RequestProfile;
 use pingora::http::ResponseHeader;
 
+use crate::proxy::budget_hold::{RequestBudget, UsedTokens};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::ScannedRequest;
@@ -26,33 +27,6 @@ const BUDGET: HeaderName = HeaderName::from_static("x-penstock-budget");
 
 /// The least that a request reserves whose cost is not known: it passes until a budget is spent.
 const UNKNOWN: Money = Money(1);
-
-/// The money that a request has reserved.
-#[derive(Debug)]
-pub(crate) struct RequestBudget {
-    hold: Mutex<Option<BudgetHold>>,
-    /// The model that it gets in place of its own.
-    instead: Option<Arc<str>>,
-    /// The budget with the least left after the reservation, if the client may see it.
-    tightest: Option<BudgetReport>,
-    /// False if nothing is read of the request that could be priced, or no model runs for it.
-    is_counted: bool,
-}
-
-/// The tokens that a request has used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct UsedTokens {
-    pub(crate) input: u64,
-    /// The cached ones among them.
-    pub(crate) cached: u64,
-    pub(crate) output: u64,
-}
-
-impl UsedTokens {
-    pub(crate) fn total(self) -> u64 {
-        self.input.saturating_add(self.output)
-    }
-}
 
 /// Reserves what a request may cost. A budget without room for it may limit the request to
 /// backends that cost nothing, or give it another model.

@@ -27,7 +27,7 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
-use crate::proxy::budgets::RequestBudget;
+use crate::proxy::budget_hold::RequestBudget;
 use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::rate_hold::RateHold;
 use crate::upstream::relay::ResponseSink;

@@ -16,7 +16,8 @@ use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
-use crate::proxy::budgets::{self, UsedTokens};
+use crate::proxy::budget_hold::UsedTokens;
+use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::rate_hold::RateHold;

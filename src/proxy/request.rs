@@ -8,27 +8,23 @@ use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ContentCoding;
 use penstock_api::units::Timestamp;
-use penstock_api::{Capabilities, ErrorCode, Operation, StreamFraming, is_control_field};
+use penstock_api::{Capabilities, ErrorCode, Operation, StreamFraming};
 use penstock_core::fleet::{BackendId, BackendSet, InflightGuard, Topology};
 use penstock_core::routing::{
-    Capture, ModelAsked, PolicyScope, RoutingDecision, SessionIds, SessionNames, SplitPoint, Trace,
-    read_objectives,
+    Capture, PolicyScope, RoutingDecision, SessionIds, SplitPoint, Trace,
 };
 use penstock_dialect::has_svg;
-use penstock_scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, UsageBounds, scan};
+use penstock_scan::{RequestProfile, ScanError, ScanOptions, UsageBounds, scan};
 use penstock_scoring::Objectives;
 
 use crate::downstream::body::{BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::downstream::encoded_body::{DecodeBounds, decode};
-use crate::proxy::allowed_models;
-use crate::proxy::budgets;
 use crate::proxy::conversion::Conversion;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::long_work::beside_the_loop;
-use crate::proxy::policies;
 use crate::proxy::shift_state::ContextShift;
 use crate::upstream::response_monitor::ResponseMonitor;
 
@@ -96,7 +92,12 @@ impl ScannedRequest {
     }
 
     /// A request for a model, with nothing else known of it.
-    fn new(profile: RequestProfile, model: Arc<str>, fleet: Arc<Topology>, body: HeldBody) -> Self {
+    pub(crate) fn new(
+        profile: RequestProfile,
+        model: Arc<str>,
+        fleet: Arc<Topology>,
+        body: HeldBody,
+    ) -> Self {
         Self {
             profile,
             model,
@@ -252,7 +253,7 @@ pub(crate) async fn read_body(
     Box::pin(decode(body, coding, bounds, &flow.proxy.encoded)).await
 }
 
-fn fields_of<'a>(
+pub(crate) fn fields_of<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> impl Iterator<Item = &'a [u8]> + use<'a> {
@@ -263,7 +264,7 @@ fn fields_of<'a>(
 pub(crate) struct Scanned {
     pub(crate) named: Named,
     /// True if the model's name is inserted into a body without one.
-    inserts_model: bool,
+    pub(crate) inserts_model: bool,
 }
 
 impl Scanned {
@@ -306,101 +307,12 @@ fn scan_here(flow: &Flow<'_>, operation: Operation, body: &HeldBody) -> Result<S
     Ok(Scanned { named: Named { profile, model }, inserts_model: requested.must_be_inserted })
 }
 
-/// Records the model and the parameters of a scanned request.
-///
-/// # Errors
-/// When the client's key may not use the model.
-pub(crate) fn admit_scanned(
-    flow: &mut Flow<'_>,
-    scanned: Scanned,
-    body: HeldBody,
-) -> Result<Box<ScannedRequest>, OwnError> {
-    let Scanned { named, inserts_model } = scanned;
-    let request = admit(flow, named, body)?;
-    Ok(Box::new(ScannedRequest { inserts_model, ..request }))
-}
-
 /// A request, and the model it is for.
 pub(crate) struct Named {
     pub(crate) profile: RequestProfile,
     pub(crate) model: Arc<str>,
 }
 
-/// Records a request and its model.
-///
-/// # Errors
-/// When the client's key may not use the model.
-pub(crate) fn admit(
-    flow: &mut Flow<'_>,
-    Named { profile, model }: Named,
-    body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
-    let config = &flow.ctx.generation.config;
-    let headers = &flow.client.head().headers;
-    let fleet = flow.ctx.generation.fleet.topology();
-    let router = &flow.ctx.generation.router;
-    flow.ctx.record.request.requested_model = Some(Arc::clone(&model));
-    flow.ctx.record.request.prompt_tokens = Some(profile.prompt_tokens);
-    let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
-    let split = split_of(flow.ctx, session);
-    let target = router.names.resolve(&model, &fleet, split);
-    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
-    flow.ctx.record.routing.model = known.map(|model| model.name.clone());
-    flow.ctx.record.request.is_streaming = profile.streaming;
-    flow.ctx.record.request.unloads_model =
-        profile.residency_change == Some(ResidencyChange::Unload);
-    if !allowed_models::may_request(flow.ctx, &fleet, &model) {
-        let message = format!("This key may not use model '{model}'");
-        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
-    }
-    // Most requests have none of these fields, and one look at the names is cheaper than a look-up
-    // of each.
-    let has_wishes = headers.keys().any(is_control_field);
-    let field =
-        |name: &HeaderName| has_wishes.then(|| fields_of(headers, name)).into_iter().flatten();
-    let named = known.map_or(target, |model| &*model.name);
-    let objectives = read_objectives(config, field, flow.ctx.identity.as_deref(), named)
-        .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
-    let asked = ModelAsked { name: &model, fleet: &fleet, split };
-    let policy = match has_wishes || flow.ctx.has_policies() {
-        true => policies::admit(flow.ctx, headers, &asked)?,
-        false => PolicyScope::default(),
-    };
-    let previous = profile.previous_response.of(&body.bytes);
-    let conversation = profile.conversation.of(&body.bytes);
-    let preferred = match (previous, conversation) {
-        ([], []) => None,
-        (previous, conversation) => {
-            flow.proxy.response_ids.holder_of(previous, conversation, flow.ctx.key_owner())?
-        }
-    };
-    let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
-    let mut request = ScannedRequest {
-        session,
-        split,
-        preferred,
-        conversation,
-        objectives,
-        policy,
-        ..ScannedRequest::new(profile, model, fleet, body)
-    };
-    if !flow.proxy.budgets.is_empty() {
-        budgets::reserve(flow, &mut request)?;
-    }
-    Ok(request)
-}
-
 pub(crate) fn scan_error(error: &ScanError) -> OwnError {
     OwnError::new(error.code(), error.to_string()).about(error.param())
-}
-
-/// The value that selects the model of an alias that leads to several.
-fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
-    ctx.generation.router.split_point(session, ctx.client_id(), ctx.request_id().as_bytes())
-}
-
-/// The session of the request, if decisions read it. `body`: the session named in its body.
-fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
-    let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.client_id() })
 }

@@ -43,7 +43,9 @@ fn default_scorers_are_those_of_the_balanced_preset() {
             .collect()
     };
     let plain = routing("{ strategy: weighted }");
-    assert_eq!(names(&plain), ["new-prefill-batch:5", "prefix-affinity:5", "kv-utilization:3"]);
+    let balanced =
+        ["new-prefill-batch:5", "prefix-affinity:5", "kv-utilization:3", "slo-headroom:5"];
+    assert_eq!(names(&plain), balanced);
     let llm_d = routing("{ strategy: weighted, preset: llm-d }");
     assert_eq!(names(&llm_d), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
     assert_eq!(names(&routing("{ strategy: weighted, preset: LMetric }")), ["new-prefill-batch:1"]);

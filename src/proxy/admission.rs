@@ -1,0 +1,109 @@
+//! The admission of a request whose model is known: the rights of its key, its objectives, its
+//! policies, the holder of what it continues, and the money that it may cost.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use penstock_api::{ErrorCode, is_control_field};
+use penstock_core::routing::{
+    ModelAsked, PolicyScope, SessionIds, SessionNames, SplitPoint, read_objectives,
+};
+use penstock_scan::ResidencyChange;
+
+use crate::downstream::body::HeldBody;
+use crate::proxy::allowed_models;
+use crate::proxy::budgets;
+use crate::proxy::failure::OwnError;
+use crate::proxy::flow::{Flow, RequestContext};
+use crate::proxy::policies;
+use crate::proxy::request::{Named, Scanned, ScannedRequest, fields_of};
+
+/// Records the model and the parameters of a scanned request.
+///
+/// # Errors
+/// When the client's key may not use the model.
+pub(crate) fn admit_scanned(
+    flow: &mut Flow<'_>,
+    scanned: Scanned,
+    body: HeldBody,
+) -> Result<Box<ScannedRequest>, OwnError> {
+    let Scanned { named, inserts_model } = scanned;
+    let request = admit(flow, named, body)?;
+    Ok(Box::new(ScannedRequest { inserts_model, ..request }))
+}
+
+/// Records a request and its model.
+///
+/// # Errors
+/// When the client's key may not use the model.
+pub(crate) fn admit(
+    flow: &mut Flow<'_>,
+    Named { profile, model }: Named,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
+    let config = &flow.ctx.generation.config;
+    let headers = &flow.client.head().headers;
+    let fleet = flow.ctx.generation.fleet.topology();
+    let router = &flow.ctx.generation.router;
+    flow.ctx.record.request.requested_model = Some(Arc::clone(&model));
+    flow.ctx.record.request.prompt_tokens = Some(profile.prompt_tokens);
+    let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
+    let split = split_of(flow.ctx, session);
+    let target = router.names.resolve(&model, &fleet, split);
+    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
+    flow.ctx.record.routing.model = known.map(|model| model.name.clone());
+    flow.ctx.record.request.is_streaming = profile.streaming;
+    flow.ctx.record.request.unloads_model =
+        profile.residency_change == Some(ResidencyChange::Unload);
+    if !allowed_models::may_request(flow.ctx, &fleet, &model) {
+        let message = format!("This key may not use model '{model}'");
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+    }
+    // Most requests have none of these fields, and one look at the names is cheaper than a look-up
+    // of each.
+    let has_wishes = headers.keys().any(is_control_field);
+    let field =
+        |name: &HeaderName| has_wishes.then(|| fields_of(headers, name)).into_iter().flatten();
+    let named = known.map_or(target, |model| &*model.name);
+    let objectives = read_objectives(config, field, flow.ctx.identity.as_deref(), named)
+        .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+    let asked = ModelAsked { name: &model, fleet: &fleet, split };
+    let policy = match has_wishes || flow.ctx.has_policies() {
+        true => policies::admit(flow.ctx, headers, &asked)?,
+        false => PolicyScope::default(),
+    };
+    let previous = profile.previous_response.of(&body.bytes);
+    let conversation = profile.conversation.of(&body.bytes);
+    let preferred = match (previous, conversation) {
+        ([], []) => None,
+        (previous, conversation) => {
+            flow.proxy.response_ids.holder_of(previous, conversation, flow.ctx.key_owner())?
+        }
+    };
+    let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
+    let mut request = ScannedRequest {
+        session,
+        split,
+        preferred,
+        conversation,
+        objectives,
+        policy,
+        ..ScannedRequest::new(profile, model, fleet, body)
+    };
+    if !flow.proxy.budgets.is_empty() {
+        budgets::reserve(flow, &mut request)?;
+    }
+    Ok(request)
+}
+
+/// The value that selects the model of an alias that leads to several.
+fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
+    ctx.generation.router.split_point(session, ctx.client_id(), ctx.request_id().as_bytes())
+}
+
+/// The session of the request, if decisions read it. `body`: the session named in its body.
+fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
+    let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.client_id() })
+}
