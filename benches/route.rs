@@ -190,6 +190,7 @@ fn route_under_policies(criterion: &mut Criterion) {
         group.bench_function(format!("{name}/none"), |bencher| {
             bencher.iter(|| black_box(decider.decide()));
         });
+        percentiles::report(&format!("policies/{name}/none"), timed(|| decider.decide()));
         let mut decider = Decider::new(&generation);
         let fleet = generation.fleet.topology();
         let asked = ModelAsked { name: "model-7", fleet: &fleet, split: SplitPoint::default() };
@@ -203,6 +204,10 @@ fn route_under_policies(criterion: &mut Criterion) {
         group.bench_function(format!("{name}/three, with the look-up"), |bencher| {
             bencher.iter(|| black_box(decider.decide_under(admit(), profile, "model-7")));
         });
+        let name = format!("policies/{name}/three");
+        percentiles::report(&name, timed(|| decider.decide_under(scope, profile, "model-7")));
+        let name = format!("{name}, with the look-up");
+        percentiles::report(&name, timed(|| decider.decide_under(admit(), profile, "model-7")));
         let allocated = allocation_counter::measure(|| {
             for _ in 0..1000 {
                 black_box(decider.decide_under(admit(), profile, "model-7"));

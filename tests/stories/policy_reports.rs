@@ -10,11 +10,15 @@ use super::policies::{PRIVATE, Zones, saw_nothing};
 use crate::support::client::{chat, request, streaming_chat};
 use crate::support::command::{Ran, file, run};
 use crate::support::engines::{backend, start};
-use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, SOON, Setup, begin, metric};
+use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, SOON, Setup, begin, find_metric};
 use crate::support::penstock::{Penstock, scratch};
 use crate::support::{block_on, eventually};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn wait_metric(penstock: &Penstock, name: &str, value: f64) {
+    eventually(&format!("{name} is {value}"), SOON, || find_metric(penstock, name) == Some(value));
+}
 
 fn explained(penstock: &Penstock, body: &Value, headers: &Value, query: &str) -> String {
     let body = json!({"path": CHAT, "headers": headers, "body": body.to_string()}).to_string();
@@ -88,8 +92,8 @@ fn error_is_in_the_words_of_each_client() {
         (404, "model_not_found"),
         "comes first"
     );
-    assert_eq!(metric(&zones.penstock, "penstock_rejections_total{reason=\"zone\"}"), 10.0);
-    assert_eq!(metric(&zones.penstock, "penstock_errors_total{code=\"no_backend_in_zone\"}"), 5.0);
+    wait_metric(&zones.penstock, "penstock_rejections_total{reason=\"zone\"}", 10.0);
+    wait_metric(&zones.penstock, "penstock_errors_total{code=\"no_backend_in_zone\"}", 5.0);
     let zones = Zones::start(PRIVATE);
     block_on(zones.near.kill()).unwrap();
     zones.chat("m", &[]);
@@ -132,7 +136,7 @@ fn strict_tier_refuses_and_a_flexible_one_says_so() {
     let refused = zones.chat("m", &[]);
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "no_healthy_backend"));
     assert!(refused.text().contains("tier 3"), "{}", refused.text());
-    assert_eq!(metric(&zones.penstock, "penstock_rejections_total{reason=\"tier\"}"), 1.0);
+    wait_metric(&zones.penstock, "penstock_rejections_total{reason=\"tier\"}", 1.0);
     zones.far_saw_nothing("its tier is 2");
     let refused = zones.chat("m", &[("x-penstock-strict", "false")]);
     assert_eq!(refused.status, 400, "{}", refused.text());
