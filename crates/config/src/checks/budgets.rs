@@ -52,7 +52,8 @@ fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mu
         BudgetScope::Team => keys.iter().any(|key| key.team.is_some()),
         BudgetScope::Key => !keys.is_empty(),
     };
-    if !has_subject {
+    // Keys that are made at run time may have a team.
+    if !has_subject && config.auth.store.is_none() {
         let (budget, per) = (name(), budget.per.name());
         reader.warn(item.key_place("per"), Warning::BudgetOfNobody { budget, per });
     }

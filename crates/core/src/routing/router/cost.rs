@@ -76,5 +76,5 @@ fn rows<'a>(name: &str, fleet: &'a Topology) -> impl Iterator<Item = &'a Serving
 }
 
 fn may_serve(restriction: &Restriction, row: &Serving) -> bool {
-    restriction.admits(row) && !(restriction.is_free_only && !row.is_free())
+    restriction.admits(row) && (!restriction.is_free_only || row.is_free())
 }
