@@ -116,9 +116,7 @@ async fn endpoints_respond_and_reveal_no_secret() {
         let line = format!("{} {path}", endpoint.verb.name());
         let more = "authorization: Bearer t0ken\r\ncontent-length: 0\r\n";
         let expected = match path.as_str() {
-            "/explain" | "/api/stats" => 400,
-            // Nothing is predicted here.
-            "/quote" => 404,
+            "/explain" | "/api/stats" | "/quote" => 400,
             // No control loop runs here.
             "/reload" | "/upgrade" => 503,
             _ => 200,

@@ -49,7 +49,7 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "DAY", value_parser = day)]
     until: Option<String>,
 
-    /// What was spent of each budget of the configuration in its period, in place of tokens
+    /// The money spent of each budget of the configuration in its period, in place of tokens
     #[arg(long, conflicts_with_all = ["by", "since", "until"])]
     budgets: bool,
 

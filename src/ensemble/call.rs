@@ -99,7 +99,7 @@ impl Call {
             // The client's own request holds its part of the limits.
             rate: None,
             policy: ctx.policy,
-            // A call costs money of its own.
+            // Each call reserves its own cost.
             budget: None,
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             charge: None,

@@ -9,7 +9,7 @@ use penstock_core::admission::budgets::{BudgetHold, BudgetReport};
 #[derive(Debug)]
 pub(crate) struct RequestBudget {
     pub(crate) hold: Mutex<Option<BudgetHold>>,
-    /// The model that it gets in place of its own.
+    /// The model that it gets in place of the requested one.
     pub(crate) instead: Option<Arc<str>>,
     /// The budget with the least left after the reservation, if the client may see it.
     pub(crate) tightest: Option<BudgetReport>,

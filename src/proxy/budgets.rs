@@ -217,7 +217,7 @@ pub(crate) fn settle(ctx: &RequestContext, used: Option<UsedTokens>) {
     }
 }
 
-/// Tells the client of the model that it got instead and, if its key may see it, of its budget.
+/// Adds the model that the client got instead and, if its key may see it, its budget.
 pub(crate) fn add_fields(head: &mut ResponseHeader, ctx: &RequestContext) -> pingora::Result<()> {
     let Some(budget) = &ctx.budget else { return Ok(()) };
     if let Some(model) = &budget.instead {

@@ -12,7 +12,8 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 
 /// Returns the policies that a request for a model is under, and keeps them for everything that is
-/// done for it. A call of an ensemble is under those of its client's request and those of its model.
+/// done for it. A call of an ensemble is under those of its client's request and those of its
+/// model.
 ///
 /// # Errors
 /// When the request wishes what its key may not have.

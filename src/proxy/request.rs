@@ -46,7 +46,7 @@ pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
     /// The requested model, decoded.
     pub(crate) model: Arc<str>,
-    /// The model that the request gets in place of its own.
+    /// The model that the request gets in place of the requested one.
     pub(crate) instead: Option<Arc<str>>,
     /// True if the model's name is inserted into a body without one.
     pub(crate) inserts_model: bool,

@@ -405,7 +405,7 @@ fn spending_survives_crashes_restarts_and_reloads() {
     let other = Penstock::start(&next);
     assert_eq!(other.post(CHAT, &short("m")).status, 200);
     let spent_there = spent(&other, "all");
-    eventually("the other is told", SOON, || {
+    eventually("the other knows", SOON, || {
         assert_eq!(again.admin("/budgets").status, 200);
         (spent(&again, "all") - spent_there).abs() < 1e-7
     });

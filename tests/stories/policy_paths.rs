@@ -1,6 +1,6 @@
-//! Requests that penstock does not read or that are for one backend (passthrough, WebSockets, stored
-//! responses, commands of Ollama clients) stay in the zones of every policy of their key, and so do
-//! those to the members of a group.
+//! Requests that penstock does not read or that are for one backend (passthrough, WebSockets,
+//! stored responses, commands of Ollama clients) stay in the zones of every policy of their key,
+//! and so do those to the members of a group.
 
 use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 use ring::digest::{SHA256, digest};

@@ -1,5 +1,5 @@
-//! An operator sees what policies do: tiers and quality on live traffic, errors in the words of each
-//! client, and the same reasons in headers, logs, metrics, explanations, captures and checks.
+//! An operator sees what policies do: tiers and quality on live traffic, errors in the words of
+//! each client, and the same reasons in headers, logs, metrics, explanations, captures and checks.
 
 use std::time::Duration;
 

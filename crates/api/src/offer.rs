@@ -8,7 +8,7 @@ const ZONES: u32 = 40;
 /// The first of 4 bits for tiers.
 const TIERS: u32 = 60;
 
-/// What a model offers on a backend, or what a request needs: operations, capabilities and places.
+/// The offer of a model on a backend, or the needs of a request: operations, capabilities, places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer(u64);
 
@@ -31,7 +31,7 @@ impl Offer {
     }
 
     /// Adds the places that a request may reach: a zone of `zones`, and at least `tier`.
-    // A zone that is left out is asked for as "another zone than that": so one comparison of bits
+    // A zone that is left out is required as "another zone than that": so one comparison of bits
     // covers needs, zones and tiers, and a request without policies costs nothing.
     #[must_use]
     pub const fn within(self, zones: ZoneSet, tier: Tier) -> Self {

@@ -266,7 +266,8 @@ mod tests {
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
     }
 
-    /// An engine that has less of a prompt cached than believed seems to take long for a few tokens.
+    /// An engine that has less of a prompt cached than believed seems to take long for a few
+    /// tokens.
     #[test]
     fn few_tokens_that_took_long_do_not_make_all_tokens_dear() {
         let mut learner = PrefillLearner::new(60.0, 0.0);

@@ -15,7 +15,8 @@ const COLUMNS: [&str; 8] =
 /// The columns of names, which are aligned to the left.
 const NAMES: usize = 3;
 
-/// Returns the state of every budget at `unix` seconds since 1970, by what the ledger at `path` has.
+/// Returns the state of every budget at `unix` seconds since 1970, by what the ledger at `path`
+/// has.
 pub(super) fn states(
     config: &Config,
     path: &Path,

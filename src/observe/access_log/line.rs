@@ -43,7 +43,9 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
     line.text("outcome", Some(outcome.outcome.name()), SHORT);
     line.flag("stream", record.request.is_streaming);
     line.flag("fallback", record.routing.is_fallback);
-    line.text("policy", record.routing.policy.as_deref(), SHORT);
+    if let Some(policy) = &record.routing.policy {
+        line.text("policy", Some(policy), SHORT);
+    }
     if record.routing.is_below_tier {
         line.flag("below_tier", true);
     }

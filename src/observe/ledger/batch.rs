@@ -79,7 +79,7 @@ pub(super) struct Batch {
     pub(super) minutes: BTreeMap<(u64, Pair), Tokens>,
     /// Rows by the day since 1970.
     pub(super) days: BTreeMap<(u64, Account), DayRow>,
-    /// What was spent of budgets, in billionths, by the start of the part of time.
+    /// The money spent of budgets, in billionths, by the start of the part of time.
     pub(super) spent: BTreeMap<(u64, BudgetAccount), u64>,
 }
 
@@ -111,7 +111,7 @@ impl Batch {
         *sum = sum.saturating_add(amount);
     }
 
-    /// What was spent in the part of time of `stored`.
+    /// The money spent in the part of time of `stored`.
     pub(super) fn spent_of(&self, stored: &Spending) -> Money {
         let account = (Arc::clone(&stored.budget), Arc::clone(&stored.subject));
         Money(self.spent.get(&(stored.part, account)).copied().unwrap_or(0))

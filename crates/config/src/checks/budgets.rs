@@ -55,7 +55,7 @@ fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mu
     // Keys that are made at run time may have a team.
     if !has_subject && config.auth.store.is_none() {
         let (budget, per) = (name(), budget.per.name());
-        reader.warn(item.key_place("per"), Warning::BudgetOfNobody { budget, per });
+        reader.warn(item.key_place("per"), Warning::BudgetWithoutClients { budget, per });
     }
     if let (Some(model), Some(declared)) = (&budget.model, declared_models(config))
         && resolve(&config.routing, model).is_disjoint(&declared)

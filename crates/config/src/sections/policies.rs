@@ -99,7 +99,7 @@ impl BackendConfig {
 }
 
 /// Returns whether a host is this machine or has a private address. Other names are not looked up:
-/// whoever answers for them could decide where data goes.
+/// the owner of a DNS server could decide where data goes.
 fn is_near(host: &str) -> bool {
     if host == "localhost" {
         return true;

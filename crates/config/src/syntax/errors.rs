@@ -399,7 +399,7 @@ pub enum Warning {
     #[error("'budgets' is set, and no model has a price: nothing is spent")]
     NoPrices,
     #[error("budget '{budget}' is per {per}, and no client key has one: it counts nothing")]
-    BudgetOfNobody { budget: String, per: &'static str },
+    BudgetWithoutClients { budget: String, per: &'static str },
     #[error("budget '{budget}' gives requests the model '{model}', which no backend serves")]
     UnknownBudgetModel { budget: String, model: String },
     #[error("budget '{budget}' limits requests to zones in which there is no backend")]

@@ -51,6 +51,9 @@ fn reference_file_shows_the_defaults() {
     assert_eq!(loaded, Config { backends: vec![shown], ..Config::default() });
 }
 
+/// The number of lines above an option in which its default stands.
+const NEAR: usize = 8;
+
 /// Returns the reference file with the options that are not set by default.
 fn reference_with_all_options() -> String {
     let mut lines: Vec<String> = Vec::new();
@@ -61,9 +64,14 @@ fn reference_with_all_options() -> String {
             let line = line.replacen('#', "", 1);
             // The option replaces the empty default above it.
             let key = line.split(':').next().unwrap_or_default();
-            lines.retain(|earlier| {
-                !earlier.starts_with(&format!("{key}: [")) && *earlier != format!("{key}: {{}}")
-            });
+            let is_default = |earlier: &String| {
+                earlier.starts_with(&format!("{key}: [")) || *earlier == format!("{key}: {{}}")
+            };
+            let near = lines.len().saturating_sub(NEAR);
+            let found = lines.iter().skip(near).position(is_default);
+            if let Some(position) = found {
+                lines.remove(near + position);
+            }
             lines.push(line);
         } else {
             lines.push(line.to_owned());

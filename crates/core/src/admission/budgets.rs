@@ -31,7 +31,7 @@ const MAX_ACCOUNTS: usize = 100_000;
 /// The subject of the accounts that are shared because there are too many.
 const OTHERS: &str = "(others)";
 
-/// What happens to a request for which a budget has no room.
+/// The treatment of a request for which a budget has no room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AtLimit {
     /// It is refused.
@@ -52,7 +52,7 @@ pub struct Exceeded {
     pub scope: BudgetScope,
     pub limit: Money,
     pub balance: Balance,
-    /// What the request may cost.
+    /// The most that the request may cost.
     pub estimate: Money,
     /// The time at which there may be room for it, in seconds since 1970; `None` if it costs more
     /// than the whole amount, so that no wait helps.
@@ -347,8 +347,8 @@ impl Budgets {
     }
 
     /// Adds what the ledger knows and this process does not: what was spent before it started, and
-    /// what others spend that write to the same ledger. `pending`: what was taken to be written down
-    /// and is not part of `stored`.
+    /// what others spend that write to the same ledger. `pending`: what was taken to be written
+    /// down and is not part of `stored`.
     pub fn restore(&self, stored: &Spending, pending: Money) {
         let (_, account) = self.account(&stored.budget, &stored.subject);
         account.lock().restore(stored.part, stored.amount, pending);

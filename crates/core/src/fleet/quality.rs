@@ -48,7 +48,7 @@ pub struct QualitySample {
     pub tpot: Option<Duration>,
 }
 
-/// What is measured of a model on a backend, for each quality rule.
+/// The measurements of a model on a backend, for each quality rule.
 #[derive(Debug)]
 pub struct Quality(Box<[Measured]>);
 

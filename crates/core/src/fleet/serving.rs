@@ -61,7 +61,7 @@ pub struct Serving {
     pub tier: Tier,
     /// The price of the model there; `None` without one, as if it cost nothing.
     pub price: Option<Arc<Price>>,
-    /// What is measured of the model there; `None` if no policy has bounds for it.
+    /// The measurements of the model there; `None` if no policy has bounds for it.
     pub quality: Option<Arc<Quality>>,
     /// The most prefill work before a request there, in microseconds; infinite without a limit.
     pub max_backlog: f64,

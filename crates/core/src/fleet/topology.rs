@@ -199,7 +199,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// What is measured of a model on a backend, if the rules are the same.
+    /// Returns the measurements of a model on a backend; new ones if the rules differ.
     fn quality(&self, key: &(BackendId, Box<str>), rules: &QualityRules) -> Option<Arc<Quality>> {
         let kept = self.qualities.get(key).filter(|quality| quality.is_for(rules));
         kept.cloned().or_else(|| Quality::new(rules).map(Arc::new))

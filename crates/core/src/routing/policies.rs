@@ -80,7 +80,7 @@ impl Restriction {
 /// The policies that a request is under, fixed when it is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyScope {
-    /// What the request may reach by its own model.
+    /// The places that the request may reach by its own model.
     pub restriction: Restriction,
     /// The position of the policy that applies; `None` without one.
     pub policy: Option<u8>,

@@ -47,7 +47,7 @@ fn samples(scrape: &Scrape<'_>, read: impl Fn(&BudgetReport) -> f64) -> Samples 
         return Samples::new();
     }
     let mut reports = budgets.reports(unix_seconds());
-    // Those that matter most have a sample of their own, in the same order for every metric.
+    // Those that matter most have a separate sample, in the same order for every metric.
     reports.sort_by_key(|report| {
         let used = report.balance.spent.plus(report.balance.reserved);
         (report.subject.is_empty(), used, report.balance.refused_count)

@@ -8,11 +8,11 @@ use super::period::{Period, Span};
 /// The money of one budget and subject.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// What was spent, by the start of the part of time; the oldest first.
+    /// The money spent, by the start of the part of time; the oldest first.
     parts: VecDeque<(u64, Money)>,
     spent: Money,
     reserved: Money,
-    /// What was spent since the last time it was written down, by part.
+    /// The money spent since the last write, by part.
     unwritten: Vec<(u64, Money)>,
     /// The part in which a warning was given last.
     warned_in: Option<u64>,
@@ -22,14 +22,14 @@ pub(super) struct Account {
 /// The state of an account at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Balance {
-    /// What was spent in the period.
+    /// The money spent in the period.
     pub spent: Money,
-    /// What requests in flight may cost.
+    /// The money that requests in flight may cost.
     pub reserved: Money,
     /// The time at which the period ends, or the oldest part of it is forgotten, in seconds since
     /// 1970.
     pub until: u64,
-    /// The number of requests that did not get what they asked for.
+    /// The number of requests that were refused, limited or given another model.
     pub refused_count: u64,
 }
 
@@ -50,9 +50,9 @@ impl Account {
         self.spent.plus(self.reserved).plus(amount) <= limit
     }
 
-    /// Returns the time at which there may be room for an amount, in seconds since 1970: now if only
-    /// requests in flight are in the way, which may cost less than they have reserved. `None` for
-    /// more than the limit.
+    /// Returns the time at which there may be room for an amount, in seconds since 1970: now if
+    /// only requests in flight are in the way, which may cost less than they have reserved. `None`
+    /// for more than the limit.
     pub(super) fn room_at(
         &self,
         amount: Money,

@@ -47,12 +47,12 @@ fn reserved_and_spent_money_fits_the_amount() {
 }
 
 #[test]
-fn teams_and_keys_have_amounts_of_their_own() {
+fn teams_and_keys_have_separate_amounts() {
     let budgets = budgets(
         "  - { name: team, amount: 1, per: team }\n  - { name: key, amount: 0.5, per: key, keys: ['a*'] }\n",
     );
     let (a1, a2) = (client("a1", Some("a")), client("a2", Some("a")));
-    let (b, nobody) = (client("b", Some("b")), client("x", None));
+    let (b, teamless) = (client("b", Some("b")), client("x", None));
     for (who, amount, refused_by) in [
         (Some(&a1), 0.5, None),
         (Some(&a1), 0.1, Some("key")),
@@ -60,7 +60,7 @@ fn teams_and_keys_have_amounts_of_their_own() {
         (Some(&a2), 0.2, Some("team")),
         (Some(&b), 1.0, None),
         (Some(&b), 0.1, Some("team")),
-        (Some(&nobody), 99.0, None),
+        (Some(&teamless), 99.0, None),
         (None, 99.0, None),
     ] {
         let result = budgets.reserve(who, money(amount), NOON);

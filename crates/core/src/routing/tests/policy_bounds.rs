@@ -11,7 +11,7 @@ const ZONES: [&str; 4] = ["local", "cloud", "eu", "us"];
 const MODELS: [&str; 4] = ["a", "b", "c", "d"];
 const NAMES: [&str; 7] = ["a", "B", "c:latest", "d", "x", "y-1", "z"];
 
-/// The zones that each name may reach by the policies, worked out anew and slowly.
+/// The zones that each name may reach by the policies, worked out a second time and slowly.
 fn admitted(policies: &[(usize, usize)], models: &[&str]) -> u8 {
     let first = policies.iter().find(|(model, _)| models.contains(&MODELS[*model]));
     first.map_or(0b1111, |(_, zones)| u8::try_from(*zones).unwrap())

@@ -106,21 +106,21 @@ pub struct PolicyReport {
     pub preferred_tier: u8,
 }
 
-/// What a budget would do with a request.
+/// The treatment of a request by a budget.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BudgetVerdict {
     pub name: String,
     /// The team or the key; empty for all.
     pub subject: String,
     pub limit: f64,
-    /// What is neither spent nor reserved; absent where that is not known.
+    /// The money neither spent nor reserved; absent where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<f64>,
     /// The most that the request may cost.
     pub estimate: f64,
     /// True if there is room for that.
     pub fits: bool,
-    /// What happens to the request without room.
+    /// The treatment of the request without room.
     pub at_limit: String,
 }
 
