@@ -275,7 +275,7 @@ def budgets(env: "Env") -> Setup:
     config = {
         "ledger": {"path": str(env.work / "budgets.db")},
         "models": {PLAIN: {"price": price}},
-        "budgets": [{"name": "<b>house</b>", "amount": 1000, "soft": "75%"}],
+        "budgets": [{"name": "<b>house", "amount": 1000, "soft": "75%"}],
         "health": HEALTH,
         "backends": [{"name": "plain", "url": env.engines["plain-a"].url}],
     }
