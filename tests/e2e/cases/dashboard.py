@@ -77,7 +77,7 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     assert len(texts(browser, "#charts svg[role=img][aria-label*=now]")) == 4
     assert any(PLAIN in text for text in texts(browser, "#decision-rows tr"))
     assert any("best of 2" in text or "only candidate" in text for text in texts(browser, "#decision-rows summary"))
-    assert "routing.predict" in texts(browser, "#predictions-note")[0]
+    assert "routing.predict" not in texts(browser, "#predictions-note")[0], "the default strategy predicts"
     for section in ("memory", "predictions", "protection", "errors", "shadow", "usage"):
         assert len(texts(browser, f"#{section}")[0].split()) > 3, section
     assert "routing.shadow" in texts(browser, "#shadow-note")[0]
