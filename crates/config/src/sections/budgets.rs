@@ -52,14 +52,17 @@ impl Setting for BudgetPeriod {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        const EXPECTED: &str = "day, week, month, or a duration from 1m to 8784h";
+        const EXPECTED: &str = "day, week, month, or a duration from 1m to 366d";
         let text = reader.scalar(node, EXPECTED)?;
         match text {
             "day" => Some(Self::Day),
             "week" => Some(Self::Week),
             "month" => Some(Self::Month),
             other => {
-                let duration = penstock_api::units::parse_duration(other).ok();
+                let days = other.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+                let of_days = days.and_then(|days| days.checked_mul(24 * 3600));
+                let of_units = || penstock_api::units::parse_duration(other).ok();
+                let duration = of_days.map(Duration::from_secs).or_else(of_units);
                 let duration = duration.filter(|duration| ROLLING.contains(duration));
                 match duration {
                     Some(duration) => Some(Self::Rolling(duration)),
@@ -162,5 +165,31 @@ section! {
         /// The model that requests get once the amount does not suffice for theirs, as far as it
         /// suffices for that model. Default: requests are refused.
         pub model: Option<String> ["model" as Maybe<String>] = None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+    use crate::sections::budgets::BudgetPeriod;
+    use std::time::Duration;
+
+    fn every(text: &str) -> Option<BudgetPeriod> {
+        let yaml = format!(
+            "backends: [http://h:1]\nledger: {{ path: /l.db }}\nbudgets: [{{ name: b, amount: 1, every: {text} }}]"
+        );
+        let environment = crate::Environment::default();
+        let config = Config::parse(&yaml, "test.yaml", std::path::Path::new(""), &environment);
+        config.ok().map(|config| config.budgets[0].every)
+    }
+
+    #[test]
+    fn periods_are_names_or_durations() {
+        assert_eq!(every("week"), Some(BudgetPeriod::Week));
+        let rolling = |hours: u64| Some(BudgetPeriod::Rolling(Duration::from_secs(hours * 3600)));
+        assert_eq!((every("30d"), every("720h")), (rolling(720), rolling(720)));
+        for wrong in ["30", "1s", "367d", "-1d", "year", "99999999999999999999d"] {
+            assert_eq!(every(wrong), None, "{wrong}");
+        }
     }
 }
