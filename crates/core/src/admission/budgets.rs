@@ -156,7 +156,7 @@ impl BudgetHold {
             account.advance(span);
             account.settle(self.estimate, cost, span);
             if rule.soft.is_some_and(|soft| account.takes_warning(soft, rule.limit, span)) {
-                let spent = account.balance(span).spent;
+                let spent = account.balance(&rule.period, span).spent;
                 let (budget, subject, limit) = (rule.name.clone(), subject.clone(), rule.limit);
                 reached.push(SoftLimit { budget, subject, limit, spent });
             }
@@ -199,7 +199,7 @@ fn report(rule: &Rule, subject: &Arc<str>, account: &SharedAccount, unix: u64) -
         subject: Arc::clone(subject),
         limit: rule.limit,
         soft: rule.soft,
-        balance: account.balance(span),
+        balance: account.balance(&rule.period, span),
     }
 }
 
@@ -267,7 +267,7 @@ impl Budgets {
                 subject: Arc::clone(subject),
                 scope: rule.scope,
                 limit: rule.limit,
-                balance: account.balance(*span),
+                balance: account.balance(&rule.period, *span),
                 estimate,
                 room_at: account.room_at(estimate, rule.limit, &rule.period, unix),
                 at_limit: rule.at_limit.clone(),

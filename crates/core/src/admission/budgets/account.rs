@@ -26,8 +26,8 @@ pub struct Balance {
     pub spent: Money,
     /// The money that requests in flight may cost.
     pub reserved: Money,
-    /// The time at which the period ends, or the oldest part of it is forgotten, in seconds since
-    /// 1970.
+    /// The time at which the period ends, or at which the first money spent in it is forgotten, in
+    /// seconds since 1970.
     pub until: u64,
     /// The number of requests that were refused, limited or given another model.
     pub refused_count: u64,
@@ -133,9 +133,10 @@ impl Account {
         self.refused_count += 1;
     }
 
-    pub(super) fn balance(&self, span: Span) -> Balance {
+    pub(super) fn balance(&self, period: &Period, span: Span) -> Balance {
         let Self { spent, reserved, refused_count, .. } = *self;
-        Balance { spent, reserved, until: span.until, refused_count }
+        let oldest = self.parts.front().map(|(start, _)| period.end_of(*start));
+        Balance { spent, reserved, until: oldest.unwrap_or(span.until), refused_count }
     }
 
     /// Takes what is to be written down.

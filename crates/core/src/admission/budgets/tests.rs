@@ -131,6 +131,8 @@ fn rolling_period_forgets_by_parts() {
         let at = NOON + minute * 60;
         budgets.reserve(None, money(1.0), at).unwrap().settle(money(1.0), at);
     }
+    let balance = budgets.reports(NOON + 59 * 60)[0].balance;
+    assert_eq!(balance.until, NOON + 3600, "the first minute is forgotten then");
     assert!(budgets.reserve(None, money(0.5), NOON + 59 * 60 + 59).is_err());
     let late = NOON + 59 * 60 + 59;
     let room_at = |amount| budgets.reserve(None, money(amount), late).unwrap_err().room_at;
