@@ -1,4 +1,4 @@
-//! What is read at start from the files of earlier processes: client keys, and the day's tokens.
+//! Reads at start from the files of earlier processes: client keys, money spent, the day's tokens.
 
 use std::sync::Arc;
 

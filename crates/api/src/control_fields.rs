@@ -15,7 +15,7 @@ pub const FAIRNESS_ID: HeaderName = HeaderName::from_static("x-gateway-inference
 
 /// A policy that is to hold for the request.
 pub const POLICY: HeaderName = HeaderName::from_static("x-penstock-policy");
-/// Whether backends below the tier of its policy must not take the request: true or false.
+/// If true, backends below the tier of its policy must not take the request.
 pub const STRICT: HeaderName = HeaderName::from_static("x-penstock-strict");
 
 /// Requests a `server-timing` field in the response.

@@ -107,7 +107,7 @@ section! {
         /// Objectives of requests, by name.
         pub objectives: BTreeMap<String, ObjectiveConfig> ["objectives" as Table<ObjectiveConfig>] =
             BTreeMap::new(),
-        /// Where the requests of models and keys may go: the first that matches applies.
+        /// The places that requests may go to: the first policy that matches applies.
         pub policies: Vec<PolicyConfig> ["policies" as List<PolicyConfig>] = Vec::new(),
         /// The money that teams and keys may spend, by the prices of models.
         pub budgets: Vec<BudgetConfig> ["budgets" as List<BudgetConfig>] = Vec::new(),

@@ -30,11 +30,11 @@ pub struct ClientIdentity {
     pub policies: Vec<Box<str>>,
     /// The name of its budget.
     pub budget: Option<Box<str>>,
-    /// Whether it may manage the models of Ollama backends.
+    /// True if it may manage the models of Ollama backends.
     pub manage_models: bool,
-    /// Whether its responses show the budget with the least left.
+    /// True if its responses show the budget with the least left.
     pub sees_budget: bool,
-    /// Whether its conversations are shortened; `None` as their model says.
+    /// True if its conversations are shortened; `None` as their model says.
     pub context_shift: Option<bool>,
     pub objective: Option<Box<str>>,
     /// The highest priority of its requests; `None` for that of its objective.

@@ -33,7 +33,7 @@ choice! {
 choice_setting!(TierMode);
 
 section! {
-    /// Where requests may go. The first policy that matches a request applies.
+    /// The places that requests may go to. The first policy that matches a request applies.
     pub struct PolicyConfig requires ["name"] {
         /// The name, in explanations, logs and `x-penstock-policy`.
         pub name: String ["name" as Name] = String::new(),

@@ -121,7 +121,7 @@ impl<'a> PolicyClient<'a> {
 pub struct PolicyWishes<'a> {
     /// The policy that it names.
     pub policy: Option<&'a str>,
-    /// Whether backends below a tier must not take it; `None` leaves it to the policy.
+    /// True if backends below a tier must not take it; `None` leaves it to the policy.
     pub is_strict: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! What was spent of one budget by one of those that it counts apart.
+//! The money spent of one budget by one team or key that it counts apart.
 
 use std::collections::VecDeque;
 
