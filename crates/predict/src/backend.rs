@@ -14,6 +14,7 @@ use super::prefill::PrefillLearner;
 use super::prompts::{Prompt, Prompts, Work};
 use super::residual::{Regime, Residual};
 use super::stall::Stall;
+use super::step_size::StepSizeLearner;
 use super::streams::Streams;
 use super::ticket::Allowances;
 use super::wait_curve::WaitCurve;
@@ -71,6 +72,7 @@ pub struct BackendPredictor {
     coefficients: Coefficients,
     limits: EngineLimits,
     limit_learner: LimitLearner,
+    step_size_learner: StepSizeLearner,
     /// True if the engine reports its slots, and the size of its KV cache.
     knows_slots: bool,
     knows_kv_tokens: bool,
@@ -110,6 +112,7 @@ impl BackendPredictor {
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
             knows_kv_tokens: limits.kv_tokens.is_finite(),
+            step_size_learner: StepSizeLearner::new(limits.step_tokens),
             limits,
             limit_learner: LimitLearner::default(),
             is_informed: false,

@@ -3,6 +3,7 @@
 
 use super::prefill::PrefillSample;
 use super::prompts::StepEnd;
+use super::step_size::{PromptSteps, steps_of};
 
 /// The share of a step within which two times are the same.
 pub(super) const SAME_STEP_SHARE: f64 = 0.3;
@@ -25,6 +26,8 @@ struct Burst {
     /// The time of the steps that were seen to end, without prompts, and their number.
     steps_us: f64,
     step_count: f64,
+    /// True if no stream showed the ends of steps before some first token.
+    has_unseen_steps: bool,
     /// The duration of one step.
     step_us: f64,
     tokens: f64,
@@ -55,6 +58,15 @@ pub(super) struct FirstToken {
     pub(super) unfinished_tokens: f64,
 }
 
+/// What the prompts of a burst took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct BurstSample {
+    /// Their time beyond the steps.
+    pub(super) prefill: PrefillSample,
+    /// Their steps, where streams showed them.
+    pub(super) steps: Option<PromptSteps>,
+}
+
 /// The bursts of an engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bursts {
@@ -65,7 +77,7 @@ pub(super) struct Bursts {
 
 impl Bursts {
     /// Adds a first token. Returns the sample of the burst before it, once that is complete.
-    pub(super) fn add(&mut self, first: &FirstToken) -> Option<PrefillSample> {
+    pub(super) fn add(&mut self, first: &FirstToken) -> Option<BurstSample> {
         let is_new = first.now_us > self.current.at_us + SAME_STEP_SHARE * first.step_us;
         let sample =
             if is_new && !self.goes_on() { self.complete(first.step_tokens) } else { None };
@@ -90,6 +102,7 @@ impl Bursts {
             step_count += (seen - burst.steps_ended).max(0.0);
             burst.steps_ended = seen;
         }
+        burst.has_unseen_steps |= first.steps_ended.is_none();
         burst.step_count += step_count;
         burst.steps_us += step_count * first.step_us;
         burst.step_us = first.step_us;
@@ -117,13 +130,14 @@ impl Bursts {
         self.previous_end = StepEnd { at_us, steps_ended };
     }
 
-    fn complete(&mut self, step_tokens: f64) -> Option<PrefillSample> {
+    fn complete(&mut self, step_tokens: f64) -> Option<BurstSample> {
         let Burst {
             at_us,
             first_step,
             steps_ended,
             steps_us,
             step_count,
+            has_unseen_steps,
             step_us,
             tokens,
             pairs,
@@ -137,9 +151,12 @@ impl Bursts {
         // At least one step has ended with the burst, seen or not.
         self.previous_end =
             StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0) };
-        let unseen_steps = (tokens / step_tokens).max(1.0) - step_count;
+        let unseen_steps = steps_of(tokens, step_tokens) - step_count;
         let time_us = at_us - first_step.at_us - steps_us - unseen_steps.max(0.0) * step_us;
-        Some(PrefillSample { tokens, pairs, time_us, has_front_end })
+        Some(BurstSample {
+            prefill: PrefillSample { tokens, pairs, time_us, has_front_end },
+            steps: (!has_unseen_steps).then_some(PromptSteps { tokens, steps: step_count }),
+        })
     }
 }
 
@@ -169,9 +186,9 @@ mod tests {
             steps_ended: Some(2.0),
             ..first
         };
-        assert_eq!(bursts.add(&second).unwrap().time_us, 20_000.0);
+        assert_eq!(bursts.add(&second).unwrap().prefill.time_us, 20_000.0);
         let third = FirstToken { now_us: 120_000.0, ..second };
-        assert_eq!(bursts.add(&third).unwrap().time_us, 13_000.0);
+        assert_eq!(bursts.add(&third).unwrap().prefill.time_us, 13_000.0);
     }
 
     fn first_token(
@@ -198,7 +215,7 @@ mod tests {
         let mut bursts = Bursts::default();
         assert_eq!(bursts.add(&first_token(500_000.0, 0.0, 60.0, 800.0)), None);
         assert_eq!(bursts.add(&first_token(860_000.0, 0.0, 800.0, 0.0)), None, "it goes on");
-        let sample = bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)).unwrap();
+        let sample = bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)).unwrap().prefill;
         assert_eq!((sample.tokens, sample.time_us), (860.0, 859_000.0));
     }
 
@@ -210,7 +227,7 @@ mod tests {
         assert_eq!(bursts.add(&first_token(2e6, 1.9e6, 60.0, 0.0)), None);
         bursts.discard_unfinished();
         assert_eq!(
-            bursts.add(&first_token(3e6, 2.9e6, 60.0, 0.0)).unwrap().tokens,
+            bursts.add(&first_token(3e6, 2.9e6, 60.0, 0.0)).unwrap().prefill.tokens,
             60.0,
             "complete"
         );

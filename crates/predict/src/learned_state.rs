@@ -26,6 +26,9 @@ pub struct LearnedState {
     pub(super) slots: Option<f64>,
     /// The number of tokens in its KV cache, if waits have shown it.
     pub(super) kv_tokens: Option<f64>,
+    /// The most tokens of a step; states that were written before it was learned have none.
+    #[serde(default)]
+    pub(super) step_tokens: Option<f64>,
 }
 
 impl LearnedState {
@@ -44,6 +47,7 @@ impl LearnedState {
             residual: *residual,
             slots: Some(limits.slots()).filter(|slots| slots.is_finite()),
             kv_tokens: Some(limits.kv_tokens()).filter(|tokens| tokens.is_finite()),
+            step_tokens: None,
         }
     }
 

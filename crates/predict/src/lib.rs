@@ -38,6 +38,7 @@ mod replay_tests;
 mod residual;
 mod rows;
 mod stall;
+mod step_size;
 mod streams;
 mod ticket;
 mod wait_curve;

@@ -11,6 +11,8 @@ const OVERDUE_FACTOR: f64 = 2.0;
 const MIN_WAIT_US: f64 = 50_000.0;
 /// The number of such waits in a row that show a limit.
 const CONFIRMING_WAITS: usize = 3;
+/// The number of such reports, not in a row, that show the slots.
+const CONFIRMING_REPORTS: u32 = 3;
 /// The time for which limits are believed after the last such wait, in microseconds: 10 minutes. A
 /// wrong limit keeps away the requests that would disprove it.
 const BELIEVED_US: f64 = 600e6;
@@ -111,6 +113,12 @@ pub(super) struct LimitLearner {
     counted_at_us: f64,
     /// The number of running requests when the engine last reported that others wait.
     reported_running: Option<f64>,
+    /// The largest such number, and the number of reports of it while a request here waited for too
+    /// long.
+    max_reported: f64,
+    max_report_count: u32,
+    /// True if a request has waited for too long since the last report.
+    has_waited: bool,
 }
 
 impl Default for LimitLearner {
@@ -123,6 +131,9 @@ impl Default for LimitLearner {
             consecutive: 0,
             counted_at_us: f64::NEG_INFINITY,
             reported_running: None,
+            max_reported: 0.0,
+            max_report_count: 0,
+            has_waited: false,
         }
     }
 }
@@ -151,6 +162,7 @@ impl LimitLearner {
             }
             return self.kv_tokens.exceed(wait.context_tokens);
         }
+        self.has_waited = true;
         // If the number of streams has changed meanwhile, it may have waited for prompts.
         if !is_near(wait.stream_count_before, wait.stream_count)
             || wait.sent_at_us < self.counted_at_us
@@ -205,15 +217,22 @@ impl LimitLearner {
         has_overdue: bool,
         now_us: f64,
     ) -> bool {
+        let has_overdue = std::mem::take(&mut self.has_waited) || has_overdue;
         let before = std::mem::replace(&mut self.reported_running, running);
-        let Some(running) = running.filter(|_| running == before) else { return false };
-        let is_known = running == self.slots.limit;
-        if !is_known && !has_overdue {
-            // A long prompt may make others wait, too.
-            return false;
+        let Some(running) = running else { return false };
+        if running > self.max_reported {
+            (self.max_reported, self.max_report_count) = (running, 0);
         }
-        (self.slots, self.counted_at_us) = (Limit::of(running), now_us);
-        !is_known
+        let is_known = running == self.slots.limit;
+        // A long prompt may make others wait, too, beside any number.
+        let is_largest = running == self.max_reported && has_overdue;
+        self.max_report_count += u32::from(is_largest);
+        let is_shown = before == Some(running) && has_overdue
+            || is_largest && self.max_report_count >= CONFIRMING_REPORTS;
+        if is_known && before == Some(running) || is_shown {
+            (self.slots, self.counted_at_us) = (Limit::of(running), now_us);
+        }
+        is_shown && !is_known
     }
 
     /// Records that `stream_count` streams run beside each other. Returns whether that is more than
@@ -358,13 +377,28 @@ mod tests {
             !limits.learn_reported(full, true, 1e6)
                 && !limits.learn_reported(Some(14.0), true, 2e6)
         );
-        assert!(!limits.learn_reported(full, true, 3e6) && !limits.learn_reported(None, true, 4e6));
+        assert!(!limits.learn_reported(full, false, 3e6), "a long prompt may be the reason");
         assert!(
-            !limits.learn_reported(full, true, 5e6) && !limits.learn_reported(full, false, 6e6)
+            !limits.learn_reported(full, false, 4e6) && !limits.learn_reported(None, true, 5e6)
         );
+        assert!(!limits.learn_reported(full, true, 6e6));
         assert!(limits.learn_reported(full, true, 7e6) && limits.slots() == 16.0);
         assert!(!limits.learn_reported(full, false, 500e6), "no news");
         assert!(!limits.expire(900e6) && limits.slots() == 16.0, "but a confirmation");
+    }
+
+    #[test]
+    fn largest_number_that_is_reported_three_times_is_the_batch() {
+        let mut limits = LimitLearner::default();
+        let mut report = |running: u32, at| {
+            let is_news = limits.learn_reported(Some(running.into()), true, at);
+            (is_news, limits.slots())
+        };
+        for (running, at) in [(9, 1e6), (12, 2e6), (9, 3e6), (16, 4e6), (12, 5e6), (16, 6e6)] {
+            assert_eq!(report(running, at), (false, f64::INFINITY));
+        }
+        report(12, 7e6);
+        assert_eq!(report(16, 8e6), (true, 16.0));
     }
 
     #[test]

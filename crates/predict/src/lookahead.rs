@@ -137,7 +137,7 @@ mod tests {
     use crate::output_lengths::OutputLengths;
     use crate::residual::{Factors, RegimeFactors};
     use crate::stall::Silence;
-    use crate::streams::Streams;
+    use crate::streams::{Stream, Streams};
     use crate::{Coefficients, EngineLimits, WaitCurve};
 
     use super::*;
@@ -198,7 +198,9 @@ mod tests {
         let mut lengths = OutputLengths::default();
         (0..5000).for_each(|_| lengths.learn(100.0));
         let mut streams = Streams::default();
-        (0..100).for_each(|age| streams.add(500.0, age + 1));
+        let stream =
+            Stream { prompt_tokens: 500.0, age_tokens: 0, max_output_tokens: f64::INFINITY };
+        (1..=100).for_each(|age_tokens| streams.add(&Stream { age_tokens, ..stream }));
         let wait_curve = WaitCurve::default();
         wait_curve.compute(&lengths, &streams, 0.0);
         let busy = EngineView {

@@ -4,7 +4,11 @@ use super::coefficients::Coefficients;
 use super::prompts::Work;
 use super::residual::{Factors, Regime, RegimeFactors};
 use super::stall::Silence;
+use super::step_size::steps_of;
 use super::wait_curve::WaitCurve;
+
+/// The step size of an engine that has shown no other: the default of vLLM.
+pub(crate) const DEFAULT_STEP_TOKENS: f64 = 2048.0;
 
 /// The capacity of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +24,7 @@ pub struct EngineLimits {
 impl Default for EngineLimits {
     /// Returns unknown limits, with the step size that vLLM has by default.
     fn default() -> Self {
-        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, step_tokens: 2048.0 }
+        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, step_tokens: DEFAULT_STEP_TOKENS }
     }
 }
 
@@ -188,8 +192,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     let budget_tokens = (limits.step_tokens - stream_count).max(1.0);
     let own_us = coefficients.prefill_us(request.cached_tokens, uncached_tokens);
     // Prompts that wait together are computed together.
-    let step_count = (view.queued.tokens + uncached_tokens) / budget_tokens;
-    let steps_us = step_count.max(1.0) * step_us;
+    let steps_us = steps_of(view.queued.tokens + uncached_tokens, budget_tokens) * step_us;
     let stall_us = view.silence.remaining_us(step_us, view.in_batch.time_us, now_us);
     let current_us = current_step_us(view, step_us, budget_tokens, now_us);
     let (phase_us, in_batch_us) =

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::prediction::{Prediction, RequestShape};
+use super::streams::Stream;
 
 /// The state of a request from its prediction to its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,6 +32,12 @@ impl Ticket {
     /// Returns the number of tokens that it has emitted.
     pub fn emitted_tokens(&self) -> u32 {
         self.emitted_tokens
+    }
+
+    /// Returns its stream.
+    pub(super) fn stream(&self) -> Stream {
+        let RequestShape { prompt_tokens, max_output_tokens, .. } = self.request;
+        Stream { prompt_tokens, age_tokens: self.emitted_tokens, max_output_tokens }
     }
 }
 

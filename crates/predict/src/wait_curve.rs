@@ -101,6 +101,16 @@ impl WaitCurve {
                 *sum += narrow(share * count);
             }
         }
+        // Those that would run on reach their limit.
+        for (left_tokens, bucket, count) in streams.bounded() {
+            let Some((age, points)) = positions.ages.get(bucket) else { continue };
+            let alive = lengths.survival_at(age);
+            for (index, (sum, point)) in ended.iter_mut().zip(points).enumerate() {
+                if tokens_at(index) >= left_tokens && alive > 1e-9 {
+                    *sum += narrow(lengths.survival_at(point) / alive * count);
+                }
+            }
+        }
         let mut fresh = [0.0; GRID];
         for (share, point) in fresh.iter_mut().zip(&positions.points) {
             *share = narrow(1.0 - lengths.survival_at(point));
@@ -203,6 +213,23 @@ fn add_later_generations(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::streams::Stream;
+
+    fn aged(age_tokens: u32) -> Stream {
+        Stream { prompt_tokens: 100.0, age_tokens, max_output_tokens: f64::INFINITY }
+    }
+
+    #[test]
+    fn streams_end_at_their_limits() {
+        let mut lengths = OutputLengths::default();
+        (0..5000).for_each(|_| lengths.learn(2_000.0));
+        let mut streams = Streams::default();
+        (0..5).for_each(|_| streams.add(&aged(50)));
+        assert!(curve(&lengths, &streams).tokens_until(1.0, 1e4, 0.0).unwrap() > 1_000.0);
+        (0..2).for_each(|_| streams.add(&Stream { max_output_tokens: 90.0, ..aged(50) }));
+        let wait = curve(&lengths, &streams).tokens_until(1.0, 1e4, 0.0).unwrap();
+        assert!((34.0..50.0).contains(&wait), "{wait}");
+    }
 
     fn curve(lengths: &OutputLengths, streams: &Streams) -> WaitCurve {
         let curve = WaitCurve::default();
@@ -215,7 +242,7 @@ mod tests {
         let mut lengths = OutputLengths::default();
         (0..5000).for_each(|_| lengths.learn(200.0));
         let mut streams = Streams::default();
-        (0..10).for_each(|_| streams.add(100.0, 10));
+        (0..10).for_each(|_| streams.add(&aged(10)));
         let young = curve(&lengths, &streams);
         assert_eq!(WaitCurve::default().tokens_until(5.0, 1e4, 0.0), None);
         let wait = young.tokens_until(5.0, 1e4, 0.0).unwrap();
@@ -226,7 +253,7 @@ mod tests {
         // Fifteen have ended when the second ten are half through.
         let later = young.tokens_until(15.0, 1e4, 0.0).unwrap();
         assert!((300.0..480.0).contains(&later), "{later}");
-        (0..10).for_each(|_| streams.add(100.0, 180));
+        (0..10).for_each(|_| streams.add(&aged(180)));
         assert!(curve(&lengths, &streams).tokens_until(5.0, 1e4, 0.0).unwrap() < 80.0);
     }
 
@@ -247,7 +274,7 @@ mod tests {
     #[test]
     fn longer_queues_wait_longer() {
         let mut streams = Streams::default();
-        (0..32).for_each(|age| streams.add(100.0, age * 10 + 1));
+        (0..32).for_each(|age| streams.add(&aged(age * 10 + 1)));
         let curve = curve(&OutputLengths::default(), &streams);
         let wait =
             |needed_streams: u32| curve.tokens_until(f64::from(needed_streams), 1e4, 0.0).unwrap();

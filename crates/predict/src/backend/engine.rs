@@ -10,12 +10,14 @@ use crate::limit_learner::LimitLearner;
 use crate::pace::PaceLearner;
 use crate::prompts::Work;
 use crate::residual::Residual;
+use crate::step_size::StepSizeLearner;
 
 impl BackendPredictor {
     /// Resets what a restart of the engine may have changed, such as its settings. The tickets of
     /// requests that it lost end one by one.
     pub(crate) fn restarted(&mut self) {
         self.limit_learner = LimitLearner::default();
+        self.step_size_learner = StepSizeLearner::new(self.limits.step_tokens);
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
         self.use_learned_limits();
         (self.bursts, self.pace_learner) = (Bursts::default(), PaceLearner::default());
@@ -43,6 +45,9 @@ impl BackendPredictor {
         (self.step_learner, self.prefill_learner) =
             (other.step_learner.clone(), other.prefill_learner.clone());
         self.lengths = other.lengths.clone();
+        if let Some(step_tokens) = other.step_tokens {
+            self.set_step_tokens(step_tokens);
+        }
         self.demote_to_prior();
     }
 
@@ -61,13 +66,30 @@ impl BackendPredictor {
     /// Returns the learned state of the engine, for the next process.
     pub(crate) fn learned_state(&self) -> LearnedState {
         let Self { step_learner, prefill_learner, lengths, residual, .. } = self;
-        LearnedState::new(step_learner, prefill_learner, lengths, residual, &self.limit_learner)
+        let mut state = LearnedState::new(
+            step_learner,
+            prefill_learner,
+            lengths,
+            residual,
+            &self.limit_learner,
+        );
+        state.step_tokens = Some(self.limits.step_tokens);
+        state
+    }
+
+    /// Starts again with a step size that was learned before.
+    fn set_step_tokens(&mut self, step_tokens: f64) {
+        self.step_size_learner = StepSizeLearner::new(step_tokens);
+        self.limits.step_tokens = self.step_size_learner.step_tokens();
     }
 
     /// Continues with the learned state of another process.
     pub(crate) fn restore(&mut self, learned: LearnedState) {
         self.limit_learner.restore(learned.slots, learned.kv_tokens);
         self.use_learned_limits();
+        if let Some(step_tokens) = learned.step_tokens {
+            self.set_step_tokens(step_tokens);
+        }
         (self.step_learner, self.prefill_learner) = (learned.step_learner, learned.prefill_learner);
         (self.lengths, self.residual) = (learned.lengths, learned.residual);
         self.update_coefficients();

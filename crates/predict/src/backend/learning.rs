@@ -51,7 +51,11 @@ impl BackendPredictor {
             unfinished_tokens: self.prompts.started_before(now_us - SAME_STEP_SHARE * step_us),
         };
         if let Some(sample) = self.bursts.add(&first) {
-            self.prefill_learner.learn(&sample);
+            self.prefill_learner.learn(&sample.prefill);
+            if let Some(steps) = sample.steps {
+                self.step_size_learner.learn(&steps, self.stream_count());
+                self.limits.step_tokens = self.step_size_learner.step_tokens();
+            }
             self.update_coefficients();
         }
     }

@@ -115,7 +115,7 @@ impl BackendPredictor {
     fn start_stream(&mut self, ticket: &mut Ticket, now_us: f64) {
         ticket.emitted_tokens = 1;
         ticket.first_token_at_us = now_us;
-        self.streams.add(ticket.request.prompt_tokens, 1);
+        self.streams.add(&ticket.stream());
         self.max_stream_count = self.max_stream_count.max(self.stream_count());
         self.allowances.set(ticket, ticket.tpot_objective_us);
         if self.limit_learner.observe_streams(self.stream_count()) {
@@ -128,7 +128,7 @@ impl BackendPredictor {
         if ticket.emitted_tokens == 0 || tokens <= ticket.emitted_tokens {
             return;
         }
-        self.streams.grow(ticket.emitted_tokens, tokens);
+        self.streams.grow(&ticket.stream(), tokens);
         ticket.emitted_tokens = tokens;
         self.stall.emitted(now_us);
         if let Some(tpot_objective_us) = ticket.tpot_objective_us {
@@ -163,7 +163,7 @@ impl BackendPredictor {
         if ticket.request.is_whole {
             self.prompts.remove(ticket.number);
         }
-        self.streams.remove(ticket.request.prompt_tokens, ticket.emitted_tokens);
+        self.streams.remove(&ticket.stream());
         self.allowances.set(ticket, None);
         self.start_prompts(now_us);
         if ticket.request.is_whole {
