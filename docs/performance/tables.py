@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes the tables of simulated figures: `python3 docs/performance/tables.py target/release/penstock`.
 
-It writes policies.json, goodput.json and overload.json beside itself; the pages are made from them by
+It writes policies.json, goodput.json, overload.json and worlds.json beside itself; the pages are made from them by
 `PENSTOCK_BLESS=1 cargo test --test stories -- documentation`. It takes about an hour on two CPUs. Workloads whose trace
 is not in the repository keep the figures that they have: --azure-code and --azure-conv name the files of the Azure
 LLM inference traces of 2023 (https://github.com/Azure/AzurePublicDataset). --column balanced computes that column alone,
@@ -40,6 +40,23 @@ STRATEGIES = {
     "balanced": "preset: balanced",
     "sticky": "preset: sticky",
     "slo": "strategy: slo",
+}
+# A workload of worlds/, its number of engines, the speed at load 1 (found by runs of `balanced` until the queue grew),
+# and the loads of the table. In `hetero` and `two` the second half of the engines is three times as slow.
+WORLDS = [
+    ("agent", 8, 2.715, [0.5, 1.0]),
+    ("hetero", 4, 2.682, [0.4, 0.8, 1.0]),
+    ("two", 2, 12.2, [0.3, 0.8]),
+    ("bimodal", 8, 1.733, [0.5, 0.8]),
+    ("closed160", 8, 1, [1.0]),
+]
+WORLD_POLICIES = {
+    "balanced": "preset: balanced",
+    "slo": "strategy: slo",
+    "sticky": "preset: sticky",
+    "llm-d": "preset: llm-d",
+    "lmetric": "preset: lmetric",
+    "smart": "strategy: smart",
 }
 QUEUE = "queue: { size: 2000, max_backlog: 150ms }\n"
 OBJECTIVES = {
@@ -192,6 +209,31 @@ def overload(binary, seeds):
         }
 
 
+def worlds(binary, seeds):
+    """Engines of unequal speed, agents in a closed loop, and long prompts beside chats."""
+    folder_of = HERE / "worlds"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, backends, speed, loads in WORLDS:
+            configs = {policy: config(folder, policy, text, backends) for policy, text in WORLD_POLICIES.items()}
+            engines = []
+            if name in ("hetero", "two"):
+                for number in range(backends):
+                    row = "fast" if number < backends // 2 else "slow3"
+                    engines += ["--engine", f"b{number + 1}:8000={folder_of / row}.json"]
+            for load in loads:
+                flags = [*engines, "--seed", "11", "--ttft", "2s", "--tpot", "60ms"]
+                if name != "closed160":
+                    flags += ["--speed", f"{speed * load:.3f}"]
+                # A closed loop slows its clients down, so that it has no load at which an oracle serves all.
+                extra = [] if name == "closed160" or "slo" not in configs else ["--oracle"]
+                found, by_name = simulate(binary, folder_of / f"{name}.yaml", configs, seeds, *flags, *extra)
+                of_policy = {policy: figures(one) for policy, one in by_name.items()}
+                for policy, one in of_policy.items():
+                    runs = by_name[policy]["seeds"]
+                    one["tokens_per_second"] = round(mean([run["tokens_per_second"] for run in runs]), 1)
+                yield {"workload": name, "load": load, "seeds": seeds, "strategies": of_policy}
+
+
 def of(run, priority):
     """What the requests of a priority got."""
     return next(one for one in run["priorities"] if one["priority"] == priority)
@@ -205,7 +247,7 @@ def merged(cell, old):
     """An old cell with the columns of a new one. The loads must be those of before."""
     same = ("workload", "arrivals", "load")
     before = next(one for one in old if all(one.get(key) == cell.get(key) for key in same))
-    if abs(cell["rate"] / before["rate"] - 1) > 1e-3:
+    if "rate" in cell and abs(cell["rate"] / before["rate"] - 1) > 1e-3:
         raise SystemExit(f"{cell['workload']} {cell['load']}: {cell['rate']}/s instead of {before['rate']}/s")
     columns = "policies" if "policies" in cell else "strategies"
     return {**before, columns: {**before[columns], **cell[columns]}}
@@ -217,11 +259,11 @@ def main():
     parser.add_argument("--azure-code")
     parser.add_argument("--azure-conv")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--only", choices=["policies", "goodput", "overload"])
-    parser.add_argument("--column", choices=[*POLICIES, *STRATEGIES])
+    parser.add_argument("--only", choices=["policies", "goodput", "overload", "worlds"])
+    parser.add_argument("--column", choices=sorted({*POLICIES, *STRATEGIES, *WORLD_POLICIES}))
     given = parser.parse_args()
     for column in [given.column] if given.column else []:
-        for columns in (POLICIES, STRATEGIES):
+        for columns in (POLICIES, STRATEGIES, WORLD_POLICIES):
             text = columns.get(column)
             columns.clear()
             columns.update({column: text} if text else {})
@@ -230,6 +272,7 @@ def main():
         "policies": lambda: policies(given.binary, traces, given.seeds),
         "goodput": lambda: goodput(given.binary, traces, given.seeds),
         "overload": lambda: overload(given.binary, given.seeds),
+        "worlds": lambda: worlds(given.binary, min(given.seeds, 5)),
     }
     for name, cells in tables.items():
         if given.only not in (None, name):
@@ -239,7 +282,7 @@ def main():
         for cell in cells():
             found.append(cell)
             print(name, cell["workload"], cell.get("arrivals", ""), cell["load"], flush=True)
-        old = json.loads(path.read_text())
+        old = json.loads(path.read_text()) if path.exists() else []
         if given.column:
             found = [merged(cell, old) for cell in found]
         new = {(cell["workload"], cell.get("arrivals")) for cell in found}

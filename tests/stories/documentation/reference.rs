@@ -33,6 +33,7 @@ pub(super) const TABLES: &[(&str, Render)] = &[
     ("engine-errors", simulation::errors),
     ("engine-rows", simulation::rows),
     ("policies", simulation::policies),
+    ("worlds", simulation::worlds),
     ("goodput", simulation::goodput),
     ("sheds", simulation::sheds),
     ("errors", errors),

@@ -89,6 +89,34 @@ pub(super) fn policies() -> String {
     table(&header, rows)
 }
 
+/// The columns of the table of worlds: strategies in `docs/performance/worlds.json`.
+const WORLDS: &[&str] = &["balanced", "slo", "sticky", "llm-d", "lmetric", "smart"];
+
+/// The mean time to the end and the goodput in the workloads of `docs/performance/worlds`; in a
+/// closed loop the tokens per second.
+pub(super) fn worlds() -> String {
+    let rows = cells_of("worlds.json").into_iter().map(|cell| {
+        let is_closed = cell["workload"] == "closed160";
+        let percent = |one: &Value| format!("{:.1} %", 100.0 * one["goodput"].as_f64().unwrap());
+        let of = |policy: &&str| {
+            let one = &cell["strategies"][policy];
+            let (e2e, tokens) = (&one["e2e"], one["tokens_per_second"].as_f64().unwrap());
+            let second = if is_closed { format!("{tokens:.0}/s") } else { percent(one) };
+            format!("{:.2} s, {second}", e2e.as_f64().unwrap())
+        };
+        let oracle = &cell["strategies"]["oracle"];
+        let oracle = if oracle.is_null() { "-".to_owned() } else { percent(oracle) };
+        let mut row =
+            vec![cell["workload"].as_str().unwrap().to_owned(), cell["load"].to_string()];
+        row.extend(WORLDS.iter().map(of));
+        row.push(oracle);
+        row
+    });
+    let header: Vec<&str> =
+        ["workload", "load"].into_iter().chain(WORLDS.iter().copied()).chain(["oracle"]).collect();
+    table(&header, rows)
+}
+
 /// Columns of the table of goodput: strategies in `docs/performance/goodput.json`, and their
 /// titles.
 const GOODPUT: &[(&str, &str)] = &[
