@@ -72,6 +72,7 @@ mod ollama_api;
 mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
+mod pipeline;
 mod policies;
 mod policy_paths;
 mod policy_reports;
