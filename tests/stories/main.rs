@@ -101,6 +101,7 @@ mod timeouts;
 mod token_ledger;
 mod top_and_demo;
 mod tracing;
+mod tutorial;
 mod unsupported_requests;
 mod upstream_tls;
 mod usage_stream;
