@@ -64,6 +64,7 @@ mod http2_attacks;
 mod http2_clients;
 mod key_store;
 mod listener_tls;
+mod migration;
 mod model_routing;
 mod monitoring_files;
 mod moves;
