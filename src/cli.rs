@@ -17,6 +17,7 @@ mod keys;
 mod lines;
 mod logging;
 mod man;
+mod mock;
 mod output;
 mod routing;
 mod score;
@@ -97,6 +98,8 @@ commands! {
     Keys(keys::KeysCommand),
     /// Run the load balancer with four mock engines
     Demo(demo::DemoArgs),
+    /// Run a mock engine, to try a configuration
+    Mock(mock::MockArgs),
     /// Print the effective configuration, or its schema
     #[command(subcommand)]
     Config(config::ConfigCommand),

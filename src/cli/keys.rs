@@ -23,6 +23,7 @@ A secret is printed once, when its key is made or rotated: the file keeps its SH
 
 Examples:
   penstock keys create --name team-a --team research --models 'llama3:*' --expires 90d
+  TEAM_A_KEY=$(penstock keys create --name team-a --team research --quiet)
   penstock keys list
   penstock keys rotate key_3f9c2a1b7d40e85566aa0b1c --overlap 24h
   penstock keys revoke key_3f9c2a1b7d40e85566aa0b1c
@@ -91,7 +92,7 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
     match command {
         KeysCommand::Create(args) => {
             let made = args.common.work(|store| store.create(args.to_json(now), now))?;
-            args.common.print_made(&made.to_json(now), output)
+            args.common.print_made(&made.to_json(now), args.quiet, output)
         }
         KeysCommand::List(args) => {
             let keys = args.common.work(KeyStore::list)?;
@@ -107,7 +108,7 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
         }
         KeysCommand::Rotate(args) => {
             let made = args.common.work(|store| store.rotate(&args.id, args.overlap, now))?;
-            args.common.print_made(&made.to_json(now), output)
+            args.common.print_made(&made.to_json(now), args.quiet, output)
         }
         KeysCommand::Revoke(args) => {
             let key = args.common.work(|store| store.revoke(&args.id, now))?;
@@ -143,7 +144,10 @@ impl StoreArgs {
         }
     }
 
-    fn print_made(&self, key: &Value, output: &mut Output) -> Result<(), CliError> {
+    fn print_made(&self, key: &Value, is_quiet: bool, output: &mut Output) -> Result<(), CliError> {
+        if is_quiet {
+            return output.line(key["key"].as_str().unwrap_or_default());
+        }
         self.print(key, output)?;
         if !self.json {
             output.line("\nKeep the key now: it cannot be shown again.")?;

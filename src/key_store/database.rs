@@ -137,7 +137,8 @@ impl Database {
     /// Returns every key, the newest first. A row that cannot be read is left out: it might
     /// restrict its key in a way that this penstock does not know.
     pub(super) fn records(&self) -> Result<Vec<KeyRecord>, KeyStoreError> {
-        let select = format!("SELECT {COLUMNS} FROM client_keys ORDER BY created_at DESC, id");
+        let select =
+            format!("SELECT {COLUMNS} FROM client_keys ORDER BY created_at DESC, rowid DESC");
         let mut select = self.connection.prepare(&select)?;
         let mut rows = select.query([])?;
         let mut records = Vec::new();

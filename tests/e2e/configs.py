@@ -1,4 +1,6 @@
 """The configurations penstock is started with, one function each."""
+import re
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -26,6 +28,12 @@ RANKER = "hosted-ranker"
 KEY_LIMITED = "sk-limited-0001"
 KEY_FREE = "sk-free-0002"
 ENGINE_KEY = "sk-engine-0003"
+KEY_STAFF = "sk-staff-0004"
+KEY_PAST = "sk-past-0005"
+KEY_FUTURE = "sk-future-0006"
+KEY_INSIDE = "sk-inside-0007"
+KEY_POOR = "sk-poor-0008"
+KEY_SLOW = "sk-slow-0009"
 
 # Quick checks: the waits of the fault cases are bounded by these.
 HEALTH = {
@@ -282,6 +290,43 @@ def budgets(env: "Env") -> Setup:
     return Setup(config, {PLAIN})
 
 
+def teams(env: "Env") -> Setup:
+    """Keys that are refused for every reason, one of them in a store; two zones; a budget; a limit."""
+    store = str(env.work / "keys.db")
+
+    def keys(*arguments: str) -> str:
+        command = [str(env.binary), "keys", *arguments, "--store", store]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    env.revoked = keys("create", "--name", "gone", "--quiet").strip()
+    keys("revoke", re.search("key_[0-9a-f]+", keys("list"))[0])
+    plain, tools = env.engines["plain-a"].url, env.engines["tools"].url
+    config = {
+        "auth": {
+            "store": store,
+            # Refusals are what the cases count, and not their delay.
+            "failures_per_minute": "none",
+            "keys": [
+                {"name": "staff", "key": KEY_STAFF, "models": ["tiny/*"]},
+                {"name": "past", "key": KEY_PAST, "expires_at": "2026-01-31T18:00:00Z"},
+                {"name": "future", "key": KEY_FUTURE, "not_before": "2999-01-31T18:00:00Z"},
+                {"name": "inside", "key": KEY_INSIDE, "zones": ["local"]},
+                {"name": "poor", "key": KEY_POOR},
+                {"name": "slow", "key": KEY_SLOW, "limits": {"requests_per_minute": 1}},
+            ],
+        },
+        "ledger": {"path": str(env.work / "teams.db")},
+        "models": {PLAIN: {"price": {"input": 1000, "output": 1000, "currency": "EUR"}}},
+        "budgets": [{"name": "purse", "keys": ["poor"], "amount": 0.1, "every": "day"}],
+        "health": HEALTH,
+        "backends": [
+            {"name": "plain", "url": plain, "zone": "local"},
+            {"name": "tools", "url": tools, "zone": "cloud"},
+        ],
+    }
+    return Setup(config, {PLAIN}, KEY_STAFF)
+
+
 def ensembles(env: "Env") -> Setup:
     """Two engines of one model that may make ensembles together."""
     backends = [{"name": name, "url": env.engines[name].url} for name in ("plain-a", "plain-b")]
@@ -315,6 +360,6 @@ CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "budgets": budgets,
     "queue": queue,
     "short-queue": short_queue,
-    "watched": watched,
+    "teams": teams, "watched": watched,
     "wide": wide,
 }

@@ -24,7 +24,7 @@ sys.dont_write_bytecode = True
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
     "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry", "ollama", "context",
-    "ensembles", "ollama_clients", "queue",
+    "ensembles", "ollama_clients", "queue", "teams",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2", "langchain_ollama")
 CASE_LIMIT = 45.0

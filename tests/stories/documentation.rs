@@ -6,6 +6,7 @@ mod pages;
 mod performance;
 mod reference;
 mod simulation;
+mod steps;
 
 use std::collections::BTreeSet;
 

@@ -309,3 +309,31 @@ fn demo_traffic_fills_every_section_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "its ledger is removed");
     assert_eq!(run(["demo", "--traffic", "--once"]).code, Some(2));
 }
+
+#[test]
+fn mock_engine_serves_its_models_until_it_is_stopped() {
+    let address = free_address().to_string();
+    let arguments = ["mock", "--listen", &address, "--name", "gpu", "--models", "m,n"];
+    let mut child = binary().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let printed = lines.next().unwrap().unwrap();
+    assert_eq!(printed, format!("gpu listens on http://{address} with m, n"));
+    let taken = run(["mock", "--listen", &address, "--models", "m"]);
+    assert_eq!(taken.code, Some(1), "{}", taken.stdout);
+    assert!(taken.stderr.contains(&format!("cannot listen on {address}")), "{}", taken.stderr);
+    // Nothing is declared: the models are discovered, the response says which engine it is from.
+    let penstock = Penstock::start(&format!("backends: [\"http://{address}\"]"));
+    for model in ["m", "n"] {
+        eventually("models are discovered", Duration::from_secs(5), || {
+            penstock.chat(model).status == 200
+        });
+        let response = penstock.chat(model);
+        assert!(response.text().contains("gpu"), "{}", response.text());
+        assert_eq!(response.json()["usage"]["completion_tokens"], 40, "{}", response.text());
+    }
+    drop(penstock);
+    let sent = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(run(["mock"]).code, Some(2), "without models");
+}

@@ -84,7 +84,9 @@ pub fn calls(line: &str) -> Vec<Vec<String>> {
             let mut words = command.split_whitespace().skip_while(|word| *word == "sudo");
             let program = words.next()?;
             let is_ours = program == "penstock" || program.ends_with("/penstock");
-            let until_redirection = words.take_while(|word| !word.starts_with(['<', '>']));
+            let is_redirection =
+                |word: &str| word.trim_start_matches(char::is_numeric).starts_with(['<', '>']);
+            let until_redirection = words.take_while(|word| !is_redirection(word));
             is_ours.then(|| until_redirection.map(shown).collect())
         })
         .collect()

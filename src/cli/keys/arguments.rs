@@ -77,6 +77,10 @@ pub(in crate::cli) struct CreateArgs {
     #[arg(long, value_name = "TIME", value_parser = when)]
     expires: Option<When>,
 
+    /// Print the secret alone, for a script
+    #[arg(long, conflicts_with = "json")]
+    pub(super) quiet: bool,
+
     #[command(flatten)]
     pub(super) common: StoreArgs,
 }
@@ -90,6 +94,10 @@ pub(in crate::cli) struct RotateArgs {
     /// The time that the old secret stays valid; 0s ends it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     pub(super) overlap: Duration,
+
+    /// Print the secret alone, for a script
+    #[arg(long, conflicts_with = "json")]
+    pub(super) quiet: bool,
 
     #[command(flatten)]
     pub(super) common: StoreArgs,

@@ -98,7 +98,8 @@ fn metrics() -> String {
 fn endpoints() -> String {
     let penstock = Penstock::start("backends: []");
     let list = penstock.admin("/").text();
-    let rows = list.lines().filter(|line| line.starts_with("GET") || line.starts_with("POST"));
+    let methods = ["GET ", "POST ", "PATCH ", "DELETE "];
+    let rows = list.lines().filter(|line| methods.iter().any(|method| line.starts_with(method)));
     let cells = |line: &str| {
         let (verb, rest) = line.split_once(' ').unwrap();
         let (path, about) = rest.trim_start().split_once(' ').unwrap();
