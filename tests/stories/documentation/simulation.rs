@@ -106,8 +106,7 @@ pub(super) fn worlds() -> String {
         };
         let oracle = &cell["strategies"]["oracle"];
         let oracle = if oracle.is_null() { "-".to_owned() } else { percent(oracle) };
-        let mut row =
-            vec![cell["workload"].as_str().unwrap().to_owned(), cell["load"].to_string()];
+        let mut row = vec![cell["workload"].as_str().unwrap().to_owned(), cell["load"].to_string()];
         row.extend(WORLDS.iter().map(of));
         row.push(oracle);
         row

@@ -113,7 +113,8 @@ section! {
         pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,
         /// Whether responses carry the backend and the reason in `x-penstock-…` headers.
         pub expose_decision: bool = false,
-        /// Whether to use fallback models when every backend is saturated.
+        /// Whether to use fallback models when every backend is saturated, or would miss the
+        /// objectives of a request that is refused for that.
         pub fallback_on_saturation: bool = false,
         /// Whether requests exceed the limits of a model on its backends once all of them are
         /// reached; never those of a backend.

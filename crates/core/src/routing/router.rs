@@ -171,25 +171,34 @@ impl Router {
         recorder: &mut impl Recorder,
     ) -> Result<RoutingDecision, RouteError> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
+        let mut shed = None;
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
-            self.may_shed(target, input, &decision)?;
-            return Ok(decision);
-        }
-        if input.may_probe
+            match self.may_shed(target, input, &decision) {
+                Ok(()) => return Ok(decision),
+                Err(error) => shed = Some(error),
+            }
+        } else if input.may_probe
             && let Some(decision) = self.pick_next_probe(target, input, recorder)
         {
             return Ok(decision);
         }
         let chain = self.names.chain(input.model, input.fleet, input.split);
-        let error = RouteError::explain(target, input, chain);
+        let is_shed = shed.is_some();
+        let error = shed.unwrap_or_else(|| RouteError::explain(target, input, chain));
         if !self.may_fall_back(&error) {
             return Err(error);
         }
         for entry in chain {
             let (target, input) = self.fall_back(input, entry);
-            if let Some(decision) = self.pick(target, &input, random, scratch, recorder) {
+            if let Some(decision) = self.pick(target, &input, random, scratch, recorder)
+                && self.may_shed(target, &input, &decision).is_ok()
+            {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }
+        }
+        if is_shed {
+            // It says when the objective can be met.
+            return Err(error);
         }
         let errors = chain.iter().map(|entry| {
             let (target, input) = self.fall_back(input, entry);

@@ -6,7 +6,7 @@ use penstock_predict::{PredictionTicket, RequestShape};
 use penstock_scoring::Objectives;
 
 use super::weighted::try_chat;
-use super::{Fleet, NOW, TestRequest, alike, input_of};
+use super::{Fleet, NOW, TestRequest, alike, backend, input_of};
 use crate::routing::RouteError;
 
 pub(super) const SENT: RequestShape = RequestShape {
@@ -22,7 +22,11 @@ fn fleet(limit: &str) -> Fleet {
 
 /// Returns a fleet of one backend with trusted predictions.
 pub(super) fn trained(sections: &str) -> Fleet {
-    let fleet = Fleet::of(&format!("{sections}\n{}", alike(1, "m")));
+    train(Fleet::of(&format!("{sections}\n{}", alike(1, "m"))))
+}
+
+/// Teaches the predictor of the first model on its first backend.
+fn train(fleet: Fleet) -> Fleet {
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
     // Steps of 5 ms.
@@ -144,6 +148,24 @@ fn refused_request_comes_back_when_its_objective_can_be_met() {
     let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
     let later = seconds(wait_of(&mut fleet, 500.0));
     assert!(soon < later && (0.5..1.5).contains(&(later / backlog)), "{soon} {later} {backlog}");
+}
+
+#[test]
+fn refused_request_goes_to_a_fallback_where_saturation_does() {
+    for (enabled, name) in [(true, Some("spare")), (false, None)] {
+        let routing = format!(
+            "routing: {{ strategy: slo, fallback_on_saturation: {enabled}, fallbacks: {{ m: [n] }} }}"
+        );
+        let backends = format!("{}{}", alike(1, "m"), backend("spare", 8100, "models: [n]"));
+        let mut fleet = train(Fleet::of(&format!("{routing}\n{backends}")));
+        let _ticket = send(&fleet, RequestShape { prompt_tokens: 100_000.0, ..SENT }, None);
+        let objectives = Objectives { ttft_ms: Some(50.0), priority: -1, ..Objectives::default() };
+        let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+        match name {
+            Some(name) => assert_eq!(fleet.backend_for(ask), name),
+            None => assert!(matches!(fleet.error_for(ask), RouteError::ObjectiveMissed { .. })),
+        }
+    }
 }
 
 #[test]
