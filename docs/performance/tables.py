@@ -224,9 +224,7 @@ def worlds(binary, seeds):
                 flags = [*engines, "--seed", "11", "--ttft", "2s", "--tpot", "60ms"]
                 if name != "closed160":
                     flags += ["--speed", f"{speed * load:.3f}"]
-                # A closed loop slows its clients down, so that it has no load at which an oracle serves all.
-                extra = [] if name == "closed160" or "slo" not in configs else ["--oracle"]
-                found, by_name = simulate(binary, folder_of / f"{name}.yaml", configs, seeds, *flags, *extra)
+                _, by_name = simulate(binary, folder_of / f"{name}.yaml", configs, seeds, *flags)
                 of_policy = {policy: figures(one) for policy, one in by_name.items()}
                 for policy, one in of_policy.items():
                     runs = by_name[policy]["seeds"]

@@ -104,15 +104,12 @@ pub(super) fn worlds() -> String {
             let second = if is_closed { format!("{tokens:.0}/s") } else { percent(one) };
             format!("{:.2} s, {second}", e2e.as_f64().unwrap())
         };
-        let oracle = &cell["strategies"]["oracle"];
-        let oracle = if oracle.is_null() { "-".to_owned() } else { percent(oracle) };
         let mut row = vec![cell["workload"].as_str().unwrap().to_owned(), cell["load"].to_string()];
         row.extend(WORLDS.iter().map(of));
-        row.push(oracle);
         row
     });
     let header: Vec<&str> =
-        ["workload", "load"].into_iter().chain(WORLDS.iter().copied()).chain(["oracle"]).collect();
+        ["workload", "load"].into_iter().chain(WORLDS.iter().copied()).collect();
     table(&header, rows)
 }
 
