@@ -154,7 +154,7 @@ def goodput(binary, traces, seeds):
                 flags += ["--arrivals", {"poisson": "poisson", "bursty": "gamma:3"}[arrivals]]
             found, by_name = simulate(binary, workload, configs, seeds, *flags)
             strategies = {name: figures(by_name[name]) for name in configs}
-            if arrivals != "sessions" and "slo" in STRATEGIES:
+            if arrivals != "sessions" and "balanced" in configs and "slo" in configs:
                 # Of an oracle three seeds say enough, and take as long as all others.
                 first = {"balanced": configs["balanced"]}
                 _, oracles = simulate(binary, workload, first, 3, *flags, "--oracle")
