@@ -43,7 +43,7 @@ use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{Proxy, ProxyParts};
-use crate::shared_state::SharedState;
+use crate::shared_state::{SharedBudgets, SharedState};
 
 /// Effectively no limit: one year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -209,6 +209,9 @@ impl Parts {
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let shared = SharedState::new(&generation.config.shared_state, seed);
+        let share = |shared| SharedBudgets::new(shared, Arc::clone(&budgets), ledger.identity());
+        // Without budgets at the start, too: a reload may bring some.
+        let shared_budgets = shared.clone().map(share);
         let stopping = Arc::default();
         let (own, counted) = (Arc::clone(&generation), Arc::clone(&ledger));
         let usage = Arc::new(LiveUsage::new(counted, own, Arc::clone(&stopping)));
@@ -216,6 +219,7 @@ impl Parts {
             observers,
             shared: shared.clone(),
             budgets,
+            shared_budgets: shared_budgets.clone(),
             key_store: open_key_store(&generation.config)?,
             usage: Some(Box::new(Arc::clone(&usage))),
             stopping,
@@ -224,6 +228,9 @@ impl Parts {
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), parts)?);
         restore_days(&generation.config, &proxy);
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
+        if let Some(budgets) = shared_budgets {
+            hooks.push(Box::new(move || budgets.flush(FLUSH_LIMIT)));
+        }
         hooks.append(&mut options.hooks);
         Ok(Self {
             proxy,
@@ -351,7 +358,17 @@ impl BackgroundService for SharedStateService {
     async fn start(&self, _shutdown: ShutdownWatch) {
         let (shared, proxy) = (&self.0, &self.1);
         let load = Arc::clone(shared).share_load(|| proxy.generation(), || proxy.is_stopping());
-        tokio::join!(Arc::clone(shared).run(), load);
+        let budgets = async {
+            if let Some(budgets) = proxy.shared_budgets.clone() {
+                budgets.run().await;
+            }
+        };
+        let keys = async {
+            if let Some(store) = proxy.keys.store() {
+                Arc::clone(store).share(Arc::clone(shared)).await;
+            }
+        };
+        tokio::join!(Arc::clone(shared).run(), load, budgets, keys);
     }
 }
 
