@@ -1,5 +1,5 @@
-//! The names of the configuration that keys refer to. A budget that nobody has counts nothing, so a
-//! misspelled name must not pass unnoticed.
+//! The names of the configuration that keys refer to. A budget that does not exist counts nothing,
+//! so a misspelled name must not pass unnoticed.
 
 use std::collections::BTreeSet;
 

@@ -43,7 +43,7 @@ const PIPELINE: usize = 64;
 /// The number of penstocks that share until the server has counted them.
 const UNKNOWN_PENSTOCKS: usize = 2;
 
-/// What a request has reserved; the second part frees it in the server.
+/// The money that a request has reserved; the second part frees it in the server.
 pub type SharedHold = (BudgetHold, BudgetLease);
 
 /// The reason why a request has not reserved what it may cost.
@@ -55,14 +55,14 @@ pub enum NotReserved {
     Unreached,
 }
 
-/// What a request has reserved, as the server knows it.
+/// A reservation of a request, as the server knows it.
 #[derive(Debug, Clone)]
 struct Reserved {
     member: String,
     terms: Arc<[SharedTerms]>,
 }
 
-/// What the server has to be told of a request.
+/// A change of a request that the server has to know.
 #[derive(Debug)]
 enum Change {
     /// The request was admitted without it.
@@ -134,7 +134,7 @@ impl SharedBudgets {
     /// for the server.
     ///
     /// # Errors
-    /// When a budget has no room, or nobody knows.
+    /// When a budget has no room, or that is unknown.
     pub async fn reserve(self: &Arc<Self>, proposal: Proposal) -> Result<SharedHold, NotReserved> {
         let terms: Arc<[SharedTerms]> = proposal.terms().into();
         let number = self.next_lease.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl SharedBudgets {
         lease.register();
         // The server may be slow and not gone: others must not spend the same money.
         if let Some(reserved) = lease.reserved() {
-            self.tell_later(Change::Began(reserved.clone()));
+            self.report_later(Change::Began(reserved.clone()));
         }
         Ok((hold, lease))
     }
@@ -210,10 +210,10 @@ impl SharedBudgets {
 
     fn end(&self, number: u64, reserved: Reserved) {
         self.leases.lock().remove(&number);
-        self.tell_later(Change::Ended(reserved));
+        self.report_later(Change::Ended(reserved));
     }
 
-    fn tell_later(&self, change: Change) {
+    fn report_later(&self, change: Change) {
         // Without a connection nothing is queued: the lease expires by itself.
         if self.link().is_none() {
             return;
@@ -258,8 +258,8 @@ impl SharedBudgets {
                     renewed_at = if renews { Instant::now() } else { renewed_at };
                     let learns = learned_at.elapsed() >= LEARN_INTERVAL;
                     learned_at = if learns { Instant::now() } else { learned_at };
-                    let told = self.tell(&link, batch, renews, learns).await;
-                    told.map_err(|error| (link, error))
+                    let sent = self.report(&link, batch, renews, learns).await;
+                    sent.map_err(|error| (link, error))
                 }
                 Err(failed) => Err(failed),
             };
@@ -270,7 +270,7 @@ impl SharedBudgets {
         }
     }
 
-    async fn tell(
+    async fn report(
         &self,
         link: &Link,
         changes: Vec<Change>,
@@ -309,7 +309,7 @@ impl SharedBudgets {
         calls.map(|call| (AccountCall::key(&call.terms), call)).collect()
     }
 
-    /// Returns what the server has to be told.
+    /// Returns the calls that report changes.
     fn calls(&self, changes: Vec<Change>, renews: bool, learns: bool) -> Calls {
         let mut calls = Calls::default();
         if learns {
@@ -368,7 +368,7 @@ impl SharedBudgets {
         Ok(())
     }
 
-    /// Tells the server that this penstock runs, and learns how many do.
+    /// Reports that this penstock runs, and learns how many do.
     async fn count_penstocks(&self, link: &Link) -> Result<(), LinkError> {
         let key = format!("{}:budgets:penstocks", self.shared.config.prefix);
         let lease = self.shared.config.lease.as_millis().to_string();

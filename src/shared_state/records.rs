@@ -1,6 +1,6 @@
-//! Records that several penstocks keep, each in a file of its own: the server has the newest of
-//! each, whoever made it. A final record stays, whatever comes later. Records are merged, and no
-//! order of their arrival matters: the server may lose all of them, and gets them again.
+//! Records that several penstocks keep, each in its own file: the server has the newest version of
+//! each, from whichever penstock it came. A final record stays, whatever comes later. Records are
+//! merged, and no order of their arrival matters: the server may lose them, and gets them again.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl RecordExchange {
         &self.identity
     }
 
-    /// Has everything read and sent again.
+    /// Forgets what is known: everything is read and sent again.
     pub fn forget(&mut self) {
         self.identity.clear();
     }

@@ -7,7 +7,7 @@ use crate::support::client::Response;
 use super::policies::Zones;
 
 /// Policies for `m`: the first keeps it at home, the second lets it go away, the third is about
-/// nobody's model. The zone of the last key is its own.
+/// no model here. The zone of the last key is its own.
 const SECTIONS: &str = "routing: { strategy: priority_only }
 auth:
   keys:

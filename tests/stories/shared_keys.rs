@@ -1,6 +1,7 @@
-//! Keys over several hosts: each penstock has a file of its own, and a Redis server has the newest
-//! version of every key. A change is in effect in the others within two seconds, whoever makes it;
-//! a server that is away or has lost everything neither brings a revoked key back nor loses one.
+//! Keys over several hosts: each penstock has its own file, and a Redis server has the newest
+//! version of every key. A change is in effect in the others within two seconds, whichever way it
+//! is made; a server that is away or has lost everything neither brings a revoked key back nor
+//! loses one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 -- Reads and corrects one account of a budget. `spent`: a hash with the money that each ledger has spent by part of time
 -- (`part/ledger`), and the reserved sum (`reserved`). `leases`: a sorted set of what requests have reserved
--- (`penstock:request:amount`), with the time at which nobody has renewed it. Amounts are billionths.
+-- (`penstock:request:amount`), with the time until which it counts. Amounts are billionths.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- Clocks of penstocks may be as many seconds apart: what is over for one still counts for another.

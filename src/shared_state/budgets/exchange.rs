@@ -47,10 +47,10 @@ pub(super) fn argument_list(
 }
 
 type AccountName = (Arc<str>, Arc<str>);
-/// What the server is told, by budget and subject.
+/// The calls that report to the server, by budget and subject.
 pub(super) type Calls = HashMap<AccountName, AccountCall>;
 
-/// What the server is told of one account.
+/// A report to the server of one account.
 #[derive(Debug)]
 pub(super) struct AccountCall {
     pub(super) terms: SharedTerms,
@@ -65,7 +65,7 @@ impl AccountCall {
         Self { terms, sums: Vec::new(), renewed: Vec::new(), released: Vec::new() }
     }
 
-    /// Returns the call that tells all of what is known. `ledger`: the one of this process.
+    /// Returns the call that reports all that is known. `ledger`: the one of this process.
     pub(super) fn all(account: AccountSpending, ledger: &str) -> Self {
         let AccountSpending { terms, own, foreign } = account;
         let own = own.into_iter().map(|(part, amount)| (format!("{part}/{ledger}"), amount));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Reserved, SharedBudgets};
 
-/// What a request has reserved in the server; nothing by default. Dropped after its cost is known here, so that the
-/// server learns of the cost when it frees the reservation.
+/// A reservation of a request in the server; none by default. Dropped after the request's cost is
+/// known here, so that the server learns of the cost when it frees the reservation.
 #[derive(Debug, Default)]
 pub struct BudgetLease(Option<Held>);
 
@@ -25,7 +25,7 @@ impl BudgetLease {
         self.0.as_ref().map(|held| &held.reserved)
     }
 
-    /// Has it renewed until it is dropped.
+    /// Renews it until it is dropped.
     pub(super) fn register(&self) {
         if let Some(Held { owner, number, reserved }) = &self.0 {
             owner.leases.lock().insert(*number, reserved.clone());

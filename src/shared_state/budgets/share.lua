@@ -1,4 +1,4 @@
--- Tells an account of what was spent and what is reserved, and returns it as `reserve.lua` does.
+-- Reports to an account what was spent and what is reserved, and returns it as `reserve.lua` does.
 -- KEYS: its spent money and its leases. ARGV: the start of the oldest part that counts, milliseconds until what is spent
 -- now is forgotten, milliseconds of a lease, the number of sums, the number of leases to renew; then each sum as
 -- `part/ledger` and amount, the leases to renew, and the leases that have ended.

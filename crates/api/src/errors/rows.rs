@@ -212,7 +212,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::BudgetsUnreached,
         "budgets_unreached",
         503,
-        "the server of `shared_state` is not reached, so nobody knows whether a budget has room (`shared_state.budgets_alone: refuse`)",
+        "the server of `shared_state` is not reached, so that it is unknown whether a budget has room (`shared_state.budgets_alone: refuse`)",
     ),
     error(
         ErrorCode::NoHealthyBackend,

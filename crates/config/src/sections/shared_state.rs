@@ -18,7 +18,7 @@ use crate::syntax::values::{Name, Positive};
 use crate::tls::TlsError;
 
 choice! {
-    /// The treatment of requests that cost money while nobody knows what other penstocks spend.
+    /// The treatment of requests that cost money while it is unknown what other penstocks spend.
     pub enum BudgetsAlone {
         /// Each penstock spends an even share of what was left.
         Share = "share",
@@ -54,8 +54,8 @@ section! {
         /// Whether decisions and `max_in_flight` count the requests of the other penstocks on
         /// backends of the same name and URL.
         pub in_flight: bool = true,
-        /// What budgets do while the server is not reached: `share` gives each penstock an even
-        /// share of what was left, `refuse` refuses requests that cost money.
+        /// The behaviour of budgets while the server is not reached: `share` gives each penstock an
+        /// even share of what was left, `refuse` refuses requests that cost money.
         pub budgets_alone: BudgetsAlone = BudgetsAlone::Share,
     }
 }

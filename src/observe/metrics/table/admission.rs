@@ -15,7 +15,7 @@ use super::super::samples::{
 use super::super::{Metrics, Scrape};
 use crate::proxy::QueueFigures;
 
-/// The maximum number of keys with samples of their own.
+/// The maximum number of keys with separate samples.
 const MAX_KEYS: usize = 1000;
 
 pub(super) const ROWS: &[MetricRow] = &[
@@ -255,7 +255,7 @@ fn keys(scrape: &Scrape<'_>) -> std::vec::IntoIter<KeyFigures> {
         all.filter_map(|key| Some(KeyFigures { name: Arc::clone(labels.get(&key.name)?), ..key }));
     let mut all: Vec<KeyFigures> = labelled.collect();
     if all.len() > MAX_KEYS {
-        // Those that matter most have a sample of their own, the sum of the rest has another.
+        // Those that matter most have separate samples; the sum of the rest is one.
         all.sort_by_key(|key| std::cmp::Reverse((key.refused.iter().sum::<u64>(), key.day_tokens)));
         let rest = all.split_off(MAX_KEYS);
         all.push(rest.iter().fold(other_keys(), |sum, key| KeyFigures {

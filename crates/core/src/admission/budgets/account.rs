@@ -15,9 +15,9 @@ pub(super) struct Account {
     reserved: Money,
     /// The money spent since the last write, by part.
     unwritten: Vec<(u64, Money)>,
-    /// The parts that have changed since other penstocks were told of them.
+    /// The parts that have changed since they were reported to other penstocks.
     unshared: Vec<u64>,
-    /// What is known of other penstocks, if they share budgets.
+    /// The knowledge of other penstocks, if they share budgets.
     foreign: Foreign,
     /// The part in which a warning was given last.
     warned_in: Option<u64>,
@@ -63,7 +63,7 @@ impl Account {
         self.total().plus(amount) <= limit
     }
 
-    /// Returns whether an amount may be spent while nobody knows what other penstocks do: they may
+    /// Returns whether an amount may be spent while it is unknown what other penstocks do: they may
     /// spend an even share of what was left when the server was last reached.
     pub(super) fn has_share(&self, amount: Money, limit: Money, penstocks: u64) -> bool {
         let own = self.spent.plus(self.reserved).plus(amount);

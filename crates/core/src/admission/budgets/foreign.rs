@@ -2,7 +2,7 @@
 //! each ledger have spent, and what was reserved when the server was last asked.
 //!
 //! The sum of a ledger in a part of time only grows, so of two values the higher one is newer,
-//! whoever knows it and in whatever order they arrive.
+//! whichever penstock sends it, and in whatever order they arrive.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct SharedBalance {
     pub rows: Vec<LedgerSpending>,
 }
 
-/// What is known of other penstocks.
+/// The knowledge of other penstocks.
 #[derive(Debug, Default)]
 pub(super) struct Foreign {
     rows: Vec<LedgerSpending>,

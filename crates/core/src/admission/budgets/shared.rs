@@ -25,7 +25,7 @@ pub struct SharedTerms {
     pub ends_at: u64,
 }
 
-/// What is known of one account, for the server.
+/// The money spent of one account, for the server.
 #[derive(Debug, Clone)]
 pub struct AccountSpending {
     pub terms: SharedTerms,
@@ -49,7 +49,7 @@ impl Proposal {
         self.estimate
     }
 
-    /// Returns whether no server needs to be asked: no budget is for the request, or it costs
+    /// Returns whether no server has to decide: no budget is for the request, or it costs
     /// nothing.
     pub fn is_free(&self) -> bool {
         self.held.is_empty() || self.estimate == Money::ZERO
