@@ -5,7 +5,7 @@ mod listeners;
 mod stores;
 
 pub(crate) use listeners::try_listen;
-use stores::{open_key_store, open_ledger, restore_days};
+use stores::{open_key_store, open_ledger, report_budgets, restore_days, share_budgets};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{Proxy, ProxyParts};
-use crate::shared_state::{SharedBudgets, SharedState};
+use crate::shared_state::SharedState;
 
 /// Effectively no limit: one year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -188,14 +188,7 @@ impl Parts {
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
         let (ledger, budgets) = open_ledger(&generation)?;
-        let mut observers: Vec<Box<dyn RequestObserver>> = vec![
-            Box::new(PrefixObserver),
-            Box::new(ShadowObserver),
-            Box::new(Arc::clone(&metrics)),
-            Box::new(Arc::clone(&decisions)),
-            Box::new(Arc::clone(&ledger)),
-            Box::new(DebugLog),
-        ];
+        let mut observers = usual_observers(&metrics, &decisions, &ledger);
         let recent = Arc::new(RecentTraffic::default());
         recent.configure(generation.config.routing.reload_gate.as_ref());
         observers.push(Box::new(Arc::clone(&recent)));
@@ -209,9 +202,7 @@ impl Parts {
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let shared = SharedState::new(&generation.config.shared_state, seed);
-        let share = |shared| SharedBudgets::new(shared, Arc::clone(&budgets), ledger.identity());
-        // Without budgets at the start, too: a reload may bring some.
-        let shared_budgets = shared.clone().map(share);
+        let shared_budgets = share_budgets(shared.as_ref(), &budgets, &ledger);
         let stopping = Arc::default();
         let (own, counted) = (Arc::clone(&generation), Arc::clone(&ledger));
         let usage = Arc::new(LiveUsage::new(counted, own, Arc::clone(&stopping)));
@@ -228,9 +219,7 @@ impl Parts {
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), parts)?);
         restore_days(&generation.config, &proxy);
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
-        if let Some(budgets) = shared_budgets {
-            hooks.push(Box::new(move || budgets.flush(FLUSH_LIMIT)));
-        }
+        hooks.extend(shared_budgets.map(report_budgets));
         hooks.append(&mut options.hooks);
         Ok(Self {
             proxy,
@@ -327,6 +316,22 @@ impl Parts {
         }
         ListenerService::new(data, Arc::clone(&self.sockets), StopAccepting::OnShutdown)
     }
+}
+
+/// The observers that every process has.
+fn usual_observers(
+    metrics: &Arc<Metrics>,
+    decisions: &Arc<DecisionLog>,
+    ledger: &Arc<Ledger>,
+) -> Vec<Box<dyn RequestObserver>> {
+    vec![
+        Box::new(PrefixObserver),
+        Box::new(ShadowObserver),
+        Box::new(Arc::clone(metrics)),
+        Box::new(Arc::clone(decisions)),
+        Box::new(Arc::clone(ledger)),
+        Box::new(DebugLog),
+    ]
 }
 
 /// Hooks that write the counts of the ledger and the queues of log lines and spans before the

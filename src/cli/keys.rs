@@ -35,7 +35,6 @@ configuration are wrong.";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = AFTER_HELP)]
-#[expect(clippy::large_enum_variant, reason = "a process has one value of it")]
 pub(super) enum KeysCommand {
     /// Make a key, and print its secret
     Create(CreateArgs),

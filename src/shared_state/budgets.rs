@@ -250,6 +250,9 @@ impl SharedBudgets {
                 _instant = ticks.tick() => {}
                 count = receiver.recv_many(&mut batch, BATCH) => if count == 0 { return },
             }
+            if batch.is_empty() && self.budgets.is_empty() {
+                continue;
+            }
             let count = batch.len();
             let result = match self.introduce().await {
                 Ok(None) => Ok(()),
