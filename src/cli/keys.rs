@@ -4,6 +4,7 @@
 mod arguments;
 mod attributes;
 mod text;
+mod values;
 
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use penstock_config::UnixTime;
 use serde_json::{Map, Value, json};
 
 use super::StoreArgs;
-use super::arguments::{When, when, without_null};
+use super::values::{When, when, without_null};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AttributeArgs {

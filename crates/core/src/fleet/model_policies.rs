@@ -5,8 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use penstock_config::{Config, ModelGlob};
 
-use super::topology::Model;
-
 /// The patterns for models of each policy, by position.
 #[derive(Debug, Default)]
 pub struct ModelPolicies {
@@ -46,14 +44,5 @@ impl ModelPolicies {
             found |= u64::from(globs.iter().any(is_match)) << position;
         }
         found
-    }
-}
-
-impl Model {
-    /// Returns its name and those that its backends list and know it by.
-    pub fn listed_names(&self) -> impl Iterator<Item = &str> + Clone {
-        let rows = self.serving.iter();
-        let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
-        std::iter::once(&*self.name).chain(rows.flatten())
     }
 }

@@ -177,6 +177,13 @@ pub struct Model {
 }
 
 impl Model {
+    /// Returns its name and those that its backends list and know it by.
+    pub fn listed_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let rows = self.serving.iter();
+        let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
+        std::iter::once(&*self.name).chain(rows.flatten())
+    }
+
     /// Returns whether its backends differ in weight.
     pub fn has_weights(&self) -> bool {
         self.serving.first().is_some_and(|row| row.most_weight > 0)

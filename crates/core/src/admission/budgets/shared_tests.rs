@@ -1,3 +1,5 @@
+//! Tests of accounts that several penstocks share.
+
 use std::sync::Arc;
 
 use penstock_config::{Config, Environment};
