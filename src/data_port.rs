@@ -238,7 +238,7 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
         // Boxed: no other request should carry room for one.
         return Box::pin(serve_ensemble(flow, plan, scanned, body)).await;
     }
-    match admit_scanned(flow, scanned, body) {
+    match admit_scanned(flow, scanned, body).await {
         Ok(request) => serve(flow, request).await,
         Err(error) => send_error(flow, error).await,
     }

@@ -79,7 +79,7 @@ pub(crate) async fn serve_ensemble(
     let served = match ensemble.gather(flow).await {
         Ok(Gathered { prompt, parts }) => {
             flow.ctx.record.edits.ensemble_parts = Some(parts);
-            match ensemble.final_request(flow, &prompt) {
+            match ensemble.final_request(flow, &prompt).await {
                 Ok(request) => {
                     flow.ctx.record.request.requested_model = Some(name);
                     // The prompt is part of that request now.
@@ -191,11 +191,13 @@ impl Ensemble<'_> {
         for (number, call) in of_stage.enumerate() {
             let Some((operation, bytes)) = body(self, call, number) else { continue };
             let model = self.plan.member(call).into();
-            let prepared =
-                self.held(flow.ctx, operation, bytes.into()).and_then(|(profile, held)| {
+            let prepared = match self.held(flow.ctx, operation, bytes.into()) {
+                Ok((profile, held)) => {
                     let named = Named { profile, model };
-                    Call::new(flow, call, named, held, deadline)
-                });
+                    Box::pin(Call::new(flow, call, named, held, deadline)).await
+                }
+                Err(error) => Err(error),
+            };
             match prepared {
                 Ok(call) => calls.push(call),
                 Err(error) => reports.push(CallReport::failed(call, CallFailure::Own(error))),
@@ -215,7 +217,7 @@ impl Ensemble<'_> {
     }
 
     /// Makes the request whose response the client gets.
-    fn final_request(
+    async fn final_request(
         &self,
         flow: &mut Flow<'_>,
         prompt: &str,
@@ -224,7 +226,7 @@ impl Ensemble<'_> {
         let (profile, held) = self.held(flow.ctx, self.operation, bytes.into())?;
         let model = self.plan.model.as_str().into();
         let scanned = Scanned::named(Named { profile, model });
-        admit_scanned(flow, scanned, held)
+        admit_scanned(flow, scanned, held).await
     }
 
     /// Scans a body, and takes memory for it.

@@ -5,16 +5,19 @@
 mod attributes;
 mod database;
 mod error;
+mod names;
 mod record;
+mod sharing;
 mod watcher;
 
 pub use attributes::{InvalidKey, KeyAttributes};
 pub use error::KeyStoreError;
+pub use names::{UnknownName, unknown_names};
 pub use record::{KeyRecord, MadeKey};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -34,6 +37,10 @@ pub struct KeyStore {
     table: ArcSwap<KeyTable>,
     is_usable: AtomicBool,
     failures: AtomicU64,
+    /// The number of times that the keys were read again.
+    changes: AtomicU64,
+    /// The number of keys that other penstocks do not know; the highest number if none are shared.
+    unshared: AtomicUsize,
 }
 
 impl KeyStore {
@@ -51,6 +58,8 @@ impl KeyStore {
             table: ArcSwap::from_pointee(table),
             is_usable: AtomicBool::new(true),
             failures: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            unshared: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -168,8 +177,14 @@ impl KeyStore {
         }
         let done = database.transact(change)?;
         // Published under the lock: an older state must not replace a newer one.
-        self.table.store(Arc::new(record::to_table(&database.records()?)));
+        self.publish(&database)?;
         Ok(done)
+    }
+
+    fn publish(&self, database: &Database) -> Result<(), KeyStoreError> {
+        self.table.store(Arc::new(record::to_table(&database.records()?)));
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     /// Reads the keys again if another process has changed the file, or put another in its place.
@@ -177,7 +192,7 @@ impl KeyStore {
         let mut database = self.database.lock();
         let result = database.has_changed(&self.path).and_then(|has_changed| {
             if has_changed {
-                self.table.store(Arc::new(record::to_table(&database.records()?)));
+                self.publish(&database)?;
             }
             Ok(())
         });

@@ -88,7 +88,7 @@ use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::EncodedBodies;
 use crate::key_store::KeyStore;
-use crate::shared_state::SharedState;
+use crate::shared_state::{SharedBudgets, SharedState};
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
 use client_keys::restore_used;
@@ -116,6 +116,8 @@ pub struct Proxy {
     pub(crate) rates: RateLimiter,
     /// The money that requests may spend.
     pub(crate) budgets: Arc<Budgets>,
+    /// The same over several penstocks, if `shared_state` is set.
+    pub(crate) shared_budgets: Option<Arc<SharedBudgets>>,
     pub(crate) keys: ClientKeys,
     pub(crate) queues: Queues,
     /// Shares limits with other replicas, if `shared_state` is set.
@@ -145,6 +147,8 @@ pub struct ProxyParts {
     pub shared: Option<Arc<SharedState>>,
     /// The money that requests may spend; the ledger writes down what was spent.
     pub budgets: Arc<Budgets>,
+    /// The same over several penstocks, if `shared_state` is set.
+    pub shared_budgets: Option<Arc<SharedBudgets>>,
     /// The keys that are made at run time, if `auth.store` is set.
     pub key_store: Option<Arc<KeyStore>>,
     /// Live usage, if `server.compat` enables it.
@@ -161,7 +165,8 @@ impl Proxy {
     /// # Errors
     /// [`TlsError`] when a listener's certificate cannot be used.
     pub fn new(generation: Arc<Generation>, parts: ProxyParts) -> Result<Self, TlsError> {
-        let ProxyParts { observers, shared, key_store, budgets, usage, stopping, seed } = parts;
+        let ProxyParts { observers, shared, key_store, budgets, shared_budgets, .. } = parts;
+        let (usage, stopping, seed) = (parts.usage, parts.stopping, parts.seed);
         let config = &generation.config;
         budgets.adopt(config);
         Ok(Self {
@@ -175,6 +180,7 @@ impl Proxy {
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
             budgets,
+            shared_budgets,
             keys: ClientKeys::new(config, key_store),
             queues: Queues::default(),
             shared,
@@ -302,6 +308,11 @@ impl Proxy {
     /// The money that requests may spend.
     pub fn budgets(&self) -> &Budgets {
         &self.budgets
+    }
+
+    /// The budgets that are shared with other replicas, if there are any.
+    pub fn shared_budgets(&self) -> Option<&SharedBudgets> {
+        self.shared_budgets.as_deref()
     }
 
     /// The clients' use of their limits.

@@ -5,7 +5,7 @@ mod listeners;
 mod stores;
 
 pub(crate) use listeners::try_listen;
-use stores::{open_key_store, open_ledger, restore_days};
+use stores::{open_key_store, open_ledger, report_budgets, restore_days, share_budgets};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -188,14 +188,7 @@ impl Parts {
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
         let (ledger, budgets) = open_ledger(&generation)?;
-        let mut observers: Vec<Box<dyn RequestObserver>> = vec![
-            Box::new(PrefixObserver),
-            Box::new(ShadowObserver),
-            Box::new(Arc::clone(&metrics)),
-            Box::new(Arc::clone(&decisions)),
-            Box::new(Arc::clone(&ledger)),
-            Box::new(DebugLog),
-        ];
+        let mut observers = usual_observers(&metrics, &decisions, &ledger);
         let recent = Arc::new(RecentTraffic::default());
         recent.configure(generation.config.routing.reload_gate.as_ref());
         observers.push(Box::new(Arc::clone(&recent)));
@@ -209,6 +202,7 @@ impl Parts {
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let shared = SharedState::new(&generation.config.shared_state, seed);
+        let shared_budgets = share_budgets(shared.as_ref(), &budgets, &ledger);
         let stopping = Arc::default();
         let (own, counted) = (Arc::clone(&generation), Arc::clone(&ledger));
         let usage = Arc::new(LiveUsage::new(counted, own, Arc::clone(&stopping)));
@@ -216,6 +210,7 @@ impl Parts {
             observers,
             shared: shared.clone(),
             budgets,
+            shared_budgets: shared_budgets.clone(),
             key_store: open_key_store(&generation.config)?,
             usage: Some(Box::new(Arc::clone(&usage))),
             stopping,
@@ -224,6 +219,7 @@ impl Parts {
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), parts)?);
         restore_days(&generation.config, &proxy);
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
+        hooks.extend(shared_budgets.map(report_budgets));
         hooks.append(&mut options.hooks);
         Ok(Self {
             proxy,
@@ -322,6 +318,22 @@ impl Parts {
     }
 }
 
+/// The observers that every process has.
+fn usual_observers(
+    metrics: &Arc<Metrics>,
+    decisions: &Arc<DecisionLog>,
+    ledger: &Arc<Ledger>,
+) -> Vec<Box<dyn RequestObserver>> {
+    vec![
+        Box::new(PrefixObserver),
+        Box::new(ShadowObserver),
+        Box::new(Arc::clone(metrics)),
+        Box::new(Arc::clone(decisions)),
+        Box::new(Arc::clone(ledger)),
+        Box::new(DebugLog),
+    ]
+}
+
 /// Hooks that write the counts of the ledger and the queues of log lines and spans before the
 /// process exits.
 fn shutdown_hooks(
@@ -351,7 +363,17 @@ impl BackgroundService for SharedStateService {
     async fn start(&self, _shutdown: ShutdownWatch) {
         let (shared, proxy) = (&self.0, &self.1);
         let load = Arc::clone(shared).share_load(|| proxy.generation(), || proxy.is_stopping());
-        tokio::join!(Arc::clone(shared).run(), load);
+        let budgets = async {
+            if let Some(budgets) = proxy.shared_budgets.clone() {
+                budgets.run().await;
+            }
+        };
+        let keys = async {
+            if let Some(store) = proxy.keys.store() {
+                Arc::clone(store).share(Arc::clone(shared)).await;
+            }
+        };
+        tokio::join!(Arc::clone(shared).run(), load, budgets, keys);
     }
 }
 

@@ -1,16 +1,20 @@
-//! State that several replicas share through a Redis or Valkey server: limits per client, and the
-//! requests in flight on backends ([`load`]). One script admits a request in one round trip; a
-//! background task reports its end. If the server fails, no request fails or waits longer than the
-//! timeout: only the limits of this process then hold.
+//! State that several replicas share through a Redis or Valkey server: limits per client, money
+//! spent of [`budgets`], [`records`], and the requests in flight on backends ([`load`]). One script
+//! admits a request in one round trip; a background task reports its end. If the server fails, no
+//! request waits longer than the timeout, and only the limits of this process then hold.
 //!
 //! Slots in flight are leases that expire, renewed while requests run, so that the slots of a
 //! killed replica become free again. The server's clock counts for all.
 
+mod budgets;
 mod link;
 mod load;
 mod permit;
+mod records;
 
+pub use budgets::{BudgetLease, NotReserved, SharedBudgets, SharedHold};
 pub use permit::SharedPermit;
+pub use records::{RecordExchange, SharedRecord};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -61,6 +61,7 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
+    let stored = admin.proxy.keys().store().map(|store| store.table());
     let dry_run = DryRun {
         config: &call.generation.config,
         router: &call.generation.router,
@@ -68,6 +69,7 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
         now: at,
         records_prompts: false,
         homes: Some(admin.proxy.session_homes()),
+        stored: stored.as_ref().map(|table| &***table),
     };
     // A dry run must not change later decisions: the rotation does not advance, and random picks
     // draw from a separate generator.

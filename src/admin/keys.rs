@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
-use crate::key_store::{KeyStore, KeyStoreError};
+use crate::key_store::{InvalidKey, KeyStore, KeyStoreError, unknown_names};
 
 /// The time that the old secret of a rotated key stays valid, unless the request names another.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
@@ -27,7 +27,7 @@ pub(super) fn list(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
 
 /// `POST /keys`
 pub(super) fn create(admin: &Admin, call: &Call<'_>) -> PendingResponse {
-    let body = parse(call.body);
+    let body = described(call);
     with_store(admin, |store| {
         let made = store.create(body?, now())?;
         tracing::info!(id = made.record.id, name = made.record.name, "key made via admin API");
@@ -43,7 +43,7 @@ pub(super) fn show(admin: &Admin, call: &Call<'_>) -> PendingResponse {
 
 /// `PATCH /keys/{id}`
 pub(super) fn change(admin: &Admin, call: &Call<'_>) -> PendingResponse {
-    let (id, body) = (call.name.to_owned(), parse(call.body));
+    let (id, body) = (call.name.to_owned(), described(call));
     with_store(admin, move |store| {
         let record = store.change(&id, &body?)?;
         tracing::info!(id, name = record.name, "key changed via admin API");
@@ -86,6 +86,15 @@ fn with_store(
 
 fn now() -> UnixTime {
     UnixTime(unix_seconds())
+}
+
+/// Reads the description of a key, whose names the configuration must have.
+fn described(call: &Call<'_>) -> Result<Value, Refusal> {
+    let described = parse(call.body)?;
+    match unknown_names(&described, &call.generation.config).into_iter().next() {
+        Some(name) => Err(KeyStoreError::Invalid(InvalidKey::UnknownName(name)).into()),
+        None => Ok(described),
+    }
 }
 
 fn parse(body: &[u8]) -> Result<Value, Refusal> {

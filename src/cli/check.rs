@@ -2,9 +2,12 @@
 //! opening a port or connecting to a backend.
 
 use clap::Args;
-use penstock_api::units::Timestamp;
+use penstock_api::units::{Timestamp, show_duration};
 use penstock_api::{escape, show_names};
-use penstock_config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
+use penstock_config::{
+    BackendConfig, BudgetConfig, BudgetPeriod, BudgetScope, Config, Listener, ModelGlob,
+    PolicyConfig, RoutingConfig, Strategy,
+};
 use penstock_core::fleet::Model;
 use penstock_core::routing::{Generation, Split};
 
@@ -85,6 +88,10 @@ fn summarize(generation: &Generation) -> Vec<String> {
     for (model, chain) in &config.routing.fallbacks {
         lines.push(format!("  {model} -> {}", chain.join(", ")));
     }
+    lines.push(format!("policies    {}", config.policies.len()));
+    lines.extend(config.policies.iter().map(policy));
+    lines.push(format!("budgets     {}", config.budgets.len()));
+    lines.extend(config.budgets.iter().map(|one| budget(one, config)));
     lines.push(format!("keys        {}", keys(config)));
     lines.push(format!("warnings    {}", config.warnings.len()));
     lines
@@ -98,6 +105,54 @@ fn shares(split: Split<'_>) -> String {
     }
     let shares = branches.iter().map(|(model, weight)| format!("{model} {weight}"));
     shares.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the models and clients of a policy, and the places that it admits.
+fn policy(policy: &PolicyConfig) -> String {
+    let models = globs(&policy.models).map(|models| format!(", models {models}"));
+    let zones = (!policy.zones.is_empty()).then(|| format!(", zones {}", policy.zones.join(", ")));
+    let tier = policy
+        .min_tier
+        .map(|tier| format!(", tier {} or higher ({})", tier.number(), policy.tier_mode.name()));
+    let quality = policy.quality.as_ref().map(|_| ", by quality".to_owned());
+    let clients = clients(&policy.keys, &policy.teams);
+    let all = [models, zones, tier, quality].into_iter().flatten();
+    format!("  {}: {clients}{}", policy.name, all.collect::<String>())
+}
+
+/// Returns the amount and the clients of a budget, and what happens without room.
+fn budget(budget: &BudgetConfig, config: &Config) -> String {
+    let currency = config.currency().map(|name| format!(" {name}")).unwrap_or_default();
+    let every = match budget.every {
+        BudgetPeriod::Day => "day".to_owned(),
+        BudgetPeriod::Week => "week".to_owned(),
+        BudgetPeriod::Month => "month".to_owned(),
+        BudgetPeriod::Rolling(time) => show_duration(time),
+    };
+    let per = match budget.per {
+        BudgetScope::Everything => "for everything",
+        BudgetScope::Team => "for each team",
+        BudgetScope::Key => "for each key",
+    };
+    let then = match &budget.model {
+        Some(model) => format!("then the model '{model}'"),
+        None if budget.zones.is_empty() => "then refused".to_owned(),
+        None => format!("then what is free in {}", budget.zones.join(", ")),
+    };
+    let BudgetConfig { name, amount, keys, teams, .. } = budget;
+    let clients = clients(keys, teams);
+    format!("  {name}: {amount}{currency} per {every} {per}, {clients}, {then}")
+}
+
+fn clients(keys: &[ModelGlob], teams: &[ModelGlob]) -> String {
+    let keys = globs(keys).map(|keys| format!("keys {keys}"));
+    let teams = globs(teams).map(|teams| format!("teams {teams}"));
+    let all: Vec<String> = keys.into_iter().chain(teams).collect();
+    if all.is_empty() { "all clients".to_owned() } else { all.join(" and ") }
+}
+
+fn globs(globs: &[ModelGlob]) -> Option<String> {
+    (!globs.is_empty()).then(|| show_names(globs.iter().map(ModelGlob::as_str), SHOWN_MODELS))
 }
 
 fn listeners(config: &Config) -> String {

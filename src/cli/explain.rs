@@ -16,6 +16,7 @@ use penstock_api::{ErrorCode, show_names};
 use penstock_clock::now;
 use penstock_config::Config;
 use penstock_core::admission::budgets::Budgets;
+use penstock_core::clients::KeyTable;
 use penstock_core::fleet::Topology;
 use penstock_core::fleet::dump;
 use penstock_core::routing::Generation;
@@ -32,6 +33,7 @@ use super::error::CliError;
 use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
+use crate::key_store::KeyStore;
 use crate::proxy::{budget_verdicts, explain_with_shift};
 
 const AFTER_HELP: &str = "\
@@ -195,6 +197,8 @@ struct Local {
     rng: SmallRng,
     /// The time is constant, so that a cooldown in a saved fleet does not end between lines.
     now: Timestamp,
+    /// The keys of `auth.store`.
+    stored: Option<Arc<KeyTable>>,
 }
 
 impl Local {
@@ -215,7 +219,8 @@ impl Local {
                 .map_err(|source| CliError::Fleet { path: path.to_path_buf(), source })?;
         }
         let rng = args.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64);
-        Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
+        let stored = stored_keys(&generation.config, output);
+        Ok(Self { fleet: generation.fleet.topology(), generation, rng, now, stored })
     }
 
     fn explain(&mut self, sample: &DryRunRequest) -> DryRunReport {
@@ -227,10 +232,23 @@ impl Local {
             now: self.now,
             records_prompts: true,
             homes: None,
+            stored: self.stored.as_deref(),
         };
         let budgets = budget_verdicts(&dry_run, sample, &Budgets::new(dry_run.config));
         let budgets = budgets.into_iter().map(BudgetVerdict::without_spending).collect();
         DryRunReport { budgets, ..explain_with_shift(&dry_run, sample, &mut random) }
+    }
+}
+
+/// Reads the keys of `auth.store`. Makes no file.
+fn stored_keys(config: &Config, output: &mut Output) -> Option<Arc<KeyTable>> {
+    let path = config.auth.store.as_deref().filter(|path| path.exists())?;
+    match KeyStore::open(path, config.auth.max_keys) {
+        Ok(store) => Some(Arc::clone(&store.table())),
+        Err(error) => {
+            output.complain("note", format_args!("the keys of auth.store are unknown: {error}"));
+            None
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 //! file, with or without a running penstock, which sees the change within two seconds.
 
 mod arguments;
+mod attributes;
 mod text;
+mod values;
 
 use std::path::PathBuf;
 
@@ -14,8 +16,9 @@ use serde_json::{Value, json};
 use super::error::{CliError, FAILED, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::key_store::{KeyStore, KeyStoreError};
+use crate::key_store::{KeyStore, KeyStoreError, unknown_names};
 use arguments::{CreateArgs, RotateArgs};
+use attributes::SetArgs;
 use text::{to_lines, to_table};
 
 const AFTER_HELP: &str = "\
@@ -25,6 +28,7 @@ Examples:
   penstock keys create --name team-a --team research --models 'llama3:*' --expires 90d
   TEAM_A_KEY=$(penstock keys create --name team-a --team research --quiet)
   penstock keys list
+  penstock keys set key_3f9c2a1b7d40e85566aa0b1c --budget research --unset models,expires_at
   penstock keys rotate key_3f9c2a1b7d40e85566aa0b1c --overlap 24h
   penstock keys revoke key_3f9c2a1b7d40e85566aa0b1c
 
@@ -33,7 +37,6 @@ configuration are wrong.";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = AFTER_HELP)]
-#[expect(clippy::large_enum_variant, reason = "a process has one value of it")]
 pub(super) enum KeysCommand {
     /// Make a key, and print its secret
     Create(CreateArgs),
@@ -41,6 +44,8 @@ pub(super) enum KeysCommand {
     List(ListArgs),
     /// Show a key
     Show(OneArgs),
+    /// Change what a key allows; attributes that are not named stay
+    Set(SetArgs),
     /// Make a new secret for a key; the old one stays valid for a while
     Rotate(RotateArgs),
     /// Revoke a key, at once
@@ -91,7 +96,9 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
     let now = UnixTime(unix_seconds());
     match command {
         KeysCommand::Create(args) => {
-            let made = args.common.work(|store| store.create(args.to_json(now), now))?;
+            let described = args.to_json(now);
+            args.common.warn_of_unknown(&described, output);
+            let made = args.common.work(|store| store.create(described, now))?;
             args.common.print_made(&made.to_json(now), args.quiet, output)
         }
         KeysCommand::List(args) => {
@@ -104,6 +111,15 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
         }
         KeysCommand::Show(args) => {
             let key = args.common.work(|store| store.show(&args.id))?;
+            args.common.print(&key.to_json(now), output)
+        }
+        KeysCommand::Set(args) => {
+            let key = args.common.work(|store| {
+                let held = json!(store.show(&args.id)?.attributes.limits);
+                let changes = args.to_json(now, &held);
+                args.common.warn_of_unknown(&changes, output);
+                store.change(&args.id, &changes)
+            })?;
             args.common.print(&key.to_json(now), output)
         }
         KeysCommand::Rotate(args) => {
@@ -135,6 +151,15 @@ impl StoreArgs {
             let code = if matches!(source, KeyStoreError::Invalid(_)) { USAGE } else { FAILED };
             fail(code, KeysError::Store { path, source })
         })
+    }
+
+    /// Warns of names that the configuration does not have. Without a configuration none is known.
+    fn warn_of_unknown(&self, described: &Value, output: &mut Output) {
+        if let Some(config) = self.store.is_none().then(|| self.config.load().ok()).flatten() {
+            for name in unknown_names(described, &config) {
+                output.complain("warning", format_args!("{name}"));
+            }
+        }
     }
 
     fn print(&self, key: &Value, output: &mut Output) -> Result<(), CliError> {

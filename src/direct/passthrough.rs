@@ -28,7 +28,7 @@ use crate::proxy::twins::{ambiguous, read_unknown};
 pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: HeldBody) -> Served {
     let name = match way {
         Way::ByModel => {
-            return match by_model(flow, body) {
+            return match by_model(flow, body).await {
                 Ok(request) => serve(flow, Box::new(request)).await,
                 Err(error) => send_error(flow, error).await,
             };
@@ -44,7 +44,7 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
         Ok(kept) => kept,
         Err(error) => return send_error(flow, error).await,
     };
-    if let Err(error) = budgets::reserve_unread(flow, &fleet, decision.backend) {
+    if let Err(error) = budgets::reserve_unread(flow, &fleet, decision.backend).await {
         return send_error(flow, error).await;
     }
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
@@ -95,7 +95,10 @@ pub(crate) fn decide_by_name(
 ///
 /// # Errors
 /// When there is none, or the client's key may not use it.
-pub(crate) fn by_model(flow: &mut Flow<'_>, body: HeldBody) -> Result<ScannedRequest, OwnError> {
+pub(crate) async fn by_model(
+    flow: &mut Flow<'_>,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
     let profile = read_unknown(flow, &body.bytes)?;
     let fleet = flow.ctx.generation.fleet.topology();
     let generation = std::sync::Arc::clone(&flow.ctx.generation);
@@ -118,7 +121,7 @@ pub(crate) fn by_model(flow: &mut Flow<'_>, body: HeldBody) -> Result<ScannedReq
         return Err(ambiguous("model", "in the path, with another value"));
     }
     let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
-    let request = admit(flow, Named { profile, model }, body)?;
+    let request = admit(flow, Named { profile, model }, body).await?;
     let conversation = kept.conversation.or(request.conversation);
     Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
 }

@@ -55,7 +55,7 @@ pub(crate) async fn serve_tunnel(
     no_body: HeldBody,
 ) -> Served {
     let Upgrade { way, protocol } = upgrade;
-    let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body) {
+    let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body).await {
         Ok(reserved) => reserved,
         Err(Some(error)) => return send_error(flow, error).await,
         Err(None) => return flow.ctx.client_gone(),
@@ -77,14 +77,14 @@ pub(crate) async fn serve_tunnel(
 }
 
 /// Reserves the backend, and returns its permit; the error is `None` if the client is gone.
-fn reserve(
+async fn reserve(
     flow: &mut Flow<'_>,
     way: &Way,
     no_body: HeldBody,
 ) -> Result<(ScannedRequest, Decided), Option<OwnError>> {
     let name = match way {
         Way::ByModel => {
-            let request = by_model(flow, no_body)?;
+            let request = by_model(flow, no_body).await?;
             let decided = decide(flow, &request).map_err(|undecided| match undecided {
                 Undecided::NoRoute(error) => {
                     record_rejections(flow.ctx, &request);
@@ -98,7 +98,7 @@ fn reserve(
     };
     let fleet = flow.ctx.generation.fleet.topology();
     let (decision, policy) = decide_by_name(flow, &fleet, name)?;
-    budgets::reserve_unread(flow, &fleet, decision.backend)?;
+    budgets::reserve_unread(flow, &fleet, decision.backend).await?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
     let permit = InflightGuard::try_reserve(
         &serving.state,

@@ -67,7 +67,7 @@ impl Call {
     ///
     /// # Errors
     /// When the client's key may not use the model.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         flow: &Flow<'_>,
         call: EnsembleCall,
         named: Named,
@@ -107,7 +107,7 @@ impl Call {
             // Not among the requests in flight, where the client's own is.
             _counted: Counted::new(&flow.proxy.ensembles.calls),
         };
-        let request = admit(&mut flow.of_call(&mut own), named, body)?;
+        let request = admit(&mut flow.of_call(&mut own), named, body).await?;
         let mut request = ScannedRequest { deadline: Some(deadline), ..request };
         request.kinds = kinds_of(&flow.of_call(&mut own), &mut request);
         Ok(Self { call, ctx: own, request, has_met_limit: false })

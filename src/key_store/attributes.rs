@@ -5,6 +5,8 @@ use penstock_core::clients::{ClientIdentity, Validity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::names::UnknownName;
+
 /// The longest text of an attribute, in bytes.
 const MAX_TEXT: usize = 256;
 /// The most entries of a list.
@@ -25,6 +27,9 @@ pub enum InvalidKey {
     /// An attribute is unknown or has the wrong type.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
+    /// An attribute names what the configuration does not have.
+    #[error("{0}")]
+    UnknownName(#[from] UnknownName),
     /// An attribute has a value that it cannot have.
     #[error("'{attribute}' is {expected}")]
     Value { attribute: &'static str, expected: &'static str },

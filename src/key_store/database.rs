@@ -1,6 +1,8 @@
 //! The SQLite file of client keys. Several processes use it: a penstock that serves, its successor,
 //! the command line.
 
+mod shared;
+
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -173,9 +175,7 @@ impl Database {
 
     /// Adds a key. In a full store it takes the place of the one that was revoked first.
     pub(super) fn insert(&self, key: &KeyRecord, limit: usize) -> Result<(), KeyStoreError> {
-        let count: i64 =
-            self.connection.query_row("SELECT count(*) FROM client_keys", [], |row| row.get(0))?;
-        let count = usize::try_from(count).unwrap_or_default();
+        let count = self.count()?;
         if count >= limit {
             let delete = "DELETE FROM client_keys WHERE id = (SELECT id FROM client_keys
                 WHERE revoked_at IS NOT NULL ORDER BY revoked_at LIMIT 1)";
@@ -184,6 +184,13 @@ impl Database {
             }
         }
         self.put("INSERT", key)
+    }
+
+    /// Returns the number of keys.
+    pub(super) fn count(&self) -> Result<usize, KeyStoreError> {
+        let select = "SELECT count(*) FROM client_keys";
+        let count: i64 = self.connection.query_row(select, [], |row| row.get(0))?;
+        Ok(usize::try_from(count).unwrap_or_default())
     }
 
     /// Replaces a key.

@@ -34,6 +34,9 @@ pub enum KeyStoreError {
     /// There are as many keys as there may be.
     #[error("there are {count} keys, and none of them is revoked (auth.max_keys)")]
     Full { count: usize },
+    /// A key of another penstock has no hash.
+    #[error("key '{}' has no hash", id.escape_debug())]
+    NoHash { id: String },
     /// The description of a key is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidKey),

@@ -24,8 +24,8 @@ pub use queries::{DailyGroups, Point, TimeSeries};
 pub use report::{Dimension, ReportQuery, ReportRow, report, spent};
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -63,6 +63,8 @@ struct Shared {
     settings: ArcSwap<LedgerConfig>,
     budgets: Arc<Budgets>,
     figures: Figures,
+    /// The identity of the file that was read at start, if it has one.
+    identity: OnceLock<Option<String>>,
 }
 
 impl Shared {
@@ -97,15 +99,22 @@ impl Ledger {
             settings: ArcSwap::from_pointee(config.ledger.clone()),
             budgets,
             figures: Figures::default(),
+            identity: OnceLock::new(),
         });
         let path = config.ledger.path.clone();
         let has_file = path.is_some();
         let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
         // Before the thread starts: the first totals already include those of the file.
         writer.flush();
+        shared.identity.get_or_init(|| None);
         let thread = std::thread::Builder::new().name("token ledger".to_owned());
         thread.spawn(move || writer.run())?;
         Ok(Self { shared, has_file, commands })
+    }
+
+    /// Returns the identity of the file as of the start; `None` without a usable one.
+    pub fn identity(&self) -> Option<&str> {
+        self.shared.identity.get().and_then(Option::as_deref)
     }
 
     /// Checks that the configured file can be used. Creates none.

@@ -23,21 +23,34 @@ use crate::proxy::request::{Named, Scanned, ScannedRequest, fields_of};
 ///
 /// # Errors
 /// When the client's key may not use the model.
-pub(crate) fn admit_scanned(
+pub(crate) async fn admit_scanned(
     flow: &mut Flow<'_>,
     scanned: Scanned,
     body: HeldBody,
 ) -> Result<Box<ScannedRequest>, OwnError> {
     let Scanned { named, inserts_model } = scanned;
-    let request = admit(flow, named, body)?;
+    let request = admit(flow, named, body).await?;
     Ok(Box::new(ScannedRequest { inserts_model, ..request }))
 }
 
-/// Records a request and its model.
+/// Records a request and its model, and reserves what it may cost.
 ///
 /// # Errors
-/// When the client's key may not use the model.
-pub(crate) fn admit(
+/// When the client's key may not use the model, or a budget has no room.
+pub(crate) async fn admit(
+    flow: &mut Flow<'_>,
+    named: Named,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
+    let mut request = examine(flow, named, body)?;
+    if !flow.proxy.budgets.is_empty() {
+        // Boxed: without budgets no request should carry room for it.
+        Box::pin(budgets::reserve(flow, &mut request)).await?;
+    }
+    Ok(request)
+}
+
+fn examine(
     flow: &mut Flow<'_>,
     Named { profile, model }: Named,
     body: HeldBody,
@@ -82,7 +95,7 @@ pub(crate) fn admit(
         }
     };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
-    let mut request = ScannedRequest {
+    Ok(ScannedRequest {
         session,
         split,
         preferred,
@@ -90,11 +103,7 @@ pub(crate) fn admit(
         objectives,
         policy,
         ..ScannedRequest::new(profile, model, fleet, body)
-    };
-    if !flow.proxy.budgets.is_empty() {
-        budgets::reserve(flow, &mut request)?;
-    }
-    Ok(request)
+    })
 }
 
 /// The value that selects the model of an alias that leads to several.

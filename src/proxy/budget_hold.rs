@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use penstock_core::admission::budgets::{BudgetHold, BudgetReport};
+use penstock_core::admission::budgets::BudgetReport;
+
+use crate::shared_state::SharedHold;
 
 /// The money that a request has reserved.
 #[derive(Debug)]
 pub(crate) struct RequestBudget {
-    pub(crate) hold: Mutex<Option<BudgetHold>>,
+    pub(crate) hold: Mutex<Option<SharedHold>>,
     /// The model that it gets in place of the requested one.
     pub(crate) instead: Option<Arc<str>>,
     /// The budget with the least left after the reservation, if the client may see it.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use penstock_api::{ErrorCode, Operation, Work};
 use penstock_clock::unix_seconds;
 use penstock_config::BudgetScope;
-use penstock_core::admission::budgets::{AtLimit, BudgetHold, BudgetReport, Exceeded, Money};
+use penstock_core::admission::budgets::{AtLimit, BudgetReport, Exceeded, Money};
 use penstock_core::fleet::{BackendId, Topology};
 use penstock_core::routing::{ModelAsked, PolicyScope, RequestSize, Router};
 use penstock_scan::RequestProfile;
@@ -19,6 +19,7 @@ use crate::proxy::budget_hold::{RequestBudget, UsedTokens};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::ScannedRequest;
+use crate::shared_state::{BudgetLease, NotReserved, SharedHold};
 
 /// The model that a request gets because a budget does not suffice for its own.
 const MODEL: HeaderName = HeaderName::from_static("x-penstock-budget-model");
@@ -33,19 +34,22 @@ const UNKNOWN: Money = Money(1);
 ///
 /// # Errors
 /// When a budget refuses it.
-pub(crate) fn reserve(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
+pub(crate) async fn reserve(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+) -> Result<(), OwnError> {
     let unix = unix_seconds();
     // Each budget can change the request once at most.
     for _ in 0..=penstock_config::MAX_BUDGETS {
         let estimate = estimate(flow, request);
-        let client = flow.ctx.identity.as_deref();
-        let exceeded = match flow.proxy.budgets.reserve(client, estimate, unix) {
-            Ok(hold) => {
+        let exceeded = match hold(flow, estimate, unix).await {
+            Ok(held) => {
                 let instead = request.instead.clone();
-                keep(flow.ctx, hold, instead, is_counted(request.profile.operation));
+                keep(flow.ctx, held, instead, is_counted(request.profile.operation));
                 return Ok(());
             }
-            Err(exceeded) => exceeded,
+            Err(NotReserved::Exceeded(exceeded)) => exceeded,
+            Err(NotReserved::Unreached) => return Err(unreached()),
         };
         let is_changed = match &exceeded.at_limit {
             AtLimit::Refuse => false,
@@ -59,15 +63,39 @@ pub(crate) fn reserve(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Resu
     Err(OwnError::new(ErrorCode::BudgetExceeded, "The budgets leave no model for the request"))
 }
 
+/// Reserves money from the budgets of the client, over all penstocks if they share them.
+async fn hold(flow: &Flow<'_>, estimate: Money, unix: u64) -> Result<SharedHold, NotReserved> {
+    let (proxy, client) = (flow.proxy, flow.ctx.identity.as_deref());
+    match &proxy.shared_budgets {
+        Some(shared) => {
+            let proposal = proxy.budgets.propose(client, estimate, unix);
+            shared.reserve(proposal.map_err(NotReserved::Exceeded)?).await
+        }
+        None => {
+            let hold = proxy.budgets.reserve(client, estimate, unix);
+            hold.map(|hold| (hold, BudgetLease::default())).map_err(NotReserved::Exceeded)
+        }
+    }
+}
+
+fn unreached() -> OwnError {
+    let message = "The server that knows what was spent of the budgets is not reached";
+    let wait = Some(Duration::from_secs(1));
+    OwnError { retry_after: wait, ..OwnError::new(ErrorCode::BudgetsUnreached, message) }
+}
+
 /// Reserves again what a request may cost, for the fleet that it meets after a wait.
 ///
 /// # Errors
 /// When a budget refuses it.
-pub(crate) fn renew(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
+pub(crate) async fn renew(
+    flow: &mut Flow<'_>,
+    request: &mut ScannedRequest,
+) -> Result<(), OwnError> {
     if flow.ctx.budget.take().is_none() {
         return Ok(());
     }
-    reserve(flow, request)
+    Box::pin(reserve(flow, request)).await
 }
 
 /// Admits a request to a backend by its name, of which nothing is read, unless the backend costs
@@ -76,7 +104,7 @@ pub(crate) fn renew(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result
 /// # Errors
 /// When a budget of the client is spent, whatever it does then: a request that is not read gets no
 /// other model, and stays with its backend.
-pub(crate) fn reserve_unread(
+pub(crate) async fn reserve_unread(
     flow: &mut Flow<'_>,
     fleet: &Topology,
     backend: BackendId,
@@ -87,9 +115,11 @@ pub(crate) fn reserve_unread(
         return Ok(());
     }
     let unix = unix_seconds();
-    let reserved = flow.proxy.budgets.reserve(flow.ctx.identity.as_deref(), UNKNOWN, unix);
-    let hold = reserved.map_err(|exceeded| refused(&exceeded, unix))?;
-    keep(flow.ctx, hold, None, false);
+    let held = Box::pin(hold(flow, UNKNOWN, unix)).await.map_err(|error| match error {
+        NotReserved::Exceeded(exceeded) => refused(&exceeded, unix),
+        NotReserved::Unreached => unreached(),
+    })?;
+    keep(flow.ctx, held, None, false);
     Ok(())
 }
 
@@ -98,11 +128,11 @@ fn is_counted(operation: Operation) -> bool {
     operation.row().work != Work::Text || operation == Operation::Passthrough
 }
 
-fn keep(ctx: &mut RequestContext, hold: BudgetHold, instead: Option<Arc<str>>, is_counted: bool) {
+fn keep(ctx: &mut RequestContext, held: SharedHold, instead: Option<Arc<str>>, is_counted: bool) {
     let sees = ctx.identity.as_ref().is_some_and(|client| client.sees_budget);
     let tightest =
-        if sees { hold.reports(unix_seconds()).min_by_key(BudgetReport::left) } else { None };
-    let hold = Mutex::new(Some(hold));
+        if sees { held.0.reports(unix_seconds()).min_by_key(BudgetReport::left) } else { None };
+    let hold = Mutex::new(Some(held));
     ctx.budget = Some(Box::new(RequestBudget { hold, instead, tightest, is_counted }));
 }
 
@@ -195,7 +225,7 @@ fn refused(exceeded: &Exceeded, unix: u64) -> OwnError {
 /// is unknown. Only the first call counts.
 pub(crate) fn settle(ctx: &RequestContext, used: Option<UsedTokens>) {
     let Some(budget) = &ctx.budget else { return };
-    let Some(hold) = budget.hold.lock().take() else { return };
+    let Some((hold, lease)) = budget.hold.lock().take() else { return };
     let cost = match (used, &ctx.record.routing.price) {
         _ if !budget.is_counted => Money::ZERO,
         // Failed before a backend had anything to do.
@@ -215,6 +245,8 @@ pub(crate) fn settle(ctx: &RequestContext, used: Option<UsedTokens>) {
             "a budget has reached its soft limit"
         );
     }
+    // Last: what was spent must count before what was reserved is free.
+    drop(lease);
 }
 
 /// Adds the model that the client got instead and, if its key may see it, its budget.

@@ -68,6 +68,9 @@ pub struct ClientKeys {
 
 impl ClientKeys {
     pub(crate) fn new(config: &Config, store: Option<Arc<KeyStore>>) -> Self {
+        if let Some(store) = &store {
+            store.warn_of_unknown_names(config);
+        }
         Self {
             store,
             failures: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -137,6 +140,9 @@ impl ClientKeys {
     /// Adopts another configuration.
     pub(crate) fn adopt(&self, config: &Config) {
         self.by_address.adopt(config, std::iter::empty());
+        if let Some(store) = &self.store {
+            store.warn_of_unknown_names(config);
+        }
     }
 
     /// Returns the refused requests by their reason.

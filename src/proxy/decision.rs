@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 
 use penstock_api::Work;
 use penstock_clock::now;
-use penstock_core::fleet::{BackendId, BackendSet, PermitLimits, PermitRequest, RequestTokens};
+use penstock_core::fleet::{BackendId, BackendSet, PermitRequest, RequestTokens};
 use penstock_core::prefix::{Chain, prompt_chain};
 use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
@@ -232,7 +232,7 @@ fn reserve(
             scope: serving.cooldown_scope(flow.ctx.requester),
             client: flow.ctx.requester.client,
             now: input.now,
-            limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+            limits: decision.permit_limits(),
             owner: Some(flow.ctx.requester.owner),
             is_sheddable: request.objectives.is_sheddable(),
         };

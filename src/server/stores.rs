@@ -1,6 +1,8 @@
-//! Reads at start from the files of earlier processes: client keys, money spent, the day's tokens.
+//! Reads at start from the files of earlier processes: client keys, money spent, the day's tokens;
+//! and shares what they know.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
@@ -10,8 +12,10 @@ use penstock_core::routing::Generation;
 
 use super::ServerError;
 use crate::key_store::KeyStore;
+use crate::lifecycle::ShutdownHook;
 use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
 use crate::proxy::Proxy;
+use crate::shared_state::{SharedBudgets, SharedState};
 
 /// Opens the store of client keys, if there is one. Unlike the ledger it must be usable: without it
 /// nothing says which keys were revoked.
@@ -50,4 +54,20 @@ pub(super) fn restore_days(config: &Config, proxy: &Proxy) {
             proxy.rates().restore_day(id, row.counts.total_tokens(), now);
         }
     }
+}
+
+/// Shares budgets, also without any at the start: a reload may bring some.
+pub(super) fn share_budgets(
+    shared: Option<&Arc<SharedState>>,
+    budgets: &Arc<Budgets>,
+    ledger: &Ledger,
+) -> Option<Arc<SharedBudgets>> {
+    let shared = Arc::clone(shared?);
+    Some(SharedBudgets::new(shared, Arc::clone(budgets), ledger.identity()))
+}
+
+/// Returns a hook that reports what was spent before the process exits.
+pub(super) fn report_budgets(budgets: Arc<SharedBudgets>) -> ShutdownHook {
+    const LIMIT: Duration = Duration::from_secs(2);
+    Box::new(move || budgets.flush(LIMIT))
 }

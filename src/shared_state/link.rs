@@ -79,10 +79,29 @@ pub(super) struct Exchange<'a> {
     pub(super) known: Vec<(&'a str, &'a str)>,
 }
 
+/// The scripts whose arguments and responses are words.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Script {
+    ReserveMoney,
+    ShareMoney,
+    CountPenstocks,
+    ExchangeRecords,
+}
+
+/// The texts of the scripts, in their order.
+const SCRIPTS: [&str; 4] = [
+    concat!(include_str!("budgets/account.lua"), include_str!("budgets/reserve.lua")),
+    concat!(include_str!("budgets/account.lua"), include_str!("budgets/share.lua")),
+    include_str!("budgets/penstocks.lua"),
+    include_str!("records/exchange.lua"),
+];
+
 /// A connection, shared by all requests: commands are pipelined.
 pub(super) struct Link {
     connection: MultiplexedConnection,
     name: String,
+    /// The hashes of [`SCRIPTS`].
+    scripts: Vec<String>,
     /// The hashes of the scripts on the server.
     admit: String,
     settle: String,
@@ -157,7 +176,12 @@ impl Link {
         let admit = cmd("SCRIPT").arg("LOAD").arg(ADMIT).query_async(&mut connection).await?;
         let settle = cmd("SCRIPT").arg("LOAD").arg(SETTLE).query_async(&mut connection).await?;
         let load = cmd("SCRIPT").arg("LOAD").arg(LOAD).query_async(&mut connection).await?;
-        Ok(Self { connection, name: address.to_string(), admit, settle, load })
+        let mut all = pipe();
+        for script in SCRIPTS {
+            all.cmd("SCRIPT").arg("LOAD").arg(script);
+        }
+        let scripts = all.query_async(&mut connection).await?;
+        Ok(Self { connection, name: address.to_string(), scripts, admit, settle, load })
     }
 
     /// The server, for logs.
@@ -214,6 +238,40 @@ impl Link {
             script.arg(*penstock).arg(*version);
         }
         Ok(script.query_async(&mut self.connection.clone()).await?)
+    }
+
+    /// Runs a script.
+    pub(super) async fn run(
+        &self,
+        script: Script,
+        keys: &[String],
+        arguments: &[String],
+    ) -> Result<Vec<String>, LinkError> {
+        let mut call = call(self.hash(script), keys);
+        call.arg(arguments);
+        Ok(call.query_async(&mut self.connection.clone()).await?)
+    }
+
+    /// Runs a script several times, each with its keys and arguments.
+    pub(super) async fn run_all(
+        &self,
+        script: Script,
+        calls: &[(Vec<String>, Vec<String>)],
+    ) -> Result<Vec<Vec<String>>, LinkError> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut all = pipe();
+        for (keys, arguments) in calls {
+            let mut one = call(self.hash(script), keys);
+            one.arg(arguments);
+            all.add_command(one);
+        }
+        Ok(all.query_async(&mut self.connection.clone()).await?)
+    }
+
+    fn hash(&self, script: Script) -> &str {
+        self.scripts.get(script as usize).map_or("", String::as_str)
     }
 
     /// Extends leases by the server's clock. Without leases it only checks that the server

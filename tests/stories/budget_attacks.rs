@@ -124,6 +124,12 @@ fn response(usage: &str) -> Vec<u8> {
     whole(200, "application/json", &body)
 }
 
+fn response_with_cached(tokens: u32) -> Vec<u8> {
+    response(&format!(
+        r#","usage":{{"prompt_tokens":40,"completion_tokens":10,"prompt_tokens_details":{{"cached_tokens":{tokens}}}}}"#
+    ))
+}
+
 #[test]
 fn counts_of_engines_are_taken_if_they_can_be() {
     let price = "input: 1000, cached_input: 100, output: 2000, per_request: 5";
@@ -141,26 +147,8 @@ fn counts_of_engines_are_taken_if_they_can_be() {
             true,
             5.204..=5.204,
         ),
-        (
-            "cached",
-            |_, _| {
-                response(
-                    r#","usage":{"prompt_tokens":40,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":30}}"#,
-                )
-            },
-            false,
-            5.033..=5.033,
-        ),
-        (
-            "more cached than there are",
-            |_, _| {
-                response(
-                    r#","usage":{"prompt_tokens":40,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":4000}}"#,
-                )
-            },
-            false,
-            5.024..=5.024,
-        ),
+        ("cached", |_, _| response_with_cached(30), false, 5.033..=5.033),
+        ("more cached than there are", |_, _| response_with_cached(4000), false, 5.024..=5.024),
         ("no usage: all that was reserved", |_, _| response(""), false, 5.2..=5.23),
     ];
     for (what, respond, streams, expected) in cases {

@@ -15,38 +15,38 @@ use crate::support::engines::{backend, engine};
 use crate::support::eventually;
 use crate::support::penstock::{Penstock, scratch};
 
-const CHAT: &str = "/v1/chat/completions";
+pub const CHAT: &str = "/v1/chat/completions";
 /// The time within which a change is in effect in another process.
-const SOON: Duration = Duration::from_secs(2);
+pub const SOON: Duration = Duration::from_secs(2);
 
-fn config(store: &Path, engine: &MockEngine, rest: &str) -> String {
+pub fn config(store: &Path, engine: &MockEngine, rest: &str) -> String {
     let items = backend(engine, "models: [m, other]");
     format!("auth: {{ store: {}, {rest} }}\nbackends:\n{items}", store.display())
 }
 
-fn admin(penstock: &Penstock, method: &str, path: &str, body: &Value) -> Response {
+pub fn admin(penstock: &Penstock, method: &str, path: &str, body: &Value) -> Response {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let headers = [("content-type", "application/json")];
     request(penstock.admin, method, path, &headers, &body)
 }
 
 /// Makes a key by the admin port. Returns its id and its secret.
-fn create(penstock: &Penstock, given: &Value) -> (String, String) {
+pub fn create(penstock: &Penstock, given: &Value) -> (String, String) {
     let made = admin(penstock, "POST", "/keys", given);
     assert_eq!(made.status, 201, "{}", made.text());
     ids(&made.json())
 }
 
-fn ids(made: &Value) -> (String, String) {
+pub fn ids(made: &Value) -> (String, String) {
     (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
 }
 
-fn keys(store: &Path, arguments: &[&str]) -> Ran {
+pub fn keys(store: &Path, arguments: &[&str]) -> Ran {
     let store = store.display().to_string();
     run(["keys"].iter().chain(arguments).chain(&["--store", &store]))
 }
 
-fn is_let_in(penstock: &Penstock, key: &str) -> bool {
+pub fn is_let_in(penstock: &Penstock, key: &str) -> bool {
     send(penstock, CHAT, key).status == 200
 }
 
@@ -232,6 +232,45 @@ fn known_keys_go_on_when_the_file_fails() {
     assert!(is_let_in(&penstock, &key));
     let revoked = admin(&penstock, "DELETE", &format!("/keys/{id}"), &Value::Null);
     assert_eq!(revoked.status, 503, "a revocation that would be lost is no success");
+}
+
+#[test]
+fn locked_file_refuses_changes_and_no_request() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let (_, key) = create(&penstock, &json!({ "name": "a" }));
+    let other = rusqlite::Connection::open(&store).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "key_store_unavailable"));
+    assert!(refused.text().contains("locked"), "{}", refused.text());
+    assert!(is_let_in(&penstock, &key));
+    other.execute_batch("ROLLBACK").unwrap();
+    let (_, later) = create(&penstock, &json!({ "name": "b" }));
+    assert!(is_let_in(&penstock, &later));
+}
+
+#[test]
+fn full_disk_refuses_changes_and_no_request() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    // No file may be larger than 100 KiB, and a write beyond that is an error, as on a full disk.
+    let limit = "trap '' XFSZ; ulimit -f 200";
+    let penstock = Penstock::start_by_shell(limit, &config(&store, &engine, ""));
+    let made =
+        |number: usize| admin(&penstock, "POST", "/keys", &json!({ "name": format!("a{number}") }));
+    let (_, key) = create(&penstock, &json!({ "name": "a" }));
+    let refused = (0..200).map(made).find(|made| made.status != 201).unwrap();
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "key_store_unavailable"));
+    assert!(is_let_in(&penstock, &key));
+    let listed = admin(&penstock, "GET", "/keys", &Value::Null).json();
+    let count = listed["keys"].as_array().unwrap().len();
+    assert!((2..200).contains(&count), "what was written is there: {count}");
+    drop(penstock);
+    let again = Penstock::start(&config(&store, &engine, ""));
+    assert!(is_let_in(&again, &key));
+    assert_eq!(admin(&again, "POST", "/keys", &json!({ "name": "b" })).status, 201);
 }
 
 #[test]

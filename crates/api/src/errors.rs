@@ -47,6 +47,7 @@ pub enum ErrorCode {
     NoOllamaBackend,
     TooManyCommands,
     NoBackendInZone,
+    BudgetsUnreached,
     NoHealthyBackend,
     FallbackChainExhausted,
     AllBackendsBusy,

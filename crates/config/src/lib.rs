@@ -50,7 +50,7 @@ pub use sections::routing::{
     UnknownCapability,
 };
 pub use sections::server::{Compat, Cors, ForwardedFor, ServerConfig};
-pub use sections::shared_state::{RedisAddress, SharedStateConfig};
+pub use sections::shared_state::{BudgetsAlone, RedisAddress, SharedStateConfig};
 pub use sections::strategy::{Strategy, Weights};
 pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};

@@ -78,7 +78,9 @@ use penstock_config::Strategy;
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
 
-use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
+use crate::fleet::{
+    BackendId, BackendSet, ModelId, PermitLimits, Probe, Requester, Serving, Topology,
+};
 use crate::prefix::Chain;
 
 /// Everything a decision reads.
@@ -131,6 +133,9 @@ pub struct RoutingDecision {
     pub spills: bool,
     /// True if its backend is below the tier that the request's policy prefers.
     pub is_below_tier: bool,
+    /// True if the request tries whether its backend is still beyond the bounds of quality: no
+    /// other request for the model may be in flight there.
+    pub is_quality_probe: bool,
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
     pub probe: Probe,
@@ -151,9 +156,19 @@ impl RoutingDecision {
             in_panic: false,
             spills: false,
             is_below_tier: false,
+            is_quality_probe: false,
             candidates: 1,
             probe: Probe::None,
             scores: None,
+        }
+    }
+
+    /// Returns the limits that the permit of its attempt must stay within.
+    pub fn permit_limits(&self) -> PermitLimits {
+        match (self.is_quality_probe, self.spills) {
+            (true, _) => PermitLimits::Alone,
+            (false, true) => PermitLimits::Backend,
+            (false, false) => PermitLimits::All,
         }
     }
 

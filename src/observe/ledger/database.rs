@@ -20,7 +20,7 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 const MODE: u32 = 0o640;
 /// The steps from one version of the schema to the next. Existing steps never change; a new version
 /// adds one.
-pub(super) const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE token_counts (
         endpoint TEXT NOT NULL,
@@ -63,6 +63,10 @@ pub(super) const MIGRATIONS: [&str; 2] = [
         PRIMARY KEY (budget, subject, part)
     );
     CREATE INDEX budget_spending_by_part ON budget_spending (part);
+",
+    "
+    CREATE TABLE ledger_identity (id TEXT NOT NULL);
+    INSERT INTO ledger_identity VALUES (lower(hex(randomblob(16))));
 ",
 ];
 /// The version of the schema: the number of migrations.
@@ -250,6 +254,12 @@ impl Database {
     /// the header only if it is not cached, and would continue to write to a truncated file.
     pub(super) fn is_intact(&self) -> io::Result<bool> {
         self.file.as_ref().map_or(Ok(true), OpenFile::has_header)
+    }
+
+    /// Returns the identity of the file, which no other one has.
+    pub(super) fn identity(&self) -> Result<String, DatabaseError> {
+        let select = "SELECT id FROM ledger_identity";
+        Ok(self.connection.query_row(select, [], |row| row.get(0))?)
     }
 
     /// Returns what was spent of budgets since a time.

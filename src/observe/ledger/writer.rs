@@ -221,6 +221,8 @@ impl Writer {
             let database = Database::open(self.path.as_deref())?;
             self.foreign_writes = database.foreign_writes()?;
             self.shared.books.lock().end_write(database.totals()?);
+            // The first one stays: what this process knows of budgets began with that file.
+            self.shared.identity.get_or_init(|| database.identity().ok());
             self.database = Some(database);
         }
         Ok(())

@@ -203,9 +203,12 @@ fn page_and_table_name_the_same_metrics() {
     known.remove(&("penstock_key_store_up", "gauge"));
     known.remove(&("penstock_key_store_keys", "gauge"));
     known.remove(&("penstock_key_store_failures_total", "counter"));
-    // Require a server; the story of shared limits reads them.
+    // Require a server; the stories of what is shared read them.
     known.remove(&("penstock_shared_state_up", "gauge"));
     known.remove(&("penstock_shared_state_penstocks", "gauge"));
+    known.remove(&("penstock_budgets_shared", "gauge"));
+    known.remove(&("penstock_budget_alone_total", "counter"));
+    known.remove(&("penstock_key_store_unshared", "gauge"));
     known.remove(&("penstock_backend_others_in_flight", "gauge"));
     known.remove(&("penstock_shared_state_errors_total", "counter"));
     assert_eq!(shown, known);

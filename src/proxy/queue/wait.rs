@@ -136,7 +136,7 @@ pub(crate) async fn decide_from_queue(
             Called::Turn => {}
             end => return Err(end_wait(flow.proxy, waiting, end)),
         }
-        if let Err(error) = follow_reload(flow, request) {
+        if let Err(error) = follow_reload(flow, request).await {
             waiting.place.leave(QueueEnd::Refused);
             return Err(Unadmitted::Queue(error));
         }
@@ -165,7 +165,7 @@ pub(crate) async fn decide_from_queue(
 ///
 /// # Errors
 /// When a budget has no room for what the request may cost there.
-fn follow_reload(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
+async fn follow_reload(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<(), OwnError> {
     let newest = flow.proxy.generation().fleet.topology();
     let may_follow = request.decision.is_none() && newest.zones == request.fleet.zones;
     if !may_follow || Arc::ptr_eq(&newest, &request.fleet) {
@@ -173,7 +173,7 @@ fn follow_reload(flow: &mut Flow<'_>, request: &mut ScannedRequest) -> Result<()
     }
     request.fleet = newest;
     // Another backend may have another price.
-    budgets::renew(flow, request)
+    budgets::renew(flow, request).await
 }
 
 /// Returns whether a waiting request may find room later. If every backend is down, it does not

@@ -208,6 +208,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         503,
         "a policy admits only some zones, and no backend there can take the request",
     ),
+    busy(
+        ErrorCode::BudgetsUnreached,
+        "budgets_unreached",
+        503,
+        "the server of `shared_state` is not reached, so that it is unknown whether a budget has room (`shared_state.budgets_alone: refuse`)",
+    ),
     error(
         ErrorCode::NoHealthyBackend,
         "no_healthy_backend",

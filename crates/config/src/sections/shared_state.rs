@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use penstock_api::choice;
 use serde_json::json;
 
 use crate::sections::backends::{ConnectionTls, LoadedTls};
@@ -11,14 +12,25 @@ use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::secret::{InlineSecret, Secret, SecretFile};
-use crate::syntax::setting::{Setting, section};
+use crate::syntax::setting::{Setting, choice_setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::values::{Name, Positive};
 use crate::tls::TlsError;
 
+choice! {
+    /// The treatment of requests that cost money while it is unknown what other penstocks spend.
+    pub enum BudgetsAlone {
+        /// Each penstock spends an even share of what was left.
+        Share = "share",
+        /// They are refused.
+        Refuse = "refuse",
+    }
+}
+choice_setting!(BudgetsAlone);
+
 section! {
-    /// State that several penstocks share: limits per client, and requests in flight. Read at
-    /// start.
+    /// State that several penstocks share: limits per client, budgets, client keys, and requests
+    /// in flight. Read at start.
     pub struct SharedStateConfig {
         /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`, or `rediss://` with TLS;
         /// none: nothing is shared.
@@ -42,6 +54,9 @@ section! {
         /// Whether decisions and `max_in_flight` count the requests of the other penstocks on
         /// backends of the same name and URL.
         pub in_flight: bool = true,
+        /// The behaviour of budgets while the server is not reached: `share` gives each penstock an
+        /// even share of what was left, `refuse` refuses requests that cost money.
+        pub budgets_alone: BudgetsAlone = BudgetsAlone::Share,
     }
 }
 

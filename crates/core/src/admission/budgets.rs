@@ -4,15 +4,21 @@
 //! does.
 
 mod account;
+mod foreign;
 mod money;
 mod period;
 mod report;
+mod shared;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;
 
 pub use account::Balance;
+pub use foreign::{LedgerSpending, SharedBalance};
 pub use money::Money;
 pub use report::BudgetReport;
+pub use shared::{AccountSpending, Proposal, SharedTerms};
 
 use std::sync::Arc;
 
@@ -128,10 +134,18 @@ impl Rule {
 type AccountKey = (Arc<str>, Arc<str>);
 type SharedAccount = Arc<Mutex<Account>>;
 
+/// One account of a request.
+#[derive(Debug)]
+struct Held {
+    rule: Arc<Rule>,
+    subject: Arc<str>,
+    account: SharedAccount,
+}
+
 /// The money that a request has reserved; given back when it is dropped without being settled.
 #[derive(Debug)]
 pub struct BudgetHold {
-    held: Vec<(Arc<Rule>, Arc<str>, SharedAccount)>,
+    held: Vec<Held>,
     estimate: Money,
     is_settled: bool,
 }
@@ -150,7 +164,7 @@ impl BudgetHold {
     pub fn settle(mut self, cost: Money, unix: u64) -> Vec<SoftLimit> {
         self.is_settled = true;
         let mut reached = Vec::new();
-        for (rule, subject, account) in &self.held {
+        for Held { rule, subject, account } in &self.held {
             let span = rule.period.at(unix);
             let mut account = account.lock();
             account.advance(span);
@@ -171,19 +185,34 @@ impl BudgetHold {
 
     /// Returns the state of each of its budgets.
     pub fn reports(&self, unix: u64) -> impl Iterator<Item = BudgetReport> {
-        self.held.iter().map(move |(rule, subject, account)| report(rule, subject, account, unix))
+        self.held.iter().map(move |held| report(&held.rule, &held.subject, &held.account, unix))
     }
 }
 
 impl Drop for BudgetHold {
     fn drop(&mut self) {
         if !self.is_settled {
-            for (_, _, account) in &self.held {
+            for Held { account, .. } in &self.held {
                 let mut account = account.lock();
                 account.settle(self.estimate, Money::ZERO, NO_SPAN);
             }
         }
     }
+}
+
+/// The refusal of an account.
+fn exceeded(held: &Held, account: &Account, estimate: Money, unix: u64) -> Box<Exceeded> {
+    let Rule { name, scope, limit, period, at_limit, .. } = &*held.rule;
+    Box::new(Exceeded {
+        budget: Arc::clone(name),
+        subject: Arc::clone(&held.subject),
+        scope: *scope,
+        limit: *limit,
+        balance: account.balance(period, period.at(unix)),
+        estimate,
+        room_at: account.room_at(estimate, *limit, period, unix),
+        at_limit: at_limit.clone(),
+    })
 }
 
 /// A span for amounts of zero, which belong to no time.
@@ -245,35 +274,38 @@ impl Budgets {
         estimate: Money,
         unix: u64,
     ) -> Result<BudgetHold, Box<Exceeded>> {
-        let mut held: Vec<(Arc<Rule>, Arc<str>, SharedAccount)> = Vec::new();
-        for rule in self.rules.load().iter() {
-            let Some(subject) = rule.subject(client) else { continue };
+        let held = self.held_by(client);
+        Self::reserve_where(held, estimate, unix, |account, limit| {
+            estimate == Money::ZERO || account.has_room(estimate, limit)
+        })
+    }
+
+    /// The accounts of a client, in the order in which they are locked.
+    fn held_by(&self, client: Option<&ClientIdentity>) -> Vec<Held> {
+        let rules = self.rules.load();
+        let subjects = rules.iter().filter_map(|rule| Some((rule, rule.subject(client)?)));
+        let held = subjects.map(|(rule, subject)| {
             let (subject, account) = self.account(&rule.name, subject);
-            held.push((Arc::clone(rule), subject, account));
-        }
-        let mut locked: Vec<_> = held
-            .iter()
-            .map(|(rule, subject, account)| (rule, subject, account.lock(), rule.period.at(unix)))
-            .collect();
-        locked.iter_mut().for_each(|(.., account, span)| account.advance(*span));
-        let lacking = locked.iter_mut().filter(|(rule, _, account, _)| {
-            estimate > Money::ZERO && !account.has_room(estimate, rule.limit)
+            Held { rule: Arc::clone(rule), subject, account }
         });
-        if let Some((rule, subject, account, span)) = lacking.min_by_key(|(rule, ..)| rule.position)
-        {
+        held.collect()
+    }
+
+    /// Reserves from all accounts, if `fits` says so of each.
+    fn reserve_where(
+        held: Vec<Held>,
+        estimate: Money,
+        unix: u64,
+        fits: impl Fn(&Account, Money) -> bool,
+    ) -> Result<BudgetHold, Box<Exceeded>> {
+        let mut locked: Vec<_> = held.iter().map(|held| (held, held.account.lock())).collect();
+        locked.iter_mut().for_each(|(held, account)| account.advance(held.rule.period.at(unix)));
+        let lacking = locked.iter_mut().filter(|(held, account)| !fits(account, held.rule.limit));
+        if let Some((held, account)) = lacking.min_by_key(|(held, _)| held.rule.position) {
             account.count_refused();
-            return Err(Box::new(Exceeded {
-                budget: Arc::clone(&rule.name),
-                subject: Arc::clone(subject),
-                scope: rule.scope,
-                limit: rule.limit,
-                balance: account.balance(&rule.period, *span),
-                estimate,
-                room_at: account.room_at(estimate, rule.limit, &rule.period, unix),
-                at_limit: rule.at_limit.clone(),
-            }));
+            return Err(exceeded(held, account, estimate, unix));
         }
-        locked.iter_mut().for_each(|(_, _, account, _)| account.reserve(estimate));
+        locked.iter_mut().for_each(|(_, account)| account.reserve(estimate));
         drop(locked);
         Ok(BudgetHold { held, estimate, is_settled: false })
     }

@@ -47,6 +47,8 @@ pub enum PermitLimits {
     All,
     /// The limit of the backend alone: the request spills over the limit of the model.
     Backend,
+    /// No other request for the model may be in flight on the backend.
+    Alone,
 }
 
 /// A model on a backend, with its limit of requests in flight there.

@@ -64,6 +64,7 @@ impl Serving {
         let limit = match request.limits {
             PermitLimits::All => self.max_in_flight_of_model,
             PermitLimits::Backend => u32::MAX,
+            PermitLimits::Alone => self.max_in_flight_of_model.min(1),
         };
         let model = ModelPermit { state: &self.model_state, limit, evidence: &self.evidence };
         // Before the permit: a request in flight makes a model with too short a context count as

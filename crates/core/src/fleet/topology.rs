@@ -25,6 +25,7 @@ use super::groups::Groups;
 use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
+use super::model_policies::ModelPolicies;
 use super::model_state::ModelState;
 use super::owner_shares::{OwnerShares, kept};
 use super::quality::{Quality, QualityRules, quality_rules};
@@ -47,6 +48,7 @@ pub struct TopologyRules {
     pub(super) groups: Arc<Groups>,
     zones: Zones,
     quality: Arc<QualityRules>,
+    policies: Arc<ModelPolicies>,
     /// True if a budget may limit requests to backends that cost nothing.
     has_free_zones: bool,
     /// If set, a request waits in penstock for a free slot instead of in its engine.
@@ -89,6 +91,7 @@ impl TopologyRules {
             groups: Arc::new(groups),
             zones: Zones::of(config),
             quality: Arc::new(quality_rules(config)),
+            policies: Arc::new(ModelPolicies::of(config)),
             has_free_zones: config.budgets.iter().any(|budget| !budget.zones.is_empty()),
             limits_to_slots: config.routing.strategy == Strategy::Deployment,
             max_backlog: config
@@ -169,9 +172,18 @@ pub struct Model {
     pub turn: Arc<AtomicU64>,
     /// The prefixes of the model on its backends, shared in the same way.
     pub prefixes: Arc<ModelIndex>,
+    /// The policies for the model by its names, as a bit mask of positions.
+    pub policies: u64,
 }
 
 impl Model {
+    /// Returns its name and those that its backends list and know it by.
+    pub fn listed_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let rows = self.serving.iter();
+        let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
+        std::iter::once(&*self.name).chain(rows.flatten())
+    }
+
     /// Returns whether its backends differ in weight.
     pub fn has_weights(&self) -> bool {
         self.serving.first().is_some_and(|row| row.most_weight > 0)
@@ -228,6 +240,8 @@ pub struct Topology {
     pub groups: Arc<Groups>,
     /// The names of the zones.
     pub zones: Zones,
+    /// The version of the policies' patterns that [`Model::policies`] is about.
+    pub policies: u64,
 }
 
 impl Topology {
@@ -257,9 +271,9 @@ impl Topology {
         let is_complete = backends.iter().all(|backend| backend.models.is_some())
             && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
-        let zones = rules.zones.clone();
+        let (zones, policies) = (rules.zones.clone(), rules.policies.version());
         let mut topology =
-            Self { backends, is_complete, give_up, groups, zones, ..Self::default() };
+            Self { backends, is_complete, give_up, groups, zones, policies, ..Self::default() };
         let mut alike: HashMap<Box<str>, u32> = HashMap::default();
         for key in &order {
             *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
@@ -269,7 +283,7 @@ impl Topology {
             // A name that fits several models if case is ignored fits none.
             let fits = alike.get(&*key.to_ascii_lowercase()).copied();
             let folded = Some(key).filter(|_| fits == Some(1));
-            topology.add(folded, rows, &carried, &rules.prefix_memory);
+            topology.add(folded, rows, &carried, rules);
         }
         topology
     }
@@ -281,7 +295,7 @@ impl Topology {
         folded: Option<Box<str>>,
         mut serving: Vec<Serving>,
         carried: &Carried,
-        memory: &Arc<MemoryBudget>,
+        rules: &TopologyRules,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
@@ -294,7 +308,7 @@ impl Topology {
             row.upstream_id.get_or_insert_with(|| row.model.clone());
         }
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
-        let fresh = || Arc::new(ModelIndex::new(Arc::clone(memory)));
+        let fresh = || Arc::new(ModelIndex::new(Arc::clone(&rules.prefix_memory)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
         let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
         let most = serving.iter().map(|row| row.weight).max().unwrap_or_default();
@@ -312,7 +326,8 @@ impl Topology {
         }
         prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
-        let model = Model { name, serving: serving.into(), turn, prefixes };
+        let mut model = Model { name, serving: serving.into(), turn, prefixes, policies: 0 };
+        model.policies = rules.policies.matching(model.listed_names());
         model.follow_blocks();
         self.models.push(model);
     }

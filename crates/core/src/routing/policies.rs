@@ -8,7 +8,7 @@ use penstock_config::{Config, ModelGlob, PolicyConfig, TierMode};
 use super::resolve::Names;
 use super::split::SplitPoint;
 use crate::clients::ClientIdentity;
-use crate::fleet::{QualityRuleId, Serving, Topology, Zones};
+use crate::fleet::{ModelPolicies, QualityRuleId, Serving, Topology, Zones};
 
 /// The places that a request may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -167,14 +167,15 @@ impl<'a> PolicyWishes<'a> {
 #[derive(Debug, Default)]
 pub struct Policies {
     entries: Box<[Policy]>,
+    models: ModelPolicies,
+    /// The policies for all keys, as a bit mask of positions.
+    of_all_keys: u64,
     zones: Zones,
 }
 
 #[derive(Debug)]
 struct Policy {
     name: Box<str>,
-    /// Empty for all models.
-    models: Box<[ModelGlob]>,
     /// Empty, as the teams, for all keys and for requests without one.
     keys: Box<[ModelGlob]>,
     teams: Box<[ModelGlob]>,
@@ -187,7 +188,6 @@ impl Policy {
         let is_strict = config.tier_mode == TierMode::Strict;
         Self {
             name: config.name.as_str().into(),
-            models: config.models.clone().into(),
             keys: config.keys.clone().into(),
             teams: config.teams.clone().into(),
             restriction: Restriction {
@@ -203,17 +203,16 @@ impl Policy {
         }
     }
 
-    fn is_for(&self, client: &PolicyClient<'_>) -> bool {
+    fn is_for_all_keys(&self) -> bool {
+        self.keys.is_empty() && self.teams.is_empty()
+    }
+
+    /// Returns whether its keys or teams name a client.
+    fn names(&self, client: &PolicyClient<'_>) -> bool {
         let fits = |globs: &[ModelGlob], name: Option<&str>| {
             name.is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
         };
-        (self.keys.is_empty() && self.teams.is_empty())
-            || fits(&self.keys, client.key)
-            || fits(&self.teams, client.team)
-    }
-
-    fn is_for_model(&self, names: ModelNames<'_>) -> bool {
-        self.models.is_empty() || self.models.iter().any(|glob| names.any(glob))
+        fits(&self.keys, client.key) || fits(&self.teams, client.team)
     }
 }
 
@@ -222,8 +221,11 @@ impl Policies {
     pub fn new(config: &Config) -> Self {
         let zones = Zones::of(config);
         let entries = config.policies.iter().enumerate();
-        let entries = entries.map(|(position, one)| Policy::new(position, one, &zones)).collect();
-        Self { entries, zones }
+        let entries: Box<[Policy]> =
+            entries.map(|(position, one)| Policy::new(position, one, &zones)).collect();
+        let models = ModelPolicies::of(config);
+        let of_all_keys = mask(&entries, Policy::is_for_all_keys);
+        Self { entries, models, of_all_keys, zones }
     }
 
     /// Returns whether there are none.
@@ -333,18 +335,24 @@ impl Policies {
         found.ok_or_else(|| PolicyError::Unknown { name: name.chars().take(64).collect() })
     }
 
+    /// Returns the policies for a client, as a bit mask of positions.
     fn of_key(&self, client: &PolicyClient<'_>) -> u64 {
-        let policies = (0_u8..).zip(&self.entries).filter(|(_, policy)| policy.is_for(client));
-        policies.fold(0, |set, (position, _)| set | 1 << position)
+        let has_name = client.key.is_some() || client.team.is_some();
+        match has_name && self.of_all_keys.count_ones() as usize != self.entries.len() {
+            true => self.of_all_keys | mask(&self.entries, |policy| policy.names(client)),
+            false => self.of_all_keys,
+        }
     }
 
     fn first(&self, names: ModelNames<'_>, of_key: u64) -> Option<usize> {
-        let is_of_key = |position: usize| of_key & 1 << position != 0;
-        let mut entries = self.entries.iter().enumerate();
-        entries
-            .find(|(position, policy)| is_of_key(*position) && policy.is_for_model(names))
-            .map(|(position, _)| position)
+        let both = names.policies(&self.models) & of_key;
+        (both != 0).then_some(both.trailing_zeros() as usize)
     }
+}
+
+fn mask(entries: &[Policy], is_in: impl Fn(&Policy) -> bool) -> u64 {
+    let found = (0..u64::BITS).zip(entries).filter(|(_, policy)| is_in(policy));
+    found.fold(0, |set, (position, _)| set | 1 << position)
 }
 
 /// The model that a request asks for.
@@ -369,19 +377,21 @@ pub(super) struct ModelNames<'a> {
 }
 
 impl ModelNames<'_> {
-    /// Returns whether a pattern matches one of the names.
-    fn any(&self, glob: &ModelGlob) -> bool {
+    /// Returns the policies that are for one of the names, as a bit mask of positions.
+    fn policies(&self, all: &ModelPolicies) -> u64 {
         let Self { requested, names, fleet, split } = *self;
-        let target = names.resolve(requested, fleet, split);
+        let hops = names.hops(requested, fleet, split);
+        let target = hops.last().map_or(requested, |hop| &**hop);
         let model = fleet.model_id(target).and_then(|id| fleet.model(id));
-        let own = model.map(|model| &*model.name);
-        let is_listed = |row: &Serving| {
-            (Some(&*row.model) != own && glob.matches_spelling(&row.model))
-                || row.upstream_id.as_ref().is_some_and(|id| glob.matches_spelling(id))
-        };
-        glob.matches_spelling(requested)
-            || names.hops(requested, fleet, split).iter().any(|hop| glob.matches_spelling(hop))
-            || own.is_some_and(|own| glob.matches_spelling(own))
-            || model.is_some_and(|model| model.serving.iter().any(is_listed))
+        let given = std::iter::once(requested).chain(hops.iter().map(|hop| &**hop));
+        match model {
+            // A reload may have given the fleet other policies than this request has.
+            Some(model) if fleet.policies == all.version() => {
+                let is_own = hops.is_empty() && *requested == *model.name;
+                if is_own { model.policies } else { model.policies | all.matching(given) }
+            }
+            Some(model) => all.matching(given.chain(model.listed_names())),
+            None => all.matching(given),
+        }
     }
 }

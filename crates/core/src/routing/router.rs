@@ -323,9 +323,14 @@ impl Router {
             let policy = PolicyScope { restriction, ..input.policy };
             let narrowed = RouteInput { policy, ..*input };
             if let Some(decision) = self.pick_among(name, &narrowed, random, scratch, recorder) {
-                let tier = decision.serving(input.fleet).map(|serving| serving.tier);
-                let is_below_tier = tier.is_some_and(|tier| tier < preferred);
-                return Some(RoutingDecision { is_below_tier, ..decision });
+                let serving = decision.serving(input.fleet);
+                let is_below_tier = serving.is_some_and(|serving| serving.tier < preferred);
+                let quality = serving.and_then(|serving| serving.quality.as_ref());
+                let is_quality_probe = restriction.quality.zip(quality).is_some_and(
+                    // Otherwise the filter has kept the backend because no other one is left.
+                    |(rule, quality)| quality.violates(rule, input.now),
+                );
+                return Some(RoutingDecision { is_below_tier, is_quality_probe, ..decision });
             }
         }
         None
@@ -363,6 +368,7 @@ impl Router {
             in_panic,
             spills: conditions.spills,
             is_below_tier: false,
+            is_quality_probe: false,
             candidates: picked.candidates,
             probe,
             scores: picked.scores,
@@ -424,6 +430,7 @@ impl Router {
             in_panic: false,
             spills: false,
             is_below_tier: false,
+            is_quality_probe: false,
             candidates: 1,
             probe: Probe::Cooldown,
             scores: None,

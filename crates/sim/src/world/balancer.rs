@@ -8,8 +8,8 @@ use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{RoutingConfig, Strategy};
 use penstock_core::admission::queue::{ModelQueue, Passed};
 use penstock_core::fleet::{
-    BackendSet, EngineDetails, InflightGuard, Owner, PermitLimits, PermitRequest, RequestTokens,
-    Requester, Topology, dump,
+    BackendSet, EngineDetails, InflightGuard, Owner, PermitRequest, RequestTokens, Requester,
+    Topology, dump,
 };
 use penstock_core::prefix::Chain;
 use penstock_core::routing::{
@@ -285,7 +285,7 @@ impl Balancer {
             scope: serving.cooldown_scope(requester),
             client: requester.client,
             now,
-            limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+            limits: decision.permit_limits(),
             owner: Some(requester.owner),
             is_sheddable: self.objectives_of(arrived.request).is_sheddable(),
         };

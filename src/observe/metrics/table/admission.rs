@@ -2,6 +2,7 @@
 //! keys, so they are bounded; `limits.metric_models` bounds the label of queues.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use penstock_clock::unix_seconds;
 use penstock_core::admission::queue::QueueEnd;
@@ -13,6 +14,9 @@ use super::super::samples::{
 };
 use super::super::{Metrics, Scrape};
 use crate::proxy::QueueFigures;
+
+/// The maximum number of keys with separate samples.
+const MAX_KEYS: usize = 1000;
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(
@@ -74,6 +78,15 @@ pub(super) const ROWS: &[MetricRow] = &[
             from_option(store.map(|store| to_sample(store.failures())))
         },
         "times that the file of `auth.store` could not be read",
+    ),
+    gauge(
+        "penstock_key_store_unshared",
+        &[],
+        |_, scrape| {
+            let store = scrape.proxy.keys().store();
+            from_option(store.and_then(|store| store.unshared()).map(from_size))
+        },
+        "keys of `auth.store` whose newest version the server of `shared_state` lacks: it is not reached, or they were changed a moment ago",
     ),
     gauge(
         "penstock_shared_state_up",
@@ -222,18 +235,44 @@ fn per_key(scrape: &Scrape<'_>, read: impl Fn(&KeyFigures) -> u64) -> Samples {
 }
 
 /// The keys that have limits.
-fn keys(scrape: &Scrape<'_>) -> impl Iterator<Item = KeyFigures> {
+fn keys(scrape: &Scrape<'_>) -> std::vec::IntoIter<KeyFigures> {
     let auth = &scrape.generation.config.auth;
-    let limited: ahash::HashSet<&str> = auth
-        .limited_keys()
-        .filter(|(_, limits)| !limits.is_unlimited())
-        .map(|(key, _)| key.name.as_str())
+    let of_file = auth.limited_keys().filter(|(_, limits)| !limits.is_unlimited());
+    // Keys of the store share names, so they have the label that they have in the ledger.
+    let stored = scrape.proxy.keys().store().map(|store| store.table());
+    let stored = stored.iter().flat_map(|table| table.iter()).map(|key| &key.client);
+    let stored = stored.filter(|client| !client.limits(auth).is_unlimited());
+    let labels: ahash::HashMap<Arc<str>, Arc<str>> = of_file
+        .map(|(key, _)| (Arc::from(&*key.name), Arc::from(&*key.name)))
+        .chain(stored.map(|client| (Arc::clone(&client.id), Arc::clone(&client.account))))
         .collect();
-    let all = match limited.is_empty() {
-        true => Vec::new(),
-        false => scrape.proxy.rates().keys(LimitTime { at: scrape.now, unix: unix_seconds() }),
-    };
-    all.into_iter().filter(move |key| limited.contains(&*key.name))
+    if labels.is_empty() {
+        return Vec::new().into_iter();
+    }
+    let moment = LimitTime { at: scrape.now, unix: unix_seconds() };
+    let all = scrape.proxy.rates().keys(moment).into_iter();
+    let labelled =
+        all.filter_map(|key| Some(KeyFigures { name: Arc::clone(labels.get(&key.name)?), ..key }));
+    let mut all: Vec<KeyFigures> = labelled.collect();
+    if all.len() > MAX_KEYS {
+        // Those that matter most have separate samples; the sum of the rest is one.
+        all.sort_by_key(|key| std::cmp::Reverse((key.refused.iter().sum::<u64>(), key.day_tokens)));
+        let rest = all.split_off(MAX_KEYS);
+        all.push(rest.iter().fold(other_keys(), |sum, key| KeyFigures {
+            refused: std::array::from_fn(|kind| {
+                sum.refused.get(kind).unwrap_or(&0) + key.refused.get(kind).unwrap_or(&0)
+            }),
+            in_flight: sum.in_flight.saturating_add(key.in_flight),
+            day_tokens: sum.day_tokens.saturating_add(key.day_tokens),
+            ..sum
+        }));
+    }
+    all.into_iter()
+}
+
+fn other_keys() -> KeyFigures {
+    let refused = [0; LimitKind::ALL.len()];
+    KeyFigures { name: Arc::from("other"), refused, in_flight: 0, day_tokens: 0 }
 }
 
 /// The queues by the label of their model.

@@ -5,7 +5,7 @@ use penstock_core::admission::budgets::BudgetReport;
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
-use super::super::samples::{Samples, number, to_sample};
+use super::super::samples::{Samples, flag, from_option, number, to_sample};
 
 /// The maximum number of samples of each metric that name a team or a key.
 const MAX_SUBJECTS: usize = 1000;
@@ -38,7 +38,29 @@ pub(super) const ROWS: &[MetricRow] = &[
         |_, scrape| samples(scrape, |report| to_sample(report.balance.refused_count)),
         "requests for which a budget had no room: refused, limited to what costs nothing, or given another model",
     ),
+    gauge(
+        "penstock_budgets_shared",
+        &[],
+        |_, scrape| {
+            let shared = scrape.proxy.shared_budgets().filter(|_| has_budgets(scrape));
+            from_option(shared.and_then(|shared| flag(shared.is_ready())))
+        },
+        "1 while the server of `shared_state` decides whether budgets have room; while it is 0, `shared_state.budgets_alone` holds",
+    ),
+    counter(
+        "penstock_budget_alone_total",
+        &[],
+        |_, scrape| {
+            let shared = scrape.proxy.shared_budgets().filter(|_| has_budgets(scrape));
+            from_option(shared.map(|shared| to_sample(shared.decided_alone())))
+        },
+        "requests that cost money and were admitted or refused without the server of `shared_state`",
+    ),
 ];
+
+fn has_budgets(scrape: &Scrape<'_>) -> bool {
+    !scrape.proxy.budgets().is_empty()
+}
 
 /// A sample for each account, and the sums of those past the limit by budget.
 fn samples(scrape: &Scrape<'_>, read: impl Fn(&BudgetReport) -> f64) -> Samples {

@@ -2,18 +2,23 @@
 
 use std::collections::VecDeque;
 
+use super::foreign::{Foreign, LedgerSpending, SharedBalance};
 use super::money::Money;
 use super::period::{Period, Span};
 
 /// The money of one budget and subject.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// The money spent, by the start of the part of time; the oldest first.
+    /// The money spent here, by the start of the part of time; the oldest first.
     parts: VecDeque<(u64, Money)>,
     spent: Money,
     reserved: Money,
     /// The money spent since the last write, by part.
     unwritten: Vec<(u64, Money)>,
+    /// The parts that have changed since they were reported to other penstocks.
+    unshared: Vec<u64>,
+    /// The knowledge of other penstocks, if they share budgets.
+    foreign: Foreign,
     /// The part in which a warning was given last.
     warned_in: Option<u64>,
     refused_count: u64,
@@ -42,12 +47,58 @@ impl Account {
         {
             self.parts.pop_front();
             self.spent = self.spent.less(amount);
+            self.foreign.forget_own(amount);
         }
+        self.unshared.retain(|part| *part >= span.since);
+        self.foreign.advance(span);
+    }
+
+    /// The money spent here and by other penstocks.
+    fn total(&self) -> Money {
+        self.spent.plus(self.foreign.spent())
+    }
+
+    /// Returns whether an amount may still be spent once all requests in flight cost nothing.
+    pub(super) fn has_unspent(&self, amount: Money, limit: Money) -> bool {
+        self.total().plus(amount) <= limit
+    }
+
+    /// Returns whether an amount may be spent while it is unknown what other penstocks do: they may
+    /// spend an even share of what was left when the server was last reached.
+    pub(super) fn has_share(&self, amount: Money, limit: Money, penstocks: u64) -> bool {
+        let own = self.spent.plus(self.reserved).plus(amount);
+        own <= self.foreign.share(limit, penstocks) && self.has_room(amount, limit)
+    }
+
+    /// Takes over what the server knows. `ledger`: the ledger of this process, of which the server
+    /// knows more after a crash.
+    pub(super) fn learn(&mut self, known: &SharedBalance, ledger: &str) {
+        for LedgerSpending { part, amount, .. } in
+            known.rows.iter().filter(|row| *row.ledger == *ledger)
+        {
+            let own = self.parts.iter().find(|(start, _)| start == part);
+            let lost = amount.less(own.map_or(Money::ZERO, |(_, sum)| *sum));
+            if lost > Money::ZERO {
+                self.add(*part, lost);
+            }
+        }
+        self.foreign.learn(known, ledger, self.spent.plus(self.reserved), self.reserved);
+    }
+
+    /// Takes the parts that have changed since the last call, with what was spent in each.
+    pub(super) fn take_unshared(&mut self) -> Vec<(u64, Money)> {
+        let changed = std::mem::take(&mut self.unshared);
+        self.parts.iter().filter(|(part, _)| changed.contains(part)).copied().collect()
+    }
+
+    /// Returns what was spent here by part, and what is known of the ledgers of other penstocks.
+    pub(super) fn known(&self) -> (Vec<(u64, Money)>, Vec<LedgerSpending>) {
+        (self.parts.iter().copied().collect(), self.foreign.rows().to_vec())
     }
 
     /// Returns whether an amount may still be spent.
     pub(super) fn has_room(&self, amount: Money, limit: Money) -> bool {
-        self.spent.plus(self.reserved).plus(amount) <= limit
+        self.total().plus(self.reserved).plus(amount) <= limit
     }
 
     /// Returns the time at which there may be room for an amount, in seconds since 1970: now if
@@ -63,11 +114,14 @@ impl Account {
         if amount > limit {
             return None;
         }
-        let mut spent = self.spent;
+        let mut spent = self.total();
         if spent.plus(amount) <= limit {
             return Some(unix);
         }
-        let last = self.parts.iter().find(|(_, sum)| {
+        let foreign = self.foreign.rows().iter().map(|row| (row.part, row.amount));
+        let mut parts: Vec<(u64, Money)> = self.parts.iter().copied().chain(foreign).collect();
+        parts.sort_unstable();
+        let last = parts.iter().find(|(_, sum)| {
             spent = spent.less(*sum);
             spent.plus(amount) <= limit
         });
@@ -111,6 +165,9 @@ impl Account {
     }
 
     fn add(&mut self, part: u64, amount: Money) {
+        if !self.unshared.contains(&part) {
+            self.unshared.push(part);
+        }
         self.spent = self.spent.plus(amount);
         let position = self.parts.iter().rposition(|(start, _)| *start <= part);
         match position.and_then(|position| self.parts.get_mut(position)) {
@@ -121,7 +178,7 @@ impl Account {
 
     /// Returns whether a warning is due, once in a period.
     pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: Span) -> bool {
-        let is_due = self.spent.amount() >= share * limit.amount()
+        let is_due = self.total().amount() >= share * limit.amount()
             && self.warned_in.is_none_or(|part| part < span.since);
         if is_due {
             self.warned_in = Some(span.part);
@@ -134,8 +191,11 @@ impl Account {
     }
 
     pub(super) fn balance(&self, period: &Period, span: Span) -> Balance {
-        let Self { spent, reserved, refused_count, .. } = *self;
-        let oldest = self.parts.front().map(|(start, _)| period.end_of(*start));
+        let (spent, refused_count) = (self.total(), self.refused_count);
+        let reserved = self.reserved.plus(self.foreign.reserved());
+        let own = self.parts.front().map(|(start, _)| *start);
+        let oldest = own.into_iter().chain(self.foreign.oldest()).min();
+        let oldest = oldest.map(|start| period.end_of(start));
         Balance { spent, reserved, until: oldest.unwrap_or(span.until), refused_count }
     }
 
@@ -146,6 +206,9 @@ impl Account {
 
     /// Returns whether nothing is known of it.
     pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.reserved == Money::ZERO && self.unwritten.is_empty()
+        self.parts.is_empty()
+            && self.reserved == Money::ZERO
+            && self.unwritten.is_empty()
+            && self.foreign.rows().is_empty()
     }
 }

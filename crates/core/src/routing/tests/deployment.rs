@@ -11,8 +11,7 @@ use rand::rngs::SmallRng;
 
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::fleet::{
-    BackendSet, InflightGuard, LoadedModel, ModelState, PermitLimits, PermitRequest, Requester,
-    Serving, Topology,
+    BackendSet, InflightGuard, LoadedModel, ModelState, PermitRequest, Requester, Serving, Topology,
 };
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision, Scratch};
 
@@ -55,8 +54,7 @@ fn take(fleet: &mut Fleet, model: &str) -> Result<(String, InflightGuard), Route
 }
 
 fn wanted(decision: &RoutingDecision) -> PermitRequest {
-    let limits = if decision.spills { PermitLimits::Backend } else { PermitLimits::All };
-    PermitRequest { limits, ..PermitRequest::default() }
+    PermitRequest { limits: decision.permit_limits(), ..PermitRequest::default() }
 }
 
 #[test]

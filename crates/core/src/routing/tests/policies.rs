@@ -1,11 +1,13 @@
 //! Policies: zones, tiers and quality, and what a request and its key may change.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use penstock_api::ErrorCode;
 
 use super::{Fleet, NOW, TestRequest, backend};
-use crate::fleet::QualitySample;
+use crate::fleet::{InflightGuard, PermitRequest, QualitySample};
 use crate::routing::{ModelAsked, PolicyClient, PolicyError, PolicyWishes, RouteError, SplitPoint};
 
 const LOCAL: &str = "policies: [{ name: private, models: [m], zones: [local] }]\n";
@@ -216,19 +218,52 @@ fn unknown_zone_is_outside_of_every_policy_about_zones() {
     assert!(!restriction.admits_zone(zones.id("elsewhere")), "a member of the group has none");
 }
 
+/// Measures times to the first token on `far`. Returns the state of the model there.
+fn learn(fleet: &Fleet, millis: u64) -> std::sync::Arc<crate::fleet::ModelState> {
+    let topology = fleet.live.topology();
+    let model = topology.model(topology.model_id("m").unwrap()).unwrap();
+    let far = model.serving.iter().find(|row| &*row.state.name == "far").unwrap();
+    let ttft = Some(Duration::from_millis(millis));
+    let sample = QualitySample { at: NOW, is_fault: false, ttft, tpot: None };
+    (0..20).for_each(|_| far.quality.as_ref().unwrap().learn(&sample));
+    far.model_state.clone()
+}
+
+#[test]
+fn one_of_many_threads_tries_a_backend_beyond_the_bounds_of_quality() {
+    let quality = "policies: [{ name: fast, quality: { max_ttft: 500ms, min_requests: 10 } }]\n";
+    let mut fleet = near_and_far(quality);
+    let state = learn(&fleet, 5000);
+    let topology = fleet.live.topology();
+    for _ in 0..50 {
+        // All have decided before the first one takes its permit.
+        let decisions: Vec<_> = (0..8).map(|_| fleet.route(ask("m")).unwrap()).collect();
+        assert!(decisions.iter().all(|one| one.is_quality_probe), "{decisions:?}");
+        let barrier = Barrier::new(decisions.len());
+        let permits: Vec<Option<InflightGuard>> = thread::scope(|scope| {
+            let reserve = |decision: &crate::routing::RoutingDecision| {
+                let limits = decision.permit_limits();
+                let wanted = PermitRequest { limits, ..PermitRequest::default() };
+                barrier.wait();
+                decision.serving(&topology).unwrap().try_reserve(&wanted)
+            };
+            let threads: Vec<_> =
+                decisions.iter().map(|decision| scope.spawn(move || reserve(decision))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(permits.iter().flatten().count(), 1);
+        assert_eq!(fleet.backend_for(ask("m")), "near", "while it is tried");
+    }
+    state.set_in_flight(7);
+    fleet.set_health("near", crate::fleet::Health::Unhealthy);
+    let last = fleet.route(ask("m")).unwrap();
+    assert!(!last.is_quality_probe, "the only one left takes as many as it can");
+}
+
 #[test]
 fn backend_beyond_the_bounds_of_quality_is_left_out_while_another_can_take_the_request() {
     let quality = "policies: [{ name: fast, quality: { max_ttft: 500ms, min_requests: 10 } }]\n";
     let mut fleet = near_and_far(quality);
-    let learn = |fleet: &Fleet, millis| {
-        let topology = fleet.live.topology();
-        let model = topology.model(topology.model_id("m").unwrap()).unwrap();
-        let far = model.serving.iter().find(|row| &*row.state.name == "far").unwrap();
-        let ttft = Some(Duration::from_millis(millis));
-        let sample = QualitySample { at: NOW, is_fault: false, ttft, tpot: None };
-        (0..20).for_each(|_| far.quality.as_ref().unwrap().learn(&sample));
-        far.model_state.clone()
-    };
     learn(&fleet, 100);
     assert_eq!(fleet.backend_for(ask("m")), "far");
     let state = learn(&fleet, 5000);

@@ -1,10 +1,14 @@
 //! A request to explain, never sent: path, body and headers, and the JSON line that carries it.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use penstock_api::token_of;
-use penstock_config::{ClientKey, Config, KeyHash};
+use penstock_config::{Config, KeyHash};
 use serde_json::{Map, Value};
+
+use crate::clients::{ClientIdentity, KeyTable};
 
 /// The path of a request without one.
 pub const DEFAULT_PATH: &str = "/v1/chat/completions";
@@ -91,13 +95,19 @@ impl DryRunRequest {
         Value::Object(fields).to_string()
     }
 
-    /// Returns its client key among `auth.keys`.
-    pub fn client_key<'a>(&self, config: &'a Config) -> Option<&'a ClientKey> {
+    /// Returns the client whose key it has, in the file or among those of `auth.store`.
+    pub fn client(
+        &self,
+        config: &Config,
+        stored: Option<&KeyTable>,
+    ) -> Option<Arc<ClientIdentity>> {
         let fields = ["x-api-key", "api-key", "x-goog-api-key"];
         let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
         let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
         let given = KeyHash::of(given);
-        config.auth.keys.iter().find(|key| key.to_hash() == given)
+        let key = config.auth.keys.iter().find(|key| key.to_hash() == given);
+        let of_file = key.map(|key| Arc::new(ClientIdentity::of_key(key)));
+        of_file.or_else(|| stored?.find(&given).map(|known| Arc::clone(&known.client)))
     }
 
     /// Returns the value of a header, by its name in lower case.
