@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
 
+use super::codecs::{reader_of, writer_of};
 use super::error::BadResponse;
 use super::event::{Event, Totals};
 use super::framing::{EventSplitter, Framing};
 use super::reply::{Reply, ReplyContext, ReplyTerms};
-use super::response_readers::{ResponseReader, reader_of};
-use super::response_writers::{Failure, Moment, ResponseWriter, writer_of};
+use super::response_readers::ResponseReader;
+use super::response_writers::{Failure, Moment, ResponseWriter};
 use super::{embeddings, engine_error};
 
 /// Converts one response. Every call appends the bytes for the client to `out`.

@@ -1,20 +1,17 @@
 //! Readers of responses: one per operation that backends serve. Each turns the data of an event, or
 //! a complete response, into [`Event`](super::event::Event)s.
 
-mod chat;
-mod completions;
+pub(super) mod chat;
+pub(super) mod completions;
 mod content;
-mod messages;
-mod ollama;
+pub(super) mod messages;
+pub(super) mod ollama;
 mod wire;
 
 pub(super) use wire::{Count, OpenAiUsage};
 
-use penstock_api::Operation;
-
 use super::error::BadResponse;
 use super::event::Event;
-use super::framing::Framing;
 use super::piece::{Channel, Halves, REPLACEMENT};
 
 /// Takes the events of a response.
@@ -39,21 +36,4 @@ fn report_halves(halves: &mut Halves, sink: &mut Sink<'_>) -> Result<(), BadResp
         })?;
     }
     Ok(())
-}
-
-/// Returns the reader of `operation`'s responses and the framing of their stream; `None` if there
-/// is none.
-pub(super) fn reader_of(operation: Operation) -> Option<(Box<dyn ResponseReader>, Framing)> {
-    let (reader, framing): (Box<dyn ResponseReader>, _) = match operation {
-        Operation::Chat => (Box::<chat::ChatReader>::default(), Framing::Events),
-        Operation::Completions => {
-            (Box::<completions::CompletionsReader>::default(), Framing::Events)
-        }
-        Operation::Messages => (Box::<messages::MessagesReader>::default(), Framing::Events),
-        Operation::OllamaChat | Operation::OllamaGenerate => {
-            (Box::<ollama::OllamaReader>::default(), Framing::Lines)
-        }
-        _ => return None,
-    };
-    Some((reader, framing))
 }

@@ -11,7 +11,7 @@ use crate::error::ConvertError;
 use crate::json::{List, Object};
 
 /// Writes the body.
-pub(super) fn write(
+pub(crate) fn write(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,

@@ -7,7 +7,7 @@ use crate::error::ConvertError;
 use crate::json::Object;
 
 /// Writes the body.
-pub(super) fn write(
+pub(crate) fn write(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,

@@ -91,7 +91,7 @@ struct Call {
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct ChatReader {
+pub(crate) struct ChatReader {
     /// The calls so far, by index.
     calls: Vec<Call>,
     halves: Halves,

@@ -56,7 +56,7 @@ struct InChatForm<'a> {
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct CompletionsReader {
+pub(crate) struct CompletionsReader {
     halves: Halves,
 }
 

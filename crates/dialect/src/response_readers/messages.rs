@@ -108,7 +108,7 @@ impl From<AnthropicUsage> for TokenUsage {
 
 /// Reads events and whole messages.
 #[derive(Debug, Default)]
-pub(super) struct MessagesReader {
+pub(crate) struct MessagesReader {
     /// The index of the content block of each call.
     blocks: Vec<u64>,
     halves: Halves,

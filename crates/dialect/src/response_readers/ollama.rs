@@ -72,7 +72,7 @@ struct LineFunction<'a> {
 
 /// Reads lines and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct OllamaReader {
+pub(crate) struct OllamaReader {
     calls: usize,
     halves: Halves,
 }

@@ -13,7 +13,7 @@ const ID: &str = "chatcmpl-";
 
 /// The chunks of a stream.
 #[derive(Debug, Default)]
-pub(super) struct ChatChunks {
+pub(crate) struct ChatChunks {
     /// The start of every chunk; empty before the first.
     head: Head,
 }
@@ -149,7 +149,7 @@ fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,

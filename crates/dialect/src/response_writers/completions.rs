@@ -26,7 +26,7 @@ struct Token<'a> {
 
 /// The chunks of a stream.
 #[derive(Debug, Default)]
-pub(super) struct CompletionChunks {
+pub(crate) struct CompletionChunks {
     head: Head,
     /// The number of text characters so far: the offset of the next token.
     offset: u64,
@@ -83,7 +83,7 @@ impl CompletionChunks {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,

@@ -15,7 +15,7 @@ const BLOCK_BYTES: usize = 128;
 
 /// A writer that receives its events block by block.
 #[derive(Debug, Default)]
-pub(super) struct InOrder<W> {
+pub(crate) struct InOrder<W> {
     inner: W,
     /// The call being written, and the blocks that wait behind it. Empty while no call is
     /// incomplete.

@@ -17,7 +17,7 @@ enum Open {
 
 /// The events of a stream.
 #[derive(Debug, Default)]
-pub(super) struct MessageEvents {
+pub(crate) struct MessageEvents {
     has_started: bool,
     open: Option<Open>,
     /// The index of the next content block.
@@ -175,7 +175,7 @@ fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)
 }
 
 /// Writes a complete message.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,

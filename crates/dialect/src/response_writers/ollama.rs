@@ -41,7 +41,7 @@ impl<'c> Content<'c> {
 
 /// The lines of `/api/chat`. Tool calls are gathered: Ollama's clients expect them in one piece.
 #[derive(Debug, Default)]
-pub(super) struct ChatLines {
+pub(crate) struct ChatLines {
     calls: Gathered,
 }
 
@@ -82,7 +82,7 @@ impl ResponseWriter for ChatLines {
 
 /// The lines of `/api/generate`.
 #[derive(Debug, Default)]
-pub(super) struct GenerateLines;
+pub(crate) struct GenerateLines;
 
 impl ResponseWriter for GenerateLines {
     fn write(
@@ -110,7 +110,7 @@ impl ResponseWriter for GenerateLines {
 }
 
 /// Writes a complete response of `/api/chat`.
-pub(super) fn write_chat(
+pub(crate) fn write_chat(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
@@ -122,7 +122,7 @@ pub(super) fn write_chat(
 }
 
 /// Writes a complete response of `/api/generate`.
-pub(super) fn write_generate(
+pub(crate) fn write_generate(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,

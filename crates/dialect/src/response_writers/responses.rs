@@ -12,7 +12,7 @@ use crate::json::Object;
 
 /// The events of a stream.
 #[derive(Debug, Default)]
-pub(super) struct ResponseEvents {
+pub(crate) struct ResponseEvents {
     /// The sequence number of the next event.
     sequence: u64,
     /// The open item.
@@ -219,7 +219,7 @@ impl ResponseEvents {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
