@@ -60,10 +60,10 @@ use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
 
 use super::syntax::collections::{List, Off, Or, Table};
-use super::syntax::errors::ConfigWarning;
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
 use super::syntax::values::{AtLeastOne, NameServer, Positive};
+use super::syntax::warnings::ConfigWarning;
 
 section! {
     /// The configuration of penstock.

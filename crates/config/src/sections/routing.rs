@@ -16,9 +16,9 @@ use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
 use crate::syntax::collections::{List, Maybe, Table};
-use crate::syntax::errors::Warning;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{Positive, Share};
+use crate::syntax::warnings::Warning;
 
 choice_setting!(TokenEstimate);
 

@@ -7,7 +7,8 @@ use penstock_api::{Capabilities, Offer, ZoneId};
 use penstock_config::{AuthorizationPolicy, ModelEntry, UnknownCapability};
 use penstock_scoring::Candidate;
 
-use super::{Backend, Carried, TopologyRules, with_own_api};
+use super::rules::with_own_api;
+use super::{Backend, Carried, TopologyRules};
 use crate::fleet::cooldown::CooldownScope;
 use crate::fleet::model_state::ModelState;
 use crate::fleet::serving::Serving;
