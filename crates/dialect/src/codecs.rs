@@ -1,6 +1,6 @@
 //! The operations that are converted, as one table: a row holds the readers and writers of an
 //! operation's requests and responses. A new dialect is a row here per operation, and its readers
-//! and writers in a file of their own.
+//! and writers in a separate file.
 
 use penstock_api::{Operation, StreamFraming};
 

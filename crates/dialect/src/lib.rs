@@ -86,7 +86,7 @@ pub fn convert_request(
     // The backend's dialect adds little more than names.
     let mut out = Vec::with_capacity(body.len() + body.len() / 8 + 256);
     if embeddings::is_embedding(from) {
-        let converted = embeddings::convert_request((from, to), body, terms, &mut out);
+        let converted = embeddings::convert_request(from, to, body, terms, &mut out);
         let reply = ReplyTerms { embedding: converted.ok_or(none)??, ..ReplyTerms::default() };
         return Ok(Converted { operation: to, body: out, reply });
     }

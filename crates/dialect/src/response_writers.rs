@@ -11,7 +11,7 @@ pub(super) mod responses;
 
 use std::time::Duration;
 
-use super::error::BadResponse;
+use super::error::Done;
 use super::event::{Event, Totals};
 use super::gathered::Gathered;
 use super::reply::Reply;
@@ -28,20 +28,10 @@ pub(super) struct Moment<'r> {
 /// Writes one response.
 pub(super) trait ResponseWriter: Send + std::fmt::Debug {
     /// Writes an event of the response's content.
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse>;
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done;
 
     /// Writes the end of the response.
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse>;
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done;
 
     /// Returns the number of bytes of the response held for later events.
     fn held(&self) -> usize {
@@ -65,8 +55,7 @@ pub(super) struct Failure<'f> {
 }
 
 /// Writes a complete response.
-pub(super) type WriteWhole =
-    fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Result<(), BadResponse>;
+pub(super) type WriteWhole = fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Done;
 
 /// Gathers a response and writes it at its end.
 pub(super) struct WholeWriter {
@@ -87,21 +76,11 @@ impl std::fmt::Debug for WholeWriter {
 }
 
 impl ResponseWriter for WholeWriter {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, _out: &mut Vec<u8>) -> Done {
         self.gathered.add(event, &moment.reply.context.limits)
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         (self.write)(&self.gathered, totals, moment, out)
     }
 }

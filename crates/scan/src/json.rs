@@ -7,7 +7,7 @@ use penstock_api::{
 };
 
 use super::bytes::HIGH;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
 use super::ids::{read_conversation, read_id, read_response};
 use super::limits::{Limit, Limits};
@@ -90,7 +90,7 @@ pub(super) fn scan(
     facts.into_profile(operation, &cursor, options)
 }
 
-fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Result<(), Syntax> {
+fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Parsed {
     if cursor.peek() != b'{' {
         return Err(Syntax::Body);
     }
@@ -182,7 +182,7 @@ impl Member {
 
     /// Consumes the value and records its span if it is a part of the prompt.
     #[inline(always)]
-    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Parsed {
         let start = to_offset(cursor.at);
         self.read(cursor, kind, facts)?;
         let place = match self {
@@ -200,7 +200,7 @@ impl Member {
     }
 
     #[inline(always)]
-    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Parsed {
         match self {
             Self::Model => facts.read_model(cursor, kind),
             Self::Stream => {
@@ -260,7 +260,7 @@ impl Member {
 
 impl Facts {
     #[inline(always)]
-    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         if kind == b'"' {
             self.model = Model::Named(cursor.string()?);
             return Ok(());
@@ -276,14 +276,14 @@ impl Facts {
         Ok(())
     }
 
-    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let format = read_format(cursor, kind)?;
         self.response_format = format.is_json;
         self.definitions.set(Definition::Format, format.schema);
         Ok(())
     }
 
-    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let format = read_text_format(cursor, kind)?;
         self.text_format = format.is_json;
         self.definitions.set(Definition::TextFormat, format.schema);

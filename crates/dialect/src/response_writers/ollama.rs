@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Moment, ResponseWriter};
-use crate::error::BadResponse;
+use crate::error::Done;
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, GatheredCall, call_id};
 use crate::json::{List, Object};
@@ -46,12 +46,7 @@ pub(crate) struct ChatLines {
 }
 
 impl ResponseWriter for ChatLines {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         if matches!(event, Event::Call { .. } | Event::CallName { .. } | Event::Arguments { .. }) {
             return self.calls.add(event, &moment.reply.context.limits);
         }
@@ -64,12 +59,7 @@ impl ResponseWriter for ChatLines {
         self.calls.size()
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let calls = self.calls.whole_calls(totals)?;
         if !calls.is_empty() {
             let content = Content { calls: &calls, ..Content::default() };
@@ -85,24 +75,14 @@ impl ResponseWriter for ChatLines {
 pub(crate) struct GenerateLines;
 
 impl ResponseWriter for GenerateLines {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(content) = Content::of_event(event) else { return Ok(()) };
         generate_object(&content, None, moment, out);
         out.push(b'\n');
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         generate_object(&Content::default(), Some(totals), moment, out);
         out.push(b'\n');
         Ok(())
@@ -115,7 +95,7 @@ pub(crate) fn write_chat(
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let calls = gathered.whole_calls(totals)?;
     chat_object(&content_of(gathered, &calls), Some(totals), moment, out);
     Ok(())
@@ -127,7 +107,7 @@ pub(crate) fn write_generate(
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     generate_object(&content_of(gathered, &[]), Some(totals), moment, out);
     Ok(())
 }
