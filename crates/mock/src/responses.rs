@@ -146,8 +146,8 @@ pub(super) fn response(
     if let Some(change) = ollama::residency(&request, operation) {
         return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
     }
-    let (whole, events) = match writer(operation) {
-        Writer::Generated { whole, events } => (whole, events),
+    let Generated { whole, events } = match writer(operation) {
+        Writer::Generated(writers) => writers,
         Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
     };
     let reply = Reply::to(&request);
@@ -159,15 +159,25 @@ pub(super) fn response(
 }
 
 /// The writer of an operation's response.
+#[derive(Clone, Copy)]
 enum Writer {
     /// Writes generated text, complete or as events.
-    Generated { whole: fn(&Reply) -> Value, events: fn(Reply) -> Events },
+    Generated(Generated),
     /// Writes a response in one piece.
-    Whole(fn(&Request<'_>) -> Whole),
+    Whole(WriteWhole),
+}
+
+type WriteWhole = fn(&Request<'_>) -> Whole;
+
+/// The writers of generated text.
+#[derive(Clone, Copy)]
+struct Generated {
+    whole: fn(&Reply) -> Value,
+    events: fn(Reply) -> Events,
 }
 
 /// The writers of operations that generate no text.
-const WHOLE: &[(Operation, fn(&Request<'_>) -> Whole)] = &[
+const WHOLE: &[(Operation, WriteWhole)] = &[
     (Operation::Embeddings, others::embeddings),
     (Operation::NativeEmbedding, others::native_embedding),
     (Operation::Rerank, others::rerank),
@@ -195,18 +205,23 @@ fn writer(operation: Operation) -> Writer {
     if let Some((_, write)) = WHOLE.iter().find(|(whole, _)| *whole == operation) {
         return Writer::Whole(*write);
     }
-    let (whole, events): (fn(&Reply) -> Value, fn(Reply) -> Events) = match operation.row().events {
-        EventForm::ChatDelta | EventForm::Any => (chat::whole, chat::events),
-        EventForm::CompletionText => (completions::whole, completions::events),
-        EventForm::TypedDelta => (responses_api::whole, responses_api::events),
-        EventForm::BlockDelta => (messages::whole, messages::events),
-        EventForm::Content => (native::whole, native::events),
-        EventForm::JsonLine if operation == Operation::OllamaGenerate => {
-            (ollama::generate, ollama::generate_lines)
+    Writer::Generated(match operation.row().events {
+        EventForm::ChatDelta | EventForm::Any => {
+            Generated { whole: chat::whole, events: chat::events }
         }
-        EventForm::JsonLine => (ollama::chat, ollama::chat_lines),
-    };
-    Writer::Generated { whole, events }
+        EventForm::CompletionText => {
+            Generated { whole: completions::whole, events: completions::events }
+        }
+        EventForm::TypedDelta => {
+            Generated { whole: responses_api::whole, events: responses_api::events }
+        }
+        EventForm::BlockDelta => Generated { whole: messages::whole, events: messages::events },
+        EventForm::Content => Generated { whole: native::whole, events: native::events },
+        EventForm::JsonLine if operation == Operation::OllamaGenerate => {
+            Generated { whole: ollama::generate, events: ollama::generate_lines }
+        }
+        EventForm::JsonLine => Generated { whole: ollama::chat, events: ollama::chat_lines },
+    })
 }
 
 /// Returns an engine's error in the dialect of the operation.
