@@ -92,6 +92,13 @@ impl Model {
     }
 }
 
+/// A model on a backend.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct StateKey {
+    backend: BackendId,
+    model: Box<str>,
+}
+
 /// State that is carried from one topology to the next: rotation, latencies and evidence.
 #[derive(Debug, Default)]
 struct Carried {
@@ -99,15 +106,15 @@ struct Carried {
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
     evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
     owners: HashMap<Box<str>, Arc<OwnerShares>>,
-    latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
-    qualities: HashMap<(BackendId, Box<str>), Arc<Quality>>,
+    latencies: HashMap<StateKey, Arc<ModelLatency>>,
+    qualities: HashMap<StateKey, Arc<Quality>>,
     /// By the backend's own name: several names for one model share its state.
-    states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
+    states: HashMap<StateKey, Arc<ModelState>>,
 }
 
 impl Carried {
     /// Returns the measurements of a model on a backend; new ones if the rules differ.
-    fn quality(&self, key: &(BackendId, Box<str>), rules: &QualityRules) -> Option<Arc<Quality>> {
+    fn quality(&self, key: &StateKey, rules: &QualityRules) -> Option<Arc<Quality>> {
         let kept = self.qualities.get(key).filter(|quality| quality.is_for(rules));
         kept.cloned().or_else(|| Quality::new(rules).map(Arc::new))
     }
@@ -115,7 +122,7 @@ impl Carried {
     /// The state of a model on a backend, whatever name clients use for it there.
     fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
         let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
-        Arc::clone(self.states.entry((backend, own_name)).or_default())
+        Arc::clone(self.states.entry(StateKey { backend, model: own_name }).or_default())
     }
 }
 
@@ -235,11 +242,13 @@ impl Topology {
                 carried.owners.extend(owners);
             }
             for row in &model.serving {
-                carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
-                let quality = row.quality.clone().map(|one| ((row.id, row.model.clone()), one));
+                let key = StateKey { backend: row.id, model: row.model.clone() };
+                carried.latencies.insert(key.clone(), Arc::clone(&row.latency));
+                let quality = row.quality.clone().map(|one| (key, one));
                 carried.qualities.extend(quality);
-                let own_name = (row.id, canonical_name(row.adapter_name()));
-                carried.states.insert(own_name, Arc::clone(&row.model_state));
+                let own_name = canonical_name(row.adapter_name());
+                let key = StateKey { backend: row.id, model: own_name };
+                carried.states.insert(key, Arc::clone(&row.model_state));
             }
         }
         carried
