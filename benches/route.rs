@@ -63,6 +63,11 @@ fn generation_of(
             ..BackendConfig::default()
         });
     }
+    busy(config)
+}
+
+/// Healthy backends with some requests in flight.
+fn busy(config: Config) -> Generation {
     let generation = Generation::new(config);
     let fleet = generation.fleet.topology();
     for (index, backend) in fleet.backends.iter().enumerate() {
@@ -168,13 +173,7 @@ fn with_policies(generation: Generation) -> Generation {
             ..PolicyConfig::default()
         });
     }
-    let generation = Generation::new(config);
-    let fleet = generation.fleet.topology();
-    for (index, backend) in fleet.backends.iter().enumerate() {
-        backend.state.health.set(Health::Healthy);
-        backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
-    }
-    generation
+    busy(config)
 }
 
 /// The same decisions under the third of three policies, under none of them, and the look-up of a

@@ -3,12 +3,11 @@
 mod any_order;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::fleet::BackendId;
+use crate::tests::CountedWakes;
 
 const RULES: QueueRules = QueueRules { size: 100, newest_first: false };
 
@@ -305,22 +304,14 @@ fn owners_that_are_held_back_cost_few_decisions() {
 
 #[test]
 fn one_signal_wakes_one_request() {
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let wakes = Arc::new(Wakes::default());
-    let waker = Waker::from(Arc::clone(&wakes));
+    let (waker, wakes) = CountedWakes::waker();
     let mut queue = ModelQueue::default();
     let ids: Vec<_> = (0..50).map(|_| joined(&mut queue, newcomer(1), at(0))).collect();
     for id in &ids {
         assert_eq!(queue.poll(*id, &Context::from_waker(&waker)), Poll::Pending);
     }
     queue.signal(at(1));
-    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert_eq!(wakes.count(), 1);
     queue.pass(ids[0], room(&[1]), at(1));
-    assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "no room: the others are left in peace");
+    assert_eq!(wakes.count(), 1, "no room: the others are left in peace");
 }

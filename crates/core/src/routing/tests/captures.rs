@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 
 use any_fleet::{One, fleet_of, hashes, one, routings};
 
-use super::{Fleet, NOW, TestRequest, backend};
+use super::{Fleet, NOW, TestRequest, backend, plain_input};
 use crate::fleet::{EngineSample, Probe, Requester};
 use crate::prefix::Chain;
 use crate::routing::{
@@ -166,21 +166,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
     let snapshot = fleet.live.topology();
     let topology = &*snapshot;
     let profile = TestRequest::of("m").profile();
-    let input = RouteInput {
-        split: crate::routing::SplitPoint::default(),
-        request: &profile,
-        model: "m",
-        tokens: profile.prompt_tokens,
-        fleet: &snapshot,
-        tried: &fleet.tried,
-        may_probe: true,
-        now: NOW,
-        prompt: None,
-        session: None,
-        requester: Requester::default(),
-        objectives: penstock_scoring::Objectives::default(),
-        policy: crate::routing::PolicyScope::default(),
-    };
+    let input = plain_input(&profile, &snapshot, &fleet.tried);
     let mut rng = SmallRng::seed_from_u64(7);
     let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });
     let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded.as_deref()).collect();
