@@ -192,6 +192,7 @@ impl Policy {
             teams: config.teams.clone().into(),
             restriction: Restriction {
                 zones: match config.zones.is_empty() {
+                    // Also backends in no zone. A zone without backends admits nothing instead.
                     true => ZoneSet::ALL,
                     false => zones.set(config.zones.iter().map(String::as_str)),
                 },
@@ -254,18 +255,22 @@ impl Policies {
         let may_choose = |position| self.may_choose(client, position);
         let (position, allowed) = match chosen {
             Some(_) if may_choose(chosen) => (chosen, self.restriction(chosen)),
+            // Without permission a wish only narrows: no client escapes its policy by naming one.
             Some(_) => (chosen, self.restriction(first).and(self.restriction(chosen))),
             None => (first, self.restriction(first)),
         };
         let allowed = match wishes.is_strict {
             None => allowed,
+            // Needs no permission: it only excludes more.
             Some(true) => allowed.strict(),
+            // Nothing is strict, so nothing is relaxed.
             Some(false) if allowed.tier == Tier::LOWEST => allowed,
             Some(false) if may_choose(position) && (chosen.is_none() || may_choose(chosen)) => {
                 Restriction { tier: Tier::LOWEST, ..allowed }
             }
             Some(false) => return Err(PolicyError::NotRelaxed),
         };
+        // Whatever policy applies: a chosen one cannot lead a key out of its zones.
         let zones = allowed.zones.and(self.zones_of(client));
         let restriction = Restriction { zones, ..allowed };
         let policy = position.and_then(|position| u8::try_from(position).ok());
@@ -330,9 +335,11 @@ impl Policies {
 
     fn position(&self, name: &str) -> Result<usize, PolicyError> {
         let found = self.entries.iter().position(|policy| *policy.name == *name);
+        // Cut: the name is the client's, and the message is sent and logged.
         found.ok_or_else(|| PolicyError::Unknown { name: name.chars().take(64).collect() })
     }
 
+    // A bit per policy: the configuration has 64 at most.
     fn of_key(&self, client: &PolicyClient<'_>) -> u64 {
         let policies = (0_u8..).zip(&self.entries).filter(|(_, policy)| policy.is_for(client));
         policies.fold(0, |set, (position, _)| set | 1 << position)

@@ -1,5 +1,5 @@
-//! Policies of requests: those that a request is under, also on its fallbacks, and the backends that
-//! they prefer.
+//! Policies of requests: those that a request is under, also on its fallbacks, and the backends
+//! that they prefer.
 
 use super::Router;
 use crate::routing::policies::{
