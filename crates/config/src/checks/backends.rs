@@ -37,7 +37,7 @@ pub(super) fn check_backends(config: &Config, root: &Node, sound: &Soundness, re
     }
     for (index, (backend, item)) in config.backends.iter().zip(node.items()).enumerate() {
         if sound.holds(item) {
-            check_backend(config, backend, (item, index), reader);
+            check_backend(config, backend, item, index, reader);
         }
     }
 }
@@ -68,7 +68,8 @@ fn check_identity_of(
 fn check_backend(
     config: &Config,
     backend: &BackendConfig,
-    (item, index): (&Node, usize),
+    item: &Node,
+    index: usize,
     reader: &mut Reader,
 ) {
     let name = || backend.name.clone();

@@ -9,6 +9,7 @@ use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
 
+/// A tier, from 1 to 5.
 pub(super) struct TierNumber;
 
 impl Setting for TierNumber {

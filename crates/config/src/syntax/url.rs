@@ -14,7 +14,6 @@ use super::setting::Setting;
 use super::shape::Shape;
 use super::warnings::Warning;
 
-/// The URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackendUrl {
     /// True if connections use TLS.
