@@ -258,7 +258,7 @@ pub fn chunk_decoder(bytes: &[u8]) {
 struct ChunkedBody {
     payload: Vec<u8>,
     consumed: usize,
-    /// Whether the body is complete, or what is wrong with it.
+    /// Returns whether the body is complete, or what is wrong with it.
     end: Result<bool, ChunkError>,
 }
 

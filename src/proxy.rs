@@ -275,7 +275,6 @@ impl Proxy {
         &self.ensembles.figures
     }
 
-    /// The keys of clients.
     pub fn keys(&self) -> &ClientKeys {
         &self.keys
     }

@@ -24,7 +24,8 @@ const EXAMPLES: &[(&str, usize)] = &[
     // Also its reason, its setting, and the place that switches it on.
     ("add-a-filter", 5),
     ("add-an-engine", 2),
-    ("add-a-dialect", 4),
+    // Also the readers and writers of a conversion, and their row; three without one.
+    ("add-a-dialect", 5),
     ("add-a-strategy", 3),
     ("add-a-metric", 2),
     ("add-an-admin-endpoint", 2),

@@ -18,7 +18,6 @@ const VERBS: [&str; 8] = [
     "predictLongRunning",
 ];
 
-/// A model in a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PathModel {
     /// The segment after the parent, without a verb.

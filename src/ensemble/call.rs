@@ -7,7 +7,7 @@ use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendSet, Outcome};
-use penstock_core::routing::{EnsembleCall, EnsemblePlan, RouteError};
+use penstock_core::routing::{EnsembleCall, EnsemblePlan, ModelAsked, RouteError};
 use penstock_scan::Usage;
 
 use crate::downstream::body::{BodyLength, HeldBody};
@@ -128,9 +128,9 @@ impl Call {
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));
         }
         let ScannedRequest { fleet, split, .. } = &*request;
-        let model = request.wanted_model();
+        let model = ModelAsked { name: request.wanted_model(), fleet, split: *split };
         let names = &own.ctx.generation.router.names;
-        if !EnsemblePlan::has_other_backend(names, fleet, (model, *split), used) {
+        if !EnsemblePlan::has_other_backend(names, &model, used) {
             return decide(&mut own, request);
         }
         let tried = request.tried;

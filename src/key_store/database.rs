@@ -3,27 +3,16 @@
 
 mod shared;
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use penstock_config::{KeyHash, UnixTime};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
+use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
-/// The application id of the file in SQLite's header: "penk".
-const APPLICATION_ID: i32 = 0x7065_6e6b;
-/// The time that a write waits for another process that holds the lock.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The mode of the file: only its owner may see which keys there are.
-const MODE: u32 = 0o600;
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// The version of the tables.
-const VERSION: i64 = 1;
 const SCHEMA: &str = "
     CREATE TABLE client_keys (
         id TEXT PRIMARY KEY,
@@ -37,6 +26,8 @@ const SCHEMA: &str = "
         previous_last_four TEXT,
         previous_until INTEGER
     )";
+/// The file, whose application id is "penk". Only its owner may see which keys there are.
+const FILE: FileKind = FileKind { application_id: 0x7065_6e6b, mode: 0o600, migrations: &[SCHEMA] };
 const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoked_at, \
                        previous_hash, previous_last_four, previous_until";
 
@@ -46,8 +37,7 @@ pub(super) struct Database {
     // Dropped before the file: closing a descriptor releases the locks that the process has on a
     // file.
     connection: Connection,
-    file: File,
-    identity: (u64, u64),
+    file: OpenFile,
     /// The number that changes with the writes of other processes, when the keys were last read.
     version: i64,
 }
@@ -61,46 +51,27 @@ pub(super) fn check(path: &Path) -> Result<(), KeyStoreError> {
     Ok(std::fs::metadata(folder.unwrap_or(Path::new("."))).map(drop)?)
 }
 
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
-}
-
 impl Database {
     /// Opens or creates the file.
     pub(super) fn open(path: &Path) -> Result<Self, KeyStoreError> {
-        // Created here for its permissions, which SQLite gives to its journal, too.
-        let made = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
-        drop(made);
-        // Kept open until SQLite is done.
-        let file = File::open(path)?;
-        let identity = identity(&file.metadata()?);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        prepare(&mut connection)?;
-        // After the check of the file's owner: the journal mode changes the file.
-        connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
+        let (connection, file) = FILE.open(path)?;
         // A key whose secret was shown must not be lost with the power.
         connection.pragma_update(None, "synchronous", "full")?;
-        connection.pragma_update(None, "cache_size", -1024)?;
-        let version = data_version(&connection)?;
-        Ok(Self { connection, file, identity, version })
+        let version = foreign_writes(&connection)?;
+        Ok(Self { connection, file, version })
     }
 
     /// Returns whether the path leads to the open file, and that is still a database.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        let mut header = [0; MAGIC.len()];
-        std::fs::metadata(path).is_ok_and(|found| identity(&found) == self.identity)
-            && self.file.read_exact_at(&mut header, 0).is_ok()
-            && header == *MAGIC
+        self.file.is_at(path) && self.file.is_intact(&FILE).unwrap_or(false)
     }
 
     /// Returns whether another process has changed the keys since the last call. Opens the file
     /// that another one has put in the place of this.
     pub(super) fn has_changed(&mut self, path: &Path) -> Result<bool, KeyStoreError> {
         if !self.is_at(path) {
-            let found = std::fs::metadata(path)?;
-            if identity(&found) == self.identity {
+            std::fs::metadata(path)?;
+            if self.file.is_at(path) {
                 return Err(KeyStoreError::Replaced);
             }
             // Read before it counts: what is known goes on until there is something else.
@@ -109,7 +80,7 @@ impl Database {
             *self = other;
             return Ok(true);
         }
-        let version = data_version(&self.connection)?;
+        let version = foreign_writes(&self.connection)?;
         let has_changed = version != self.version;
         if has_changed {
             // Read first: after a failure the next call must not find everything unchanged.
@@ -157,7 +128,6 @@ impl Database {
         Ok(records)
     }
 
-    /// Returns the key with an id.
     pub(super) fn record(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
         let select = format!("SELECT {COLUMNS} FROM client_keys WHERE id = ?1");
         let found = self.connection.query_row(&select, [id], |row| Ok(read(row))).optional()?;
@@ -218,32 +188,6 @@ impl Database {
         ];
         self.connection.execute(&put, row)?;
         Ok(())
-    }
-}
-
-fn data_version(connection: &Connection) -> Result<i64, KeyStoreError> {
-    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
-}
-
-fn prepare(connection: &mut Connection) -> Result<(), KeyStoreError> {
-    // Immediate: of two processes that start together, one makes the tables and the other waits.
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 =
-        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if application != i64::from(APPLICATION_ID) && (application != 0 || tables > 0) {
-        return Err(KeyStoreError::Foreign);
-    }
-    match version {
-        VERSION => Ok(()),
-        0 => {
-            transaction.execute_batch(SCHEMA)?;
-            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-            Ok(transaction.commit()?)
-        }
-        version => Err(KeyStoreError::Newer { version }),
     }
 }
 

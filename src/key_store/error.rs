@@ -1,24 +1,14 @@
 //! The reasons why the store of keys cannot do something.
 
-use std::io;
-
 use super::attributes::InvalidKey;
+use crate::sqlite::SqliteError;
 
 /// The reason why the store cannot do something.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyStoreError {
-    /// SQLite refused.
+    /// The file cannot be used.
     #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// The file cannot be opened.
-    #[error("{0}")]
-    File(#[from] io::Error),
-    /// The file is a database of another program.
-    #[error("it is the database of another program")]
-    Foreign,
-    /// A newer penstock wrote it.
-    #[error("a newer penstock wrote it (version {version} of its tables)")]
-    Newer { version: i64 },
+    File(#[from] SqliteError),
     /// The file was deleted, replaced or written over.
     #[error("the file was deleted, replaced or written over")]
     Replaced,
@@ -40,4 +30,16 @@ pub enum KeyStoreError {
     /// The description of a key is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidKey),
+}
+
+impl From<rusqlite::Error> for KeyStoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::File(error.into())
+    }
+}
+
+impl From<std::io::Error> for KeyStoreError {
+    fn from(error: std::io::Error) -> Self {
+        Self::File(error.into())
+    }
 }

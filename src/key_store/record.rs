@@ -44,7 +44,6 @@ pub struct StoredSecret {
 /// A key with its secret, which nothing can show again.
 pub struct MadeKey {
     pub record: KeyRecord,
-    /// The secret.
     pub secret: String,
 }
 

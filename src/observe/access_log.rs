@@ -33,7 +33,6 @@ pub enum AccessLogError {
     Thread(io::Error),
 }
 
-/// The access log.
 #[derive(Debug)]
 pub struct AccessLog {
     queue: BoundedQueue,

@@ -67,7 +67,6 @@ struct Snapshot {
     event: Bytes,
 }
 
-/// Live usage.
 #[derive(Debug)]
 pub struct LiveUsage {
     ledger: Arc<Ledger>,

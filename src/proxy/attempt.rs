@@ -126,7 +126,6 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The end of an attempt.
 pub(crate) enum AttemptEnd {
     /// A response went to the client, whole or visibly broken.
     Relayed(Served),

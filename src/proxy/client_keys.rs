@@ -56,7 +56,6 @@ impl From<KeyRefusal> for KeyFailure {
     }
 }
 
-/// The keys of clients.
 pub struct ClientKeys {
     store: Option<Arc<KeyStore>>,
     failures: [AtomicU64; KeyFailure::NAMES.len()],

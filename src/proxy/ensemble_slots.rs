@@ -16,7 +16,6 @@ use crate::proxy::flow::RequestContext;
 /// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The end of an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EnsembleEnd {
     /// The client got a response of the model.

@@ -36,7 +36,6 @@ pub struct Queues {
     waiting: Arc<AtomicUsize>,
 }
 
-/// The figures of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueFigures {
     pub model: Arc<str>,

@@ -42,7 +42,7 @@ fn real_engines_and_sdks() {
     assert!(!is_required || is_complete(&last), "not every case ran: {last}");
 }
 
-/// Whether the last line of a run says that cases ran and none was skipped.
+/// Returns whether the last line of a run says that cases ran and none was skipped.
 fn is_complete(line: &str) -> bool {
     let count = |text: Option<&str>, unit: &str| -> Option<usize> {
         text?.trim().strip_suffix(unit)?.trim().parse().ok()

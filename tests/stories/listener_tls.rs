@@ -139,7 +139,7 @@ fn get_health(stream: &mut Secured) {
     assert!(read_to(stream, "\r\n\r\n").starts_with("HTTP/1.1 200"));
 }
 
-/// Whether the other side closes, with or without a TLS close_notify.
+/// Returns whether the other side closes, with or without a TLS close_notify.
 fn is_closed(stream: &mut Secured) -> bool {
     match stream.read(&mut [0; 16]) {
         Ok(count) => count == 0,

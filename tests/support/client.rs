@@ -16,7 +16,7 @@ pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Whether the framing ended as it said it would.
+    /// True if the framing ended as it said it would.
     pub is_whole: bool,
 }
 
@@ -231,7 +231,7 @@ pub fn get(address: SocketAddr, path: &str) -> Response {
     request(address, "GET", path, &[], b"")
 }
 
-/// Whether `path` returns 200; false before anything listens there.
+/// Returns whether `path` returns 200; false before anything listens there.
 pub fn is_ok(address: SocketAddr, path: &str) -> bool {
     let ask = || {
         let mut client = Client::over(TcpStream::connect(address)?);

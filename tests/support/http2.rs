@@ -123,7 +123,7 @@ impl Http2 {
         ended.expect("the connection ends").unwrap().err()
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub fn is_over(&self) -> bool {
         self.connection.is_finished()
     }

@@ -194,7 +194,7 @@ impl Penstock {
         self.child.id()
     }
 
-    /// Whether the process that this one started as still runs.
+    /// Returns whether the process that this one started as still runs.
     pub fn is_running(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         // A zombie has ended.
@@ -249,7 +249,7 @@ impl Successor {
         Self { pid: response.json()["pid"].as_u64().unwrap().try_into().unwrap() }
     }
 
-    /// Whether it runs; one that has ended and was not waited for does not.
+    /// Returns whether it runs; one that has ended and was not waited for does not.
     pub fn is_alive(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
         status.is_ok_and(|text| !text.contains("State:\tZ"))

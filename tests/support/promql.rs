@@ -86,7 +86,7 @@ pub fn parse(expression: &str) -> Expression {
     found
 }
 
-/// Whether the bracket at `at` opens the arguments of a function that was pushed already.
+/// Returns whether the bracket at `at` opens the arguments of a function that was pushed already.
 fn is_call(tokens: &[Token], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).and_then(|at| tokens.get(at));
     match before(1) {

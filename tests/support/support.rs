@@ -36,7 +36,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
-/// Whether everything must run: a tool that is missing is a failure then.
+/// Returns whether everything must run: a tool that is missing is a failure then.
 pub fn requires_all() -> bool {
     std::env::var("PENSTOCK_E2E").is_ok_and(|value| value == "required")
 }
@@ -76,7 +76,7 @@ pub fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTre
     }
 }
 
-/// Whether this is the long run, which has time for soak tests.
+/// Returns whether this is the long run, which has time for soak tests.
 pub fn is_long() -> bool {
     std::env::var_os("PENSTOCK_LONG").is_some()
 }

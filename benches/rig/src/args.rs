@@ -17,7 +17,7 @@ pub fn number<T: FromStr>(name: &str, default: T) -> T {
     text(name).map_or(default, parse)
 }
 
-/// Whether `--name` is given.
+/// Returns whether `--name` is given.
 pub fn is_set(name: &str) -> bool {
     std::env::args().any(|argument| argument == name)
 }

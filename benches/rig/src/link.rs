@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Whether nothing was sent or closed while it was idle.
+    /// Returns whether nothing was sent or closed while it was idle.
     pub fn is_quiet(&self) -> bool {
         let stream = match self {
             Self::Plain(stream) => stream,

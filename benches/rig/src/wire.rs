@@ -96,7 +96,7 @@ impl Wire {
         self.link.write(bytes).await.map_err(|_| Broken::Failed)
     }
 
-    /// Whether nothing was sent or closed on it while it was idle.
+    /// Returns whether nothing was sent or closed on it while it was idle.
     pub fn is_quiet(&self) -> bool {
         self.ahead.is_empty() && self.link.is_quiet()
     }

@@ -5,7 +5,7 @@ mod rows;
 
 use super::dialect::Dialect;
 use super::errors::ErrorCode;
-use super::prompt::PromptField;
+use super::prompt::{Layout, PromptField, PromptPlace};
 use super::stream::StreamFraming;
 pub use rows::OPERATIONS;
 
@@ -174,6 +174,14 @@ impl OperationRow {
     pub fn path(&self) -> Option<&'static str> {
         self.paths.first().copied()
     }
+
+    /// Returns the member that holds the conversation of a request that generates text; `None` if
+    /// its prompt is no list of messages.
+    pub fn messages_member(&self) -> Option<&'static str> {
+        let main = self.prompt.iter().find(|field| field.place == PromptPlace::Main);
+        let main = main.filter(|_| self.work == Work::Generation)?;
+        (main.layout != Layout::Plain).then_some(main.name)
+    }
 }
 
 /// Returns the event that reports an error to a client whose stream has already started.
@@ -212,6 +220,14 @@ mod tests {
             }
             assert!(row.prompt.len() <= PROMPT_FIELDS, "{}", row.name);
         }
+    }
+
+    #[test]
+    fn conversations_are_lists_of_messages() {
+        let with_messages = OPERATIONS.iter().filter(|row| row.messages_member().is_some());
+        let names: Vec<_> = with_messages.map(|row| row.name).collect();
+        assert_eq!(names, ["chat", "responses", "messages", "ollama_chat"]);
+        assert_eq!(Operation::Responses.row().messages_member(), Some("input"));
     }
 
     #[test]

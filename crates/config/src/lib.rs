@@ -60,16 +60,17 @@ pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::without_position;
 pub use syntax::errors::{
-    ConfigError, ConfigWarning, Encoding, Fault, Problem, PromptError, SecretError, SourcePlace,
-    SyntaxCause, UrlError, Warning,
+    ConfigError, Encoding, Fault, Problem, PromptError, SecretError, SyntaxCause, UrlError,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::key_hash::KeyHash;
 pub use syntax::secret::Secret;
+pub use syntax::source_place::SourcePlace;
 pub use syntax::suggest::nearest;
 pub use syntax::unix_time::UnixTime;
 pub use syntax::url::BackendUrl;
 pub use syntax::values::is_plain_name;
+pub use syntax::warnings::{ConfigWarning, Warning};
 
 use checks::Soundness;
 use misplaced::suggest_places;

@@ -9,8 +9,10 @@ use super::overridable::{Override, PREFIX, near, overrides};
 use super::sections::strategy::Strategy;
 use super::syntax::document::{Content, Entry, Node};
 use super::syntax::environment::Environment;
-use super::syntax::errors::{Fault, Problem, SourcePlace, Warning};
+use super::syntax::errors::{Fault, Problem};
 use super::syntax::reader::Reader;
+use super::syntax::source_place::SourcePlace;
+use super::syntax::warnings::Warning;
 use super::unknown_variable::unknown_variable;
 
 /// Inserts the overrides of `environment`, then of `flags`. A variable with the prefix that is

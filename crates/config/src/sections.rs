@@ -60,10 +60,10 @@ use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
 
 use super::syntax::collections::{List, Off, Or, Table};
-use super::syntax::errors::ConfigWarning;
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
 use super::syntax::values::{AtLeastOne, NameServer, Positive};
+use super::syntax::warnings::ConfigWarning;
 
 section! {
     /// The configuration of penstock.
@@ -182,7 +182,7 @@ section! {
 section! {
     /// Ollama clients that manage models: pull, create, copy, delete and push.
     pub struct OllamaConfig {
-        /// Whether every client may manage models; where it is false, those whose key has
+        /// Lets every client manage models; where it is false, those whose key has
         /// `manage_models` may.
         pub manage_models: bool = false,
         /// The time that a backend may send no progress of a pull, create or push, or take no byte
@@ -198,7 +198,7 @@ section! {
 section! {
     /// Service discovery: query backends for the models they serve.
     pub struct DiscoveryConfig {
-        /// Whether to query backends whose `models` are not listed.
+        /// Queries backends whose `models` are not listed.
         pub enabled: bool = true,
         /// Time between two queries of the list of models.
         pub interval: Duration ["interval" as Positive] = Duration::from_secs(30),

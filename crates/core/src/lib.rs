@@ -10,3 +10,6 @@ pub mod clients;
 pub mod fleet;
 pub mod prefix;
 pub mod routing;
+
+#[cfg(test)]
+mod tests;

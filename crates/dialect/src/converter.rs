@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body, error_event};
 
-use super::error::BadResponse;
+use super::codecs::{reader_of, writer_of};
+use super::error::{BadResponse, Done};
 use super::event::{Event, Totals};
 use super::framing::{EventSplitter, Framing};
 use super::reply::{Reply, ReplyContext, ReplyTerms};
-use super::response_readers::{ResponseReader, reader_of};
-use super::response_writers::{Failure, Moment, ResponseWriter, writer_of};
+use super::response_readers::ResponseReader;
+use super::response_writers::{Failure, Moment, ResponseWriter};
 use super::{embeddings, engine_error};
 
 /// Converts one response. Every call appends the bytes for the client to `out`.
@@ -70,12 +71,7 @@ impl ResponseConverter {
     /// # Errors
     /// If the response is not what the backend's API describes, or too large. Bytes appended before
     /// stay valid; the caller ends them with [`cut`](Self::cut).
-    pub fn feed(
-        &mut self,
-        payload: &[u8],
-        elapsed: Duration,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    pub fn feed(&mut self, payload: &[u8], elapsed: Duration, out: &mut Vec<u8>) -> Done {
         let Self { splitter, reader, conversion, .. } = self;
         splitter
             .feed(payload, &mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))
@@ -96,7 +92,7 @@ impl ResponseConverter {
     ///
     /// # Errors
     /// If the response ended before its last event, or as for [`feed`](Self::feed).
-    pub fn finish(&mut self, elapsed: Duration, out: &mut Vec<u8>) -> Result<(), BadResponse> {
+    pub fn finish(&mut self, elapsed: Duration, out: &mut Vec<u8>) -> Done {
         let Self { splitter, reader, conversion, .. } = self;
         splitter.finish(&mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))?;
         if conversion.has_ended {
@@ -141,7 +137,7 @@ impl Conversion {
         data: &[u8],
         elapsed: Duration,
         out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         if self.has_ended {
             return Ok(());
         }
@@ -163,12 +159,7 @@ impl Conversion {
         self.writer.as_mut().is_some_and(|writer| writer.fail(failure, moment, out))
     }
 
-    fn take(
-        &mut self,
-        event: &Event<'_>,
-        elapsed: Duration,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn take(&mut self, event: &Event<'_>, elapsed: Duration, out: &mut Vec<u8>) -> Done {
         if self.has_ended {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::RequestTerms;
 use super::conversation::KeepAlive;
-use super::error::{BadResponse, ConvertError};
+use super::error::{BadResponse, ConvertError, Done};
 use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, Reply};
 use super::request_readers::read_keep_alive;
@@ -28,7 +28,8 @@ pub(super) fn is_embedding(operation: Operation) -> bool {
 
 /// Converts a request; returns `None` if there is no such conversion.
 pub(super) fn convert_request(
-    (from, to): (Operation, Operation),
+    from: Operation,
+    to: Operation,
     body: &[u8],
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
@@ -167,7 +168,7 @@ pub(super) fn convert_response(
     body: &[u8],
     elapsed: Duration,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let vectors = match reply.backend {
         Operation::OllamaEmbed => read_ollama(body)?,
         _ => read_openai(body)?,

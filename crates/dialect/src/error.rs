@@ -89,3 +89,6 @@ pub enum BadResponse {
     #[error("the backend sent a tool call whose arguments are not a JSON object")]
     BadArguments,
 }
+
+/// The end of a step of a conversion: it is done, or the response is bad.
+pub(crate) type Done = Result<(), BadResponse>;

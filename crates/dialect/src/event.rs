@@ -54,6 +54,17 @@ pub(super) enum Event<'a> {
     Done,
 }
 
+/// The start of a tool call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallStart<'a> {
+    /// The index of the call within the response.
+    pub(super) place: usize,
+    /// Its id; empty if the backend gave none.
+    pub(super) id: &'a str,
+    /// The name of the tool.
+    pub(super) name: &'a str,
+}
+
 /// The reason why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinishReason {

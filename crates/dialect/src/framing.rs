@@ -4,7 +4,7 @@
 use memchr::memchr2;
 use penstock_api::slices::split_at;
 
-use super::error::BadResponse;
+use super::error::{BadResponse, Done};
 use super::json::BYTE_ORDER_MARK;
 
 /// The separation of events in a stream.
@@ -46,8 +46,8 @@ impl EventSplitter {
     pub(super) fn feed(
         &mut self,
         payload: &[u8],
-        on_event: &mut impl FnMut(&[u8]) -> Result<(), BadResponse>,
-    ) -> Result<(), BadResponse> {
+        on_event: &mut impl FnMut(&[u8]) -> Done,
+    ) -> Done {
         if self.framing == Framing::Whole {
             return self.hold(payload);
         }
@@ -84,10 +84,7 @@ impl EventSplitter {
     }
 
     /// Ends the stream: an event without its last line break still counts.
-    pub(super) fn finish(
-        &mut self,
-        on_event: &mut impl FnMut(&[u8]) -> Result<(), BadResponse>,
-    ) -> Result<(), BadResponse> {
+    pub(super) fn finish(&mut self, on_event: &mut impl FnMut(&[u8]) -> Done) -> Done {
         let line = std::mem::take(&mut self.line);
         match self.framing {
             Framing::Whole => on_event(&line),
@@ -99,23 +96,19 @@ impl EventSplitter {
         }
     }
 
-    fn hold(&mut self, piece: &[u8]) -> Result<(), BadResponse> {
+    fn hold(&mut self, piece: &[u8]) -> Done {
         self.check(self.line.len() + piece.len())?;
         self.line.extend_from_slice(piece);
         Ok(())
     }
 
-    fn check(&self, length: usize) -> Result<(), BadResponse> {
+    fn check(&self, length: usize) -> Done {
         let held = if self.framing == Framing::Whole { "the body" } else { "an event" };
         let error = BadResponse::TooLarge { held, limit: self.limit };
         if length > self.limit { Err(error) } else { Ok(()) }
     }
 
-    fn end_line(
-        &mut self,
-        line: &[u8],
-        on_event: &mut impl FnMut(&[u8]) -> Result<(), BadResponse>,
-    ) -> Result<(), BadResponse> {
+    fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(&[u8]) -> Done) -> Done {
         if self.framing == Framing::Lines {
             return if line.trim_ascii().is_empty() { Ok(()) } else { on_event(line) };
         }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::error::BadResponse;
+use super::error::{BadResponse, Done};
 use super::event::{Event, FinishReason, Totals};
 use super::json::is_object;
 use super::limits::ResponseLimits;
@@ -50,11 +50,7 @@ impl Gathered {
     }
 
     /// Adds an event.
-    pub(super) fn add(
-        &mut self,
-        event: &Event<'_>,
-        limits: &ResponseLimits,
-    ) -> Result<(), BadResponse> {
+    pub(super) fn add(&mut self, event: &Event<'_>, limits: &ResponseLimits) -> Done {
         match *event {
             Event::Text { text, logprobs } => {
                 self.text.push_str(text);
@@ -156,6 +152,6 @@ pub(super) fn call_id<'i>(id: &'i str, place: usize, request_id: &str) -> Cow<'i
 }
 
 /// Refuses sizes above their limit, in bytes.
-pub(super) fn check_size(held: &'static str, size: usize, limit: usize) -> Result<(), BadResponse> {
+pub(super) fn check_size(held: &'static str, size: usize, limit: usize) -> Done {
     if size > limit { Err(BadResponse::TooLarge { held, limit }) } else { Ok(()) }
 }

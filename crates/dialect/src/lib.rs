@@ -5,6 +5,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
 
+mod codecs;
 mod context_shift;
 mod conversation;
 mod converter;
@@ -85,14 +86,13 @@ pub fn convert_request(
     // The backend's dialect adds little more than names.
     let mut out = Vec::with_capacity(body.len() + body.len() / 8 + 256);
     if embeddings::is_embedding(from) {
-        let converted = embeddings::convert_request((from, to), body, terms, &mut out);
+        let converted = embeddings::convert_request(from, to, body, terms, &mut out);
         let reply = ReplyTerms { embedding: converted.ok_or(none)??, ..ReplyTerms::default() };
         return Ok(Converted { operation: to, body: out, reply });
     }
-    let mut conversation = request_readers::read_request(from, body).ok_or(none)??;
+    let mut conversation = codecs::read_request(from, body).ok_or(none)??;
     link::link_calls(&mut conversation);
-    let operation =
-        request_writers::write_request(to, &conversation, terms, &mut out).ok_or(none)??;
+    let operation = codecs::write_request(to, &conversation, terms, &mut out).ok_or(none)??;
     let reply = ReplyTerms {
         stream: conversation.stream,
         include_usage: conversation.include_usage,

@@ -1,43 +1,24 @@
 //! Readers of requests: one per operation that clients call. Each fills a [`Conversation`] and
 //! takes every field it knows; the remaining fields pass through.
 
-mod chat;
-mod completions;
-mod messages;
-mod ollama_chat;
-mod ollama_generate;
+pub(super) mod chat;
+pub(super) mod completions;
+pub(super) mod messages;
+pub(super) mod ollama_chat;
+pub(super) mod ollama_generate;
 mod ollama_options;
 mod openai_fields;
-mod responses;
+pub(super) mod responses;
 
 pub(super) use ollama_options::read_keep_alive;
 
-use penstock_api::{Operation, without_billing_line};
+use penstock_api::without_billing_line;
 
 use super::conversation::{Conversation, Part, Role};
-use super::error::ConvertError;
-
-/// Reads the body of a request that generates text; returns `None` if no reader for the operation
-/// exists.
-pub(super) fn read_request(
-    operation: Operation,
-    body: &[u8],
-) -> Option<Result<Conversation<'_>, ConvertError>> {
-    let read = match operation {
-        Operation::OllamaChat => Some(ollama_chat::read(body)),
-        Operation::OllamaGenerate => Some(ollama_generate::read(body)),
-        Operation::Chat => Some(chat::read(body)),
-        Operation::Completions => Some(completions::read(body)),
-        Operation::Responses => Some(responses::read_body(body)),
-        Operation::Messages | Operation::CountTokens => Some(messages::read_body(body)),
-        _ => None,
-    };
-    Some(read?.map(drop_billing_line))
-}
 
 /// Drops the line of Claude Code's instructions that differs in every request: after it, no engine
 /// would find a prompt in its prefix cache.
-fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversation<'_> {
+pub(super) fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversation<'_> {
     conversation.messages.retain_mut(|message| {
         if message.role != Role::System {
             return true;
@@ -59,9 +40,11 @@ fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use penstock_api::Operation;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::codecs::read_request;
 
     fn systems(operation: Operation, body: &Value) -> Vec<String> {
         let text = body.to_string();

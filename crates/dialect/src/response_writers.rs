@@ -1,23 +1,20 @@
 //! Writers of responses: one per operation that clients call. Each prints
 //! [`Event`](super::event::Event)s as a stream, or gathers them and prints them at the end.
 
-mod chat;
-mod completions;
-mod in_order;
-mod messages;
-mod ollama;
+pub(super) mod chat;
+pub(super) mod completions;
+pub(super) mod in_order;
+pub(super) mod messages;
+pub(super) mod ollama;
 mod openai;
-mod responses;
+pub(super) mod responses;
 
 use std::time::Duration;
 
-use penstock_api::Operation;
-
-use super::error::BadResponse;
+use super::error::Done;
 use super::event::{Event, Totals};
 use super::gathered::Gathered;
 use super::reply::Reply;
-use in_order::InOrder;
 
 /// The time at which an event is written, and the client it is written for.
 #[derive(Debug, Clone, Copy)]
@@ -31,20 +28,10 @@ pub(super) struct Moment<'r> {
 /// Writes one response.
 pub(super) trait ResponseWriter: Send + std::fmt::Debug {
     /// Writes an event of the response's content.
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse>;
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done;
 
     /// Writes the end of the response.
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse>;
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done;
 
     /// Returns the number of bytes of the response held for later events.
     fn held(&self) -> usize {
@@ -68,12 +55,18 @@ pub(super) struct Failure<'f> {
 }
 
 /// Writes a complete response.
-type WriteWhole = fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Result<(), BadResponse>;
+pub(super) type WriteWhole = fn(&Gathered, &Totals, Moment<'_>, &mut Vec<u8>) -> Done;
 
 /// Gathers a response and writes it at its end.
-struct WholeWriter {
+pub(super) struct WholeWriter {
     gathered: Gathered,
     write: WriteWhole,
+}
+
+impl WholeWriter {
+    pub(super) fn new(write: WriteWhole) -> Self {
+        Self { gathered: Gathered::default(), write }
+    }
 }
 
 impl std::fmt::Debug for WholeWriter {
@@ -83,46 +76,11 @@ impl std::fmt::Debug for WholeWriter {
 }
 
 impl ResponseWriter for WholeWriter {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, _out: &mut Vec<u8>) -> Done {
         self.gathered.add(event, &moment.reply.context.limits)
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         (self.write)(&self.gathered, totals, moment, out)
     }
-}
-
-/// Returns the writer of `operation`'s responses; `None` if there is none.
-pub(super) fn writer_of(operation: Operation, is_stream: bool) -> Option<Box<dyn ResponseWriter>> {
-    let (stream, write): (Box<dyn ResponseWriter>, WriteWhole) = match operation {
-        Operation::Chat => (Box::<chat::ChatChunks>::default(), chat::write_whole),
-        Operation::Completions => {
-            (Box::<completions::CompletionChunks>::default(), completions::write_whole)
-        }
-        Operation::Responses => {
-            (Box::<InOrder<responses::ResponseEvents>>::default(), responses::write_whole)
-        }
-        Operation::Messages => {
-            (Box::<InOrder<messages::MessageEvents>>::default(), messages::write_whole)
-        }
-        Operation::OllamaChat => (Box::<ollama::ChatLines>::default(), ollama::write_chat),
-        Operation::OllamaGenerate => {
-            (Box::<ollama::GenerateLines>::default(), ollama::write_generate)
-        }
-        _ => return None,
-    };
-    if is_stream {
-        return Some(stream);
-    }
-    Some(Box::new(WholeWriter { gathered: Gathered::default(), write }))
 }

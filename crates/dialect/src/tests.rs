@@ -24,6 +24,23 @@ use super::{
     ResponseConverter, ResponseLimits, convert_request,
 };
 
+/// The pairs of client and backend that generate text.
+const PAIRS: &[(Operation, Operation)] = &[
+    (Operation::OllamaChat, Operation::Chat),
+    (Operation::OllamaChat, Operation::Messages),
+    (Operation::OllamaGenerate, Operation::Chat),
+    (Operation::OllamaGenerate, Operation::Completions),
+    (Operation::OllamaGenerate, Operation::Messages),
+    (Operation::Chat, Operation::OllamaChat),
+    (Operation::Chat, Operation::Messages),
+    (Operation::Completions, Operation::OllamaGenerate),
+    (Operation::Messages, Operation::Chat),
+    (Operation::Messages, Operation::OllamaChat),
+    (Operation::Responses, Operation::Chat),
+    (Operation::Responses, Operation::Messages),
+    (Operation::Responses, Operation::OllamaChat),
+];
+
 /// Converts a request for an engine.
 fn convert_for(
     engine: Engine,

@@ -136,15 +136,11 @@ struct Images<'a, 'e> {
 
 impl Images<'_, '_> {
     fn read(&mut self, operation: Operation) -> Option<()> {
-        let list = match operation {
-            Operation::Chat | Operation::Messages | Operation::OllamaChat => "messages",
-            Operation::Responses => "input",
-            Operation::OllamaGenerate => {
-                let mut fields = Fields::of_body(self.body).ok()?;
-                return fields.take("images").map_or(Some(()), |list| self.empty(list));
-            }
-            _ => return None,
-        };
+        if operation == Operation::OllamaGenerate {
+            let mut fields = Fields::of_body(self.body).ok()?;
+            return fields.take("images").map_or(Some(()), |list| self.empty(list));
+        }
+        let list = operation.row().messages_member()?;
         let mut fields = Fields::of_body(self.body).ok()?;
         let Some(list) = fields.take(list) else { return Some(()) };
         // A prompt as text has no images.

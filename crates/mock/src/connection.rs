@@ -110,8 +110,8 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     }
     let changed = shared.library.as_ref().map(|library| library.apply(&shared.spec));
     let spec = changed.as_ref().unwrap_or(&shared.spec);
-    let line = (head.method.as_str(), path);
-    let managed = shared.library.as_ref().and_then(|library| library.response(spec, line, body));
+    let library = shared.library.as_ref();
+    let managed = library.and_then(|library| library.response(spec, &head.method, path, body));
     if let Some(response) = managed {
         return response;
     }

@@ -38,7 +38,8 @@ impl Library {
     pub(super) fn response(
         &self,
         spec: &EngineSpec,
-        (method, path): (&str, &str),
+        method: &str,
+        path: &str,
         body: &[u8],
     ) -> Option<Response> {
         let route = OllamaRoute::of(path).filter(|route| route.takes(method))?;

@@ -15,7 +15,7 @@ mod text;
 use std::fmt;
 use std::time::Duration;
 
-use penstock_api::{Dialect, Operation};
+use penstock_api::{ErrorForm, EventForm, Operation, StreamFraming};
 use serde_json::{Value, json};
 
 use super::spec::EngineSpec;
@@ -102,14 +102,17 @@ impl Events {
     fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
         let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
         let events = "text/event-stream";
-        let (content_type, ping, error) = match operation.row().dialect {
-            Dialect::OpenAi => (events, b": ping\n\n".to_vec(), unnamed_event(&error)),
-            Dialect::Anthropic => {
+        let dialect = operation.row().dialect.row();
+        let (content_type, ping, error) = match (dialect.framing, dialect.error_form) {
+            // JSON lines have no pings: some clients fail on an empty line.
+            (StreamFraming::Lines, _) => {
+                ("application/x-ndjson", Vec::new(), format!("{error}\n").into_bytes())
+            }
+            (StreamFraming::Events, ErrorForm::Typed) => {
                 (events, named_event(&json!({"type": "ping"})), named_event(&error))
             }
-            // JSON lines have no pings: some clients fail on an empty line.
-            Dialect::Ollama => {
-                ("application/x-ndjson", Vec::new(), format!("{error}\n").into_bytes())
+            (StreamFraming::Events, ErrorForm::Detailed | ErrorForm::Plain) => {
+                (events, b": ping\n\n".to_vec(), unnamed_event(&error))
             }
         };
         Self { list: Box::new(list), content_type, ping, error }
@@ -143,8 +146,8 @@ pub(super) fn response(
     if let Some(change) = ollama::residency(&request, operation) {
         return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
     }
-    let (whole, events) = match writer(operation) {
-        Writer::Generated { whole, events } => (whole, events),
+    let Generated { whole, events } = match writer(operation) {
+        Writer::Generated(writers) => writers,
         Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
     };
     let reply = Reply::to(&request);
@@ -156,57 +159,69 @@ pub(super) fn response(
 }
 
 /// The writer of an operation's response.
+#[derive(Clone, Copy)]
 enum Writer {
     /// Writes generated text, complete or as events.
-    Generated { whole: fn(&Reply) -> Value, events: fn(Reply) -> Events },
+    Generated(Generated),
     /// Writes a response in one piece.
-    Whole(fn(&Request<'_>) -> Whole),
+    Whole(WriteWhole),
 }
 
+type WriteWhole = fn(&Request<'_>) -> Whole;
+
+/// The writers of generated text.
+#[derive(Clone, Copy)]
+struct Generated {
+    whole: fn(&Reply) -> Value,
+    events: fn(Reply) -> Events,
+}
+
+/// The writers of operations that generate no text.
+const WHOLE: &[(Operation, WriteWhole)] = &[
+    (Operation::Embeddings, others::embeddings),
+    (Operation::NativeEmbedding, others::native_embedding),
+    (Operation::Rerank, others::rerank),
+    (Operation::Score, others::score),
+    (Operation::Classify, others::classify),
+    (Operation::Pooling, others::pooling),
+    (Operation::Moderations, others::moderations),
+    (Operation::Speech, others::speech),
+    (Operation::Transcriptions, others::transcript),
+    (Operation::Translations, others::transcript),
+    (Operation::ImageGenerations, others::images),
+    (Operation::ImageEdits, others::images),
+    (Operation::ImageVariations, others::images),
+    (Operation::CountTokens, text::count_tokens),
+    (Operation::InputTokens, text::input_tokens),
+    (Operation::Tokenize, text::tokenize),
+    (Operation::Detokenize, text::detokenize),
+    (Operation::ApplyTemplate, text::apply_template),
+    (Operation::OllamaEmbed, ollama::embed),
+    (Operation::OllamaEmbeddings, ollama::embeddings),
+    (Operation::Passthrough, text::nothing),
+];
+
 fn writer(operation: Operation) -> Writer {
-    match operation {
-        Operation::Chat | Operation::FillInTheMiddle => {
-            Writer::Generated { whole: chat::whole, events: chat::events }
-        }
-        Operation::Completions => {
-            Writer::Generated { whole: completions::whole, events: completions::events }
-        }
-        Operation::Responses => {
-            Writer::Generated { whole: responses_api::whole, events: responses_api::events }
-        }
-        Operation::Messages => {
-            Writer::Generated { whole: messages::whole, events: messages::events }
-        }
-        Operation::NativeCompletion | Operation::Infill => {
-            Writer::Generated { whole: native::whole, events: native::events }
-        }
-        Operation::Embeddings => Writer::Whole(others::embeddings),
-        Operation::NativeEmbedding => Writer::Whole(others::native_embedding),
-        Operation::Rerank => Writer::Whole(others::rerank),
-        Operation::Score => Writer::Whole(others::score),
-        Operation::Classify => Writer::Whole(others::classify),
-        Operation::Pooling => Writer::Whole(others::pooling),
-        Operation::Moderations => Writer::Whole(others::moderations),
-        Operation::Speech => Writer::Whole(others::speech),
-        Operation::Transcriptions | Operation::Translations => Writer::Whole(others::transcript),
-        Operation::ImageGenerations | Operation::ImageEdits | Operation::ImageVariations => {
-            Writer::Whole(others::images)
-        }
-        Operation::CountTokens => Writer::Whole(text::count_tokens),
-        Operation::InputTokens => Writer::Whole(text::input_tokens),
-        Operation::Tokenize => Writer::Whole(text::tokenize),
-        Operation::Detokenize => Writer::Whole(text::detokenize),
-        Operation::ApplyTemplate => Writer::Whole(text::apply_template),
-        Operation::OllamaChat => {
-            Writer::Generated { whole: ollama::chat, events: ollama::chat_lines }
-        }
-        Operation::OllamaGenerate => {
-            Writer::Generated { whole: ollama::generate, events: ollama::generate_lines }
-        }
-        Operation::OllamaEmbed => Writer::Whole(ollama::embed),
-        Operation::OllamaEmbeddings => Writer::Whole(ollama::embeddings),
-        Operation::Passthrough => Writer::Whole(text::nothing),
+    if let Some((_, write)) = WHOLE.iter().find(|(whole, _)| *whole == operation) {
+        return Writer::Whole(*write);
     }
+    Writer::Generated(match operation.row().events {
+        EventForm::ChatDelta | EventForm::Any => {
+            Generated { whole: chat::whole, events: chat::events }
+        }
+        EventForm::CompletionText => {
+            Generated { whole: completions::whole, events: completions::events }
+        }
+        EventForm::TypedDelta => {
+            Generated { whole: responses_api::whole, events: responses_api::events }
+        }
+        EventForm::BlockDelta => Generated { whole: messages::whole, events: messages::events },
+        EventForm::Content => Generated { whole: native::whole, events: native::events },
+        EventForm::JsonLine if operation == Operation::OllamaGenerate => {
+            Generated { whole: ollama::generate, events: ollama::generate_lines }
+        }
+        EventForm::JsonLine => Generated { whole: ollama::chat, events: ollama::chat_lines },
+    })
 }
 
 /// Returns an engine's error in the dialect of the operation.
@@ -226,12 +241,12 @@ fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &
         400..=499 => "invalid_request_error",
         _ => "api_error",
     };
-    match operation.map(|operation| operation.row().dialect) {
-        Some(Dialect::Anthropic) => {
+    match operation.map(|operation| operation.row().dialect.row().error_form) {
+        Some(ErrorForm::Typed) => {
             json!({"type": "error", "error": {"type": kind, "message": message}})
         }
-        Some(Dialect::Ollama) => json!({"error": message}),
-        Some(Dialect::OpenAi) | None => {
+        Some(ErrorForm::Plain) => json!({"error": message}),
+        Some(ErrorForm::Detailed) | None => {
             json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
         }
     }

@@ -11,7 +11,6 @@ const MAX_HEAD: usize = 256 << 10;
 pub(super) enum BodyLength {
     /// A `Content-Length`, or none.
     Known(u64),
-    /// By chunks.
     Chunked,
 }
 

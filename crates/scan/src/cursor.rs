@@ -51,6 +51,9 @@ pub enum Syntax {
     End,
 }
 
+/// The end of a step: the value was parsed, or something else was expected.
+pub(crate) type Parsed = Result<(), Syntax>;
+
 /// Maps the names of an object's members to values of `T`.
 pub(super) struct Members<'a, T, F> {
     /// Frequent names, each with its closing quote and colon, and their values.
@@ -111,7 +114,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Checks that only white space remains.
-    pub(super) fn end(&mut self) -> Result<(), Syntax> {
+    pub(super) fn end(&mut self) -> Parsed {
         self.peek();
         if self.at == self.bytes.len() { Ok(()) } else { Err(Syntax::End) }
     }
@@ -122,8 +125,8 @@ impl<'a> Cursor<'a> {
     pub(super) fn members<T: Copy>(
         &mut self,
         members: Members<'_, T, impl Fn(&[u8]) -> T>,
-        visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
-    ) -> Result<(), Syntax> {
+        visit: impl FnMut(&mut Self, T, u8) -> Parsed,
+    ) -> Parsed {
         self.open()?;
         if self.peek() == b'}' {
             self.close();
@@ -139,8 +142,8 @@ impl<'a> Cursor<'a> {
         &mut self,
         mut has_member: bool,
         members: Members<'_, T, impl Fn(&[u8]) -> T>,
-        mut visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
-    ) -> Result<(), Syntax> {
+        mut visit: impl FnMut(&mut Self, T, u8) -> Parsed,
+    ) -> Parsed {
         loop {
             if has_member {
                 match self.peek() {
@@ -187,10 +190,7 @@ impl<'a> Cursor<'a> {
     /// Visits the elements of the array at the cursor. `visit` receives the first byte of the value
     /// and must consume the value.
     #[inline(always)]
-    pub(super) fn elements(
-        &mut self,
-        mut visit: impl FnMut(&mut Self, u8) -> Result<(), Syntax>,
-    ) -> Result<(), Syntax> {
+    pub(super) fn elements(&mut self, mut visit: impl FnMut(&mut Self, u8) -> Parsed) -> Parsed {
         self.open()?;
         if self.peek() != b']' {
             loop {
@@ -209,7 +209,7 @@ impl<'a> Cursor<'a> {
 
     /// Consumes the value at the cursor, which starts with `kind`.
     #[inline(always)]
-    pub(super) fn skip(&mut self, kind: u8) -> Result<(), Syntax> {
+    pub(super) fn skip(&mut self, kind: u8) -> Parsed {
         match kind {
             b'"' => self.string().map(|_| ()),
             b'{' | b'[' => self.skip_nested(),
@@ -219,7 +219,7 @@ impl<'a> Cursor<'a> {
 
     /// Consumes an opening bracket or brace.
     #[inline(always)]
-    pub(super) fn open(&mut self) -> Result<(), Syntax> {
+    pub(super) fn open(&mut self) -> Parsed {
         if self.depth == DEPTH_LIMIT {
             return Err(Syntax::Depth);
         }

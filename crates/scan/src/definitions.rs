@@ -1,7 +1,7 @@
 //! Reads the parts of a prompt outside the conversation: definitions of tools, documents, and the
 //! format that a response must have.
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 
 /// A member of the body that an engine reads in addition to the conversation.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl Definitions {
         definition: Definition,
         cursor: &mut Cursor<'_>,
         kind: u8,
-    ) -> Result<(), Syntax> {
+    ) -> Parsed {
         self.set(definition, cursor.weighed(kind)?.as_json());
         Ok(())
     }

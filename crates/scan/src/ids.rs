@@ -2,7 +2,7 @@
 
 use penstock_api::units::ByteSpan;
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::twin::twin_among;
 use super::{BYTE_ORDER_MARK, ScanError, TokenEstimate, to_offset};
 
@@ -42,7 +42,7 @@ pub(super) fn read_response(
     kind: u8,
     id: &mut ByteSpan,
     twin: &mut Option<&'static str>,
-) -> Result<(), Syntax> {
+) -> Parsed {
     let earlier = std::mem::replace(id, read_id(cursor, kind)?);
     if !earlier.range().is_empty() && id.range().is_empty() {
         *twin = Some("previous_response_id");
@@ -58,7 +58,7 @@ pub(super) fn read_conversation(
     kind: u8,
     id: &mut ByteSpan,
     twin: &mut Option<&'static str>,
-) -> Result<(), Syntax> {
+) -> Parsed {
     let earlier = std::mem::take(id);
     if kind == b'{' {
         cursor.members(Members::named(IdMember::of), |cursor, member, kind| {

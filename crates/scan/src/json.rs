@@ -7,7 +7,7 @@ use penstock_api::{
 };
 
 use super::bytes::HIGH;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
 use super::ids::{read_conversation, read_id, read_response};
 use super::limits::{Limit, Limits};
@@ -90,7 +90,7 @@ pub(super) fn scan(
     facts.into_profile(operation, &cursor, options)
 }
 
-fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Result<(), Syntax> {
+fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Parsed {
     if cursor.peek() != b'{' {
         return Err(Syntax::Body);
     }
@@ -182,7 +182,7 @@ impl Member {
 
     /// Consumes the value and records its span if it is a part of the prompt.
     #[inline(always)]
-    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Parsed {
         let start = to_offset(cursor.at);
         self.read(cursor, kind, facts)?;
         let place = match self {
@@ -200,7 +200,7 @@ impl Member {
     }
 
     #[inline(always)]
-    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Parsed {
         match self {
             Self::Model => facts.read_model(cursor, kind),
             Self::Stream => {
@@ -260,7 +260,7 @@ impl Member {
 
 impl Facts {
     #[inline(always)]
-    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         if kind == b'"' {
             self.model = Model::Named(cursor.string()?);
             return Ok(());
@@ -276,14 +276,14 @@ impl Facts {
         Ok(())
     }
 
-    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_response_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let format = read_format(cursor, kind)?;
         self.response_format = format.is_json;
         self.definitions.set(Definition::Format, format.schema);
         Ok(())
     }
 
-    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_text_format(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let format = read_text_format(cursor, kind)?;
         self.text_format = format.is_json;
         self.definitions.set(Definition::TextFormat, format.schema);
@@ -309,14 +309,12 @@ impl Facts {
         }
         let definitions = self.definitions.sum() + self.ollama.schema;
         let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
+        let wants_json = self.response_format || self.text_format || self.ollama.wants_json;
         let mut needs = Capabilities::NONE;
         for (needed, capability) in [
             (prompt.has_image || self.ollama.images > 0, Capabilities::VISION),
             (self.has_tools(cursor.bytes) || self.functions, Capabilities::TOOLS),
-            (
-                self.response_format || self.text_format || self.ollama.wants_json,
-                Capabilities::JSON_MODE,
-            ),
+            (wants_json, Capabilities::JSON_MODE),
         ] {
             if needed {
                 needs = needs.union(capability);
@@ -331,6 +329,9 @@ impl Facts {
             continues: needs.contains(Capabilities::VISION)
                 || continues.iter().any(|span| !span.range().is_empty()),
         };
+        let max_tokens = self.max_tokens(operation);
+        let choices = self.limits.choices(prompt.texts);
+        let has_key = !self.cache_key.range().is_empty();
         Ok(RequestProfile {
             arrived_at: options.arrived_at,
             operation,
@@ -340,10 +341,10 @@ impl Facts {
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
             prompt_tokens: super::to_tokens(prompt.text + besides),
-            max_tokens: self.max_tokens(operation).map(TokenCount),
+            max_tokens: max_tokens.map(TokenCount),
             prompt_limit: PromptLimit::of(&limit_facts),
-            output_limit: self.output_limit(operation, prompt.texts),
-            choices: self.limits.choices(prompt.texts),
+            output_limit: self.limits.of_output(max_tokens, choices).map(TokenCount),
+            choices,
             context_length: self.ollama.num_ctx.map(TokenCount),
             residency_change: self.residency_change(cursor.bytes),
             usage_edit: self.stream_options.usage_edit(self.insertion),
@@ -351,10 +352,7 @@ impl Facts {
             prompt: self.places,
             previous_response: self.previous_response,
             conversation: self.conversation,
-            session: match self.cache_key.range().is_empty() {
-                true => self.conversation,
-                false => self.cache_key,
-            },
+            session: if has_key { self.cache_key } else { self.conversation },
         })
     }
 
@@ -362,11 +360,6 @@ impl Facts {
     /// the other APIs a client that sends one relies on tools.
     fn has_tools(&self, body: &[u8]) -> bool {
         self.tools && !(self.streams_by_default && ollama::is_empty(self.places.tools.of(body)))
-    }
-
-    fn output_limit(&self, operation: Operation, prompts: u64) -> Option<TokenCount> {
-        let choices = self.limits.choices(prompts);
-        self.limits.of_output(self.max_tokens(operation), choices).map(TokenCount)
     }
 
     fn max_tokens(&self, operation: Operation) -> Option<u32> {

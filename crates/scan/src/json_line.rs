@@ -2,7 +2,7 @@
 
 use super::TokenEstimate;
 use super::Usage;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
 
 /// The content of a line.
@@ -66,12 +66,7 @@ impl JsonLine {
         read
     }
 
-    fn take(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        member: LineMember,
-        kind: u8,
-    ) -> Result<(), Syntax> {
+    fn take(&mut self, cursor: &mut Cursor<'_>, member: LineMember, kind: u8) -> Parsed {
         match member {
             LineMember::Message if kind == b'{' => {
                 let members = Members::with_likely(&LIKELY_IN_MESSAGE, carries_tokens);

@@ -1,6 +1,6 @@
 //! The limits on the tokens of a response, by their names in the APIs of several engines.
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed};
 
 /// A member that limits the response.
 #[derive(Debug, Clone, Copy)]
@@ -41,12 +41,7 @@ pub(super) struct Limits {
 
 impl Limits {
     #[inline(never)]
-    pub(super) fn read(
-        &mut self,
-        limit: Limit,
-        cursor: &mut Cursor<'_>,
-        kind: u8,
-    ) -> Result<(), Syntax> {
+    pub(super) fn read(&mut self, limit: Limit, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let value = match kind.is_ascii_digit() {
             true => cursor.number()?,
             false => {

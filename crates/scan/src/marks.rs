@@ -6,7 +6,7 @@ use pulp::NullaryFnOnce;
 use wide::u8x16;
 
 use super::bytes::{HIGH, STRETCH, widest};
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed, Syntax};
 
 /// After this many stretches without a backslash, escapes count as rare again.
 const CLEAN_STRETCHES: u32 = 16;
@@ -155,7 +155,7 @@ impl Cursor<'_> {
         start: usize,
         mut marked: u64,
         progress: &mut MarkProgress,
-    ) -> Result<(), Syntax> {
+    ) -> Parsed {
         while marked != 0 {
             let at = start + marked.trailing_zeros() as usize;
             marked &= marked - 1;

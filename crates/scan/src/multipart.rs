@@ -2,6 +2,8 @@
 //! rejects any form in which a backend could read a different model; files may contain any bytes.
 
 use memchr::memmem::Finder;
+use std::ops::Range;
+
 use penstock_api::slices::{after, before, split_at};
 use penstock_api::units::ByteSpan;
 use penstock_api::{Capabilities, Operation, percent_decode};
@@ -227,7 +229,7 @@ impl Form {
             let start = body.len() - value.len();
             let end = finder.find(value).ok_or(malformed(start, MultipartSyntax::Boundary))?;
             let (value, behind) = split_at(value, end);
-            self.take(field, body, (start, value.len()), estimate)?;
+            self.take(field, body, start..start + value.len(), estimate)?;
             rest = after(behind, delimiter.len());
         }
     }
@@ -236,7 +238,7 @@ impl Form {
         &mut self,
         field: Field,
         body: &[u8],
-        (start, length): (usize, usize),
+        range: Range<usize>,
         estimate: TokenEstimate,
     ) -> Result<(), ScanError> {
         if let Field::Twin(field) = field {
@@ -246,7 +248,8 @@ impl Form {
             self.model_is_file |= matches!(field, Field::ModelFile);
             return Ok(());
         }
-        let value = before(after(body, start), length);
+        let start = range.start;
+        let value = before(after(body, start), range.len());
         let text = simdutf8::compat::from_utf8(value)
             .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
         match field {

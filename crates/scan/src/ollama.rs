@@ -1,6 +1,6 @@
 //! The members that exist only in Ollama's own API: options, format, images, `keep_alive`.
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::twin::twin_among;
 
 /// A member of the body of an Ollama request.
@@ -51,7 +51,7 @@ impl OllamaFacts {
         member: OllamaMember,
         cursor: &mut Cursor<'_>,
         kind: u8,
-    ) -> Result<(), Syntax> {
+    ) -> Parsed {
         match member {
             OllamaMember::Format => {
                 self.wants_json = is_filled(cursor, kind)?;
@@ -73,7 +73,7 @@ impl OllamaFacts {
         }
     }
 
-    fn read_options(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_options(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         // Go merges the members of a repeated object into the first one.
         if std::mem::replace(&mut self.has_options, true) {
             self.twin = Some("options");

@@ -9,7 +9,7 @@ use penstock_api::units::ByteSpan;
 use penstock_api::{BILLING_LINE, BodyFormat, Layout, PromptPlace, Work};
 use twox_hash::XxHash3_128;
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::part::{PartKind, PartMember, ScannedPart};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
@@ -80,11 +80,7 @@ impl<'a> Outline<'a> {
         debug_assert!(written.is_ok() || sink.is_full(), "the body has been scanned");
     }
 
-    fn write_messages(
-        &self,
-        cursor: &mut Cursor<'_>,
-        sink: &mut impl OutlineSink,
-    ) -> Result<(), Syntax> {
+    fn write_messages(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) -> Parsed {
         match cursor.peek() {
             b'"' => {
                 sink.add(MESSAGE);
@@ -108,11 +104,7 @@ impl<'a> Outline<'a> {
     }
 
     /// Writes the role, the content, and then the other members in their original order.
-    fn write_message(
-        &self,
-        cursor: &mut Cursor<'_>,
-        sink: &mut impl OutlineSink,
-    ) -> Result<(), Syntax> {
+    fn write_message(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) -> Parsed {
         let start = cursor.at;
         let (mut role, mut content, mut is_written, mut others) = (None, None, false, false);
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_role);
@@ -193,7 +185,7 @@ impl<'a> Outline<'a> {
         cursor: &mut Cursor<'_>,
         author: Author,
         sink: &mut impl OutlineSink,
-    ) -> Result<(), Syntax> {
+    ) -> Parsed {
         let start = cursor.at;
         let mut found = ScannedPart::EMPTY;
         let mut text = None;
@@ -222,11 +214,7 @@ impl<'a> Outline<'a> {
     }
 
     /// Writes a single prompt unchanged, or several with a separator after each.
-    fn write_plain(
-        &self,
-        cursor: &mut Cursor<'_>,
-        sink: &mut impl OutlineSink,
-    ) -> Result<(), Syntax> {
+    fn write_plain(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) -> Parsed {
         if cursor.peek() != b'[' {
             write_value(cursor, sink);
             return Ok(());

@@ -1,6 +1,6 @@
 //! An object with `type` and `text` in a prompt: a content part, or a document to rerank.
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed};
 
 /// The `type` of a content part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +95,7 @@ impl ScannedPart {
     pub(super) const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
 
     #[inline(always)]
-    pub(super) fn read(
-        &mut self,
-        member: PartMember,
-        cursor: &mut Cursor<'_>,
-        kind: u8,
-    ) -> Result<(), Syntax> {
+    pub(super) fn read(&mut self, member: PartMember, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let is_string = kind == b'"';
         match member {
             PartMember::Kind => {

@@ -3,7 +3,7 @@
 use penstock_api::Layout;
 use penstock_api::slices::after;
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::ollama::count_images;
 use super::part::{PartKind, PartMember, ScannedPart, is_unread};
 use super::text::Text;
@@ -60,7 +60,7 @@ pub(super) fn read_prompt(
     kind: u8,
     layout: Layout,
     into: &mut Prompt,
-) -> Result<(), Syntax> {
+) -> Parsed {
     *into = Prompt::default();
     match layout {
         Layout::Messages | Layout::Items => messages(cursor, kind, false, into),
@@ -99,12 +99,7 @@ const LIKELY_IN_MESSAGE: [(&[u8], MessageMember); 2] =
     [(b"role\":", MessageMember::Unread), (b"content\":", MessageMember::Content)];
 
 /// Consumes a string, or an array of objects with `content` and, where `has_images`, `images`.
-fn messages(
-    cursor: &mut Cursor<'_>,
-    kind: u8,
-    has_images: bool,
-    into: &mut Prompt,
-) -> Result<(), Syntax> {
+fn messages(cursor: &mut Cursor<'_>, kind: u8, has_images: bool, into: &mut Prompt) -> Parsed {
     match kind {
         b'"' => {
             let text = cursor.text()?;
@@ -151,7 +146,7 @@ fn messages(
 
 impl Prompt {
     /// Consumes Ollama's list of images. The last of repeated lists decides whether there are any.
-    fn read_images(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+    fn read_images(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let count = count_images(cursor, kind)?;
         self.has_image = count > 0;
         self.besides += weigh_blobs(count);
@@ -174,7 +169,7 @@ impl MessageMember {
 
     /// Consumes a member other than the content. A repeated one counts each time.
     #[inline(never)]
-    fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
         match (self, kind) {
             (Self::Output, b'{') => part(cursor, Nesting::ToolResult, into),
             (Self::Output, _) => content(cursor, kind, Nesting::Outer, into),
@@ -226,12 +221,7 @@ enum Nesting {
 
 /// Consumes a string or an array of content parts.
 #[inline(always)]
-fn content(
-    cursor: &mut Cursor<'_>,
-    kind: u8,
-    nesting: Nesting,
-    into: &mut Prompt,
-) -> Result<(), Syntax> {
+fn content(cursor: &mut Cursor<'_>, kind: u8, nesting: Nesting, into: &mut Prompt) -> Parsed {
     if kind != b'"' {
         return parts(cursor, kind, nesting, into);
     }
@@ -241,12 +231,7 @@ fn content(
 }
 
 #[inline(never)]
-fn parts(
-    cursor: &mut Cursor<'_>,
-    kind: u8,
-    nesting: Nesting,
-    into: &mut Prompt,
-) -> Result<(), Syntax> {
+fn parts(cursor: &mut Cursor<'_>, kind: u8, nesting: Nesting, into: &mut Prompt) -> Parsed {
     if kind != b'[' {
         return cursor.skip(kind);
     }
@@ -259,7 +244,7 @@ fn parts(
 }
 
 /// Consumes a content part. Its `type` may come after its text, so the text counts only at the end.
-fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
+fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Parsed {
     let mut part = ScannedPart::EMPTY;
     let mut result = Prompt::default();
     let mut others = Weight::default();
@@ -296,7 +281,7 @@ fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<
 }
 
 /// Consumes a string, a token id, an object with text, or up to two levels of arrays of them.
-fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
     if kind != b'[' {
         return prompt_element(cursor, kind, into);
     }
@@ -309,7 +294,7 @@ fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<
     })
 }
 
-fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
     match kind {
         b'"' => {
             let text = cursor.string()?;

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr2};
-use penstock_api::slices::split_at;
+use penstock_api::slices::{before, split_at};
 use penstock_api::{Operation, StreamFraming};
 
 use super::TokenEstimate;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
 use super::sse::EventScanner;
 
@@ -44,7 +44,7 @@ impl FirstEvent {
             if let Some(data) = data_of(line, framing) {
                 return match end {
                     None if !is_whole => Self::Incomplete,
-                    _ => Self::of(operation, framing, (payload, at + line.len()), data.len()),
+                    _ => Self::of(operation, framing, before(payload, at + line.len()), data.len()),
                 };
             }
             if framing == StreamFraming::Events && line.starts_with(b":") {
@@ -58,18 +58,14 @@ impl FirstEvent {
         }
     }
 
-    /// Reads a stream whose first event has `length` bytes of data that end at the given offset.
-    fn of(
-        operation: Operation,
-        framing: StreamFraming,
-        (payload, end): (&[u8], usize),
-        length: usize,
-    ) -> Self {
+    /// Reads the start of a stream, up to the end of the data of its first event, which has
+    /// `length` bytes.
+    fn of(operation: Operation, framing: StreamFraming, start: &[u8], length: usize) -> Self {
         let mut scanner = EventScanner::new(operation, framing);
-        scanner.feed(payload.get(..end).unwrap_or(payload));
+        scanner.feed(start);
         let read = scanner.feed(b"\n");
         match (read.error, read.done && read.tokens == 0) {
-            (true, _) => Self::Failed(end.saturating_sub(length)..end),
+            (true, _) => Self::Failed(start.len().saturating_sub(length)..start.len()),
             // Only `[DONE]`. The first line of Ollama's streams may also be the last one.
             (false, true) if length <= DONE.len() + 1 => Self::Missing,
             (false, _) => Self::Good,
@@ -121,27 +117,26 @@ pub fn reports_failure(body: &[u8]) -> bool {
         return false;
     }
     let (mut has_error, mut is_error, mut has_content) = (false, false, false);
-    let read: Result<(), Syntax> =
-        cursor.members(Members::named(BodyMember::of), |cursor, member, kind| {
-            match member {
-                BodyMember::Error => {
-                    has_error |= is_filled(cursor, kind)? || kind == b't';
-                    return Ok(());
-                }
-                BodyMember::Kind if kind == b'"' => {
-                    let name = cursor.string()?;
-                    is_error |= cursor.raw(name) == b"error";
-                    return Ok(());
-                }
-                BodyMember::Content => {
-                    // Older errors of vLLM have their text in `message`.
-                    has_content |= is_filled(cursor, kind)? && kind != b'"';
-                    return Ok(());
-                }
-                BodyMember::Kind | BodyMember::Other => {}
+    let read: Parsed = cursor.members(Members::named(BodyMember::of), |cursor, member, kind| {
+        match member {
+            BodyMember::Error => {
+                has_error |= is_filled(cursor, kind)? || kind == b't';
+                return Ok(());
             }
-            cursor.skip(kind)
-        });
+            BodyMember::Kind if kind == b'"' => {
+                let name = cursor.string()?;
+                is_error |= cursor.raw(name) == b"error";
+                return Ok(());
+            }
+            BodyMember::Content => {
+                // Older errors of vLLM have their text in `message`.
+                has_content |= is_filled(cursor, kind)? && kind != b'"';
+                return Ok(());
+            }
+            BodyMember::Kind | BodyMember::Other => {}
+        }
+        cursor.skip(kind)
+    });
     read.is_ok() && (is_error || (has_error && !has_content))
 }
 
@@ -172,7 +167,7 @@ pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
     if cursor.peek() != b'{' {
         return false;
     }
-    let read: Result<(), Syntax> =
+    let read: Parsed =
         cursor.members(Members::named(|name: &[u8]| name == member), |cursor, found, kind| {
             if found {
                 is_off = kind == b'f';

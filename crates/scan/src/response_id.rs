@@ -2,7 +2,7 @@
 //! whole object, or of `response` in the first event of a stream.
 
 use super::TokenEstimate;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed};
 
 /// The number of bytes searched at the beginning of a response.
 const SEARCHED: usize = 4 << 10;
@@ -74,7 +74,7 @@ fn id_of(object: &[u8]) -> Option<Box<[u8]>> {
     id
 }
 
-fn read_id(cursor: &mut Cursor<'_>, id: &mut Option<Box<[u8]>>) -> Result<(), Syntax> {
+fn read_id(cursor: &mut Cursor<'_>, id: &mut Option<Box<[u8]>>) -> Parsed {
     let text = cursor.string()?;
     let raw = cursor.raw(text);
     if id.is_none() && (1..=MAX_ID).contains(&raw.len()) {

@@ -2,7 +2,7 @@
 
 use penstock_api::slices::after;
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed, Syntax};
 
 /// The number of decimal digits that always fit 64 bits.
 const EXACT_DIGITS: usize = 19;
@@ -10,7 +10,7 @@ const EXACT_DIGITS: usize = 19;
 impl Cursor<'_> {
     /// Consumes the number or literal at the cursor.
     #[inline]
-    pub(super) fn scalar(&mut self) -> Result<(), Syntax> {
+    pub(super) fn scalar(&mut self) -> Parsed {
         match self.bytes.get(self.at) {
             Some(b't') => self.literal(b"true"),
             Some(b'f') => self.literal(b"false"),
@@ -21,7 +21,7 @@ impl Cursor<'_> {
     }
 
     #[inline]
-    fn literal(&mut self, literal: &[u8]) -> Result<(), Syntax> {
+    fn literal(&mut self, literal: &[u8]) -> Parsed {
         let rest = after(self.bytes, self.at);
         if !rest.starts_with(literal) {
             return Err(Syntax::Value);

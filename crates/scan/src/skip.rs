@@ -2,7 +2,7 @@
 
 use penstock_api::slices::between;
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed, Syntax};
 use super::text::Text;
 use super::weight::Weight;
 
@@ -35,7 +35,7 @@ impl Cursor<'_> {
 
     /// Consumes an array or object, and stores its weight in the cursor.
     #[inline(never)]
-    pub(super) fn skip_nested(&mut self) -> Result<(), Syntax> {
+    pub(super) fn skip_nested(&mut self) -> Parsed {
         let (floor, start) = (self.depth, self.at);
         let mut weight = Weight::default();
         // One bit per open bracket, set for objects. The depth limit equals the number of bits.

@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 use penstock_api::slices::split_at;
 use penstock_api::{EventForm, Operation, StreamFraming};
 
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::json_line::JsonLine;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
 
@@ -262,7 +262,7 @@ impl EventScanner {
     }
 
     /// Finds errors and the end of the stream among the members of an event.
-    fn read_rest(&mut self, data: &[u8]) -> Result<(), Syntax> {
+    fn read_rest(&mut self, data: &[u8]) -> Parsed {
         let mut cursor = Cursor::new(data, TokenEstimate::Chars);
         if cursor.peek() != b'{' {
             return Ok(());

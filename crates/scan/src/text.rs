@@ -9,7 +9,7 @@ use super::bytes::{
     BLOCK, HIGH, STRETCH, Stop, WORD, block_at, count_continuations, find_control, is_dense,
     is_plain, is_plain_block, is_stop, weigh, weigh_character, word_at,
 };
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Parsed, Syntax};
 use super::unescape::ShortString;
 
 /// The number of blocks read one at a time before a string counts as long.
@@ -77,7 +77,7 @@ impl<'a> Cursor<'a> {
 
     /// Consumes a string block by block, and stores the facts about it in the cursor.
     #[inline(never)]
-    fn longer_string(&mut self, start: usize) -> Result<(), Syntax> {
+    fn longer_string(&mut self, start: usize) -> Parsed {
         let mut high = 0;
         self.at = start;
         if let Some(found) = self.find_near_stop(&mut high)
@@ -121,7 +121,7 @@ impl<'a> Cursor<'a> {
 
     /// Consumes the rest of a string that is long, contains escapes, or ends with the body.
     #[inline(never)]
-    fn hard_string(&mut self, mut high: u64) -> Result<(), Syntax> {
+    fn hard_string(&mut self, mut high: u64) -> Parsed {
         let mut excess = 0;
         // Files in base64 are read in one pass; the first space shows that the string is no such
         // file.

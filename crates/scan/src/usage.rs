@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use memchr::memmem::{Finder, FinderRev};
 
 use super::TokenEstimate;
-use super::cursor::{Cursor, Members, Syntax};
+use super::cursor::{Cursor, Members, Parsed};
 
 static USAGE: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"usage\""));
 static TIMINGS: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"timings\""));
@@ -63,7 +63,7 @@ impl Usage {
         }
     }
 
-    fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+    fn read(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
         // Anthropic counts cache reads and cache writes apart from `input_tokens`; the others
         // include them.
         let (mut had, mut taken) = (None, None);
@@ -90,7 +90,7 @@ impl Usage {
     }
 
     /// Reads llama.cpp's `timings`, which count the cached part of the prompt separately.
-    fn read_timings(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+    fn read_timings(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
         let mut processed = None;
         cursor.members(Members::named(Timing::of), |cursor, timing, kind| match timing {
             Timing::Processed => read_count(cursor, kind, &mut processed),
@@ -152,7 +152,7 @@ fn is_cached_tokens(name: &[u8]) -> bool {
     name == b"cached_tokens"
 }
 
-fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Result<(), Syntax> {
+fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Parsed {
     if !kind.is_ascii_digit() {
         return cursor.skip(kind);
     }
@@ -221,7 +221,7 @@ pub fn find_counts(tail: &[u8]) -> Option<Usage> {
 fn read_object(
     cursor: &mut Cursor<'_>,
     kind: u8,
-    read: impl Fn(&mut Usage, &mut Cursor<'_>) -> Result<(), Syntax>,
+    read: impl Fn(&mut Usage, &mut Cursor<'_>) -> Parsed,
 ) -> Option<Usage> {
     let mut usage = Usage::default();
     if kind != b'{' {

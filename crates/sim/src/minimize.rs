@@ -16,6 +16,7 @@ pub(super) fn minimize<const N: usize>(
     for changed in 0..N {
         let mut point = start;
         for one in point.iter_mut().skip(changed).take(1) {
+            // In proportion: coefficients differ by orders of magnitude. No step would leave 0.
             *one *= 1.3;
         }
         simplex.push((point, value(&point)));

@@ -22,6 +22,7 @@ pub struct Decision {
 impl Decision {
     /// Returns the shortest possible time.
     pub fn best(&self) -> f64 {
+        // The decision is one of those that were possible, so that no regret is negative.
         self.by_backend.iter().flatten().copied().fold(self.decided, f64::min)
     }
 
@@ -46,6 +47,8 @@ impl Decision {
 /// Returns the requests to examine: `count` of them, evenly spread over the workload.
 pub fn sampled(requests: usize, count: usize) -> Vec<u32> {
     let count = count.min(requests);
+    // The middle of each of `count` equal parts: the first request of a run meets idle engines and
+    // shows nothing.
     let at = |number: usize| u32::try_from((2 * number + 1) * requests / (2 * count.max(1)));
     (0..count).filter_map(|number| at(number).ok()).collect()
 }

@@ -31,7 +31,6 @@ const MIN_LEARNED: usize = 50;
 /// The error of the current configuration beyond which a simulation shows nothing.
 const MAX_ERROR: f64 = 0.25;
 
-/// A request that was served.
 #[derive(Debug, Clone)]
 pub struct ServedRequest {
     /// The end of the request.

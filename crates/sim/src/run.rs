@@ -103,6 +103,7 @@ impl Run {
             let error = |reason: String| RunError::Line { line: index + 1, reason };
             let timing: Timing =
                 serde_json::from_str(line).map_err(|wrong| error(wrong.to_string()))?;
+            // It would enter a fit as a latency without any work.
             if timing.output_tokens == 0 || timing.input_tokens == 0 {
                 return Err(error("a request needs at least one token in and one out".to_owned()));
             }
@@ -185,6 +186,7 @@ impl Run {
                     id,
                     input_tokens: request.input_tokens,
                     output_tokens: request.output_tokens,
+                    // Its recorded length, so that the simulated response is as long.
                     max_tokens: Some(request.output_tokens),
                     prefix: &request.prefix,
                     prefix_tokens: request.prefix_tokens.max(BLOCK_TOKENS),

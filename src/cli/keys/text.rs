@@ -4,7 +4,6 @@ use serde_json::Value;
 
 const COLUMNS: [&str; 7] = ["id", "name", "team", "state", "key", "created_at", "expires_at"];
 
-/// Returns the table of keys.
 pub(super) fn to_table(keys: &[Value]) -> String {
     if keys.is_empty() {
         return "there are no keys: penstock keys create --name NAME makes one\n".to_owned();

@@ -52,7 +52,6 @@ fn read_name<'a>(fields: &'a Map<String, Json>, place: &str) -> Result<&'a str, 
     }
 }
 
-/// The scorers of a preset.
 pub(super) fn read_preset(name: &str) -> Result<Vec<ScorerSpec>, String> {
     let Some(preset) = Preset::find(name) else {
         let known: Vec<_> = PRESETS.iter().map(|one| one.name).collect();

@@ -12,7 +12,6 @@ use serde_json::Value as Json;
 use super::choice::{read_picker, read_preset, read_scorers};
 use super::object::Object;
 
-/// One line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScoreLine {

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::line::ScoreLine;
 
-/// The result of a line.
 #[derive(Debug)]
 pub(super) struct LineResult {
     weights: Map<String, Value>,

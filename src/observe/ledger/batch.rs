@@ -49,7 +49,6 @@ pub(super) struct Account {
     pub(super) key: Arc<str>,
 }
 
-/// A row by day.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct DayRow {
     pub(super) counts: Counts,

@@ -38,7 +38,6 @@ impl Directory {
     }
 }
 
-/// The books.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     /// The last value read from each cell.

@@ -73,7 +73,6 @@ struct Cell {
     odd: Counters,
 }
 
-/// Every cell.
 #[derive(Debug)]
 pub(super) struct Cells {
     backends: Names,

@@ -1,26 +1,23 @@
 //! The SQLite database of the ledger: schema, additive upserts, quarantine of a corrupt file. Two
 //! processes may write the same file, as in a graceful upgrade: every write adds to what it finds.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use penstock_core::admission::budgets::{Money, Spending};
-use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use super::batch::{Batch, Pair, Tokens, Totals};
+use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
-/// The application id of our files in SQLite's header: "pens".
-pub(super) const APPLICATION_ID: i32 = 0x7065_6e73;
-/// The time that a write waits for another process that holds the lock.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The mode of the file. Not world-readable: it contains the names of client keys.
-const MODE: u32 = 0o640;
-/// The steps from one version of the schema to the next. Existing steps never change; a new version
-/// adds one.
-pub(super) const MIGRATIONS: [&str; 3] = [
+pub use crate::sqlite::SqliteError as DatabaseError;
+
+/// The file, whose application id is "pens". Not world-readable: it contains the names of client
+/// keys.
+pub(super) const FILE: FileKind =
+    FileKind { application_id: 0x7065_6e73, mode: 0o640, migrations: &MIGRATIONS };
+
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE token_counts (
         endpoint TEXT NOT NULL,
@@ -70,7 +67,6 @@ pub(super) const MIGRATIONS: [&str; 3] = [
 ",
 ];
 /// The version of the schema: the number of migrations.
-const VERSION: i64 = MIGRATIONS.len() as i64;
 const ADD_TOTAL: &str = "
     INSERT INTO token_counts (endpoint, model, input_tokens, output_tokens, total_tokens)
     VALUES (?1, ?2, ?3, ?4, ?3 + ?4)
@@ -100,29 +96,6 @@ const ADD_DAY: &str = "
 const ADD_SPENT: &str = "
     INSERT INTO budget_spending (budget, subject, part, amount) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (budget, subject, part) DO UPDATE SET amount = amount + excluded.amount";
-
-/// The reason why the database cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DatabaseError {
-    /// SQLite refused.
-    #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// The file cannot be created.
-    #[error("{0}")]
-    File(#[from] io::Error),
-    /// The file is a database of another program.
-    #[error("it is the database of another program")]
-    Foreign,
-    /// Another program has truncated the file, or written over it.
-    #[error("another program has cut it or written over it")]
-    Overwritten,
-    /// Another version of penstock wrote it.
-    #[error("a newer penstock wrote it (version {version} of its tables)")]
-    Newer {
-        /// The version of its tables.
-        version: i64,
-    },
-}
 
 impl DatabaseError {
     /// Returns whether the file is damaged or not an SQLite file.
@@ -178,11 +151,6 @@ impl FailureKind {
     }
 }
 
-/// The first bytes of an SQLite file.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// The offset of the application id in its header, as four bytes.
-const APPLICATION_ID_AT: std::ops::Range<usize> = 68..72;
-
 pub(super) struct Database {
     // Dropped before the file: closing a descriptor releases the locks that the process has on a
     // file.
@@ -191,69 +159,34 @@ pub(super) struct Database {
     file: Option<OpenFile>,
 }
 
-/// The file of a database, opened a second time: SQLite's cache does not show the state of the
-/// file.
-struct OpenFile {
-    /// The device and the inode.
-    identity: (u64, u64),
-    file: File,
-}
-
-impl OpenFile {
-    fn has_header(&self) -> io::Result<bool> {
-        let mut header = [0; APPLICATION_ID_AT.end];
-        match self.file.read_exact_at(&mut header, 0) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            read => read?,
-        }
-        let id = header.get(APPLICATION_ID_AT);
-        Ok(header.starts_with(MAGIC) && id == Some(&APPLICATION_ID.to_be_bytes()))
-    }
-}
-
 impl Database {
     /// Opens or creates the file; without a path, a database in memory.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, DatabaseError> {
         let Some(path) = path else {
-            return Self::prepare(Connection::open_in_memory()?, None);
+            let mut connection = Connection::open_in_memory()?;
+            FILE.prepare(&mut connection)?;
+            return Self::tuned(connection, None);
         };
-        // Created here for its permissions. Closed before SQLite opens it: closing any descriptor
-        // of a file releases the locks that the process has on it.
-        let file = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
-        let found = file.metadata()?;
-        drop(file);
-        // Kept open until SQLite is done.
-        let file = File::open(path)?;
-        // One thread uses the connection, so SQLite needs no mutex.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)?;
-        Self::prepare(connection, Some(OpenFile { identity: (found.dev(), found.ino()), file }))
+        let (connection, file) = FILE.open(path)?;
+        Self::tuned(connection, Some(file))
     }
 
-    fn prepare(mut connection: Connection, file: Option<OpenFile>) -> Result<Self, DatabaseError> {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        migrate(&mut connection)?;
-        // After the check of the file's owner: the journal mode changes the file.
-        connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
+    fn tuned(connection: Connection, file: Option<OpenFile>) -> Result<Self, DatabaseError> {
         // With WAL a power failure then costs the last commits at most, and damages nothing.
         connection.pragma_update(None, "synchronous", "normal")?;
         // SQLite would otherwise keep the journal at its largest size.
         connection.pragma_update(None, "journal_size_limit", 4 << 20)?;
-        // A negative number is KiB: 1 MiB, in the memory of an idle penstock.
-        connection.pragma_update(None, "cache_size", -1024)?;
         Ok(Self { connection, file })
     }
 
     /// Returns whether the path still leads to the open file.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        let found = std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
-        found.is_ok_and(|found| self.file.as_ref().is_some_and(|file| file.identity == found))
+        self.file.as_ref().is_some_and(|file| file.is_at(path))
     }
 
-    /// Returns whether the file still starts with the header of this program. SQLite itself reads
-    /// the header only if it is not cached, and would continue to write to a truncated file.
+    /// Returns whether the file still starts with the header of this program.
     pub(super) fn is_intact(&self) -> io::Result<bool> {
-        self.file.as_ref().map_or(Ok(true), OpenFile::has_header)
+        self.file.as_ref().map_or(Ok(true), |file| file.is_intact(&FILE))
     }
 
     /// Returns the identity of the file, which no other one has.
@@ -285,7 +218,7 @@ impl Database {
 
     /// Returns a number that changes when another process has written.
     pub(super) fn foreign_writes(&self) -> Result<i64, DatabaseError> {
-        Ok(self.connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
+        foreign_writes(&self.connection)
     }
 
     /// The connection, for queries.
@@ -322,31 +255,6 @@ pub(super) fn spent_since(
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-fn migrate(connection: &mut Connection) -> Result<(), DatabaseError> {
-    // Immediate: of two processes that start together, one migrates and the other waits.
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 =
-        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if application != i64::from(APPLICATION_ID) && (application != 0 || tables > 0) {
-        return Err(DatabaseError::Foreign);
-    }
-    let Some(missing) = usize::try_from(version).ok().and_then(|done| MIGRATIONS.get(done..))
-    else {
-        return Err(DatabaseError::Newer { version });
-    };
-    if missing.is_empty() {
-        return Ok(());
-    }
-    for step in missing {
-        transaction.execute_batch(step)?;
-    }
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    Ok(transaction.commit()?)
 }
 
 fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), DatabaseError> {

@@ -4,13 +4,11 @@
 use std::path::Path;
 
 use penstock_core::admission::budgets::Spending;
-use rusqlite::{Connection, OpenFlags, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
-use super::database::{
-    APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, spent_since, to_u64,
-};
+use super::database::{DatabaseError, FILE, spent_since, to_u64};
 
 /// A dimension by which rows are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +110,7 @@ impl ReportRow {
 /// # Errors
 /// When it cannot be read or is not a ledger.
 pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, DatabaseError> {
-    sums(&open(path)?, query)
+    sums(&FILE.open_to_read(path)?, query)
 }
 
 /// Returns what was spent of budgets since a time, by the database at `path`.
@@ -120,7 +118,7 @@ pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, Databa
 /// # Errors
 /// When it cannot be read or is not a ledger.
 pub fn spent(path: &Path, oldest: u64) -> Result<Vec<Spending>, DatabaseError> {
-    let connection = open(path)?;
+    let connection = FILE.open_to_read(path)?;
     let find = "SELECT count(*) FROM sqlite_schema WHERE name = 'budget_spending'";
     // The file of an earlier version has no such table until penstock writes to it.
     let tables: i64 = connection.query_row(find, [], |row| row.get(0))?;
@@ -185,25 +183,10 @@ pub(super) fn sums(
 pub(super) fn check(path: &Path) -> Result<(), DatabaseError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if path.exists() {
-        open(path).map(drop)
+        FILE.open_to_read(path).map(drop)
     } else if folder.is_none_or(Path::is_dir) {
         Ok(())
     } else {
         Err(std::io::Error::new(std::io::ErrorKind::NotFound, "its folder does not exist").into())
     }
-}
-
-fn open(path: &Path) -> Result<Connection, DatabaseError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
-    if application != i64::from(APPLICATION_ID) {
-        return Err(DatabaseError::Foreign);
-    }
-    if usize::try_from(version).is_ok_and(|version| version > MIGRATIONS.len()) {
-        return Err(DatabaseError::Newer { version });
-    }
-    Ok(connection)
 }

@@ -3,7 +3,6 @@
 use super::samples::Samples;
 use super::{Metrics, Scrape};
 
-/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// A value that only grows.

@@ -71,7 +71,6 @@ fn write_head(header: &ResponseHeader) -> Vec<u8> {
     out
 }
 
-/// The end of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TunnelEnd {
     /// Both sides closed, or penstock closed both in order.

@@ -112,10 +112,7 @@ pub(crate) struct ShiftTerms<'a> {
 impl ShiftTerms<'_> {
     /// The rules for shortening the request, if it may be shortened.
     pub(crate) fn shift(&self) -> Option<ContextShift> {
-        let has_messages = matches!(
-            self.operation,
-            Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
-        );
+        let has_messages = self.operation.row().messages_member().is_some();
         let by_model = self.model.is_some_and(|model| model.context_shift);
         let is_on = self.of_client.unwrap_or(by_model);
         let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);

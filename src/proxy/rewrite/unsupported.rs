@@ -37,15 +37,8 @@ impl Rewrite for UnsupportedParts {
 
 /// The capabilities that may be removed from the request.
 fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
-    let has_messages = matches!(
-        request.profile.operation,
-        Operation::Chat
-            | Operation::Messages
-            | Operation::Responses
-            | Operation::OllamaChat
-            | Operation::OllamaGenerate
-    );
-    if !has_messages {
+    let operation = request.profile.operation;
+    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
         return Capabilities::NONE;
     }
     let allowed = ctx.generation.config.routing.retry_without;

@@ -5,9 +5,10 @@ use crate::sections::Config;
 use crate::sections::backends::BackendConfig;
 use crate::sections::budgets::{BudgetConfig, BudgetScope, MAX_BUDGETS};
 use crate::syntax::document::Node;
-use crate::syntax::errors::{Problem, Warning};
+use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
 use crate::syntax::suggest::nearest;
+use crate::syntax::warnings::Warning;
 
 /// Checks the budgets of `config`.
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {

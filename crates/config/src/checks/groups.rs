@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use crate::sections::Config;
 use crate::sections::backends::{BackendConfig, Resolve};
 use crate::syntax::document::Node;
-use crate::syntax::errors::{Problem, Warning};
+use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
+use crate::syntax::warnings::Warning;
 
 /// Checks a backend, which was read from `item`.
 pub(super) fn check(config: &Config, backend: &BackendConfig, item: &Node, reader: &mut Reader) {

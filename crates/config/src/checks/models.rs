@@ -6,9 +6,11 @@ use crate::sections::Config;
 use crate::sections::aliases::AliasTargets;
 use crate::sections::routing::{BY_MODEL, RoutingConfig};
 use crate::syntax::document::{KeyPlaces, Node};
-use crate::syntax::errors::{Problem, SourcePlace, Warning};
+use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
+use crate::syntax::source_place::SourcePlace;
 use crate::syntax::suggest::nearest;
+use crate::syntax::warnings::Warning;
 
 /// The maximum number of hops of an alias, here and in routing.
 pub const ALIAS_HOPS: usize = 3;

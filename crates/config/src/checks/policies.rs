@@ -9,9 +9,10 @@ use crate::sections::Config;
 use crate::sections::backends::BackendConfig;
 use crate::sections::policies::{MAX_POLICIES, PolicyConfig, TierMode};
 use crate::syntax::document::Node;
-use crate::syntax::errors::{Problem, Warning};
+use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
 use crate::syntax::suggest::nearest;
+use crate::syntax::warnings::Warning;
 
 /// Checks the policies of `config`.
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::syntax::document::{Content, Node};
-use crate::syntax::errors::{Fault, Problem, SourcePlace};
+use crate::syntax::errors::{Fault, Problem};
+use crate::syntax::source_place::SourcePlace;
 
 /// The positions of the errors found so far.
 #[derive(Debug, Default)]

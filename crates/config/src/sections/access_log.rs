@@ -18,8 +18,8 @@ section! {
         pub sample: f64 ["sample" as Share] = 1.0,
         /// The share of failed requests to log, 0 to 1.
         pub sample_failed: f64 ["sample_failed" as Share] = 1.0,
-        /// Whether lines have what a replay by penstock simulate needs of prefixes and sessions:
-        /// hashes with a salt of the process, no text.
+        /// Adds what a replay by penstock simulate needs of prefixes and sessions: hashes with a
+        /// salt of the process, no text.
         pub replay: bool = false,
     }
 }

@@ -51,16 +51,13 @@ section! {
         pub zones: Vec<String> ["zones" as List<Name>] = Vec::new(),
         /// The policies that its requests may name to loosen those that apply to them.
         pub policies: Vec<String> ["policies" as List<Name>] = Vec::new(),
-        /// Whether the key may manage the models of Ollama backends: pull, create, copy, delete and
-        /// push.
+        /// Lets the key manage the models of Ollama backends: pull, create, copy, delete and push.
         pub manage_models: bool = false,
-        /// Whether responses to the key show the budget with the least left, in
-        /// `x-penstock-budget`.
+        /// Shows the budget with the least left in responses to the key, in `x-penstock-budget`.
         pub sees_budget: bool = false,
         /// A budget that counts the key's requests, whatever its own `teams` and `keys` say.
         pub budget: Option<String> ["budget" as Maybe<String>] = None,
-        /// Whether conversations of this key are shortened to fit a context. Default: as their
-        /// model says.
+        /// Shortens conversations of this key to fit a context. Default: as their model says.
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
         /// The objective of its requests that name none: a name in `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,

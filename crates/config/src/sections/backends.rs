@@ -86,7 +86,7 @@ section! {
         pub key: Option<PathBuf> ["key" as Maybe<FilePath>] = None,
         /// The server name for SNI and certificate verification. Default: the URL's host.
         pub server_name: Option<String> ["server_name" as Maybe<String>] = None,
-        /// Whether to verify the server's certificate.
+        /// Verifies the server's certificate.
         pub verify: bool = true,
     }
 }
@@ -184,7 +184,7 @@ section! {
         pub step_times: Option<EngineRow> ["step_times" as Maybe<EngineRow>] = None,
         /// The VRAM that its models share: decides whether another one fits. Default: not known.
         pub vram: Option<ByteSize> ["vram" as Maybe<ByteSize>] = None,
-        /// Whether the backend gets no new requests. A reload applies a changed value; until then
+        /// Keeps new requests from the backend. A reload applies a changed value; until then
         /// the admin port's drain and resume override it.
         pub drain: bool = false,
         /// The API key sent to the backend. `api_key_file` names a file with it.
@@ -197,7 +197,7 @@ section! {
         pub tls: ConnectionTls = ConnectionTls::default(),
         /// `tls` with its files loaded.
         pub client_tls: LoadedTls [] = LoadedTls::default(),
-        /// Whether to use HTTP/2: many requests on one connection.
+        /// Uses HTTP/2: many requests on one connection.
         pub http2: bool = false,
         /// The models it serves. Default: service discovery.
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,

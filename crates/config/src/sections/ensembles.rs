@@ -13,7 +13,7 @@ use crate::syntax::values::{AtLeastOne, Positive};
 section! {
     /// Ensembles: requests for a model with a prefix get one response that is made of three drafts.
     pub struct EnsemblesConfig {
-        /// Whether names with the prefix are ensembles.
+        /// Makes names with the prefix ensembles.
         pub enabled: bool = false,
         /// The start of an ensemble's name, before the name of its model.
         pub prefix: String ["prefix" as Prefix] = "moe-".to_owned(),

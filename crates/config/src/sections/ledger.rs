@@ -36,10 +36,9 @@ section! {
         /// The maximum number of counted combinations of backend, model and key, and of rows that
         /// wait for a database that cannot be written.
         pub max_rows: usize ["max_rows" as AtLeastOne<usize>] = 100_000,
-        /// Whether to request token counts from engines that stream
-        /// (`stream_options.include_usage`): true, false, or auto: when `path` is set or the
-        /// client's tokens are limited. The additional event is removed from the stream of a client
-        /// that did not request it.
+        /// Requests token counts from engines that stream (`stream_options.include_usage`): true,
+        /// false, or auto: when `path` is set or the client's tokens are limited. The additional
+        /// event is removed from the stream of a client that did not request it.
         pub request_usage: RequestUsage = RequestUsage::Auto,
     }
 }

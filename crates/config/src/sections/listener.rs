@@ -73,7 +73,7 @@ impl Setting for ListenAddress {
 }
 
 choice! {
-    /// Whether clients must present a certificate.
+    /// The certificates that clients must present.
     pub enum ClientCertificates {
         /// A client without a certificate is rejected.
         Required = "required",
@@ -92,7 +92,7 @@ section! {
         pub key: PathBuf ["key" as FilePath] = PathBuf::new(),
         /// A PEM file with the CAs of client certificates. Enables mutual TLS.
         pub client_ca: Option<PathBuf> ["client_ca" as Maybe<FilePath>] = None,
-        /// Whether client certificates are required or optional.
+        /// Client certificates: required or optional.
         pub client_certificates: ClientCertificates = ClientCertificates::Required,
     }
 }
@@ -122,11 +122,11 @@ section! {
         pub mode: u32 ["mode" as Permissions] = 0o660,
         /// TLS settings. Default: no TLS.
         pub tls: Option<ListenerTls> ["tls" as Maybe<ListenerTls>] = None,
-        /// Whether to accept HTTP/2 besides HTTP/1.1. Default: with TLS, by ALPN; without TLS, only
-        /// clients with prior knowledge can use it.
+        /// Accepts HTTP/2 besides HTTP/1.1. Default: with TLS, by ALPN; without TLS, only clients
+        /// with prior knowledge can use it.
         pub http2: Option<bool> ["http2" as Maybe<bool>] = None,
-        /// Whether connections start with a PROXY protocol header, version 1 or 2, from an address
-        /// in `trusted_proxies`.
+        /// Expects a PROXY protocol header, version 1 or 2, at the start of each connection, from
+        /// an address in `trusted_proxies`.
         pub proxy_protocol: bool = false,
     }
 }

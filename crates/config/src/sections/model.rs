@@ -20,10 +20,9 @@ section! {
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
         /// The price of its tokens, for the ledger.
         pub price: Option<Price> ["price" as Maybe<Price>] = None,
-        /// Whether the oldest messages of a conversation are dropped when no backend has room for
-        /// all.
+        /// Drops the oldest messages of a conversation when no backend has room for all.
         pub context_shift: bool = false,
-        /// Whether the tools are dropped as well, when a conversation is still too long after that.
+        /// Drops the tools as well, when a conversation is still too long after that.
         pub context_shift_drops_tools: bool = false,
         /// The context that Ollama backends load it with, in tokens. Requests of OpenAI's and
         /// Anthropic's APIs are then converted to Ollama's own, which alone can say it.

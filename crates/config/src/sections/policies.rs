@@ -104,6 +104,7 @@ fn is_near(host: &str) -> bool {
     if host == "localhost" {
         return true;
     }
+    // Canonical: `::ffff:10.0.0.1` is the address `10.0.0.1`.
     match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
         Ok(IpAddr::V4(address)) => {
             address.is_loopback() || address.is_private() || address.is_link_local()

@@ -45,6 +45,7 @@ impl Price {
 
     /// Returns whether nothing costs anything.
     pub fn is_free(&self) -> bool {
+        // Without a separate price, cached tokens cost what others do: nothing, if the rest is 0.
         let cached = self.cached_input.unwrap_or(0.0);
         self.input == 0.0 && self.output == 0.0 && cached == 0.0 && self.per_request == 0.0
     }

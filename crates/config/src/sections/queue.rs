@@ -20,7 +20,7 @@ section! {
         /// something to ignore, and the interval at which it gets more to ignore; never where it is
         /// empty. The status is 200 then: failures are events of the stream.
         pub keep_alive: Option<Duration> ["keep_alive" as Maybe<Positive>] = None,
-        /// Whether tenants take turns, as `x-gateway-inference-fairness-id` names them.
+        /// Lets tenants take turns, as `x-gateway-inference-fairness-id` names them.
         pub fairness_id: FairnessId = FairnessId::Off,
         /// The most prefill work before a request on a backend, as predicted (`routing.predict`):
         /// while prompts there take longer, or another stream would slow others below their
@@ -50,7 +50,7 @@ choice! {
 choice_setting!(QueueOrder);
 
 choice! {
-    /// Whether the header `x-gateway-inference-fairness-id` counts.
+    /// The clients whose header `x-gateway-inference-fairness-id` counts.
     pub enum FairnessId {
         /// It does not: keys take turns, or else addresses.
         Off = "off",

@@ -10,7 +10,7 @@ use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
 
 choice! {
-    /// Whether to retry a request whose connection was lost before a response.
+    /// The retry of a request whose connection was lost before a response.
     pub enum RetryUnanswered {
         /// Once, unless it has effects beside its response.
         Lost = "lost",

@@ -16,9 +16,9 @@ use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
 use crate::syntax::collections::{List, Maybe, Table};
-use crate::syntax::errors::Warning;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{Positive, Share};
+use crate::syntax::warnings::Warning;
 
 choice_setting!(TokenEstimate);
 
@@ -95,15 +95,15 @@ section! {
         pub token_estimate: TokenEstimate = TokenEstimate::Auto,
         /// The treatment of models with unknown capabilities: assume or deny.
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
-        /// Whether to retry a request that a backend received and whose connection then ended
-        /// without a response: `lost` (once, unless it has effects beside its response), `never`,
-        /// or `always`.
+        /// Retries a request that a backend received and whose connection then ended without a
+        /// response: `lost` (once, unless it has effects beside its response), `never`, or
+        /// `always`.
         pub retry_unanswered: RetryUnanswered = RetryUnanswered::Lost,
-        /// Whether to send a stream without its first token to another backend, once, if less than
-        /// half of its remaining wait is predicted there. The engine may have started on it. Needs
+        /// Sends a stream without its first token to another backend, once, if less than half of
+        /// its remaining wait is predicted there. The engine may have started on it. Needs
         /// predictions.
         pub move_waiting: bool = false,
-        /// Whether to retry a request after a 5xx response other than 503.
+        /// Retries a request after a 5xx response other than 503.
         pub retry_5xx: bool = false,
         /// The capabilities that a request loses when the engine refuses it because its model lacks
         /// them: tools, vision (images). The request is then sent once more without.
@@ -111,23 +111,23 @@ section! {
         /// Share of healthy backends of a model below which its requests go to all of them, healthy
         /// or not; 0 is off.
         pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,
-        /// Whether responses carry the backend and the reason in `x-penstock-…` headers.
+        /// Shows the backend and the reason in `x-penstock-…` headers of responses.
         pub expose_decision: bool = false,
-        /// Whether to use fallback models when every backend is saturated, or would miss the
-        /// objectives of a request that is refused for that.
+        /// Uses fallback models when every backend is saturated, or would miss the objectives of a
+        /// request that is refused for that.
         pub fallback_on_saturation: bool = false,
-        /// Whether requests exceed the limits of a model on its backends once all of them are
-        /// reached; never those of a backend.
+        /// Lets requests exceed the limits of a model on its backends once all of them are reached;
+        /// never those of a backend.
         pub spill: bool = false,
         /// The backend that the strategy slo prefers among those that meet a request's objectives:
         /// the one where it costs least (most), where it costs most (least), or with the least
         /// headroom above 20 % of the objective (knee). The last two pack requests, for fleets that
         /// shrink; they miss more objectives.
         pub prefer: HeadroomPreference = HeadroomPreference::Most,
-        /// Whether latencies are predicted, also where no decision goes by them: the predictions
-        /// are then in metrics, in the fleet's state and in `explain`.
+        /// Predicts latencies, also where no decision goes by them: the predictions are then in
+        /// metrics, in the fleet's state and in `explain`.
         pub predict: bool = false,
-        /// Whether `max_tokens` counts towards the context length that a request needs.
+        /// Adds `max_tokens` to the context length that a request needs.
         pub reserve_output: bool = false,
         /// The pause of a backend after its own 429 or 503.
         pub cooldown: CooldownConfig = CooldownConfig::default(),
@@ -249,7 +249,7 @@ section! {
         /// A reload is refused that makes the 99th percentile of the time to the first token longer
         /// by more than this share.
         pub max_regression: f64 ["max_regression" as Share] = 0.25,
-        /// Whether every reload is simulated; otherwise only POST /reload?simulate=TIME.
+        /// Simulates every reload; otherwise only POST /reload?simulate=TIME.
         pub always: bool = false,
     }
 }

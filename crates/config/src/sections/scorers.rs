@@ -112,7 +112,6 @@ fn required<T>(given: Option<T>, key: &str, node: &Node, reader: &mut Reader) ->
     given
 }
 
-/// The name of a preset.
 pub(crate) struct PresetName;
 
 impl Setting for PresetName {

@@ -26,7 +26,7 @@ section! {
         /// CIDR notation, or unix.
         pub trusted_proxies: Vec<TrustedProxy> ["trusted_proxies" as List<TrustedProxy>] =
             Vec::new(),
-        /// Whether to send X-Forwarded-For and X-Forwarded-Proto to backends: off or append.
+        /// Sends X-Forwarded-For and X-Forwarded-Proto to backends: off or append.
         pub forwarded_for: ForwardedFor = ForwardedFor::Off,
         /// The number of worker threads; auto is one per available core.
         pub threads: usize ["threads" as Threads] = available_threads(),

@@ -51,8 +51,8 @@ section! {
         /// The time for which the requests in flight of a penstock count that can no longer report
         /// them.
         pub lease: Duration ["lease" as Positive] = Duration::from_secs(15),
-        /// Whether decisions and `max_in_flight` count the requests of the other penstocks on
-        /// backends of the same name and URL.
+        /// Counts the requests of the other penstocks on backends of the same name and URL, in
+        /// decisions and for `max_in_flight`.
         pub in_flight: bool = true,
         /// The behaviour of budgets while the server is not reached: `share` gives each penstock an
         /// even share of what was left, `refuse` refuses requests that cost money.

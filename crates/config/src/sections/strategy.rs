@@ -4,11 +4,11 @@ use penstock_api::choice;
 
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
-use crate::syntax::errors::Warning;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
 use crate::syntax::suggest::nearest;
+use crate::syntax::warnings::Warning;
 
 choice! {
     /// The method that chooses one of the candidates.

@@ -42,7 +42,7 @@ section! {
 section! {
     /// The location of an engine's metrics.
     pub struct BackendTelemetry {
-        /// Whether the engine is scraped.
+        /// Scrapes the engine.
         pub enabled: bool = true,
         /// The path of the metrics. Default: the engine's metrics path.
         pub path: Option<String> ["path" as Maybe<PagePath>] = None,

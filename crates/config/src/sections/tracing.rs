@@ -13,7 +13,7 @@ use crate::syntax::values::Share;
 section! {
     /// Distributed tracing (W3C Trace Context, OpenTelemetry).
     pub struct TracingConfig {
-        /// Whether to continue the client's trace, or start one, and pass it to backends.
+        /// Continues the client's trace, or starts one, and passes it to backends.
         pub propagate: bool = true,
         /// The share of traces started here that are recorded; clients decide about theirs.
         pub sample: f64 ["sample" as Share] = 1.0,

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::errors::{ConfigError, SourcePlace};
+use super::errors::ConfigError;
+use super::source_place::SourcePlace;
 use super::syntax_cause::{Misled, cause_of};
 
 /// The maximum depth: twice that of any section. Reading takes several KiB of stack per level.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::errors::{ConfigError, Encoding, SourcePlace};
+use super::errors::{ConfigError, Encoding};
+use super::source_place::SourcePlace;
 
 /// Decodes the content of a file.
 ///

@@ -1,17 +1,17 @@
-//! Errors and warnings of a configuration. Each one has a position: file, line and column, or the
+//! Errors of a configuration. Each one has a position: file, line and column, or the
 //! environment variable, or the command line.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use penstock_api::units::{ByteSize, UnitError};
-use penstock_api::{MAX_NAME, escape};
+use penstock_api::escape;
+use penstock_api::units::UnitError;
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
-/// The longest message, in bytes: messages quote the file.
-const MAX_MESSAGE: usize = 1024;
+use super::source_place::{MAX_MESSAGE, SourcePlace};
+use super::suggest::did_you_mean;
+use super::warnings::ConfigWarning;
 
 /// The reason why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -109,35 +109,6 @@ fn join_lines(faults: &[Fault]) -> String {
     faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// The place where a value was written.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SourcePlace {
-    File {
-        /// Line, from 1.
-        line: u64,
-        /// Column, from 1.
-        column: u64,
-        /// The name of the file as it was given.
-        file: Arc<str>,
-    },
-    /// In an environment variable.
-    Variable(String),
-    /// On the command line. The message names the setting.
-    CommandLine,
-}
-
-impl fmt::Display for SourcePlace {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { file, line, column } => {
-                write!(out, "{}:{line}:{column}", escape(file, MAX_MESSAGE))
-            }
-            Self::Variable(name) => out.write_str(&escape(name, MAX_NAME)),
-            Self::CommandLine => out.write_str("command line"),
-        }
-    }
-}
-
 /// An error and its position.
 #[derive(Debug)]
 pub struct Fault {
@@ -160,7 +131,7 @@ pub enum Problem {
     UnknownKey { key: String, section: String, suggestions: Vec<String> },
     #[error("missing key '{key}'{}", within(section))]
     MissingKey { key: String, section: String },
-    #[error("unknown environment variable: no such setting{}", suggest(suggestion.as_deref()))]
+    #[error("unknown environment variable: no such setting{}", did_you_mean(suggestion.as_deref()))]
     UnknownVariable { suggestion: Option<String> },
     #[error("unknown environment variable: '{setting}' can be set only in the configuration file")]
     FileOnlyVariable { setting: String },
@@ -172,7 +143,7 @@ pub enum Problem {
     WrongKind { key: String, found: &'static str, expected: String },
     #[error("'{key}' is '{given}': expected {expected}")]
     WrongValue { key: String, given: String, expected: String },
-    #[error("unknown value '{given}' of '{key}'{} (known: {known})", suggest(suggestion.as_deref()))]
+    #[error("unknown value '{given}' of '{key}'{} (known: {known})", did_you_mean(suggestion.as_deref()))]
     UnknownValue { key: String, given: String, suggestion: Option<String>, known: String },
     #[error("'{key}': {reason}")]
     Scoring { key: String, reason: String },
@@ -242,7 +213,7 @@ pub enum Problem {
     AliasCycle { cycle: Vec<String> },
     #[error("'routing.passthrough' has '{path}': a path starts with /")]
     PassthroughPath { path: String },
-    #[error("'routing.passthrough' sends '{path}' to '{given}', which is neither a backend nor 'by-model'{}", suggest(suggestion.as_deref()))]
+    #[error("'routing.passthrough' sends '{path}' to '{given}', which is neither a backend nor 'by-model'{}", did_you_mean(suggestion.as_deref()))]
     PassthroughTarget { path: String, given: String, suggestion: Option<String> },
     #[error("'{key}': the weights must not all be 0")]
     NoWeight { key: String },
@@ -313,139 +284,10 @@ fn within(section: &str) -> String {
     if section.is_empty() { String::new() } else { format!(" in '{section}'") }
 }
 
-fn suggest(suggestion: Option<&str>) -> String {
-    suggestion.map_or_else(String::new, |word| format!(": did you mean '{word}'?"))
-}
-
 fn suggest_any(suggestions: &[String]) -> String {
     let quoted: Vec<String> = suggestions.iter().map(|one| format!("'{one}'")).collect();
     match quoted.as_slice() {
         [] => String::new(),
         quoted => format!(": did you mean {}?", quoted.join(" or ")),
     }
-}
-
-/// A warning and its position: a valid setting that is probably a mistake.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigWarning {
-    /// The place of the setting.
-    pub place: SourcePlace,
-    pub warning: Warning,
-}
-
-impl fmt::Display for ConfigWarning {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.place, escape(&self.warning.to_string(), MAX_MESSAGE))
-    }
-}
-
-/// A warning about a valid setting that is probably a mistake.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
-pub enum Warning {
-    #[error(
-        "UNKNOWN STRATEGY '{given}' in '{key}', using 'smart' (known: {known}){}",
-        suggest(suggestion.as_deref())
-    )]
-    UnknownStrategy { key: String, given: String, suggestion: Option<String>, known: String },
-    #[error("preset '{preset}': {warning}")]
-    Preset { preset: &'static str, warning: &'static str },
-    #[error("'{section}.scorers': {warning}")]
-    Scorers { section: &'static str, warning: &'static str },
-    #[error(
-        "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
-    )]
-    NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
-    #[error(
-        "'routing.move_waiting' has no effect: it needs predictions (the strategy slo, or 'routing.predict')"
-    )]
-    MovesWithoutPredictions,
-    #[error(
-        "'{section}.strategy' is 'weighted', but telemetry is off: load is penstock's own requests \
-         in flight, and KV cache usage and adapters of engines are unknown"
-    )]
-    Blind { section: &'static str },
-    #[error(
-        "'{section}.prefix_memory' is {given}, but one long prompt takes {least}: the prefix index \
-         is too small to find cached prompts"
-    )]
-    LittlePrefixMemory { section: &'static str, given: ByteSize, least: ByteSize },
-    #[error("scorers select the strategy 'weighted' instead of '{given}'")]
-    ScorersSelectWeighted { given: String },
-    #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit} at '{reached}'")]
-    LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
-    #[error(
-        "alias '{alias}' hides the model of that name on backend '{backend}': aliases take precedence"
-    )]
-    AliasHidesModel { alias: String, backend: String },
-    #[error(
-        "alias '{alias}' resolves to '{target}', which no backend serves and which has no fallback"
-    )]
-    DeadAlias { alias: String, target: String },
-    #[error("'models' has settings for '{model}', which no backend serves")]
-    UnknownModel { model: String },
-    #[error("the ensemble of '{model}' has the member '{member}', which no backend serves")]
-    UnknownMember { model: String, member: String },
-    #[error("the fallback chain of '{model}' is empty")]
-    EmptyFallback { model: String },
-    #[error("the fallback chain of '{model}' names '{fallback}', which no backend serves")]
-    UnknownFallback { model: String, fallback: String },
-    #[error("no backend serves any model in the fallback chain of '{model}'")]
-    DeadFallback { model: String },
-    #[error("the fallback chain of alias '{alias}' is unused: that of '{target}' takes precedence")]
-    ShadowedFallback { alias: String, target: String },
-    #[error("the fallback chain of '{model}' contains the model itself, as '{fallback}'")]
-    SelfFallback { model: String, fallback: String },
-    #[error("'budgets' is set, and no model has a price: nothing is spent")]
-    NoPrices,
-    #[error("budget '{budget}' is per {per}, and no client key has one: it counts nothing")]
-    BudgetWithoutClients { budget: String, per: &'static str },
-    #[error("budget '{budget}' gives requests the model '{model}', which no backend serves")]
-    UnknownBudgetModel { budget: String, model: String },
-    #[error("budget '{budget}' limits requests to zones in which there is no backend")]
-    NoBudgetZone { budget: String },
-    #[error(
-        "requests that 'routing.passthrough' forwards are not read: budgets do not count their \
-         tokens, and refuse them once they are spent"
-    )]
-    UncountedPassthrough,
-    #[error("policy '{policy}' restricts nothing: set zones, min_tier or quality")]
-    EmptyPolicy { policy: String },
-    #[error("policy '{policy}' has a tier_mode and no min_tier")]
-    NoTier { policy: String },
-    #[error(
-        "policy '{policy}' has a quality without bounds: set max_error_share, max_ttft or max_tpot"
-    )]
-    NoBounds { policy: String },
-    #[error("policy '{policy}' names the zone '{zone}': no backend is in it{}", suggest(suggestion.as_deref()))]
-    UnknownZone { policy: String, zone: String, suggestion: Option<String> },
-    #[error("no backend meets policy '{policy}': its requests are refused")]
-    UnsatisfiedPolicy { policy: String },
-    #[error("no policy is about model '{model}': its requests may go anywhere")]
-    NoPolicy { model: String },
-    #[error(
-        "fallback '{fallback}' of '{model}' is never used under policy '{policy}': no backend of it is \
-         in a zone of that"
-    )]
-    FallbackOutside { model: String, fallback: String, policy: String },
-    #[error("'backends' is empty: every model is unknown until a reload adds a backend")]
-    NoBackends,
-    #[error(
-        "backend '{backend}' has the address of the {port} port, {address}: its requests would return \
-         to this process"
-    )]
-    SelfLoop { backend: String, port: &'static str, address: String },
-    #[error(
-        "backends '{first}' and '{second}' have the same URL: the engine's load is counted twice"
-    )]
-    SameUrl { first: String, second: String },
-    #[error(
-        "the URL has the path of an endpoint, '{path}', which penstock appends itself: write '{base}'"
-    )]
-    EndpointUrl { path: String, base: String },
-    #[error(
-        "the URL of backend '{backend}' has the name of a service, '{host}': SRV records are looked up \
-         with 'srv: {host}'"
-    )]
-    ServiceHost { backend: String, host: String },
 }

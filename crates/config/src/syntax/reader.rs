@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::document::{Content, Node};
-use super::errors::{ConfigWarning, Fault, Problem, SourcePlace, Warning};
+use super::errors::{Fault, Problem};
+use super::source_place::SourcePlace;
 use super::suggest::nearest;
+use super::warnings::{ConfigWarning, Warning};
 
 /// The state of reading a document.
 pub(crate) struct Reader {

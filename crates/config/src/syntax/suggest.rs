@@ -13,6 +13,11 @@ pub fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<
         .map(|(_, word)| word)
 }
 
+/// Returns the end of a message that suggests a word.
+pub(super) fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map_or_else(String::new, |word| format!(": did you mean '{word}'?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,12 +8,12 @@ use penstock_api::{OLLAMA_ROUTES, OPERATIONS};
 
 use super::document::Node;
 use super::dump::Dump;
-use super::errors::{Problem, UrlError, Warning};
+use super::errors::{Problem, UrlError};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
+use super::warnings::Warning;
 
-/// The URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackendUrl {
     /// True if connections use TLS.

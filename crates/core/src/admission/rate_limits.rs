@@ -222,7 +222,6 @@ impl RateLimiter {
         known.map(|used| self.account(&used.name).state.lock().restore(used, now)).count()
     }
 
-    /// The figures of every key.
     pub fn keys(&self, now: LimitTime) -> Vec<KeyFigures> {
         let keys = self.keys.read();
         let mut figures: Vec<KeyFigures> =

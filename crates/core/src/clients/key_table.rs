@@ -82,7 +82,6 @@ impl KeyTable {
         }
     }
 
-    /// Returns the key with that hash.
     pub fn find(&self, hash: &KeyHash) -> Option<&KnownKey> {
         self.keys.get(hash)
     }

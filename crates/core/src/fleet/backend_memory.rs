@@ -12,7 +12,6 @@ use penstock_api::units::{ByteSize, Timestamp};
 /// A number of models that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The memory of one backend.
 #[derive(Debug)]
 pub struct BackendMemory {
     models: AtomicU32,

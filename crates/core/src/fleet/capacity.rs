@@ -55,33 +55,20 @@ impl CapacityWatch {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
-
     use super::*;
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::tests::CountedWakes;
 
     #[test]
     fn watchers_are_woken_until_they_leave() {
-        let wakes = Arc::new(Wakes::default());
-        let waker = Waker::from(Arc::clone(&wakes));
+        let (waker, wakes) = CountedWakes::waker();
         let watch = CapacityWatch::default();
         watch.wake();
         watch.watch(&waker);
         watch.watch(&waker);
         watch.wake();
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "entered twice, woken once");
+        assert_eq!(wakes.count(), 1, "entered twice, woken once");
         watch.unwatch(&waker);
         watch.wake();
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(wakes.count(), 1);
     }
 }

@@ -38,34 +38,21 @@ impl CheckRequest {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::{Wake, Waker};
-
     use super::*;
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::tests::CountedWakes;
 
     #[test]
     fn check_requests_before_a_check_are_one_and_wake_its_task_once() {
-        let wakes = Arc::new(Wakes::default());
-        let waker = Waker::from(Arc::clone(&wakes));
+        let (waker, wakes) = CountedWakes::waker();
         let cx = Context::from_waker(&waker);
         let request = CheckRequest::default();
         assert!(request.poll_take(&cx).is_pending());
         request.set();
         request.set();
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(wakes.count(), 1);
         assert!(request.poll_take(&cx).is_ready());
         assert!(request.poll_take(&cx).is_pending(), "the request is taken");
         request.set();
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "the next request wakes again");
+        assert_eq!(wakes.count(), 2, "the next request wakes again");
     }
 }

@@ -63,7 +63,6 @@ impl CooldownScope {
     }
 }
 
-/// The cause of a cooldown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CooldownCause {
     /// The status of the refusal, such as 429, 503 or 404.

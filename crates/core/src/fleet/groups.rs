@@ -188,7 +188,6 @@ fn target(backend: &BackendConfig) -> String {
     backend.srv.as_ref().map_or_else(|| backend.url.authority(), |name| format!("SRV {name}"))
 }
 
-/// The name of the member of a group at an address.
 pub(super) fn member_name(group: &str, address: SocketAddr) -> String {
     format!("{group}@{address}")
 }

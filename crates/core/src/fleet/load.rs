@@ -76,6 +76,16 @@ impl PeersInFlight {
         let share = (limit / peer_count).max(limit.min(1));
         limit.saturating_sub(count).max(share)
     }
+
+    /// Adds one to the count of this replica's requests in flight, unless its part of `limit` is
+    /// used up.
+    pub(super) fn try_begin(&self, in_flight: &AtomicU32, limit: u32) -> bool {
+        let limit = self.own_limit(limit);
+        let taken = in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            if now < limit { now.checked_add(1) } else { None }
+        });
+        taken.is_ok()
+    }
 }
 
 /// The tokens of a request on a backend.
@@ -211,11 +221,7 @@ impl Load {
 
     /// Counts one more request unless this replica's part of `limit` is used up.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
-        let limit = self.own_limit(limit);
-        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
-            if now < limit { now.checked_add(1) } else { None }
-        });
-        taken.is_ok()
+        self.peers.try_begin(&self.in_flight, limit)
     }
 
     pub(super) fn end(&self) {

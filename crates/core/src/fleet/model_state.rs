@@ -140,11 +140,7 @@ impl ModelState {
 
     /// Counts one more request unless this replica's part of `limit` is used up.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
-        let limit = self.own_limit(limit);
-        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
-            if now < limit { now.checked_add(1) } else { None }
-        });
-        taken.is_ok()
+        self.peers.try_begin(&self.in_flight, limit)
     }
 
     /// The number of sheddable requests in flight, if latencies are predicted.

@@ -78,7 +78,6 @@ impl Quality {
         self.0.iter().map(|one| (one.id, &one.rule)).eq(rules.iter().map(|(id, rule)| (*id, rule)))
     }
 
-    /// Returns whether a rule is violated.
     pub fn violates(&self, id: QualityRuleId, now: Timestamp) -> bool {
         let mut rules = self.0.iter();
         rules

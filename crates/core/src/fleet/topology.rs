@@ -1,22 +1,18 @@
 //! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
 //! a discovery changes them, and immutable in between.
 
+mod rules;
 mod serve;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ahash::HashMap;
-use penstock_api::Engine;
 use penstock_api::units::Timestamp;
-use penstock_api::{CanonicalName, Operation, Operations, canonical_name, default_tag_forms};
+use penstock_api::{CanonicalName, canonical_name, default_tag_forms};
 use penstock_config::tls::ClientTls;
-use penstock_config::{
-    BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy, TimeoutsConfig,
-    UnknownCapability,
-};
+use penstock_config::{BackendConfig, ModelEntry};
 
 use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
@@ -25,110 +21,18 @@ use super::groups::Groups;
 use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_names::ModelNames;
-use super::model_policies::ModelPolicies;
 use super::model_state::ModelState;
-use super::owner_shares::{OwnerShares, kept};
-use super::quality::{Quality, QualityRules, quality_rules};
+use super::owner_shares::OwnerShares;
+use super::quality::{Quality, QualityRules};
 use super::serving::Serving;
 use super::zones::Zones;
-use crate::prefix::{MemoryBudget, ModelIndex};
+use crate::prefix::ModelIndex;
+pub use rules::TopologyRules;
 use serve::serve;
 
 /// The number of a model in one topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
-
-/// The settings that every topology of one configuration is built with.
-#[derive(Debug, Clone)]
-pub struct TopologyRules {
-    unknown_capability: UnknownCapability,
-    timeouts: TimeoutsConfig,
-    models: BTreeMap<String, ModelConfig>,
-    give_up: Duration,
-    pub(super) groups: Arc<Groups>,
-    zones: Zones,
-    quality: Arc<QualityRules>,
-    policies: Arc<ModelPolicies>,
-    /// True if a budget may limit requests to backends that cost nothing.
-    has_free_zones: bool,
-    /// If set, a request waits in penstock for a free slot instead of in its engine.
-    limits_to_slots: bool,
-    /// The most prefill work ahead of a request, in microseconds.
-    max_backlog: f64,
-    /// The part of each limit that is kept for owners below their share; 0 without a queue.
-    reserve: f64,
-    pub(super) prefix_memory: Arc<MemoryBudget>,
-}
-
-/// Operations of other APIs that Ollama serves, each with its replacement in the native Ollama API.
-const FOREIGN: &[(Operation, Operation)] = &[
-    (Operation::Chat, Operation::OllamaChat),
-    (Operation::Responses, Operation::OllamaChat),
-    (Operation::Messages, Operation::OllamaChat),
-    (Operation::Completions, Operation::OllamaGenerate),
-];
-
-/// Returns the operations of an Ollama that generates text only through its own API: no other API
-/// takes a context length.
-fn with_own_api(operations: Operations) -> Operations {
-    let served = FOREIGN.iter().filter(|(foreign, _)| operations.contains(*foreign));
-    served.fold(operations, |all, (foreign, own)| {
-        all.without(Operations::of(&[*foreign])).union(Operations::of(&[*own]))
-    })
-}
-
-impl TopologyRules {
-    /// Returns the rules of a configuration with its groups of backends; its prefix indexes share
-    /// `prefix_memory`.
-    pub fn new(config: &Config, groups: Groups, prefix_memory: Arc<MemoryBudget>) -> Self {
-        prefix_memory.set_limit(config.limits.prefix_memory.to_usize());
-        Self {
-            prefix_memory,
-            unknown_capability: config.routing.unknown_capability,
-            timeouts: config.timeouts.clone(),
-            models: config.models.clone(),
-            give_up: config.discovery.give_up,
-            groups: Arc::new(groups),
-            zones: Zones::of(config),
-            quality: Arc::new(quality_rules(config)),
-            policies: Arc::new(ModelPolicies::of(config)),
-            has_free_zones: config.budgets.iter().any(|budget| !budget.zones.is_empty()),
-            limits_to_slots: config.routing.strategy == Strategy::Deployment,
-            max_backlog: config
-                .queue
-                .max_backlog
-                .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
-            reserve: if config.queue.size > 0 { config.queue.reserve } else { 0.0 },
-        }
-    }
-
-    /// The price of a model on a backend whose configuration lists it as `declared`.
-    fn price(&self, model: &str, declared: Option<&ModelEntry>) -> Option<Arc<Price>> {
-        let own = declared.and_then(|model| model.price.as_ref());
-        let price = own.or_else(|| self.models.get(model)?.price.as_ref())?;
-        Some(Arc::new(price.clone()))
-    }
-
-    /// The context length with which an engine must load a model.
-    fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
-        self.models.get(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
-    }
-
-    /// The number of requests below which neither a limit of a model nor its kept part is reached.
-    /// `most` is the limit of the model and its backend. Zero with a filter that examines a backend
-    /// at any load: the limit of work, or a policy's bounds for quality.
-    fn restricted_from(&self, most: u32) -> u32 {
-        let examines_all =
-            self.max_backlog.is_finite() || !self.quality.is_empty() || self.has_free_zones;
-        if examines_all { 0 } else { most - kept(most, self.reserve) }
-    }
-
-    // Precedence: backend, model, global.
-    fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
-        let own = self.models.get(model).map(|model| self.timeouts.with(&model.timeouts));
-        own.as_ref().unwrap_or(&self.timeouts).with(&backend.timeouts)
-    }
-}
 
 /// A backend in one topology.
 #[derive(Debug, Clone)]
@@ -197,6 +101,13 @@ impl Model {
     }
 }
 
+/// A model on a backend.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct StateKey {
+    backend: BackendId,
+    model: Box<str>,
+}
+
 /// State that is carried from one topology to the next: rotation, latencies and evidence.
 #[derive(Debug, Default)]
 struct Carried {
@@ -204,15 +115,15 @@ struct Carried {
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
     evidence: HashMap<Box<str>, Arc<ModelEvidence>>,
     owners: HashMap<Box<str>, Arc<OwnerShares>>,
-    latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
-    qualities: HashMap<(BackendId, Box<str>), Arc<Quality>>,
+    latencies: HashMap<StateKey, Arc<ModelLatency>>,
+    qualities: HashMap<StateKey, Arc<Quality>>,
     /// By the backend's own name: several names for one model share its state.
-    states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
+    states: HashMap<StateKey, Arc<ModelState>>,
 }
 
 impl Carried {
     /// Returns the measurements of a model on a backend; new ones if the rules differ.
-    fn quality(&self, key: &(BackendId, Box<str>), rules: &QualityRules) -> Option<Arc<Quality>> {
+    fn quality(&self, key: &StateKey, rules: &QualityRules) -> Option<Arc<Quality>> {
         let kept = self.qualities.get(key).filter(|quality| quality.is_for(rules));
         kept.cloned().or_else(|| Quality::new(rules).map(Arc::new))
     }
@@ -220,7 +131,7 @@ impl Carried {
     /// The state of a model on a backend, whatever name clients use for it there.
     fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
         let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
-        Arc::clone(self.states.entry((backend, own_name)).or_default())
+        Arc::clone(self.states.entry(StateKey { backend, model: own_name }).or_default())
     }
 }
 
@@ -343,11 +254,13 @@ impl Topology {
                 carried.owners.extend(owners);
             }
             for row in &model.serving {
-                carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
-                let quality = row.quality.clone().map(|one| ((row.id, row.model.clone()), one));
+                let key = StateKey { backend: row.id, model: row.model.clone() };
+                carried.latencies.insert(key.clone(), Arc::clone(&row.latency));
+                let quality = row.quality.clone().map(|one| (key, one));
                 carried.qualities.extend(quality);
-                let own_name = (row.id, canonical_name(row.adapter_name()));
-                carried.states.insert(own_name, Arc::clone(&row.model_state));
+                let own_name = canonical_name(row.adapter_name());
+                let key = StateKey { backend: row.id, model: own_name };
+                carried.states.insert(key, Arc::clone(&row.model_state));
             }
         }
         carried

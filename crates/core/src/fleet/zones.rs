@@ -24,7 +24,6 @@ impl Zones {
         self.0.iter().position(|known| **known == *name).map_or(ZoneId::UNKNOWN, ZoneId::at)
     }
 
-    /// Returns the name of a zone.
     pub fn name(&self, id: ZoneId) -> &str {
         id.position().and_then(|position| self.0.get(position)).map_or("unknown", |name| name)
     }

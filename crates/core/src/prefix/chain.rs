@@ -126,7 +126,6 @@ impl<'a> ChainBuilder<'a> {
         self.chain.hashes.len() >= self.max_blocks
     }
 
-    /// Adds text.
     #[inline]
     pub fn add(&mut self, text: &[u8]) {
         if let Some(room) = self.stage.get_mut(self.filled..self.filled + text.len()) {

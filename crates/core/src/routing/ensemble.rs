@@ -5,6 +5,7 @@ use std::fmt;
 
 use penstock_config::Config;
 
+use super::policies::ModelAsked;
 use super::resolve::Names;
 use super::split::SplitPoint;
 use crate::fleet::{BackendSet, Health, Serving, Topology};
@@ -37,7 +38,6 @@ impl EnsembleStage {
     }
 }
 
-/// A call of an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnsembleCall {
     pub stage: EnsembleStage,
@@ -106,14 +106,10 @@ impl EnsemblePlan {
 
     /// Returns whether a backend of the model outside of `used` seems able to take a call. If none
     /// is, a fallback of the model would count as another backend.
-    pub fn has_other_backend(
-        names: &Names,
-        fleet: &Topology,
-        (model, split): (&str, SplitPoint),
-        used: &BackendSet,
-    ) -> bool {
+    pub fn has_other_backend(names: &Names, model: &ModelAsked<'_>, used: &BackendSet) -> bool {
+        let ModelAsked { name, fleet, split } = *model;
         let model =
-            fleet.model_id(names.resolve(model, fleet, split)).and_then(|id| fleet.model(id));
+            fleet.model_id(names.resolve(name, fleet, split)).and_then(|id| fleet.model(id));
         let is_usable = |row: &Serving| {
             !used.contains(row.id)
                 && matches!(row.state.status(), Health::Healthy | Health::Unknown)

@@ -1,14 +1,18 @@
 //! The reasons why a request cannot be routed, with the facts for an honest error response.
 
+mod message;
+mod seen;
+
 use std::fmt;
 use std::time::Duration;
 
-use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::units::Timestamp;
 use penstock_api::{Capabilities, ContextOverflow, ErrorCode, Operation, Tier};
 
 use super::RouteInput;
-use super::filters::{self, RejectReason};
-use crate::fleet::{Health, Serving, Topology};
+use super::filters::{self};
+use crate::fleet::Topology;
+use seen::Seen;
 
 /// The most backends that a message names: enough to show the cause, and the message stays bounded.
 const MAX_NAMED: usize = 5;
@@ -276,221 +280,6 @@ impl RouteError {
             }
         }
         Some(longest)
-    }
-}
-
-/// The findings on all candidates.
-#[derive(Default)]
-struct Seen {
-    healthy: bool,
-    capable: bool,
-    full: bool,
-    tried: bool,
-    cooldown: Option<(Timestamp, u16)>,
-    /// The needs that some healthy backend lacks.
-    missing: Missing,
-    /// The needs that each healthy backend lacks, for the first [`MAX_NAMED`].
-    lacking: Vec<(String, Missing)>,
-    /// The longest context of a healthy backend that lacks nothing else.
-    longest: Option<TokenCount>,
-    /// The number of backends in zones that are not admitted.
-    outside: usize,
-    /// The reason against each of the others, for the first [`MAX_NAMED`].
-    inside: Vec<(String, String)>,
-    /// True if one of the others is only out for a while.
-    may_return: bool,
-}
-
-impl Seen {
-    fn add(
-        &mut self,
-        input: &RouteInput<'_>,
-        candidate: &Serving,
-        verdict: Result<(), RejectReason>,
-    ) {
-        if let Err(RejectReason::Zone(_)) = verdict {
-            self.outside += 1;
-            return;
-        }
-        if let Err(reason) = verdict
-            && input.policy.restriction.zones.restricts()
-        {
-            self.may_return |= !reason.is_lasting();
-            if self.inside.len() < MAX_NAMED {
-                self.inside.push((candidate.state.name.to_string(), reason.to_text(input)));
-            }
-        }
-        let is_healthy = candidate.state.status() == Health::Healthy;
-        self.healthy |= is_healthy;
-        match verdict {
-            // It has just got room: the client should retry.
-            Ok(()) => (self.capable, self.full) = (true, true),
-            Err(reason) if reason.is_lasting() => {
-                if is_healthy {
-                    let missing = lacking(input, candidate);
-                    if missing.is_only_context() {
-                        self.longest = self.longest.max(Some(candidate.window));
-                    }
-                    self.add_lacking(candidate, missing);
-                }
-            }
-            Err(reason) => {
-                self.capable = true;
-                self.full |= reason.is_full();
-                self.tried |= reason == RejectReason::Tried;
-                if let RejectReason::Cooldown { until, status, .. } = reason {
-                    let (first, worst) = self.cooldown.unwrap_or((until, status));
-                    self.cooldown = Some((first.min(until), worst.max(status)));
-                }
-            }
-        }
-    }
-
-    fn add_lacking(&mut self, candidate: &Serving, missing: Missing) {
-        self.missing = self.missing.union(missing);
-        if self.lacking.len() < MAX_NAMED {
-            self.lacking.push((candidate.state.name.to_string(), missing));
-        }
-    }
-
-    fn conclude(self, model: String, input: &RouteInput<'_>) -> RouteError {
-        debug_assert!(!model.is_empty(), "a model has a name");
-        let Self { missing, lacking, longest, .. } = self;
-        match self.cooldown {
-            _ if self.full => RouteError::Saturated { model },
-            Some((until, status)) => RouteError::CoolingDown { model, until, status },
-            None if self.tried => RouteError::AllTried { model },
-            None if self.outside > 0 => RouteError::NoBackendInZone {
-                model,
-                zones: zones_of(input),
-                inside: self.inside,
-                outside: self.outside,
-                is_final: !self.may_return,
-            },
-            None if !self.capable && !lacking.is_empty() => {
-                let overflow = longest.map(|context| overflow(input, context));
-                RouteError::CapabilityMismatch { model, missing, lacking, overflow }
-            }
-            None => {
-                let missing = (!lacking.is_empty()).then_some(missing);
-                RouteError::NoHealthyBackend { model, missing }
-            }
-        }
-    }
-}
-
-/// Returns the overflow of a context, by the figures that the filter compares.
-fn overflow(input: &RouteInput<'_>, context: TokenCount) -> ContextOverflow {
-    let prompt = input.request.prefill_tokens();
-    let output = TokenCount(input.tokens.0.saturating_sub(prompt.0));
-    ContextOverflow { prompt, is_least: false, output, context }
-}
-
-fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
-    let request = input.request;
-    let has_operation = candidate.usable_operations.contains(request.operation);
-    Missing {
-        capabilities: request.needs.without(candidate.usable),
-        context: candidate.context_length.is_some_and(|length| length < input.tokens),
-        operation: (!has_operation).then_some(request.operation),
-        tier: Some(input.policy.restriction.tier).filter(|tier| candidate.tier < *tier),
-    }
-}
-
-/// Returns the names of the zones that a request may reach.
-fn zones_of(input: &RouteInput<'_>) -> Vec<String> {
-    let names = input.fleet.zones.names_in(input.policy.restriction.zones);
-    names.map(str::to_owned).collect()
-}
-
-impl fmt::Display for RouteError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ModelNotFound { alias, target, unreported } => {
-                write!(out, "Model '{target}' not found")?;
-                if alias != target {
-                    write!(out, " ('{alias}' is an alias for it)")?;
-                }
-                write_unreported(out, unreported)
-            }
-            Self::NoBackendInZone { model, zones, inside, outside, .. } => {
-                write!(out, "Requests for model '{model}' may only reach ")?;
-                write_zones(out, zones, inside)?;
-                write!(out, " ({outside} in other zones)")
-            }
-            Self::NoHealthyBackend { model, missing: None } | Self::AllTried { model } => {
-                write!(out, "No healthy backend available for model '{model}'")
-            }
-            Self::NoHealthyBackend { model, missing: Some(missing) } => write!(
-                out,
-                "No healthy backend available for model '{model}' \
-                 (the healthy ones lack {missing})"
-            ),
-            Self::CapabilityMismatch { model, missing, lacking, overflow } => {
-                write!(
-                    out,
-                    "No backend supports required capabilities for model '{model}': {missing}"
-                )?;
-                for (index, (name, missing)) in lacking.iter().enumerate() {
-                    let start = if index == 0 { " (" } else { "; " };
-                    write!(out, "{start}{name} lacks {}", missing.names())?;
-                }
-                out.write_str(")")?;
-                overflow.map_or(Ok(()), |overflow| write!(out, ": {overflow}"))
-            }
-            Self::FallbackChainExhausted { chain, .. } => {
-                let chain = chain.join(", ");
-                write!(out, "All backends in fallback chain unavailable: [{chain}]")
-            }
-            Self::Saturated { model } => write!(
-                out,
-                "Every backend for model '{model}' is at its limit of requests in flight or of backlog"
-            ),
-            Self::CoolingDown { model, status, .. } => {
-                write!(out, "Every backend for model '{model}' recently responded with {status}")
-            }
-            Self::ObjectiveMissed { model, predicted_ms, per_token_ms, can_be_met, .. } => write!(
-                out,
-                "The objectives of the request would be missed on every backend for model '{model}'{} (predicted: \
-                 the first token within {predicted_ms} ms, {per_token_ms} ms per further token), and its priority is below 0",
-                if *can_be_met { "" } else { ", even an idle one" }
-            ),
-            Self::DiscoveryPending { model } => write!(
-                out,
-                "Model '{model}' is not known yet: discovery of some backends is not complete"
-            ),
-        }
-    }
-}
-
-/// Writes the zones that are admitted, and the reason against each backend there.
-fn write_zones(
-    out: &mut fmt::Formatter<'_>,
-    zones: &[String],
-    inside: &[(String, String)],
-) -> fmt::Result {
-    match zones {
-        [] => out.write_str("no zone at all")?,
-        [one] => write!(out, "the zone {one}")?,
-        several => write!(out, "the zones {}", several.join(", "))?,
-    }
-    for (index, (name, reason)) in inside.iter().enumerate() {
-        let start = if index == 0 { ": " } else { "; " };
-        write!(out, "{start}{name} {reason}")?;
-    }
-    if inside.is_empty() { out.write_str(", where no backend serves it") } else { Ok(()) }
-}
-
-/// Writes the backends that may serve an unknown model, up to the bound of a message.
-fn write_unreported(out: &mut fmt::Formatter<'_>, names: &[String]) -> fmt::Result {
-    let shown = names.get(..MAX_NAMED).unwrap_or(names);
-    if shown.is_empty() {
-        return Ok(());
-    }
-    write!(out, "; backends that have never reported their models: {}", shown.join(", "))?;
-    match names.len() - shown.len() {
-        0 => Ok(()),
-        more => write!(out, " and {more} more"),
     }
 }
 

@@ -48,7 +48,6 @@ const FILTERS: &[FilterRow] = &[
     quality::ROW,
 ];
 
-/// A filter.
 #[derive(Debug, Clone, Copy)]
 struct FilterRow {
     subjects: Subjects,

@@ -25,7 +25,6 @@ const TAG_BITS: u32 = 24;
 const BACKEND_BITS: u32 = 16;
 const SECOND_BITS: u32 = u64::BITS - TAG_BITS - BACKEND_BITS;
 
-/// The homes of sessions.
 #[derive(Debug, Default)]
 pub struct SessionHomes {
     table: ArcSwap<Table>,

@@ -45,7 +45,6 @@ pub struct Routed<'a> {
     pub attempt: u32,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
-    /// The call of an ensemble that it is.
     pub ensemble: Option<EnsembleCall>,
     /// The names and weights of the decision's scores.
     pub scorer_names: ScorerNames,
@@ -53,7 +52,6 @@ pub struct Routed<'a> {
     pub captured: Option<&'a Capture>,
 }
 
-/// The end of one attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptEnded<'a> {
     /// The backend of the attempt.

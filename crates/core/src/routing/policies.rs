@@ -192,6 +192,7 @@ impl Policy {
             teams: config.teams.clone().into(),
             restriction: Restriction {
                 zones: match config.zones.is_empty() {
+                    // Also backends in no zone. A zone without backends admits nothing instead.
                     true => ZoneSet::ALL,
                     false => zones.set(config.zones.iter().map(String::as_str)),
                 },
@@ -256,18 +257,22 @@ impl Policies {
         let may_choose = |position| self.may_choose(client, position);
         let (position, allowed) = match chosen {
             Some(_) if may_choose(chosen) => (chosen, self.restriction(chosen)),
+            // Without permission a wish only narrows: no client escapes its policy by naming one.
             Some(_) => (chosen, self.restriction(first).and(self.restriction(chosen))),
             None => (first, self.restriction(first)),
         };
         let allowed = match wishes.is_strict {
             None => allowed,
+            // Needs no permission: it only excludes more.
             Some(true) => allowed.strict(),
+            // Nothing is strict, so nothing is relaxed.
             Some(false) if allowed.tier == Tier::LOWEST => allowed,
             Some(false) if may_choose(position) && (chosen.is_none() || may_choose(chosen)) => {
                 Restriction { tier: Tier::LOWEST, ..allowed }
             }
             Some(false) => return Err(PolicyError::NotRelaxed),
         };
+        // Whatever policy applies: a chosen one cannot lead a key out of its zones.
         let zones = allowed.zones.and(self.zones_of(client));
         let restriction = Restriction { zones, ..allowed };
         let policy = position.and_then(|position| u8::try_from(position).ok());
@@ -332,10 +337,12 @@ impl Policies {
 
     fn position(&self, name: &str) -> Result<usize, PolicyError> {
         let found = self.entries.iter().position(|policy| *policy.name == *name);
+        // Cut: the name is the client's, and the message is sent and logged.
         found.ok_or_else(|| PolicyError::Unknown { name: name.chars().take(64).collect() })
     }
 
     /// Returns the policies for a client, as a bit mask of positions.
+    // A bit per policy: the configuration has 64 at most.
     fn of_key(&self, client: &PolicyClient<'_>) -> u64 {
         let has_name = client.key.is_some() || client.team.is_some();
         match has_name && self.of_all_keys.count_ones() as usize != self.entries.len() {

@@ -10,7 +10,6 @@ use penstock_scan::{RequestProfile, ScanError};
 use super::Router;
 use crate::fleet::{Model, Topology};
 
-/// The model of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedModel<'a> {
     /// Its name; for a request that names none, the name of the default.

@@ -3,6 +3,8 @@
 mod awaited;
 mod cost;
 mod passes;
+mod probes;
+mod under_policies;
 
 pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
 pub use cost::RequestSize;
@@ -12,11 +14,9 @@ use penstock_config::{Config, DefaultModel, RoutingConfig, SplitBy, Strategy, We
 use penstock_scan::RequestProfile;
 
 use super::error::RouteError;
-use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
+use super::filters::{Candidacy, Conditions};
 use super::passthrough::Passthrough;
-use super::policies::{
-    ModelAsked, ModelNames, Policies, PolicyClient, PolicyError, PolicyScope, PolicyWishes,
-};
+use super::policies::Policies;
 use super::random::RandomSource;
 use super::recorder::Recorder;
 use super::resolve::Names;
@@ -25,8 +25,9 @@ use super::session::{SessionField, SessionIds, SessionNames};
 use super::split::SplitPoint;
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
-use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving, Topology};
+use crate::fleet::{Health, Model, ModelId, Topology};
 use awaited::Awaited;
+use probes::probe_of;
 
 /// Decides by one configuration.
 #[derive(Debug)]
@@ -207,40 +208,6 @@ impl Router {
         Err(error.with_chain_exhausted(target, chain, errors))
     }
 
-    /// Returns the model of an entry of a fallback chain, and the request as it may go there: its
-    /// own policies hold, and those of that model.
-    pub fn fall_back<'a>(
-        &'a self,
-        input: &RouteInput<'a>,
-        entry: &'a str,
-    ) -> (&'a str, RouteInput<'a>) {
-        let RouteInput { fleet, split, .. } = *input;
-        let policy = self.also_under(&input.policy, &ModelAsked { name: entry, fleet, split });
-        (self.names.resolve(entry, fleet, split), RouteInput { policy, ..*input })
-    }
-
-    /// Returns the policies that a request of `scope` is under for another model.
-    pub fn also_under(&self, scope: &PolicyScope, model: &ModelAsked<'_>) -> PolicyScope {
-        let ModelAsked { name: requested, fleet, split } = *model;
-        let names = ModelNames { requested, names: &self.names, fleet, split };
-        self.policies.also_under(scope, names)
-    }
-
-    /// Returns the policies that a request for a model is under.
-    ///
-    /// # Errors
-    /// [`PolicyError`] if it wishes what its client may not have.
-    pub fn policy_of(
-        &self,
-        model: &ModelAsked<'_>,
-        client: &PolicyClient<'_>,
-        wishes: &PolicyWishes<'_>,
-    ) -> Result<PolicyScope, PolicyError> {
-        let ModelAsked { name: requested, fleet, split } = *model;
-        let names = ModelNames { requested, names: &self.names, fleet, split };
-        self.policies.admit(names, client, wishes)
-    }
-
     /// Refuses a sheddable request if every backend would miss its objectives, or those of the
     /// streams there. Only the best backend is examined: the others miss them by more.
     fn may_shed(
@@ -307,35 +274,6 @@ impl Router {
         self.pick_among(name, input, random, scratch, recorder)
     }
 
-    /// Picks a backend that the request's policy prefers, else one that it admits.
-    #[cold]
-    #[inline(never)]
-    fn pick_preferred(
-        &self,
-        name: &str,
-        input: &RouteInput<'_>,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
-    ) -> Option<RoutingDecision> {
-        let preferred = input.policy.restriction.preferred_tier;
-        for restriction in input.policy.restriction.narrowings() {
-            let policy = PolicyScope { restriction, ..input.policy };
-            let narrowed = RouteInput { policy, ..*input };
-            if let Some(decision) = self.pick_among(name, &narrowed, random, scratch, recorder) {
-                let serving = decision.serving(input.fleet);
-                let is_below_tier = serving.is_some_and(|serving| serving.tier < preferred);
-                let quality = serving.and_then(|serving| serving.quality.as_ref());
-                let is_quality_probe = restriction.quality.zip(quality).is_some_and(
-                    // Otherwise the filter has kept the backend because no other one is left.
-                    |(rule, quality)| quality.violates(rule, input.now),
-                );
-                return Some(RoutingDecision { is_below_tier, is_quality_probe, ..decision });
-            }
-        }
-        None
-    }
-
     fn pick_among(
         &self,
         name: &str,
@@ -392,59 +330,6 @@ impl Router {
             }
         }
         f64::from(healthy) < self.panic_threshold * f64::from(all)
-    }
-
-    /// Lets one request at a time probe the backend whose cooldown ends first, while every
-    /// candidate is in cooldown after its own 429 or 503. The strategy does not decide.
-    fn pick_next_probe<R: Recorder>(
-        &self,
-        name: &str,
-        input: &RouteInput<'_>,
-        recorder: &mut R,
-    ) -> Option<RoutingDecision> {
-        let Considered { model, id, strategy, .. } = self.consider(input, name)?;
-        let rejected = filters::rejections(input, model);
-        let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
-        // Reasons are collected only for a recorder: an ordinary decision allocates nothing.
-        let filters::NextProbe { row, is_known } = if R::RECORDS {
-            let rejected: Vec<(u32, RejectReason)> = rejected.collect();
-            let probe = filters::next_probe(rejected.iter().copied())?;
-            recorder.start_pass(id);
-            for (row, reason) in rejected {
-                recorder.filtered(row, R::Verdict::reject(|| reason));
-            }
-            probe
-        } else {
-            filters::next_probe(rejected)?
-        };
-        let serving = input.fleet.serving(id, row)?;
-        let scope = serving.cooldown_scope(input.requester);
-        let cooldown = serving.state.cooldowns.covering(scope, input.now)?;
-        (!cooldown.is_probed()).then_some(RoutingDecision {
-            backend: serving.id,
-            model: id,
-            row,
-            strategy,
-            is_fallback: false,
-            is_assumed: !is_known,
-            in_panic: false,
-            spills: false,
-            is_below_tier: false,
-            is_quality_probe: false,
-            candidates: 1,
-            probe: Probe::Cooldown,
-            scores: None,
-        })
-    }
-}
-
-/// Returns the probe slot that a request to a backend needs.
-fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
-    match backend.evidence_against(input.requester, input.now) {
-        _ if !backend.state.breaker.is_closed() => Probe::Breaker,
-        _ if backend.state.freeze(input.now) == BreakerState::HalfOpen => Probe::Frozen,
-        BreakerState::HalfOpen => Probe::Evidence,
-        BreakerState::Open | BreakerState::Closed => Probe::None,
     }
 }
 

@@ -200,6 +200,30 @@ pub(super) fn input_of<'a>(
     }
 }
 
+/// Returns the input of a decision about a request for `m` by a client without a key, a session,
+/// objectives and policies.
+pub(in crate::routing) fn plain_input<'a>(
+    request: &'a RequestProfile,
+    fleet: &'a Topology,
+    tried: &'a BackendSet,
+) -> RouteInput<'a> {
+    RouteInput {
+        split: crate::routing::SplitPoint::default(),
+        request,
+        model: "m",
+        tokens: request.prompt_tokens,
+        fleet,
+        tried,
+        may_probe: true,
+        now: NOW,
+        prompt: None,
+        session: None,
+        requester: Requester::default(),
+        objectives: Objectives::default(),
+        policy: crate::routing::PolicyScope::default(),
+    }
+}
+
 /// A backend as a line of YAML: `name: { key: value, … }` with what follows the URL.
 pub(super) fn backend(name: &str, port: usize, rest: &str) -> String {
     format!("  - {{ name: {name}, url: \"http://10.0.0.1:{port}\", {rest} }}\n")

@@ -53,7 +53,7 @@ impl Conversation {
     /// are not what their API describes, and for requests that forbid shortening (`truncate` or
     /// `shift` false, `truncation` disabled).
     pub fn read(operation: Operation, body: &[u8]) -> Option<Self> {
-        let list = list_name(operation)?;
+        let list = operation.row().messages_member()?;
         let fields = Fields::of_body(body).ok()?;
         let mut conversation =
             Self { messages: Vec::new(), members: Vec::new(), instructions: 0, tools: 0 };
@@ -273,15 +273,6 @@ impl Dropping<'_> {
             }
             self.drop_unit(message.unit);
         }
-    }
-}
-
-/// Returns the name of the member that contains the messages.
-fn list_name(operation: Operation) -> Option<&'static str> {
-    match operation {
-        Operation::Chat | Operation::Messages | Operation::OllamaChat => Some("messages"),
-        Operation::Responses => Some("input"),
-        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::ConvertError;
 use crate::json::{Fields, Text, is_string, read_value};
 
 /// Reads the body.
-pub(super) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+pub(crate) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
     openai_fields::fill_generation(&mut conversation, &mut fields)?;

@@ -32,7 +32,7 @@ struct AnthropicMessage<'a> {
 }
 
 /// Reads the body.
-pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
     fields.discard(&["model"]);

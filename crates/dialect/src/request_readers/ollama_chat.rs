@@ -46,7 +46,7 @@ struct OllamaFunction<'a> {
 }
 
 /// Reads the body of `/api/chat`.
-pub(super) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+pub(crate) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
     ollama_options::fill(&mut conversation, &mut fields)?;

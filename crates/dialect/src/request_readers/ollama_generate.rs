@@ -8,7 +8,7 @@ use crate::image;
 use crate::json::{Fields, Text};
 
 /// Reads the body.
-pub(super) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+pub(crate) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
     ollama_options::fill(&mut conversation, &mut fields)?;

@@ -35,7 +35,7 @@ const ECHO: &[(&str, &str)] = &[
 ];
 
 /// Reads the body.
-pub(super) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
+pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation { echo: echo_of(&fields), ..Conversation::default() };
     for field in STORED {

@@ -11,7 +11,7 @@ use crate::error::ConvertError;
 use crate::json::{List, Object};
 
 /// Writes the body.
-pub(super) fn write(
+pub(crate) fn write(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
@@ -35,13 +35,22 @@ pub(super) fn write(
             body.number("top_logprobs", top);
         }
     }
+    write_extra(conversation, is_written, &mut body);
+    Ok(())
+}
+
+/// Writes the fields that no reader knew, except those that have been written already.
+pub(super) fn write_extra(
+    conversation: &Conversation<'_>,
+    is_written: fn(&Conversation<'_>, &str) -> bool,
+    body: &mut Object<'_>,
+) {
     let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
         if !is_written(conversation, name) && !sampling.contains(name) {
             body.raw(name, value.get());
         }
     }
-    Ok(())
 }
 
 /// Returns whether a field has been written already, so that an unknown one does not write it

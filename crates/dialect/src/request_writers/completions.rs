@@ -1,13 +1,13 @@
 //! Writes `/v1/completions`: raw prompts, and plain ones for models without a chat template.
 
-use super::chat::write_generation;
+use super::chat::{write_extra, write_generation};
 use crate::RequestTerms;
 use crate::conversation::{Conversation, Part, Role};
 use crate::error::ConvertError;
 use crate::json::Object;
 
 /// Writes the body.
-pub(super) fn write(
+pub(crate) fn write(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
@@ -26,12 +26,7 @@ pub(super) fn write(
         // 0 alternatives are not the same as no probabilities here.
         body.number("logprobs", conversation.logprobs.top.unwrap_or(0));
     }
-    let sampling = conversation.sampling.names();
-    for (name, value) in conversation.extra.iter() {
-        if !is_written(conversation, name) && !sampling.contains(name) {
-            body.raw(name, value.get());
-        }
-    }
+    write_extra(conversation, is_written, &mut body);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ const DEFAULT_MAX_TOKENS: u64 = 4096;
 const SAMPLING: &[&str] = &["temperature", "top_p", "top_k"];
 
 /// Writes the body.
-pub(super) fn write(
+pub(crate) fn write(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,

@@ -27,7 +27,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// Writes the body of `/api/chat`.
-pub(super) fn write_chat(
+pub(crate) fn write_chat(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
@@ -58,7 +58,7 @@ pub(super) fn write_chat(
 }
 
 /// Writes the body of `/api/generate`.
-pub(super) fn write_generate(
+pub(crate) fn write_generate(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,

@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 use super::content::{Arguments, Content};
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
 use super::{ResponseReader, Sink, report_halves};
-use crate::error::BadResponse;
+use crate::error::{BadResponse, Done};
 use crate::error_body;
-use crate::event::{Event, FinishReason};
+use crate::event::{CallStart, Event, FinishReason};
 use crate::gathered::check_size;
 use crate::json::{Text, text_of};
 use crate::json_end::JsonEnd;
@@ -91,14 +91,14 @@ struct Call {
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct ChatReader {
+pub(crate) struct ChatReader {
     /// The calls so far, by index.
     calls: Vec<Call>,
     halves: Halves,
 }
 
 impl ResponseReader for ChatReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
         if data.trim_ascii() == b"[DONE]" {
             // Before the last event: no text may follow it.
             self.end(sink)?;
@@ -122,13 +122,13 @@ impl ResponseReader for ChatReader {
         chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl ChatReader {
-    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Done {
         let mut logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
         logprobs = logprobs.filter(|list| *list != "[]");
         if let Some(delta) = choice.delta {
@@ -155,7 +155,7 @@ impl ChatReader {
         content: &Content<'_>,
         logprobs: &mut Option<&str>,
         sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         let chunks = match content {
             Content::Text(text) => {
                 return self.send_text(Channel::Text, text, logprobs.take(), sink);
@@ -176,11 +176,7 @@ impl ChatReader {
         Ok(())
     }
 
-    fn read_thinking(
-        &mut self,
-        content: &Content<'_>,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    fn read_thinking(&mut self, content: &Content<'_>, sink: &mut Sink<'_>) -> Done {
         match content {
             Content::Text(piece) => {
                 let text = self.halves.join(Channel::Thinking, piece);
@@ -205,7 +201,7 @@ impl ChatReader {
         piece: &Piece<'_>,
         logprobs: Option<&str>,
         sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         let text = self.halves.join(channel, piece);
         if text.is_empty() && logprobs.is_none() {
             return Ok(());
@@ -213,12 +209,7 @@ impl ChatReader {
         sink(Event::Text { text: &text, logprobs })
     }
 
-    fn read_call(
-        &mut self,
-        delta: &CallDelta<'_>,
-        position: usize,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    fn read_call(&mut self, delta: &CallDelta<'_>, position: usize, sink: &mut Sink<'_>) -> Done {
         let id = delta.id.as_deref().unwrap_or_default();
         let index = delta.index.map_or(position as u64, |Count(index)| index);
         let function = delta.function.as_ref();
@@ -227,7 +218,7 @@ impl ChatReader {
         let arguments = arguments.map(|Arguments(piece)| piece).filter(|piece| !piece.is_empty());
         let place = match self.place_of(index, id, name) {
             Some(place) => {
-                self.add_name(place, (id, name), arguments.is_some(), sink)?;
+                self.add_name(&CallStart { place, id, name }, arguments.is_some(), sink)?;
                 place
             }
             None if self.calls.len() >= MAX_CALLS => {
@@ -269,11 +260,11 @@ impl ChatReader {
     /// Adds to the name of a call that has started: its next piece, or the same name again.
     fn add_name(
         &mut self,
-        place: usize,
-        (id, name): (&str, &str),
+        start: &CallStart<'_>,
         has_arguments: bool,
         sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
+        let CallStart { place, id, name } = *start;
         let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
         // Engines that repeat the name also repeat the id, or send it with every piece of the
         // arguments.

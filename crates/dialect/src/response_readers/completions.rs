@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::chat::finish_reason;
 use super::wire::{Count, LlamaTimings, OpenAiUsage};
 use super::{ResponseReader, Sink, report_halves};
-use crate::error::BadResponse;
+use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::Event;
 use crate::json::{Fields, List, Text, text_of};
@@ -56,12 +56,12 @@ struct InChatForm<'a> {
 
 /// Reads chunks and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct CompletionsReader {
+pub(crate) struct CompletionsReader {
     halves: Halves,
 }
 
 impl ResponseReader for CompletionsReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
         if data.trim_ascii() == b"[DONE]" {
             self.end(sink)?;
             return sink(Event::Done);
@@ -92,7 +92,7 @@ impl ResponseReader for CompletionsReader {
         chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::wire::Count;
 use super::{ResponseReader, Sink, report_halves};
-use crate::error::BadResponse;
+use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, TokenUsage};
 use crate::json::{Text, text_of};
@@ -108,14 +108,14 @@ impl From<AnthropicUsage> for TokenUsage {
 
 /// Reads events and whole messages.
 #[derive(Debug, Default)]
-pub(super) struct MessagesReader {
+pub(crate) struct MessagesReader {
     /// The index of the content block of each call.
     blocks: Vec<u64>,
     halves: Halves,
 }
 
 impl ResponseReader for MessagesReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
         let data = text_of(data);
         let data: Data<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
@@ -153,18 +153,13 @@ impl ResponseReader for MessagesReader {
         }
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl MessagesReader {
-    fn start_block(
-        &mut self,
-        block: &Block<'_>,
-        index: u64,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    fn start_block(&mut self, block: &Block<'_>, index: u64, sink: &mut Sink<'_>) -> Done {
         self.send_text(block.text.as_ref(), sink)?;
         self.send_thinking(block.thinking.as_ref(), block.signature.as_deref(), sink)?;
         if &*block.kind != "tool_use" {
@@ -184,12 +179,7 @@ impl MessagesReader {
         }
     }
 
-    fn read_delta(
-        &mut self,
-        delta: &Delta<'_>,
-        index: u64,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    fn read_delta(&mut self, delta: &Delta<'_>, index: u64, sink: &mut Sink<'_>) -> Done {
         self.send_text(delta.text.as_ref(), sink)?;
         self.send_thinking(delta.thinking.as_ref(), delta.signature.as_deref(), sink)?;
         let Some(piece) = delta.partial_json.as_ref().filter(|piece| !piece.is_empty()) else {
@@ -202,11 +192,7 @@ impl MessagesReader {
         if piece.is_empty() { Ok(()) } else { sink(Event::Arguments { place, piece: &piece }) }
     }
 
-    fn send_text(
-        &mut self,
-        piece: Option<&Piece<'_>>,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    fn send_text(&mut self, piece: Option<&Piece<'_>>, sink: &mut Sink<'_>) -> Done {
         let Some(piece) = piece else { return Ok(()) };
         let text = self.halves.join(Channel::Text, piece);
         if text.is_empty() { Ok(()) } else { sink(Event::Text { text: &text, logprobs: None }) }
@@ -217,7 +203,7 @@ impl MessagesReader {
         thinking: Option<&Piece<'_>>,
         signature: Option<&str>,
         sink: &mut Sink<'_>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         if let Some(piece) = thinking {
             let text = self.halves.join(Channel::Thinking, piece);
             if !text.is_empty() {
@@ -231,7 +217,7 @@ impl MessagesReader {
     }
 }
 
-fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut Sink<'_>) -> Done {
     if let Some(text) = text {
         sink(Event::StopText(text))?;
     }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::content::Arguments;
 use super::wire::Count;
 use super::{ResponseReader, Sink, report_halves};
-use crate::error::BadResponse;
+use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, Timings, TokenUsage};
 use crate::json::{Text, text_of};
@@ -72,13 +72,13 @@ struct LineFunction<'a> {
 
 /// Reads lines and whole responses.
 #[derive(Debug, Default)]
-pub(super) struct OllamaReader {
+pub(crate) struct OllamaReader {
     calls: usize,
     halves: Halves,
 }
 
 impl ResponseReader for OllamaReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
         let data = text_of(data);
         let line: OllamaLine<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
@@ -129,13 +129,13 @@ impl ResponseReader for OllamaReader {
         sink(Event::Done)
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl OllamaReader {
-    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Done {
         if self.calls >= MAX_CALLS {
             return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
         }

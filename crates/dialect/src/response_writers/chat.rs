@@ -4,27 +4,31 @@ use penstock_api::ReasoningField;
 
 use super::openai::{self, Head};
 use super::{Moment, ResponseWriter};
-use crate::error::BadResponse;
+use crate::error::Done;
 use crate::event::{Event, Totals};
 use crate::gathered::{Gathered, call_id};
 use crate::json::Object;
 
 const ID: &str = "chatcmpl-";
 
+/// A piece of a tool call.
+struct CallPiece<'a> {
+    /// The index of the call.
+    place: usize,
+    /// The member of `function` that it belongs to.
+    member: &'static str,
+    piece: &'a str,
+}
+
 /// The chunks of a stream.
 #[derive(Debug, Default)]
-pub(super) struct ChatChunks {
+pub(crate) struct ChatChunks {
     /// The start of every chunk; empty before the first.
     head: Head,
 }
 
 impl ResponseWriter for ChatChunks {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         match *event {
             Event::Text { text, logprobs } => self.choice(moment, out, |choice| {
                 choice.object("delta").text("content", text);
@@ -47,9 +51,11 @@ impl ResponseWriter for ChatChunks {
                 function.text("name", name);
                 function.text("arguments", "");
             }),
-            Event::CallName { place, piece } => self.function(place, ("name", piece), moment, out),
+            Event::CallName { place, piece } => {
+                self.function(&CallPiece { place, member: "name", piece }, moment, out)
+            }
             Event::Arguments { place, piece } => {
-                self.function(place, ("arguments", piece), moment, out);
+                self.function(&CallPiece { place, member: "arguments", piece }, moment, out);
             }
             Event::Signature(_)
             | Event::Finish(_)
@@ -62,12 +68,7 @@ impl ResponseWriter for ChatChunks {
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
         self.head.chunk(out, |chunk| {
             let mut choices = chunk.list("choices");
@@ -102,13 +103,8 @@ impl ChatChunks {
     }
 
     /// Writes a chunk with a piece of a tool call.
-    fn function(
-        &mut self,
-        place: usize,
-        (member, piece): (&str, &str),
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    fn function(&mut self, call: &CallPiece<'_>, moment: Moment<'_>, out: &mut Vec<u8>) {
+        let CallPiece { place, member, piece } = *call;
         self.choice(moment, out, |choice| {
             let mut delta = choice.object("delta");
             let mut list = delta.list("tool_calls");
@@ -149,12 +145,12 @@ fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let head = Head::new(ID, "chat.completion", moment.reply);
     head.object(out, |body| {
         {

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::openai::{self, Head};
 use super::{Moment, ResponseWriter};
-use crate::error::BadResponse;
+use crate::error::Done;
 use crate::event::{Event, Totals};
 use crate::gathered::Gathered;
 use crate::json::{Object, Text};
@@ -26,19 +26,14 @@ struct Token<'a> {
 
 /// The chunks of a stream.
 #[derive(Debug, Default)]
-pub(super) struct CompletionChunks {
+pub(crate) struct CompletionChunks {
     head: Head,
     /// The number of text characters so far: the offset of the next token.
     offset: u64,
 }
 
 impl ResponseWriter for CompletionChunks {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Event::Text { text, logprobs } = *event else { return Ok(()) };
         self.start(moment);
         let offset = self.offset;
@@ -54,12 +49,7 @@ impl ResponseWriter for CompletionChunks {
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment);
         self.head.chunk(out, |chunk| {
             let mut choices = chunk.list("choices");
@@ -83,12 +73,12 @@ impl CompletionChunks {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     Head::new(ID, KIND, moment.reply).object(out, |body| {
         {
             let mut choices = body.list("choices");

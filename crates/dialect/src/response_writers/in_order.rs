@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 
 use super::{Failure, Moment, ResponseWriter};
-use crate::error::BadResponse;
-use crate::event::{Event, Totals};
+use crate::error::{BadResponse, Done};
+use crate::event::{CallStart, Event, Totals};
 use crate::gathered::{add_inside, check_size};
 use crate::json_end::JsonEnd;
 
@@ -15,7 +15,7 @@ const BLOCK_BYTES: usize = 128;
 
 /// A writer that receives its events block by block.
 #[derive(Debug, Default)]
-pub(super) struct InOrder<W> {
+pub(crate) struct InOrder<W> {
     inner: W,
     /// The call being written, and the blocks that wait behind it. Empty while no call is
     /// incomplete.
@@ -50,16 +50,11 @@ struct WaitingCall {
 }
 
 impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         match *event {
             Event::Call { place, id, name } => {
                 self.advance(moment, out)?;
-                self.hold_call((place, id, name), moment)
+                self.hold_call(&CallStart { place, id, name }, moment)
             }
             Event::CallName { place, piece } => self.add_name(place, piece, moment),
             Event::Arguments { place, piece } => self.add_arguments(place, piece, moment, out),
@@ -79,12 +74,7 @@ impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
         }
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         while let Some(mut block) = self.blocks.pop_front() {
             write_block(&mut self.inner, &mut block, moment, out)?;
         }
@@ -102,7 +92,7 @@ impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
 
 impl<W: ResponseWriter> InOrder<W> {
     /// Writes the blocks whose turn has come, up to the first incomplete call.
-    fn advance(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Result<(), BadResponse> {
+    fn advance(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         while let Some(block) = self.blocks.front_mut() {
             if let Block::Call(call) = &*block
                 && !call.end.has_started()
@@ -121,11 +111,8 @@ impl<W: ResponseWriter> InOrder<W> {
         Ok(())
     }
 
-    fn hold_call(
-        &mut self,
-        (place, id, name): (usize, &str, &str),
-        moment: Moment<'_>,
-    ) -> Result<(), BadResponse> {
+    fn hold_call(&mut self, start: &CallStart<'_>, moment: Moment<'_>) -> Done {
+        let CallStart { place, id, name } = *start;
         debug_assert_eq!(place, self.places.len(), "calls are numbered in order");
         let (id, name) = (id.to_owned(), name.to_owned());
         let (arguments, end) = (String::new(), JsonEnd::default());
@@ -134,12 +121,7 @@ impl<W: ResponseWriter> InOrder<W> {
         self.push(Block::Call(call), moment)
     }
 
-    fn add_name(
-        &mut self,
-        place: usize,
-        piece: &str,
-        moment: Moment<'_>,
-    ) -> Result<(), BadResponse> {
+    fn add_name(&mut self, place: usize, piece: &str, moment: Moment<'_>) -> Done {
         if let Some(call) = self.call(place)
             && !call.is_written
         {
@@ -155,7 +137,7 @@ impl<W: ResponseWriter> InOrder<W> {
         piece: &str,
         moment: Moment<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         // Blocks leave from the front, so the number of gone ones is the number of the front.
         let is_first = self.places.get(place) == Some(&self.gone);
         let Some(call) = self.call(place) else {
@@ -191,7 +173,7 @@ impl<W: ResponseWriter> InOrder<W> {
     }
 
     /// Holds a piece of text or thinking.
-    fn hold(&mut self, event: &Event<'_>, moment: Moment<'_>) -> Result<(), BadResponse> {
+    fn hold(&mut self, event: &Event<'_>, moment: Moment<'_>) -> Done {
         match (event, self.blocks.back_mut()) {
             (Event::Text { text: piece, logprobs: list }, Some(Block::Text { text, logprobs })) => {
                 text.push_str(piece);
@@ -214,13 +196,13 @@ impl<W: ResponseWriter> InOrder<W> {
         }
     }
 
-    fn push(&mut self, block: Block, moment: Moment<'_>) -> Result<(), BadResponse> {
+    fn push(&mut self, block: Block, moment: Moment<'_>) -> Done {
         let size = block.size();
         self.blocks.push_back(block);
         self.grow(size, moment)
     }
 
-    fn grow(&mut self, bytes: usize, moment: Moment<'_>) -> Result<(), BadResponse> {
+    fn grow(&mut self, bytes: usize, moment: Moment<'_>) -> Done {
         self.size += bytes;
         let limit = moment.reply.context.limits.arguments;
         check_size("what waits for a tool call", self.size, limit)
@@ -254,7 +236,7 @@ fn write_block(
     block: &mut Block,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     match block {
         Block::Text { text, logprobs } => {
             let list = (!logprobs.is_empty()).then(|| format!("[{logprobs}]"));

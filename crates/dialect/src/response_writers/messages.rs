@@ -1,7 +1,7 @@
 //! Writes the responses of Anthropic's `/v1/messages`: whole, and as events.
 
 use super::{Moment, ResponseWriter};
-use crate::error::BadResponse;
+use crate::error::{BadResponse, Done};
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, call_id};
 use crate::json::Object;
@@ -17,7 +17,7 @@ enum Open {
 
 /// The events of a stream.
 #[derive(Debug, Default)]
-pub(super) struct MessageEvents {
+pub(crate) struct MessageEvents {
     has_started: bool,
     open: Option<Open>,
     /// The index of the next content block.
@@ -25,12 +25,7 @@ pub(super) struct MessageEvents {
 }
 
 impl ResponseWriter for MessageEvents {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
         match *event {
             Event::Text { text: "", .. } => {}
@@ -69,12 +64,7 @@ impl ResponseWriter for MessageEvents {
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
         if self.next_index == 0 {
             // Clients take the first block without checking that there is one.
@@ -175,12 +165,12 @@ fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)
 }
 
 /// Writes a complete message.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let mut message = Object::new(out);
     write_head(moment, &mut message);
     {

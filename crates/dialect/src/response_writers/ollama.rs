@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Moment, ResponseWriter};
-use crate::error::BadResponse;
+use crate::error::Done;
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, GatheredCall, call_id};
 use crate::json::{List, Object};
@@ -41,17 +41,12 @@ impl<'c> Content<'c> {
 
 /// The lines of `/api/chat`. Tool calls are gathered: Ollama's clients expect them in one piece.
 #[derive(Debug, Default)]
-pub(super) struct ChatLines {
+pub(crate) struct ChatLines {
     calls: Gathered,
 }
 
 impl ResponseWriter for ChatLines {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         if matches!(event, Event::Call { .. } | Event::CallName { .. } | Event::Arguments { .. }) {
             return self.calls.add(event, &moment.reply.context.limits);
         }
@@ -64,12 +59,7 @@ impl ResponseWriter for ChatLines {
         self.calls.size()
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let calls = self.calls.whole_calls(totals)?;
         if !calls.is_empty() {
             let content = Content { calls: &calls, ..Content::default() };
@@ -82,27 +72,17 @@ impl ResponseWriter for ChatLines {
 
 /// The lines of `/api/generate`.
 #[derive(Debug, Default)]
-pub(super) struct GenerateLines;
+pub(crate) struct GenerateLines;
 
 impl ResponseWriter for GenerateLines {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(content) = Content::of_event(event) else { return Ok(()) };
         generate_object(&content, None, moment, out);
         out.push(b'\n');
         Ok(())
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         generate_object(&Content::default(), Some(totals), moment, out);
         out.push(b'\n');
         Ok(())
@@ -110,24 +90,24 @@ impl ResponseWriter for GenerateLines {
 }
 
 /// Writes a complete response of `/api/chat`.
-pub(super) fn write_chat(
+pub(crate) fn write_chat(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let calls = gathered.whole_calls(totals)?;
     chat_object(&content_of(gathered, &calls), Some(totals), moment, out);
     Ok(())
 }
 
 /// Writes a complete response of `/api/generate`.
-pub(super) fn write_generate(
+pub(crate) fn write_generate(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     generate_object(&content_of(gathered, &[]), Some(totals), moment, out);
     Ok(())
 }

@@ -5,14 +5,14 @@ mod item;
 use item::{Item, Kind};
 
 use super::{Failure, Moment, ResponseWriter};
-use crate::error::BadResponse;
-use crate::event::{Event, FinishReason, Totals};
+use crate::error::{BadResponse, Done};
+use crate::event::{CallStart, Event, FinishReason, Totals};
 use crate::gathered::{Gathered, check_size};
 use crate::json::Object;
 
 /// The events of a stream.
 #[derive(Debug, Default)]
-pub(super) struct ResponseEvents {
+pub(crate) struct ResponseEvents {
     /// The sequence number of the next event.
     sequence: u64,
     /// The open item.
@@ -24,12 +24,7 @@ pub(super) struct ResponseEvents {
 }
 
 impl ResponseWriter for ResponseEvents {
-    fn write(
-        &mut self,
-        event: &Event<'_>,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
         match *event {
             Event::Text { text, logprobs } => {
@@ -42,7 +37,7 @@ impl ResponseWriter for ResponseEvents {
                 self.delta(text, None, moment, out)
             }
             Event::Call { place, id, name } => {
-                let kind = Kind::call(place, (id, name), moment.reply);
+                let kind = Kind::call(&CallStart { place, id, name }, moment.reply);
                 self.open_item(kind, moment, out).map(|_item| ())
             }
             Event::Arguments { place, piece } => {
@@ -63,12 +58,7 @@ impl ResponseWriter for ResponseEvents {
         }
     }
 
-    fn end(
-        &mut self,
-        totals: &Totals,
-        moment: Moment<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
         self.close_item(moment, out)?;
         let status = status(totals);
@@ -164,7 +154,7 @@ impl ResponseEvents {
         logprobs: Option<&str>,
         moment: Moment<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), BadResponse> {
+    ) -> Done {
         let Some(mut item) = self.open.take() else { return Ok(()) };
         item.text.push_str(piece);
         let size = self.output.len() + item.text.len();
@@ -185,7 +175,7 @@ impl ResponseEvents {
     }
 
     /// Completes the open item.
-    fn close_item(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Result<(), BadResponse> {
+    fn close_item(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(item) = self.open.take() else { return Ok(()) };
         let (kind, member, text) = item.done();
         if let Kind::FreeForm(_) = item.kind {
@@ -219,12 +209,12 @@ impl ResponseEvents {
 }
 
 /// Writes a complete response.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     gathered: &Gathered,
     totals: &Totals,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadResponse> {
+) -> Done {
     let mut items: Vec<(Kind, &str)> = Vec::new();
     if !gathered.thinking.is_empty() {
         items.push((Kind::Thinking, &gathered.thinking));
@@ -233,7 +223,7 @@ pub(super) fn write_whole(
         items.push((Kind::Text, &gathered.text));
     }
     for (place, call) in gathered.calls.iter().enumerate() {
-        let kind = Kind::call(place, (&call.id, &call.name), moment.reply);
+        let kind = Kind::call(&CallStart { place, id: &call.id, name: &call.name }, moment.reply);
         items.push((kind, call.text()));
     }
     let mut output = Vec::new();

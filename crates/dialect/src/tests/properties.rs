@@ -10,25 +10,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{context, convert, ndjson, sse};
+use super::{PAIRS, context, convert, ndjson, sse};
 use crate::{ReplyTerms, ResponseConverter};
-
-/// The pairs of client and backend that generate text.
-const PAIRS: &[(Operation, Operation)] = &[
-    (OllamaChat, Chat),
-    (OllamaChat, Messages),
-    (OllamaGenerate, Chat),
-    (OllamaGenerate, Completions),
-    (OllamaGenerate, Messages),
-    (Chat, OllamaChat),
-    (Chat, Messages),
-    (Completions, OllamaGenerate),
-    (Messages, Chat),
-    (Messages, OllamaChat),
-    (Responses, Chat),
-    (Responses, Messages),
-    (Responses, OllamaChat),
-];
 
 fn text() -> impl Strategy<Value = String> {
     "[a-zé😀\"\\\\\n ]{1,12}"

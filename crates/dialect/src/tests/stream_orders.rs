@@ -14,27 +14,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::context;
+use super::{PAIRS, context};
 use crate::{ReplyTerms, ResponseConverter};
 use client::{Received, received};
 use engine::Manner;
-
-/// The pairs of client and backend that generate text.
-const PAIRS: &[(Operation, Operation)] = &[
-    (OllamaChat, Chat),
-    (OllamaChat, Messages),
-    (OllamaGenerate, Chat),
-    (OllamaGenerate, Completions),
-    (OllamaGenerate, Messages),
-    (Chat, OllamaChat),
-    (Chat, Messages),
-    (Completions, OllamaGenerate),
-    (Messages, Chat),
-    (Messages, OllamaChat),
-    (Responses, Chat),
-    (Responses, Messages),
-    (Responses, OllamaChat),
-];
 
 /// The output of a model.
 #[derive(Debug, Clone)]

@@ -24,12 +24,12 @@ pub(super) fn generate(reply: &Reply) -> Value {
 
 pub(super) fn chat_lines(reply: Reply) -> Events {
     let last = done(&reply, &[("message", json!({"role": "assistant", "content": ""}))]);
-    let piece = |text: &str| ("message", json!({"role": "assistant", "content": text}));
+    let piece = |text: &str| member("message", json!({"role": "assistant", "content": text}));
     match &reply.tool {
         None => lines(Operation::OllamaChat, reply, piece, &last),
         // A call comes in one piece, before the last line.
         Some(_) => {
-            let call = partial(&reply, ("message", message(&reply, &reply.text())));
+            let call = partial(&reply, member("message", message(&reply, &reply.text())));
             let wait = reply.pace.whole(reply.count());
             let events = [Event::token(wait, line(&call)), Event::at_once(line(&last))];
             Events::new(Operation::OllamaChat, events.into_iter())
@@ -39,7 +39,7 @@ pub(super) fn chat_lines(reply: Reply) -> Events {
 
 pub(super) fn generate_lines(reply: Reply) -> Events {
     let last = done(&reply, &[("response", json!("")), ("context", json!([1, 2, 3]))]);
-    lines(Operation::OllamaGenerate, reply, |text| ("response", json!(text)), &last)
+    lines(Operation::OllamaGenerate, reply, |text| member("response", json!(text)), &last)
 }
 
 /// Returns the response to a request without a prompt: the model is loaded or unloaded.
@@ -61,7 +61,7 @@ pub(super) fn residency(request: &Request<'_>, operation: Operation) -> Option<V
         "message" => json!({"role": "assistant", "content": ""}),
         _ => json!(""),
     };
-    let mut fields = envelope(&request.model.id, (text, value));
+    let mut fields = envelope(&request.model.id, member(text, value));
     fields.extend([("done".to_owned(), json!(true)), ("done_reason".to_owned(), json!(reason))]);
     is_empty.then_some(Value::Object(fields))
 }
@@ -90,7 +90,7 @@ pub(super) fn embeddings(request: &Request<'_>) -> Whole {
 fn lines(
     operation: Operation,
     reply: Reply,
-    piece: impl Fn(&str) -> (&'static str, Value) + Send + 'static,
+    piece: impl Fn(&str) -> Member + Send + 'static,
     last: &Value,
 ) -> Events {
     let last = Event::at_once(line(last));
@@ -113,12 +113,23 @@ fn message(reply: &Reply, text: &str) -> Value {
     }
 }
 
-fn envelope(model: &str, (name, value): (&str, Value)) -> Map<String, Value> {
-    let fields = [("model", json!(model)), ("created_at", json!(CREATED_AT)), (name, value)];
+/// A member of an object.
+struct Member {
+    name: &'static str,
+    value: Value,
+}
+
+fn member(name: &'static str, value: Value) -> Member {
+    Member { name, value }
+}
+
+fn envelope(model: &str, last: Member) -> Map<String, Value> {
+    let fields =
+        [("model", json!(model)), ("created_at", json!(CREATED_AT)), (last.name, last.value)];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn partial(reply: &Reply, piece: (&str, Value)) -> Value {
+fn partial(reply: &Reply, piece: Member) -> Value {
     let mut fields = envelope(&reply.model, piece);
     fields.insert("done".to_owned(), json!(false));
     Value::Object(fields)

@@ -22,7 +22,6 @@ pub struct StepTime {
     pub per_pair: u64,
 }
 
-/// The work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepWork {
     /// The number of new prompt tokens.

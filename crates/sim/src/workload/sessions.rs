@@ -36,15 +36,15 @@ struct Context {
 }
 
 impl Context {
-    /// Returns the hashes of the whole blocks up to `tokens`; from `fork` on they belong to
-    /// `branch` alone.
-    fn hashes(&self, tokens: u32, fork: u32, branch: u64) -> impl Iterator<Item = u64> + '_ {
+    /// Returns the hashes of the whole blocks up to `tokens`; after `fork` they belong to its
+    /// branch alone.
+    fn hashes(&self, tokens: u32, fork: Fork) -> impl Iterator<Item = u64> + '_ {
         (0..tokens / BLOCK_TOKENS).map(move |block| {
             let end = (block + 1) * BLOCK_TOKENS;
             let content = match () {
                 () if end <= self.group_tokens => self.group,
-                () if end <= fork => self.session,
-                () => branch,
+                () if end <= fork.at => self.session,
+                () => fork.blocks,
             };
             mix(content.wrapping_add(u64::from(block)))
         })
@@ -125,7 +125,7 @@ impl<'a> Sessions<'a> {
                 (None, _) => &[],
             };
             let fork = request.input_tokens;
-            last = push(workload, request, &context, (fork, 0), follows);
+            last = push(workload, request, &context, Fork { at: fork, blocks: 0 }, follows);
             context.tokens = request.input_tokens.saturating_add(request.output_tokens);
         }
         last
@@ -142,7 +142,8 @@ impl<'a> Sessions<'a> {
         let mut last = start.after;
         for round in 0..agent.rounds.draw(&mut self.shapes) {
             let plan = self.request(&mut context, start.at);
-            last = push(workload, plan, &context, (plan.input_tokens, 0), &before);
+            last =
+                push(workload, plan, &context, Fork { at: plan.input_tokens, blocks: 0 }, &before);
             context.tokens = plan.input_tokens.saturating_add(plan.output_tokens);
             before = last.into_iter().collect();
             let (fork, mut results, mut branches) = (context.tokens, 0_u32, Vec::new());
@@ -150,7 +151,13 @@ impl<'a> Sessions<'a> {
                 context.tokens = fork;
                 let call = self.request(&mut context, start.at);
                 let own = mix(context.session ^ mix(u64::from(round) << 32 | u64::from(branch)));
-                branches.extend(push(workload, call, &context, (fork, own), &before));
+                branches.extend(push(
+                    workload,
+                    call,
+                    &context,
+                    Fork { at: fork, blocks: own },
+                    &before,
+                ));
                 results = results.saturating_add(call.output_tokens);
             }
             // The next round's prompt contains the results of all branches.
@@ -187,18 +194,25 @@ struct Start {
     after: Option<u32>,
 }
 
-/// Adds a request; `fork` is the token at which its prompt leaves that of the session, and the seed
-/// of the blocks after it.
+/// The point at which a prompt leaves that of its session.
+#[derive(Clone, Copy)]
+struct Fork {
+    /// The tokens before it.
+    at: u32,
+    /// The seed of the blocks after it.
+    blocks: u64,
+}
+
 fn push(
     workload: &mut Workload,
     mut request: Request,
     context: &Context,
-    fork: (u32, u64),
+    fork: Fork,
     follows: &[u32],
 ) -> Option<u32> {
     let id = u32::try_from(workload.requests.len()).ok()?;
     let start = workload.hashes.len() as u64;
-    let hashes = context.hashes(request.input_tokens, fork.0, fork.1);
+    let hashes = context.hashes(request.input_tokens, fork);
     workload.hashes.extend(hashes);
     request.prefix = (start, request.input_tokens / BLOCK_TOKENS);
     request.follows = u16::try_from(follows.len()).unwrap_or(u16::MAX);

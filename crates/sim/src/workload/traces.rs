@@ -9,7 +9,6 @@ mod servegen;
 use super::Workload;
 pub use access_log::read_timings;
 
-/// The format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceFormat {
     /// Mooncake's JSON lines: arrival, lengths and hashes of 512-token blocks.

@@ -104,7 +104,7 @@ impl Balancer {
             generation,
         };
         for index in 0..spec.engines.len() {
-            balancer.learn_start(index, 0.0, Timestamp(START));
+            balancer.learn_start(index, 0.0);
         }
         balancer
     }
@@ -128,7 +128,7 @@ impl Balancer {
     }
 
     /// Publishes what the engine of a backend reports at its start, if it reports anything.
-    pub(super) fn learn_start(&self, index: usize, starts: f64, _now: Timestamp) {
+    pub(super) fn learn_start(&self, index: usize, starts: f64) {
         let Some((backend, spec)) = self.topology.backends.get(index).zip(self.engines.get(index))
         else {
             return;
@@ -200,6 +200,8 @@ impl Balancer {
         Some(Chain::of(hashes.copied().collect(), arrived.workload.block_tokens))
     }
 
+    // Separate numbers for each attempt: what was decided before does not change them, so that
+    // two configurations differ by their decisions alone.
     fn rng_of(&self, arrived: &Arrived<'_>) -> SmallRng {
         let stream = u64::from(arrived.id) << 16 | u64::from(arrived.attempt);
         SmallRng::seed_from_u64(Stream::new(self.seed, Purpose::Decisions, stream).bits())

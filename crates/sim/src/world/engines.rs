@@ -1,8 +1,8 @@
 //! The engines of a fleet, and the time of the next event of each.
 
+use super::World;
 use super::events::Event;
 use super::faults::FaultKind;
-use super::{World, timestamp};
 use crate::engine::{
     EngineCounters, EngineEvent, EngineServer, EngineSpec, EventKind, SpecError, StepModel,
 };
@@ -141,7 +141,7 @@ impl World<'_> {
         if fault.kind == FaultKind::Down {
             let starts = f64::from(one_start(&self.engines, index));
             for balancer in &self.balancers {
-                balancer.learn_start(index, starts, timestamp(at));
+                balancer.learn_start(index, starts);
             }
         }
     }

@@ -19,7 +19,6 @@ pub struct Fault {
     pub lasts: Duration,
 }
 
-/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FaultKind {
     /// No connection; its cache and all requests in flight are lost.

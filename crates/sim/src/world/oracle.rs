@@ -54,6 +54,7 @@ impl World<'_> {
         let request = self.workload.requests.get(id as usize);
         let may_refuse =
             oracle == Oracle::All || request.is_some_and(|request| request.priority < 0);
+        // As the router: an attempt after the first is not refused.
         if best.gain < 1 && tried.is_empty() && may_refuse {
             return Err(RouteError::ObjectiveMissed {
                 model: String::new(),

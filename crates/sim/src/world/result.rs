@@ -108,7 +108,6 @@ pub struct RequestResult {
     pub verdict: Verdict,
 }
 
-/// The result of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendResult {
     /// The name of the backend.
@@ -128,7 +127,6 @@ impl RunResult {
     }
 }
 
-/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
     /// The start of the run, in microseconds.

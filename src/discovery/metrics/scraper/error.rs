@@ -7,7 +7,6 @@ use penstock_api::units::ByteSize;
 /// The reason why a scrape failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScrapeError {
-    /// No connection.
     #[error("no connection: {0}")]
     NoConnection(&'static str),
     /// No complete response in time.

@@ -77,7 +77,6 @@ impl Slot {
     }
 }
 
-/// The queue of one model.
 #[derive(Debug, Default)]
 pub struct ModelQueue {
     slots: HashMap<EntryId, Slot>,

@@ -29,7 +29,6 @@ impl OpenReason {
     }
 }
 
-/// A transition of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerTransition {
     Opened {

@@ -112,7 +112,6 @@ pub(super) struct ModelRow {
     pub(super) vram_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_in_s: Option<f64>,
-    /// The context length it is loaded with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) loaded_context_length: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,8 @@ use penstock_api::{Capabilities, Offer, ZoneId};
 use penstock_config::{AuthorizationPolicy, ModelEntry, UnknownCapability};
 use penstock_scoring::Candidate;
 
-use super::{Backend, Carried, TopologyRules, with_own_api};
+use super::rules::with_own_api;
+use super::{Backend, Carried, StateKey, TopologyRules};
 use crate::fleet::cooldown::CooldownScope;
 use crate::fleet::model_state::ModelState;
 use crate::fleet::serving::Serving;
@@ -42,7 +43,7 @@ pub(super) fn serve(
     // An engine loads the model with `num_ctx`, even if the model has a longer context.
     let window = entry.context_length.into_iter().chain(num_ctx).min();
     let usable_operations = native_operations.with_convertible();
-    let key = (backend.state.id, Box::from(entry.id.as_str()));
+    let key = StateKey { backend: backend.state.id, model: entry.id.as_str().into() };
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
     let model_state = carried.state(backend.state.id, entry);
     start(&model_state, backend, &limits);

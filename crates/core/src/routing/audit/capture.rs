@@ -1,26 +1,24 @@
 //! A captured decision: everything it read, as self-contained JSON. It holds no prompt and no key,
 //! only hashes of prompts. `replay` decides again from it.
 
+mod candidate;
 mod file;
 mod split;
 mod strategy;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::de::{Error, MapAccess, Visitor};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use super::trace::Trace;
 use crate::fleet::{ModelId, Probe, Topology};
 use crate::routing::filters::RejectReason;
 use crate::routing::{Names, RouteInput, Router, RoutingDecision, readings};
+use candidate::CandidateRecord;
 pub use file::CaptureError;
 use penstock_api::hex::Hex;
 use penstock_api::units::{Timestamp, to_micros};
-use penstock_scoring::{Candidate, Objectives, PrefixParams, READINGS, RequestFeatures};
+use penstock_scoring::{Candidate, Objectives, PrefixParams, RequestFeatures};
 use split::SplitRecord;
 use strategy::StrategyRecord;
 
@@ -50,6 +48,8 @@ impl Lease {
 }
 
 /// A decision with everything it read.
+// Fields that are not understood are refused: a replay without one of them could decide otherwise
+// and call that a difference of the code.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
@@ -136,66 +136,6 @@ struct PromptRecord {
     last_block: Hex,
 }
 
-/// The readings of a candidate: `backend`, `row`, and a key per known reading of [`READINGS`].
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct CandidateRecord {
-    pub(super) backend: String,
-    pub(super) readings: Candidate,
-}
-
-impl Serialize for CandidateRecord {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let mut fields = out.serialize_map(None)?;
-        fields.serialize_entry("backend", &self.backend)?;
-        fields.serialize_entry("row", &self.readings.row)?;
-        for reading in READINGS {
-            if let Some(value) = (reading.get)(&self.readings) {
-                fields.serialize_entry(reading.key, &value)?;
-            }
-        }
-        fields.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for CandidateRecord {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(CandidateVisitor)
-    }
-}
-
-struct CandidateVisitor;
-
-impl<'de> Visitor<'de> for CandidateVisitor {
-    type Value = CandidateRecord;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("an object with the readings of a backend")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<CandidateRecord, A::Error> {
-        let (mut backend, mut readings) = (None, Candidate::default());
-        while let Some(key) = fields.next_key::<String>()? {
-            match key.as_str() {
-                "backend" => backend = Some(fields.next_value::<String>()?),
-                "row" => readings.row = fields.next_value()?,
-                _ => {
-                    let reading = READINGS.iter().find(|reading| reading.key == key);
-                    let value: Value = fields.next_value()?;
-                    let Some(reading) = reading else {
-                        return Err(A::Error::custom(format!("unknown reading '{key}'")));
-                    };
-                    if !(reading.set)(&mut readings, &value) {
-                        return Err(A::Error::custom(format!("'{key}' cannot be {value}")));
-                    }
-                }
-            }
-        }
-        let backend = backend.ok_or_else(|| A::Error::missing_field("backend"))?;
-        readings.key = Candidate::key_of(&backend);
-        Ok(CandidateRecord { backend, readings })
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RejectedRecord {
@@ -273,6 +213,7 @@ impl Router {
         });
         Capture {
             version: VERSION,
+            // Set by the log of decisions, which alone counts them.
             number: 0,
             request_id: of.request_id.to_owned(),
             attempt: of.attempt,
@@ -380,6 +321,7 @@ impl RequestRecord {
 
 impl RejectedRecord {
     fn of(model: ModelId, row: u32, reason: RejectReason, input: &RouteInput<'_>) -> Self {
+        // The only reason that a replay compares: it probes the backend whose cooldown ends first.
         let remaining = match reason {
             RejectReason::Cooldown { until, .. } => Some(until.since(input.now)),
             _ => None,

@@ -148,6 +148,7 @@ impl DryRun<'_> {
         if let (Ok(decision), Some(weighted), Some(prompt), true) =
             (&result, router.weighted(), input.prompt, self.records_prompts)
         {
+            // The next request of the series then finds this prompt cached, as it would there.
             weighted.record(topology, decision, prompt);
         }
         match result {
@@ -155,6 +156,7 @@ impl DryRun<'_> {
                 DryRunOutcome::Decided { decision: self.decision_report(&decision, candidates) }
             }
             Err(error) => {
+                // The proxy would keep such a request in its queue; nothing waits here.
                 let waits = error.may_pass() && config.queue.size > 0;
                 let timeout_ms = u64::try_from(config.queue.timeout.as_millis());
                 DryRunOutcome::Refused {

@@ -129,8 +129,10 @@ impl Router {
         let strategy = self.strategy_of(model, input.now);
         let reports = (0_u32..).zip(&model.serving).map(|(row, serving)| {
             let one = pass.candidate(row).copied();
+            // The filters reject a backend before its readings are taken.
             let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
             let reason = pass.reason(row);
+            // `Assumed` rejects only as long as another backend is known to have what is needed.
             let is_open = reason.is_none_or(|reason| reason == RejectReason::Assumed);
             let converted_to = serving.conversion(input.request.operation);
             let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));

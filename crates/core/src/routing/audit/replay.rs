@@ -33,6 +33,7 @@ pub struct Replayed {
 impl Replayed {
     /// Returns whether backend and model are those of the capture, and the total bit by bit.
     pub fn is_identical(&self, capture: &Capture) -> bool {
+        // Bit by bit: another order of the same sums would show that another function decided.
         let [total, recorded] = [self.total, capture.total()].map(|all| all.map(f64::to_bits));
         self.goes_there(capture) && total == recorded
     }
@@ -83,6 +84,7 @@ impl Capture {
                 }
                 ("cooldown", Some(remaining)) => {
                     let remaining = std::time::Duration::try_from_secs_f64(remaining / 1000.0);
+                    // The clock of the capture is gone; only the order of the ends counts.
                     let until = Timestamp(0).after(remaining.unwrap_or_default());
                     RejectReason::Cooldown { until, status: 503, is_known: !one.assumed }
                 }
@@ -99,6 +101,7 @@ impl Router {
     /// Decides again by recorded readings. `turn` is the model's turn if the capture has none.
     pub fn replay(&self, capture: &Capture, turn: u64) -> Replayed {
         let model = capture.split_model().to_owned();
+        // No strategy decided then, so that none can decide again.
         if capture.decision.next_probe {
             let backend = capture.next_probe().map(str::to_owned);
             return Replayed { backend, total: None, model, candidates: Vec::new() };

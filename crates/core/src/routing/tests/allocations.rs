@@ -5,8 +5,7 @@ use std::hint::black_box;
 
 use penstock_config::AliasTargets;
 
-use super::{Fleet, NOW, TestRequest, alike};
-use crate::fleet::Requester;
+use super::{Fleet, TestRequest, alike, plain_input};
 use crate::routing::{Live, Names, NoRecord, RouteInput};
 
 #[test]
@@ -19,21 +18,7 @@ fn decisions_allocate_nothing() {
         let snapshot = fleet.live.topology();
         let request = TestRequest::of("m").profile();
         let mut route = |model: &str| {
-            let input = RouteInput {
-                split: crate::routing::SplitPoint::default(),
-                request: &request,
-                model,
-                tokens: request.prompt_tokens,
-                fleet: &snapshot,
-                tried: &fleet.tried,
-                may_probe: true,
-                now: NOW,
-                prompt: None,
-                session: None,
-                requester: Requester::default(),
-                objectives: penstock_scoring::Objectives::default(),
-                policy: crate::routing::PolicyScope::default(),
-            };
+            let input = RouteInput { model, ..plain_input(&request, &snapshot, &fleet.tried) };
             let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()
         };

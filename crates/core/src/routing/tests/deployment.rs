@@ -9,11 +9,9 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Fleet, NOW, TestRequest, backend};
-use crate::fleet::{
-    BackendSet, InflightGuard, LoadedModel, ModelState, PermitRequest, Requester, Serving, Topology,
-};
-use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision, Scratch};
+use super::{Fleet, NOW, TestRequest, backend, plain_input};
+use crate::fleet::{BackendSet, InflightGuard, LoadedModel, ModelState, PermitRequest, Serving};
+use crate::routing::{Live, NoRecord, RouteError, RoutingDecision, Scratch};
 
 /// `count` Ollamas that list `m` and `n`, none of which is in memory.
 fn ollamas(count: usize, routing: &str, rest: &str) -> Fleet {
@@ -243,7 +241,7 @@ fn explanation_shows_what_was_read() {
     let _held = take(&mut fleet, "m").unwrap();
     let topology = fleet.live.topology();
     let profile = TestRequest::of("m").profile();
-    let input = input(&topology, &profile, &fleet.tried);
+    let input = plain_input(&profile, &topology, &fleet.tried);
     let mut random = Live { topology: &topology, rng: &mut fleet.rng };
     let explained = fleet.router.explain(&input, &mut random);
     let shown = |index: usize| {
@@ -255,28 +253,6 @@ fn explanation_shows_what_was_read() {
     assert_eq!(explained.result.unwrap().row, 1);
 }
 
-fn input<'a>(
-    fleet: &'a Topology,
-    request: &'a penstock_scan::RequestProfile,
-    tried: &'a BackendSet,
-) -> RouteInput<'a> {
-    RouteInput {
-        split: crate::routing::SplitPoint::default(),
-        request,
-        model: "m",
-        tokens: request.prompt_tokens,
-        fleet,
-        tried,
-        may_probe: true,
-        now: NOW,
-        prompt: None,
-        session: None,
-        requester: Requester::default(),
-        objectives: penstock_scoring::Objectives::default(),
-        policy: crate::routing::PolicyScope::default(),
-    }
-}
-
 /// Takes a permit as the proxy does: decides again if another thread took the last one first.
 fn take_in_parallel(fleet: &Fleet, seed: u64) -> Option<InflightGuard> {
     let topology = fleet.live.topology();
@@ -285,7 +261,7 @@ fn take_in_parallel(fleet: &Fleet, seed: u64) -> Option<InflightGuard> {
     let mut rng = SmallRng::seed_from_u64(seed);
     for _ in 0..64 {
         let mut random = Live { topology: &topology, rng: &mut rng };
-        let input = input(&topology, &profile, &tried);
+        let input = plain_input(&profile, &topology, &tried);
         let decided = fleet.router.route(&input, &mut random, &mut scratch, &mut NoRecord);
         let decision = decided.ok()?;
         let row = decision.serving(&topology).unwrap();

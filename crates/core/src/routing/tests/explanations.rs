@@ -1,9 +1,8 @@
 //! Explanations show what the decision did: both come from one pass through the same rules.
 
-use crate::fleet::Requester;
 use std::time::Duration;
 
-use super::{Fleet, NOW, TestRequest, alike};
+use super::{Fleet, NOW, TestRequest, alike, plain_input};
 use crate::routing::{Live, RouteInput};
 
 /// The picked backend is not shown as rejected, even if only backends in slow start are left.
@@ -19,21 +18,8 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
             fleet.now = NOW.after(Duration::from_micros(7 * moment));
             let topology = fleet.live.topology();
             let request = TestRequest::of("m").profile();
-            let input = RouteInput {
-                split: crate::routing::SplitPoint::default(),
-                request: &request,
-                model: "m",
-                tokens: request.prompt_tokens,
-                fleet: &topology,
-                tried: &fleet.tried,
-                may_probe: true,
-                now: fleet.now,
-                prompt: None,
-                session: None,
-                requester: Requester::default(),
-                objectives: penstock_scoring::Objectives::default(),
-                policy: crate::routing::PolicyScope::default(),
-            };
+            let input =
+                RouteInput { now: fleet.now, ..plain_input(&request, &topology, &fleet.tried) };
             let mut random = Live { topology: &topology, rng: &mut fleet.rng };
             let explained = fleet.router.explain(&input, &mut random);
             let decision = explained.result.unwrap();

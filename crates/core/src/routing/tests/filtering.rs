@@ -3,8 +3,8 @@
 use penstock_api::{Capabilities, Operation};
 use proptest::prelude::*;
 
-use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend};
-use crate::fleet::{BreakerState, CooldownCause, CooldownScope, Health, Probe, Requester};
+use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend, plain_input};
+use crate::fleet::{BreakerState, CooldownCause, CooldownScope, Health, Probe};
 use crate::routing::RouteError;
 use crate::routing::filters::{self, Candidacy, Conditions, Filters, RejectReason};
 
@@ -241,21 +241,7 @@ proptest! {
         let operation = if embeddings { Operation::Embeddings } else { Operation::Chat };
         let profile = TestRequest { needs: can_all(needs), tokens, operation, ..TestRequest::of("m") }.profile();
         let snapshot = fleet.live.topology();
-        let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
-            request: &profile,
-            model: "m",
-            tokens: TokenCount(tokens),
-            fleet: &snapshot,
-            tried: &fleet.tried,
-            may_probe: true,
-            now: fleet.now,
-            prompt: None,
-            session: None,
-            requester: Requester::default(),
-            objectives: penstock_scoring::Objectives::default(),
-            policy: crate::routing::PolicyScope::default(),
-        };
+        let input = RouteInput { tokens: TokenCount(tokens), now: fleet.now, ..plain_input(&profile, &snapshot, &fleet.tried) };
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         for candidacy in [Candidacy::Usable, Candidacy::Known] {
             let conditions = Conditions { candidacy, ..Conditions::LENIENT };

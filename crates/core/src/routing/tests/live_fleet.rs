@@ -7,10 +7,8 @@ use penstock_config::{MAX_BACKENDS, ModelEntry};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Fleet, NOW, TestRequest, backend};
-use crate::fleet::{
-    BackendSet, Fleet as LiveFleet, InflightGuard, PermitRequest, Requester, Topology,
-};
+use super::{Fleet, TestRequest, backend, plain_input};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, PermitRequest, Topology};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
@@ -31,21 +29,7 @@ impl<'a> Decider<'a> {
         let request = TestRequest::of(model).profile();
         let tried = BackendSet::default();
         let tokens = request.prompt_tokens;
-        let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
-            request: &request,
-            model,
-            tokens,
-            fleet,
-            tried: &tried,
-            may_probe: true,
-            now: NOW,
-            prompt: None,
-            session: None,
-            requester: Requester::default(),
-            objectives: penstock_scoring::Objectives::default(),
-            policy: crate::routing::PolicyScope::default(),
-        };
+        let input = RouteInput { model, tokens, ..plain_input(&request, fleet, &tried) };
         let mut random = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
     }

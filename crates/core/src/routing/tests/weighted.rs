@@ -4,8 +4,8 @@ use penstock_api::Operation;
 use penstock_scan::{RequestProfile, ScanOptions, scan};
 use proptest::prelude::*;
 
-use super::{Fleet, NOW, TestRequest, alike, backend};
-use crate::fleet::{EngineDetails, Groups, Health, Requester};
+use super::{Fleet, NOW, TestRequest, alike, backend, plain_input};
+use crate::fleet::{EngineDetails, Groups, Health};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision};
 
@@ -72,19 +72,10 @@ fn try_decide(
 ) -> Result<RoutingDecision, RouteError> {
     let snapshot = fleet.live.topology();
     let input = RouteInput {
-        split: crate::routing::SplitPoint::default(),
-        request: profile,
         model,
         tokens: fleet.router.tokens_to_fit(profile),
-        fleet: &snapshot,
-        tried: &fleet.tried,
-        may_probe: true,
-        now: NOW,
         prompt: Some(chain),
-        session: None,
-        requester: Requester::default(),
-        objectives: penstock_scoring::Objectives::default(),
-        policy: crate::routing::PolicyScope::default(),
+        ..plain_input(profile, &snapshot, &fleet.tried)
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
     fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord)
@@ -260,21 +251,7 @@ fn decisions_over_prompts_allocate_nothing() {
     let mut decide = || {
         let terms = weighted.prefix_params(&snapshot, "m");
         prompt_chain(&profile, body.as_bytes(), "m", terms, &mut chain);
-        let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
-            request: &profile,
-            model: "m",
-            tokens: profile.prompt_tokens,
-            fleet: &snapshot,
-            tried,
-            may_probe: true,
-            now: NOW,
-            prompt: Some(&chain),
-            session: None,
-            requester: Requester::default(),
-            objectives: penstock_scoring::Objectives::default(),
-            policy: crate::routing::PolicyScope::default(),
-        };
+        let input = RouteInput { prompt: Some(&chain), ..plain_input(&profile, &snapshot, tried) };
         let mut random = Live { topology: &snapshot, rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).unwrap();
         weighted.record(&snapshot, &decision, &chain);

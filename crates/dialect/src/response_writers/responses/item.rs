@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use crate::event::CallStart;
 use crate::gathered::{add_inside, call_id};
 use crate::json::{Object, Text};
 use crate::reply::Reply;
@@ -34,7 +35,8 @@ pub(super) struct Target {
 
 impl Kind {
     /// Creates a call with the backend's id and name, in the form that the client knows.
-    pub(super) fn call(place: usize, (id, name): (&str, &str), reply: &Reply) -> Self {
+    pub(super) fn call(start: &CallStart<'_>, reply: &Reply) -> Self {
+        let CallStart { place, id, name } = *start;
         let call_id = call_id(id, place, &reply.context.request_id).into_owned();
         let form = reply.terms.tools.get(name);
         let namespace = form.and_then(|form| form.namespace.clone());

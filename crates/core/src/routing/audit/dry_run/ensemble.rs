@@ -10,8 +10,8 @@ use super::report::{CallCost, EnsembleReport, PlannedCall};
 use super::{DryRun, DryRunError};
 use crate::fleet::BackendSet;
 use crate::routing::{
-    EnsembleCall, EnsemblePlan, EnsembleStage, NoRecord, RandomSource, RouteError, RouteInput,
-    RoutingDecision, Scratch, SplitPoint,
+    EnsembleCall, EnsemblePlan, EnsembleStage, ModelAsked, NoRecord, RandomSource, RouteError,
+    RouteInput, RoutingDecision, Scratch, SplitPoint,
 };
 
 /// The assumed tokens of a response without `max_tokens` and without earlier responses.
@@ -48,6 +48,7 @@ impl DryRun<'_> {
         let mut progress = EnsembleProgress::default();
         let mut calls = Vec::new();
         for call in EnsemblePlan::calls() {
+            // The calls of a stage run together, those of the stage before have ended.
             if call.number == 1 {
                 progress.used = BackendSet::default();
             }
@@ -105,6 +106,7 @@ impl DryRun<'_> {
             },
             error: decided.and_then(Result::err).map(|error| error.to_string()),
         };
+        // A call that cannot be made costs nothing and has no text for later calls.
         if planned.error.is_some() {
             return planned;
         }
@@ -178,12 +180,13 @@ impl DryRun<'_> {
             let input = RouteInput { tried, ..*input };
             router.route(&input, random, &mut scratch, &mut NoRecord)
         };
-        let member = (input.model, input.split);
-        if EnsemblePlan::has_other_backend(&router.names, topology, member, used)
+        let member = ModelAsked { name: input.model, fleet: topology, split: input.split };
+        if EnsemblePlan::has_other_backend(&router.names, &member, used)
             && let Ok(decision) = route(used)
         {
             return Ok(decision);
         }
+        // A stage may have more calls than the model has backends.
         route(&none)
     }
 }

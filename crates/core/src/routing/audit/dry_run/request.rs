@@ -68,6 +68,7 @@ impl DryRunRequest {
                     );
                 }
                 "headers" => sample.headers = to_headers(value)?,
+                // Left out, a misspelled `headers` would explain another request.
                 _ => return Err(DryRunRequestError::UnknownKey { key }),
             }
         }

@@ -266,3 +266,16 @@ fn plan_of_an_ensemble_has_every_call_and_its_price() {
     };
     assert_eq!(explain(&generation, &embedding)["error"]["status"], 400);
 }
+
+#[test]
+fn prediction_for_an_engine_of_which_nothing_is_learned_is_called_a_guess() {
+    let yaml = FLEET.replace("strategy: round_robin", "strategy: round_robin\n  predict: true");
+    let mut result = explain(&generation(&yaml), &chat("gpt-4", ""));
+    let candidate = &mut result["decision"]["candidates"][0];
+    assert_eq!(candidate["prediction"]["trusted"], false);
+    candidate["prediction"]["trusted"] = true.into();
+    let trusted: DryRunReport = serde_json::from_str(&result.to_string()).unwrap();
+    assert!(!trusted.to_string().contains("a guess"));
+    result["decision"]["candidates"][0]["prediction"]["trusted"] = false.into();
+    assert!(render_text(&result).contains("ms per token, a guess: too little is learned\n"));
+}

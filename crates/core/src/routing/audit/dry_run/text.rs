@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use penstock_scan::RequestRequirements;
 use penstock_scoring::Objectives;
+use serde_json::Value;
 
 use super::report::{
     BudgetVerdict, CallCost, ContextShiftReport, DecisionReport, DryRunOutcome, DryRunReport,
@@ -209,17 +210,26 @@ pub(in crate::routing::audit) fn candidate_text(
     let model_width = width(candidates.iter().map(|one| &*one.model));
     let indent = backend_width + model_width + 8;
     let lines = candidates.iter().map(|candidate| {
-        let CandidateReport { backend, model, predicted, .. } = candidate;
+        let CandidateReport { backend, model, .. } = candidate;
         let picked = decision.filter(|picked| {
             picked.backend.as_ref() == Some(backend) && picked.model.as_ref() == Some(model)
         });
         let mark = if picked.is_some() { '*' } else { ' ' };
         let verdict = verdict(candidate, picked.is_some_and(|picked| picked.next_probe));
-        let predicted = predicted.as_ref().map(|text| format!("\n{:indent$}{text}", ""));
+        let predicted = predicted_text(candidate);
+        let predicted = predicted.map(|text| format!("\n{:indent$}{text}", ""));
         let predicted = predicted.unwrap_or_default();
         format!("\n  {mark} {backend:backend_width$}  {model:model_width$}  {verdict}{predicted}")
     });
     std::iter::once("candidates".to_owned()).chain(lines).collect()
+}
+
+/// Returns the predicted latency, with a mark if it is a guess.
+fn predicted_text(candidate: &CandidateReport) -> Option<String> {
+    let text = candidate.predicted.as_deref()?;
+    let trusted = candidate.prediction.as_ref().and_then(|one| one.get("trusted"));
+    let is_guess = trusted.and_then(Value::as_bool) == Some(false);
+    Some(format!("{text}{}", if is_guess { ", a guess: too little is learned" } else { "" }))
 }
 
 fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {

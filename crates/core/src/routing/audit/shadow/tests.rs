@@ -11,9 +11,10 @@ use rand::rngs::SmallRng;
 use serde_json::json;
 
 use super::*;
-use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, PermitRequest, Requester};
+use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, PermitRequest};
+use crate::routing::Scratch;
 use crate::routing::random::Replay;
-use crate::routing::{RouteInput, Scratch};
+use crate::routing::tests::plain_input;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
@@ -56,21 +57,8 @@ impl Trial {
         let json = Some("application/json");
         let request = scan(Operation::Chat, json, &body, ScanOptions::default()).unwrap();
         let topology = self.fleet.topology();
-        let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
-            request: &request,
-            model: "m",
-            tokens: request.prompt_tokens,
-            fleet: &topology,
-            tried: &BackendSet::default(),
-            may_probe: true,
-            now: NOW,
-            prompt: None,
-            session: None,
-            requester: Requester::default(),
-            objectives: penstock_scoring::Objectives::default(),
-            policy: crate::routing::PolicyScope::default(),
-        };
+        let tried = BackendSet::default();
+        let input = plain_input(&request, &topology, &tried);
         let mut trace = Trace::default();
         let mut rng = SmallRng::seed_from_u64(1);
         let mut random = Replay { turn: row.into(), rng: &mut rng };
