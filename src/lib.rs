@@ -20,5 +20,6 @@ mod ollama;
 pub mod proxy;
 pub mod server;
 pub mod shared_state;
+pub mod tokens;
 pub mod upstream;
 pub mod wire;

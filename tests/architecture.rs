@@ -30,7 +30,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["upstream"],
             &["discovery"],
             &["downstream"],
-            &["shared_state", "key_store"],
+            &["shared_state", "key_store", "tokens"],
             &["proxy"],
             &["direct"],
             &["ensemble", "ollama"],

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavio
 use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
+use super::revoked_tokens::{self, RevokedToken};
 
 /// The application id of the file in SQLite's header: "penk".
 const APPLICATION_ID: i32 = 0x7065_6e6b;
@@ -104,6 +105,7 @@ impl Database {
             // Read before it counts: what is known goes on until there is something else.
             let other = Self::open(path)?;
             other.records()?;
+            other.revoked_tokens()?;
             *self = other;
             return Ok(true);
         }
@@ -112,6 +114,7 @@ impl Database {
         if has_changed {
             // Read first: after a failure the next call must not find everything unchanged.
             self.records()?;
+            self.revoked_tokens()?;
             self.version = version;
         }
         Ok(has_changed)
@@ -190,6 +193,20 @@ impl Database {
         self.put("REPLACE", key)
     }
 
+    /// Returns the revoked tokens.
+    pub(super) fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
+        revoked_tokens::all(&self.connection)
+    }
+
+    /// Adds a revoked token.
+    pub(super) fn revoke_token(
+        &self,
+        token: &RevokedToken,
+        limit: usize,
+    ) -> Result<(), KeyStoreError> {
+        revoked_tokens::insert(&self.connection, token, limit)
+    }
+
     fn put(&self, verb: &str, key: &KeyRecord) -> Result<(), KeyStoreError> {
         let put = format!(
             "{verb} INTO client_keys ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
@@ -228,9 +245,14 @@ fn prepare(connection: &mut Connection) -> Result<(), KeyStoreError> {
         return Err(KeyStoreError::Foreign);
     }
     match version {
-        VERSION => Ok(()),
+        // Files of a penstock without tokens lack the second table.
+        VERSION => {
+            transaction.execute_batch(revoked_tokens::SCHEMA)?;
+            Ok(transaction.commit()?)
+        }
         0 => {
             transaction.execute_batch(SCHEMA)?;
+            transaction.execute_batch(revoked_tokens::SCHEMA)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
             Ok(transaction.commit()?)
@@ -262,11 +284,11 @@ fn read(row: &Row<'_>) -> Result<KeyRecord, KeyStoreError> {
     })
 }
 
-fn to_time(seconds: i64) -> UnixTime {
+pub(super) fn to_time(seconds: i64) -> UnixTime {
     UnixTime(u64::try_from(seconds).unwrap_or_default())
 }
 
 /// Returns a time as SQLite holds it.
-fn seconds(time: UnixTime) -> i64 {
+pub(super) fn seconds(time: UnixTime) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }

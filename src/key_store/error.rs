@@ -34,6 +34,9 @@ pub enum KeyStoreError {
     /// There are as many keys as there may be.
     #[error("there are {count} keys, and none of them is revoked (auth.max_keys)")]
     Full { count: usize },
+    /// There are as many revoked tokens as there may be.
+    #[error("there are {count} revoked tokens that have not expired (auth.max_revoked_tokens)")]
+    TooManyRevoked { count: usize },
     /// The description of a key is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidKey),

@@ -9,7 +9,7 @@ use penstock_core::admission::rate_limits::LimitTime;
 use penstock_core::routing::Generation;
 
 use super::ServerError;
-use crate::key_store::KeyStore;
+use crate::key_store::{KeyStore, StoreLimits};
 use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
 use crate::proxy::Proxy;
 
@@ -18,7 +18,9 @@ use crate::proxy::Proxy;
 pub(super) fn open_key_store(config: &Config) -> Result<Option<Arc<KeyStore>>, ServerError> {
     let Some(path) = config.auth.store.as_deref() else { return Ok(None) };
     let failed = |source| ServerError::key_store(path, source);
-    let store = Arc::new(KeyStore::open(path, config.auth.max_keys).map_err(failed)?);
+    let limits =
+        StoreLimits { keys: config.auth.max_keys, revoked_tokens: config.auth.max_revoked_tokens };
+    let store = Arc::new(KeyStore::open(path, limits).map_err(failed)?);
     store.watch().map_err(|error| failed(error.into()))?;
     Ok(Some(store))
 }

@@ -55,6 +55,7 @@ pub enum ErrorCode {
     BodyMemoryFull,
     ResponseMemoryFull,
     UsageUnavailable,
+    TokenKeysUnavailable,
     TooManyConnections,
     OutOfResources,
     ConnectFailed,

@@ -10,11 +10,21 @@ use std::sync::Arc;
 
 use penstock_config::{AuthConfig, ClientKey, ModelGlob, RateLimits};
 
+/// Separates the issuer from the rest in the id of a token's client. Neither an issuer nor the id of
+/// a key has it.
+const TOKEN_MARK: char = '#';
+
+/// Returns whether an id is that of a token's client.
+pub fn is_token_client(id: &str) -> bool {
+    id.contains(TOKEN_MARK)
+}
+
 /// A client with what its key allows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientIdentity {
     /// Owns the client's limits, usage, sessions and stored responses. A key of the file has its
-    /// name as its id; other keys have one that no other key ever has.
+    /// name as its id; other keys have one that no other key ever has, tokens their issuer and
+    /// subject.
     pub id: Arc<str>,
     /// The name in logs and metrics.
     pub name: Arc<str>,
@@ -71,6 +81,12 @@ impl ClientIdentity {
             ensembles: None,
             limits: None,
         }
+    }
+
+    /// Returns the client of a token. Its id has the issuer, so that two issuers never share a
+    /// client, and a # that no name of a key has; its name has the issuer's name.
+    pub fn of_token(issuer: &str, id: &str, issuer_name: &str, name: &str) -> Self {
+        Self::new(&format!("{issuer}{TOKEN_MARK}{id}"), &format!("{issuer_name}/{name}"))
     }
 
     /// Returns the client of a key in the configuration.
