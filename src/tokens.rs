@@ -29,7 +29,7 @@ use cache::Cache;
 use issuer::Issuer;
 
 /// The time that a request waits for the keys of its issuer, if they are being fetched.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token that was verified.
 #[derive(Debug)]

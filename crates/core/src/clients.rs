@@ -19,6 +19,14 @@ pub fn is_token_client(id: &str) -> bool {
     id.contains(TOKEN_MARK)
 }
 
+/// Returns the id of a token's client by its name in the ledger: `issuer/name/id`. `None` for other
+/// clients.
+pub fn token_client_of(account: &str) -> Option<&str> {
+    // Neither part of the name has a /.
+    let id = account.splitn(3, '/').nth(2)?;
+    is_token_client(id).then_some(id)
+}
+
 /// A client with what its key allows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientIdentity {
@@ -118,5 +126,22 @@ impl ClientIdentity {
     /// Returns the limits that apply to the client.
     pub fn limits<'a>(&'a self, auth: &'a AuthConfig) -> &'a RateLimits {
         self.limits.as_ref().unwrap_or(&auth.limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_tokens_share_no_id_with_others() {
+        let client = |issuer, id| ClientIdentity::of_token(issuer, id, "corp", "alice");
+        let (one, other) = (client("https://a/x", "u#1"), client("https://a/y", "u#1"));
+        assert_ne!(one.id, other.id);
+        assert_eq!((&*one.name, &*one.id), ("corp/alice", "https://a/x#u#1"));
+        assert!(is_token_client(&one.id) && !is_token_client("key_0123"));
+        assert_eq!(token_client_of(&one.account), Some(&*one.id));
+        let of_key = ClientIdentity::new("key_0123", "alice");
+        assert_eq!((token_client_of(&of_key.account), token_client_of("alice")), (None, None));
     }
 }

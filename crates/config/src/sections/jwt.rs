@@ -45,7 +45,27 @@ choice! {
         EdDsa = "EdDSA",
     }
 }
-choice_setting!(TokenAlgorithm);
+
+impl Setting for TokenAlgorithm {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        // Letter for letter, as in tokens.
+        let text = reader.scalar(node, "the name of an algorithm")?;
+        match Self::ALL.iter().find(|algorithm| algorithm.name() == text) {
+            Some(algorithm) => Some(*algorithm),
+            None => reader.refuse_name(node, text, Self::names()),
+        }
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(value.name())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(Self::names())
+    }
+}
 
 choice! {
     /// The part of a client's certificate that names its key.
