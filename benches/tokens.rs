@@ -1,5 +1,5 @@
-//! The cost of a token of an identity provider: the first request with it, whose signature and claims
-//! are checked, and the further ones, whose verdict is remembered. `openssl` makes the RSA keys.
+//! The cost of a token of an identity provider: of the first request with it, which checks its
+//! signature and claims, and of further ones, which find its verdict. `openssl` makes the RSA keys.
 
 #![allow(
     missing_docs,

@@ -7,6 +7,7 @@ mod database;
 mod error;
 mod record;
 mod revoked_tokens;
+mod stored_time;
 mod watcher;
 
 pub use attributes::{InvalidKey, KeyAttributes};

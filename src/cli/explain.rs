@@ -227,6 +227,7 @@ impl Local {
             now: self.now,
             records_prompts: true,
             homes: None,
+            client: None,
         };
         let budgets = budget_verdicts(&dry_run, sample, &Budgets::new(dry_run.config));
         let budgets = budgets.into_iter().map(BudgetVerdict::without_spending).collect();

@@ -119,8 +119,8 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     Ok(None)
 }
 
-/// Waits for the keys of the token's issuer if they are on their way. Returns whether they have come:
-/// a token that was signed with a new key is checked again.
+/// Waits for the keys of the token's issuer if they are being fetched. Returns whether they have
+/// come: a token that was signed with a new key is checked again.
 async fn awaits_keys(flow: &mut Flow<'_>) -> bool {
     let Some(KeyFailure::Token(
         TokenRefusal::UnknownKey { issuer } | TokenRefusal::NoKeys { issuer },

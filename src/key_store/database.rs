@@ -13,6 +13,7 @@ use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
 use super::revoked_tokens::{self, RevokedToken};
+use super::stored_time::{seconds, to_time};
 
 /// The application id of the file in SQLite's header: "penk".
 const APPLICATION_ID: i32 = 0x7065_6e6b;
@@ -282,13 +283,4 @@ fn read(row: &Row<'_>) -> Result<KeyRecord, KeyStoreError> {
         created_at: to_time(row.get(5)?),
         revoked_at: time(6)?,
     })
-}
-
-pub(super) fn to_time(seconds: i64) -> UnixTime {
-    UnixTime(u64::try_from(seconds).unwrap_or_default())
-}
-
-/// Returns a time as SQLite holds it.
-pub(super) fn seconds(time: UnixTime) -> i64 {
-    i64::try_from(time.0).unwrap_or(i64::MAX)
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::attributes::InvalidKey;
-use super::database::{seconds, to_time};
 use super::error::KeyStoreError;
+use super::stored_time::{seconds, to_time};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS revoked_tokens (

@@ -20,7 +20,8 @@ use crate::upstream::headers::{key_in_field, key_in_protocols};
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
 
-/// Returns the client that the key of a request names, or the certificate of its connection; `None` if no keys are needed.
+/// Returns the client that the key of a request names, or the certificate of its connection; `None`
+/// if no keys are needed.
 ///
 /// # Errors
 /// When the key is missing, unknown or not valid now.

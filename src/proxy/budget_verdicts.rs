@@ -3,7 +3,6 @@
 use penstock_api::Operation;
 use penstock_clock::unix_seconds;
 use penstock_core::admission::budgets::Budgets;
-use penstock_core::clients::ClientIdentity;
 use penstock_core::routing::audit::{BudgetVerdict, DryRun, DryRunRequest};
 use penstock_core::routing::{ModelAsked, SplitPoint};
 use penstock_scan::{ScanOptions, scan};
@@ -35,7 +34,7 @@ fn verdicts(
     let requested = router.requested_model(&profile, &sample.body, topology).ok()?;
     let asked = ModelAsked { name: &requested.name, fleet: topology, split: SplitPoint::default() };
     let policy = dry_run.policy(sample, &asked).ok()?;
-    let client = sample.client_key(config).map(ClientIdentity::of_key);
+    let client = dry_run.client_of(sample);
     let estimate = highest_cost(router, &asked, &policy, &profile);
-    Some(budgets.examine(client.as_ref(), estimate, unix_seconds()))
+    Some(budgets.examine(client.as_deref(), estimate, unix_seconds()))
 }

@@ -1,6 +1,6 @@
-//! Verdicts on tokens by the hash of the token. A fixed number of slots, four for each hash: a look-up
-//! reads at most four, without a lock, and a new verdict takes an empty or expired one, or that of
-//! the token which expires first. A lost verdict costs one more verification and nothing else.
+//! Verdicts on tokens by the hash of the token. A fixed number of slots, four for each hash: a
+//! look-up reads at most four, without a lock, and a new verdict takes an empty or expired one, or
+//! that of the token which expires first. A lost verdict costs one more verification.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Fetches the keys of an identity provider: from a file, or over TLS from the host of the URL and no
-//! other, since a redirect is an error.
+//! Fetches the keys of an identity provider: from a file, or over TLS from the host of the URL and
+//! no other, since a redirect is an error.
 
 use std::fs::File;
 use std::io::{self, Read};

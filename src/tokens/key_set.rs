@@ -1,5 +1,5 @@
-//! The keys of an identity provider (JWKS, RFC 7517), as far as signatures of tokens are checked with
-//! them. A key that is no public key for signatures is left out; the others stay.
+//! The keys of an identity provider (JWKS, RFC 7517), as far as they check signatures of tokens. A
+//! key that is no public key for signatures is left out; the others stay.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

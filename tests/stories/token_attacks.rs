@@ -1,5 +1,5 @@
-//! Attacks with tokens and on the keys of their issuer: none is let in, and none costs more than its
-//! bound.
+//! Attacks with tokens and on the keys of their issuer: none is let in, and none costs more than
+//! its bound.
 
 use std::time::{Duration, Instant};
 

@@ -125,6 +125,17 @@ fn policies_and_zones_hold_for_tokens() {
     assert_eq!(status(&penstock, &token("alice", json!("local cloud"))), 200);
     assert_eq!(status(&penstock, "sk-bob-key-1"), 200, "another bob");
     let requests = engine.counters().requests;
+    let explained = |token: &str| {
+        let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
+        let headers = json!({ "authorization": format!("Bearer {token}") });
+        let line = json!({ "body": body.to_string(), "headers": headers }).to_string();
+        let page = request(penstock.admin, "POST", "/explain", &[], line.as_bytes()).text();
+        assert!(!page.contains(token), "{page}");
+        page
+    };
+    let refused = explained(&token("bob", json!(["local"])));
+    assert!(refused.contains("no_backend_in_zone"), "{refused}");
+    assert!(!explained(&token("alice", json!(["local"]))).contains("no_backend_in_zone"));
     for token in [token("bob", json!(["local"])), token("alice", json!(["cloud"]))] {
         let refused = send(&penstock, CHAT, &token);
         assert_eq!(refused.error_code(), "no_backend_in_zone", "{}", refused.text());

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use penstock_config::{AuthConfig, ClientKey, ModelGlob, RateLimits};
 
-/// Separates the issuer from the rest in the id of a token's client. Neither an issuer nor the id of
-/// a key has it.
+/// Separates the issuer from the rest in the id of a token's client. Neither an issuer nor the id
+/// of a key has it.
 const TOKEN_MARK: char = '#';
 
 /// Returns whether an id is that of a token's client.

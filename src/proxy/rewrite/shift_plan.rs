@@ -62,8 +62,8 @@ impl ShiftPlan {
         let requested = router.requested_model(&profile, body, topology).ok()?;
         let target = router.names.resolve(&requested.name, topology, SplitPoint::default());
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
-        let key = sample.client_key(config);
-        let of_client = key.and_then(|key| key.context_shift);
+        let client = dry_run.client_of(sample);
+        let of_client = client.and_then(|client| client.context_shift);
         let terms = ShiftTerms { operation, model: config.models.get(&*model.name), of_client };
         let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
         let shift = terms.shift().filter(|_| !forbids_shift(headers))?;

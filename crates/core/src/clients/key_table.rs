@@ -91,8 +91,8 @@ impl KeyTable {
         self.keys.get(hash)
     }
 
-    /// Returns the client whose name or id this is. Of keys that share the name those count that are
-    /// valid now; if they are those of several clients, the name is none of theirs.
+    /// Returns the client whose name or id this is. Of keys that share the name those count that
+    /// are valid now; if they belong to several clients, the name is that of none.
     ///
     /// # Errors
     /// When no key of that name is valid now.

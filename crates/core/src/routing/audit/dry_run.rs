@@ -14,6 +14,8 @@ pub use report::{
 pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
 pub(super) use text::candidate_text;
 
+use std::borrow::Cow;
+
 use http::header::HeaderName;
 use penstock_api::content_coding::ContentCoding;
 use penstock_api::units::Timestamp;
@@ -49,6 +51,9 @@ pub struct DryRun<'a> {
     pub records_prompts: bool,
     /// The homes of sessions; `None` outside of a running process.
     pub homes: Option<&'a SessionHomes>,
+    /// The client of a key that `auth.keys` does not list, such as a token; a running process knows
+    /// it.
+    pub client: Option<&'a ClientIdentity>,
 }
 
 impl DryRun<'_> {
@@ -79,7 +84,7 @@ impl DryRun<'_> {
         let home = session.filter(|_| plan.is_none()).and_then(|session| self.home(session));
         let point = self.split_point(sample, model, session, random);
         let target = router.names.resolve(model, topology, point);
-        let objectives = objectives(config, sample, target)?;
+        let objectives = objectives(self, sample, target)?;
         let prompt = self.prompt(&profile, body, target);
         let asked = ModelAsked { name: &requested.name, fleet: topology, split: point };
         let policy = self.policy(sample, &asked)?;
@@ -208,7 +213,8 @@ impl DryRun<'_> {
             return SplitPoint::default();
         }
         let id = random.rng().random::<u64>().to_le_bytes();
-        router.split_point(session, self.key(sample), &id)
+        let client = self.client_of(sample);
+        router.split_point(session, client.as_ref().map(|client| &*client.id), &id)
     }
 
     /// Returns the policies that a request is under.
@@ -220,11 +226,11 @@ impl DryRun<'_> {
         sample: &DryRunRequest,
         asked: &ModelAsked<'_>,
     ) -> Result<PolicyScope, DryRunError> {
-        let client = sample.client_key(self.config).map(ClientIdentity::of_key);
+        let client = self.client_of(sample);
         let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
         PolicyWishes::read(field)
             .and_then(|wishes| {
-                self.router.policy_of(asked, &PolicyClient::of(client.as_ref()), &wishes)
+                self.router.policy_of(asked, &PolicyClient::of(client.as_deref()), &wishes)
             })
             .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
     }
@@ -247,7 +253,9 @@ impl DryRun<'_> {
     fn session(&self, sample: &DryRunRequest, profile: &RequestProfile) -> Option<SessionIds> {
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
         let body = profile.session.of(&sample.body);
-        self.router.session(&SessionNames { headers, body, key: self.key(sample) })
+        let client = self.client_of(sample);
+        let key = client.as_ref().map(|client| &*client.id);
+        self.router.session(&SessionNames { headers, body, key })
     }
 
     /// Returns the home of a session, `Some(None)` if it has none; `None` if homes are unknown.
@@ -262,9 +270,10 @@ impl DryRun<'_> {
         SessionReport { home: home.map(|backend| backend.state.name.to_string()) }
     }
 
-    /// Returns the name of the client key of a request.
-    fn key(&self, sample: &DryRunRequest) -> Option<&str> {
-        sample.client_key(self.config).map(|key| &*key.name)
+    /// Returns the client of a request, by the key in its headers.
+    pub fn client_of(&self, sample: &DryRunRequest) -> Option<Cow<'_, ClientIdentity>> {
+        let of_file = || sample.client_key(self.config).map(ClientIdentity::of_key);
+        self.client.map(Cow::Borrowed).or_else(|| of_file().map(Cow::Owned))
     }
 }
 
@@ -283,13 +292,13 @@ impl SplitReport {
 
 /// Returns the objectives of the request, from its headers, its key and its model.
 fn objectives(
-    config: &Config,
+    dry_run: &DryRun<'_>,
     sample: &DryRunRequest,
     model: &str,
 ) -> Result<Objectives, DryRunError> {
     let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
-    let client = sample.client_key(config).map(ClientIdentity::of_key);
-    read_objectives(config, field, client.as_ref(), model)
+    let client = dry_run.client_of(sample);
+    read_objectives(dry_run.config, field, client.as_deref(), model)
         .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))
 }
 

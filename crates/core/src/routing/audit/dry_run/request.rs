@@ -93,11 +93,15 @@ impl DryRunRequest {
 
     /// Returns its client key among `auth.keys`.
     pub fn client_key<'a>(&self, config: &'a Config) -> Option<&'a ClientKey> {
+        let given = KeyHash::of(self.key()?);
+        config.auth.keys.iter().find(|key| key.to_hash() == given)
+    }
+
+    /// Returns the key in its headers.
+    pub fn key(&self) -> Option<&[u8]> {
         let fields = ["x-api-key", "api-key", "x-goog-api-key"];
         let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
-        let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
-        let given = KeyHash::of(given);
-        config.auth.keys.iter().find(|key| key.to_hash() == given)
+        given.or_else(|| token_of(self.header("authorization")?.as_bytes()))
     }
 
     /// Returns the value of a header, by its name in lower case.
