@@ -3,7 +3,9 @@
 
 #![allow(
     missing_docs,
+    unreachable_pub,
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::indexing_slicing,
     reason = "criterion's macros, and a bench's own data"
 )]
@@ -12,7 +14,7 @@
 mod signing_key;
 
 use std::hint::black_box;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,14 +29,14 @@ const NOW: u64 = 1_800_000_000;
 /// Tokens that take turns, so that not all of the cache lies in the caches of the processor.
 const TURNS: usize = 4096;
 
-fn tokens(file: &PathBuf, cached: usize) -> Arc<Tokens> {
+fn tokens(file: &Path, cached: usize) -> Arc<Tokens> {
     let yaml = format!(
         "auth: {{ max_cached_tokens: {cached}, jwt: [{{ issuer: \"{ISSUER}\", jwks: {}, audience: a,
           claims: {{ team: team, models: models }} }}] }}\nbackends: [http://127.0.0.1:9]\n",
         file.display()
     );
     let environment = Environment::default();
-    let config = Config::parse(&yaml, "bench", std::path::Path::new(""), &environment);
+    let config = Config::parse(&yaml, "bench", Path::new(""), &environment);
     let tokens = Arc::new(Tokens::new(&config.unwrap().auth));
     while tokens.figures()[0].keys == 0 {
         std::thread::sleep(Duration::from_millis(10));

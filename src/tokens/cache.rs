@@ -1,5 +1,5 @@
-//! Verdicts on tokens by the hash of the token. A fixed number of slots, four for each hash: a
-//! look-up reads at most four, without a lock, and a new verdict takes an empty or expired one, or
+//! Verdicts on tokens by the hash of the token. A fixed number of slots, 16 for each hash: a
+//! look-up reads at most 16, without a lock, and a new verdict takes an empty or expired one, or
 //! that of the token which expires first. A lost verdict costs one more verification.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use penstock_config::{KeyHash, UnixTime};
 
 use super::Verdict;
 
-const WAYS: usize = 4;
+const WAYS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Cache {
