@@ -181,6 +181,12 @@ static ENDPOINTS: &[Endpoint] = &[
         keys::rotate,
         r#"make a new secret for a key; the old one stays valid for {"overlap"?: "24h"}"#,
     ),
+    query(&["/revoked_tokens"], keys::revoked_tokens, "the revoked tokens of identity providers"),
+    command(
+        &["/revoked_tokens"],
+        keys::revoke_token,
+        r#"revoke a token of an identity provider, at once, by {"jti", "issuer"?, "expires_at"?}"#,
+    ),
     command(
         &["/upgrade"],
         endpoints::upgrade,

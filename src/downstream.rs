@@ -11,6 +11,7 @@ pub(crate) mod acceptor;
 pub(crate) mod body;
 pub(crate) mod body_reader;
 pub(crate) mod body_stream;
+pub(crate) mod certificate;
 pub(crate) mod client;
 pub mod clients;
 pub mod close_reasons;

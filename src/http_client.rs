@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -30,8 +31,27 @@ pub(crate) fn new_client(https: bool, timeouts: ClientTimeouts) -> Agent {
     config.build().new_agent()
 }
 
+/// Creates a client for the keys of an identity provider: TLS to a host that one of `roots`
+/// vouches for, everything within `timeout`.
+pub(crate) fn new_keys_client(roots: &[CertificateDer<'_>], timeout: Duration) -> Agent {
+    Agent::config_builder()
+        .proxy(None)
+        .https_only(true)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_idle_connections(0)
+        .timeout_global(Some(timeout))
+        .tls_config(trusting(roots))
+        .build()
+        .new_agent()
+}
+
 fn tls_config() -> TlsConfig {
-    let roots = penstock_config::tls::system_certificates();
+    trusting(&penstock_config::tls::system_certificates())
+}
+
+fn trusting(roots: &[CertificateDer<'_>]) -> TlsConfig {
     let roots = roots.iter().map(|root| Certificate::from_der(root).to_owned());
     TlsConfig::builder()
         .root_certs(RootCerts::from(roots))

@@ -7,13 +7,16 @@ mod database;
 mod error;
 mod names;
 mod record;
+mod revoked_tokens;
 mod sharing;
+mod stored_time;
 mod watcher;
 
 pub use attributes::{InvalidKey, KeyAttributes};
 pub use error::KeyStoreError;
 pub use names::{UnknownName, unknown_names};
 pub use record::{KeyRecord, MadeKey};
+pub use revoked_tokens::{RevokedToken, RevokedTokens};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,19 +25,34 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use penstock_config::UnixTime;
+use penstock_config::{AuthConfig, UnixTime};
 use penstock_core::clients::KeyTable;
 use serde_json::Value;
 
 use database::Database;
 
+/// The most that a store holds.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreLimits {
+    pub keys: usize,
+    pub revoked_tokens: usize,
+}
+
+impl StoreLimits {
+    /// Returns the limits of a configuration.
+    pub fn of(auth: &AuthConfig) -> Self {
+        Self { keys: auth.max_keys, revoked_tokens: auth.max_revoked_tokens }
+    }
+}
+
 /// The store of client keys.
 #[derive(Debug)]
 pub struct KeyStore {
     path: PathBuf,
-    max_keys: usize,
+    limits: StoreLimits,
     database: Mutex<Database>,
     table: ArcSwap<KeyTable>,
+    revoked: ArcSwap<RevokedTokens>,
     is_usable: AtomicBool,
     failures: AtomicU64,
     /// The number of times that the keys were read again.
@@ -48,14 +66,16 @@ impl KeyStore {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn open(path: &Path, max_keys: usize) -> Result<Self, KeyStoreError> {
+    pub fn open(path: &Path, limits: StoreLimits) -> Result<Self, KeyStoreError> {
         let database = Database::open(path)?;
         let table = record::to_table(&database.records()?);
+        let revoked = RevokedTokens::new(&database.revoked_tokens()?);
         Ok(Self {
             path: path.to_owned(),
-            max_keys,
+            limits,
             database: Mutex::new(database),
             table: ArcSwap::from_pointee(table),
+            revoked: ArcSwap::from_pointee(revoked),
             is_usable: AtomicBool::new(true),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -82,6 +102,11 @@ impl KeyStore {
     /// Returns the keys that requests are checked against.
     pub fn table(&self) -> Guard<Arc<KeyTable>> {
         self.table.load()
+    }
+
+    /// Returns the revoked tokens that requests are checked against.
+    pub fn revoked(&self) -> Guard<Arc<RevokedTokens>> {
+        self.revoked.load()
     }
 
     /// Returns whether the file could be used when it was last tried.
@@ -117,7 +142,7 @@ impl KeyStore {
     pub fn create(&self, given: Value, now: UnixTime) -> Result<MadeKey, KeyStoreError> {
         let (name, attributes) = attributes::read_new(given)?;
         let made = MadeKey::new(name, attributes, now)?;
-        self.write(|database| database.insert(&made.record, self.max_keys))?;
+        self.write(|database| database.insert(&made.record, self.limits.keys))?;
         Ok(made)
     }
 
@@ -165,6 +190,24 @@ impl KeyStore {
         })
     }
 
+    /// Returns every revoked token, the newest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
+        self.database.lock().revoked_tokens()
+    }
+
+    /// Revokes the token that a JSON object describes.
+    ///
+    /// # Errors
+    /// When the object is not valid, or the token cannot be written.
+    pub fn revoke_token(&self, given: Value, now: UnixTime) -> Result<RevokedToken, KeyStoreError> {
+        let token = RevokedToken::read(given, now)?;
+        self.write(|database| database.revoke_token(&token, self.limits.revoked_tokens))?;
+        Ok(token)
+    }
+
     /// Changes the file, and with it at once the keys of this process.
     fn write<T>(
         &self,
@@ -182,7 +225,10 @@ impl KeyStore {
     }
 
     fn publish(&self, database: &Database) -> Result<(), KeyStoreError> {
-        self.table.store(Arc::new(record::to_table(&database.records()?)));
+        let table = record::to_table(&database.records()?);
+        let revoked = RevokedTokens::new(&database.revoked_tokens()?);
+        self.table.store(Arc::new(table));
+        self.revoked.store(Arc::new(revoked));
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
     }

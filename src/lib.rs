@@ -21,5 +21,6 @@ pub mod proxy;
 pub mod server;
 pub mod shared_state;
 mod sqlite;
+pub mod tokens;
 pub mod upstream;
 pub mod wire;

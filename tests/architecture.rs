@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["discovery"],
             &["downstream"],
             &["shared_state"],
-            &["key_store"],
+            &["key_store", "tokens"],
             &["proxy"],
             &["direct"],
             &["ensemble", "ollama"],

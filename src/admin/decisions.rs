@@ -61,7 +61,8 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
-    let stored = admin.proxy.keys().store().map(|store| store.table());
+    // A key or a token that is not valid is that of no client, as without a process.
+    let client = sample.key().and_then(|key| admin.proxy.keys().find(call.generation, key).ok());
     let dry_run = DryRun {
         config: &call.generation.config,
         router: &call.generation.router,
@@ -69,7 +70,8 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
         now: at,
         records_prompts: false,
         homes: Some(admin.proxy.session_homes()),
-        stored: stored.as_ref().map(|table| &***table),
+        stored: None,
+        client: client.as_ref(),
     };
     // A dry run must not change later decisions: the rotation does not advance, and random picks
     // draw from a separate generator.

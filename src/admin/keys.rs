@@ -71,6 +71,23 @@ pub(super) fn rotate(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     })
 }
 
+/// `GET /revoked_tokens`
+pub(super) fn revoked_tokens(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
+    with_store(admin, |store| {
+        Ok(AdminResponse::json(&json!({ "revoked_tokens": store.revoked_tokens()? })))
+    })
+}
+
+/// `POST /revoked_tokens`
+pub(super) fn revoke_token(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let body = parse(call.body);
+    with_store(admin, |store| {
+        let token = store.revoke_token(body?, now())?;
+        tracing::info!(jti = token.jti, issuer = token.issuer, "token revoked via admin API");
+        Ok(AdminResponse::json(&json!(token)).with_status(StatusCode::CREATED))
+    })
+}
+
 /// Does something with the store, on a thread that may wait for the lock of its file.
 fn with_store(
     admin: &Admin,

@@ -177,7 +177,9 @@ impl Refusal {
             }
             Self::Keys(KeyStoreError::Unknown { .. }) => (StatusCode::NOT_FOUND, "unknown_key"),
             Self::Keys(KeyStoreError::Revoked { .. }) => (StatusCode::CONFLICT, "key_revoked"),
-            Self::Keys(KeyStoreError::Full { .. }) => (StatusCode::CONFLICT, "too_many_keys"),
+            Self::Keys(KeyStoreError::Full { .. } | KeyStoreError::TooManyRevoked { .. }) => {
+                (StatusCode::CONFLICT, "too_many_keys")
+            }
             Self::Keys(_) => (StatusCode::SERVICE_UNAVAILABLE, "key_store_unavailable"),
             Self::InvalidDryRun(_) => (StatusCode::BAD_REQUEST, "invalid_explain_request"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),

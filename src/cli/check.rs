@@ -5,8 +5,8 @@ use clap::Args;
 use penstock_api::units::{Timestamp, show_duration};
 use penstock_api::{escape, show_names};
 use penstock_config::{
-    BackendConfig, BudgetConfig, BudgetPeriod, BudgetScope, Config, Listener, ModelGlob,
-    PolicyConfig, RoutingConfig, Strategy,
+    BackendConfig, BudgetConfig, BudgetPeriod, BudgetScope, CertificateName, Config, Listener,
+    ModelGlob, PolicyConfig, RoutingConfig, Strategy,
 };
 use penstock_core::fleet::Model;
 use penstock_core::routing::{Generation, Split};
@@ -217,9 +217,14 @@ fn members(backend: &BackendConfig) -> String {
 
 fn keys(config: &Config) -> String {
     let auth = &config.auth;
-    match (auth.keys.len(), &auth.store) {
-        (0, None) => "none: the data port is open".to_owned(),
-        (count, None) => count.to_string(),
-        (count, Some(path)) => format!("{count}, and those of {}", path.display()),
+    if auth.is_open() {
+        return "none: the data port is open".to_owned();
     }
+    let mut parts = vec![auth.keys.len().to_string()];
+    parts.extend(auth.store.as_ref().map(|path| format!("those of {}", path.display())));
+    parts.extend(auth.jwt.iter().map(|jwt| format!("tokens of {}", jwt.issuer)));
+    if auth.client_certificates != CertificateName::Off {
+        parts.push(format!("certificates by {}", auth.client_certificates.name()));
+    }
+    parts.join(", and ")
 }

@@ -33,7 +33,7 @@ use super::error::CliError;
 use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::key_store::KeyStore;
+use crate::key_store::{KeyStore, StoreLimits};
 use crate::proxy::{budget_verdicts, explain_with_shift};
 
 const AFTER_HELP: &str = "\
@@ -233,6 +233,7 @@ impl Local {
             records_prompts: true,
             homes: None,
             stored: self.stored.as_deref(),
+            client: None,
         };
         let budgets = budget_verdicts(&dry_run, sample, &Budgets::new(dry_run.config));
         let budgets = budgets.into_iter().map(BudgetVerdict::without_spending).collect();
@@ -243,7 +244,7 @@ impl Local {
 /// Reads the keys of `auth.store`. Makes no file.
 fn stored_keys(config: &Config, output: &mut Output) -> Option<Arc<KeyTable>> {
     let path = config.auth.store.as_deref().filter(|path| path.exists())?;
-    match KeyStore::open(path, config.auth.max_keys) {
+    match KeyStore::open(path, StoreLimits::of(&config.auth)) {
         Ok(store) => Some(Arc::clone(&store.table())),
         Err(error) => {
             output.complain("note", format_args!("the keys of auth.store are unknown: {error}"));

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use super::error::{CliError, FAILED, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::key_store::{KeyStore, KeyStoreError, unknown_names};
-use arguments::{CreateArgs, RotateArgs};
+use crate::key_store::{KeyStore, KeyStoreError, StoreLimits, unknown_names};
+use arguments::{CreateArgs, RevokeTokenArgs, RotateArgs};
 use attributes::SetArgs;
-use text::{to_lines, to_table};
+use text::{revoked_table, to_lines, to_table};
 
 const AFTER_HELP: &str = "\
 A secret is printed once, when its key is made or rotated: the file keeps its SHA-256 alone.
@@ -31,6 +31,7 @@ Examples:
   penstock keys set key_3f9c2a1b7d40e85566aa0b1c --budget research --unset models,expires_at
   penstock keys rotate key_3f9c2a1b7d40e85566aa0b1c --overlap 24h
   penstock keys revoke key_3f9c2a1b7d40e85566aa0b1c
+  penstock keys revoke-token --jti 8f2c… --issuer https://login.example.com --expires 1h
 
 Exit codes: 0 success, 1 there is no such key, or the file cannot be used, 2 the arguments or the
 configuration are wrong.";
@@ -50,6 +51,10 @@ pub(super) enum KeysCommand {
     Rotate(RotateArgs),
     /// Revoke a key, at once
     Revoke(OneArgs),
+    /// Revoke a token of an identity provider by its `jti`, at once
+    RevokeToken(RevokeTokenArgs),
+    /// List the revoked tokens, the newest first
+    RevokedTokens(ListArgs),
 }
 
 /// The arguments of every command: the file, and the form of the output.
@@ -130,6 +135,17 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
             let key = args.common.work(|store| store.revoke(&args.id, now))?;
             args.common.print(&key.to_json(now), output)
         }
+        KeysCommand::RevokeToken(args) => {
+            let token = args.common.work(|store| store.revoke_token(args.to_json(now), now))?;
+            args.common.print(&json!(token), output)
+        }
+        KeysCommand::RevokedTokens(args) => {
+            let tokens = json!(args.common.work(KeyStore::revoked_tokens)?);
+            match args.common.json {
+                true => output.line(format!("{:#}", json!({ "revoked_tokens": tokens }))),
+                false => output.text(revoked_table(tokens.as_array().unwrap_or(&Vec::new()))),
+            }
+        }
     }
 }
 
@@ -140,14 +156,17 @@ impl StoreArgs {
         work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,
     ) -> Result<T, CliError> {
         let fail = |code, error: KeysError| CliError::Command { code, error: Box::new(error) };
-        let (path, max_keys) = match &self.store {
-            Some(path) => (path.clone(), usize::MAX),
+        let (path, limits) = match &self.store {
+            Some(path) => {
+                (path.clone(), StoreLimits { keys: usize::MAX, revoked_tokens: usize::MAX })
+            }
             None => {
                 let auth = self.config.load()?.auth;
-                (auth.store.ok_or_else(|| fail(USAGE, KeysError::NoStore))?, auth.max_keys)
+                let limits = StoreLimits::of(&auth);
+                (auth.store.ok_or_else(|| fail(USAGE, KeysError::NoStore))?, limits)
             }
         };
-        KeyStore::open(&path, max_keys).and_then(|store| work(&store)).map_err(|source| {
+        KeyStore::open(&path, limits).and_then(|store| work(&store)).map_err(|source| {
             let code = if matches!(source, KeyStoreError::Invalid(_)) { USAGE } else { FAILED };
             fail(code, KeysError::Store { path, source })
         })

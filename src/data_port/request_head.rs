@@ -20,6 +20,7 @@ use crate::data_port::unknown_path;
 use crate::direct::passthrough::deletes_model;
 use crate::direct::tunnel::requested_websocket;
 use crate::downstream::body::BodyLength;
+use crate::downstream::client::Client;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::ollama::broadcast::check_right;
 use crate::proxy::auth::{identify_client, remove_query_key, to_error};
@@ -29,6 +30,7 @@ use crate::proxy::flow::Flow;
 use crate::proxy::own_response::{send_error, send_wrong_method};
 use crate::proxy::target::Target;
 use crate::proxy::twins::check_query;
+use crate::tokens::TokenRefusal;
 use crate::upstream::headers::{REQUEST_ID, is_key};
 
 const MAX_REQUEST_ID: usize = 128;
@@ -64,8 +66,14 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     let method = flow.client.head().method.clone();
     let target = Target::of(&method, &path, &generation.router.passthrough, compat);
     classify(flow, target, &path);
-    let checked = check_head(flow, target);
-    if flow.ctx.key_failure.is_some_and(|failure| failure != KeyFailure::Missing) {
+    let mut checked = check_head(flow, target);
+    if awaits_keys(flow).await {
+        checked = check_head(flow, target);
+    }
+    if let Some(failure) = flow.ctx.key_failure {
+        flow.proxy.keys.count(failure);
+    }
+    if flow.ctx.key_failure.is_some_and(KeyFailure::is_a_guess) {
         flow.proxy.keys.slow_down(&generation.config, flow.ctx.client_address).await;
     }
     // After the check, which reads the key, and before anything forwards or logs the query.
@@ -109,6 +117,22 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
         },
     }
     Ok(None)
+}
+
+/// Waits for the keys of the token's issuer if they are being fetched. Returns whether they have
+/// come: a token that was signed with a new key is checked again.
+async fn awaits_keys(flow: &mut Flow<'_>) -> bool {
+    let Some(KeyFailure::Token(
+        TokenRefusal::UnknownKey { issuer } | TokenRefusal::NoKeys { issuer },
+    )) = flow.ctx.key_failure
+    else {
+        return false;
+    };
+    let have_come = flow.proxy.keys.tokens().wait_for_keys(issuer).await;
+    if have_come {
+        flow.ctx.key_failure = None;
+    }
+    have_come
 }
 
 /// Records the operation and the dialect of a request.
@@ -187,11 +211,11 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         let message = format!("There must be at most one {name} field");
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
+    let certificate = flow.ctx.client.as_ref().and_then(Client::certificate);
     if !is_preflight && !target.is_public() {
-        match identify_client(&flow.proxy.keys, &flow.ctx.generation, head) {
+        match identify_client(&flow.proxy.keys, &flow.ctx.generation, head, certificate) {
             Ok(client) => flow.ctx.identity = client,
             Err(failure) => {
-                flow.proxy.keys.count(failure);
                 flow.ctx.key_failure = Some(failure);
                 let error = to_error(failure, config.server.compat);
                 return Err(OwnError { closes: has_body, ..error });
@@ -199,7 +223,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         }
     } else if config.server.compat == Compat::Nomyo {
         // A public page may say more to those who send a key.
-        let client = identify_client(&flow.proxy.keys, &flow.ctx.generation, head);
+        let client = identify_client(&flow.proxy.keys, &flow.ctx.generation, head, certificate);
         flow.ctx.identity = client.ok().flatten();
     }
     check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;

@@ -103,13 +103,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
         }
         let settings = http2::Settings::of(&generation.config);
         drop(generation);
-        let AcceptedConnection { stream, ahead, origin, ca_revoked, .. } = accepted;
+        let AcceptedConnection { stream, ahead, origin, ca_revoked, certificate, .. } = accepted;
         let connection = http2::Connection {
             app: Arc::clone(&self.app),
             clients: Arc::clone(&self.clients),
             settings,
             origin,
             ca_revoked,
+            certificate,
         };
         connection.serve(PrefixedStream { ahead, stream }, shutdown).await;
         None

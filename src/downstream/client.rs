@@ -11,6 +11,7 @@ use http::{HeaderMap, Version};
 use pingora_proxy::Session;
 
 use super::body::BodyLength;
+use super::certificate::CertificateNames;
 use super::http1::{GuardedStream, Http1Connection, RefusedHead};
 use super::http2::Http2Stream;
 use super::origin::Origin;
@@ -48,6 +49,15 @@ impl Client {
             Self::Http1(connection) => connection.origin(),
             Self::Http2(stream) => stream.origin(),
         }
+    }
+
+    /// The names of the client's verified certificate, if it has shown one.
+    pub(crate) fn certificate(&self) -> Option<&CertificateNames> {
+        match self {
+            Self::Http1(connection) => connection.certificate(),
+            Self::Http2(stream) => stream.certificate(),
+        }
+        .map(Arc::as_ref)
     }
 
     /// The reason why the head of the current request was refused, if it was.

@@ -44,6 +44,7 @@ use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::accepted::AcceptedConnection;
+use super::certificate::CertificateNames;
 use super::head_check;
 use super::head_check::{HeadError, LoggedRequest};
 use super::limits::HeadLimits;
@@ -83,6 +84,7 @@ impl fmt::Debug for GuardedStream {
 pub(crate) struct Http1Connection {
     inner: Mutex<Inner>,
     origin: Origin,
+    certificate: Option<Arc<CertificateNames>>,
 }
 
 impl fmt::Debug for Http1Connection {
@@ -113,7 +115,7 @@ pub(crate) struct RefusedHead {
 
 impl Http1Connection {
     pub(crate) fn new(accepted: AcceptedConnection, limits: HeadLimits) -> Arc<Self> {
-        let AcceptedConnection { stream, ahead, origin, .. } = accepted;
+        let AcceptedConnection { stream, ahead, origin, certificate, .. } = accepted;
         let inner = Inner {
             stream,
             ahead,
@@ -121,7 +123,7 @@ impl Http1Connection {
             is_between_requests: true,
             refused: None,
         };
-        Arc::new(Self { inner: Mutex::new(inner), origin })
+        Arc::new(Self { inner: Mutex::new(inner), origin, certificate })
     }
 
     /// A connection to a port that speaks plain HTTP/1.1 and has no use for the client's address.
@@ -159,6 +161,10 @@ impl Http1Connection {
 
     pub(crate) fn origin(&self) -> Origin {
         self.origin
+    }
+
+    pub(crate) fn certificate(&self) -> Option<&Arc<CertificateNames>> {
+        self.certificate.as_ref()
     }
 
     /// Records that the body of the last request has been read: a head comes next.

@@ -34,6 +34,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::certificate::CertificateNames;
 use super::clients::Clients;
 use super::close_reasons::CloseReason;
 use super::counted::Counted;
@@ -80,6 +81,7 @@ pub(crate) struct Connection<A> {
     pub(crate) origin: Origin,
     /// Cancelled when the CA of the client's certificate is revoked.
     pub(crate) ca_revoked: Option<CancellationToken>,
+    pub(crate) certificate: Option<Arc<CertificateNames>>,
 }
 
 /// One request and the way to respond to it.
@@ -263,7 +265,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
             response.send_reset(Reason::PROTOCOL_ERROR);
             return false;
         }
-        let stream = Arc::new(Http2Stream::new(body, response, self.origin));
+        let stream =
+            Arc::new(Http2Stream::new(body, response, self.origin, self.certificate.clone()));
         let session = Http2Session::new(parts, Arc::clone(&stream));
         let (app, shutdown, open) = (Arc::clone(&self.app), shutdown.clone(), streams.open());
         tokio::spawn(async move {

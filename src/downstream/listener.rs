@@ -15,6 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::AcceptedConnection;
+use super::certificate::CertificateNames;
 use super::origin::{Origin, Peer};
 use super::proxy_protocol;
 use super::proxy_protocol::Header;
@@ -149,9 +150,10 @@ impl Port {
                 peer = client;
             }
         }
-        let mut ca_revoked = None;
+        let (mut ca_revoked, mut certificate) = (None, None);
         if let Some(tls) = &self.tls {
             let encrypted = handshake(stream, &ahead, tls).await?;
+            certificate = CertificateNames::of(&*encrypted.stream);
             (stream, ca_revoked) = (encrypted.stream, encrypted.ca_revoked);
             ahead.clear();
         }
@@ -162,7 +164,7 @@ impl Port {
             // Without ALPN, HTTP/2 starts by prior knowledge (RFC 9113 §3.3).
             (true, None) => starts_with_http2(&mut stream, &mut ahead).await?,
         };
-        Ok(AcceptedConnection { stream, ahead, origin, is_http2, ca_revoked })
+        Ok(AcceptedConnection { stream, ahead, origin, is_http2, ca_revoked, certificate })
     }
 }
 

@@ -5,12 +5,14 @@ mod shared;
 
 use std::path::Path;
 
-use penstock_config::{KeyHash, UnixTime};
+use penstock_config::KeyHash;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
+use super::revoked_tokens::{self, RevokedToken};
+use super::stored_time::{seconds, to_time};
 use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
 const SCHEMA: &str = "
@@ -27,7 +29,11 @@ const SCHEMA: &str = "
         previous_until INTEGER
     )";
 /// The file, whose application id is "penk". Only its owner may see which keys there are.
-const FILE: FileKind = FileKind { application_id: 0x7065_6e6b, mode: 0o600, migrations: &[SCHEMA] };
+const FILE: FileKind = FileKind {
+    application_id: 0x7065_6e6b,
+    mode: 0o600,
+    migrations: &[SCHEMA, revoked_tokens::SCHEMA],
+};
 const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoked_at, \
                        previous_hash, previous_last_four, previous_until";
 
@@ -77,6 +83,7 @@ impl Database {
             // Read before it counts: what is known goes on until there is something else.
             let other = Self::open(path)?;
             other.records()?;
+            other.revoked_tokens()?;
             *self = other;
             return Ok(true);
         }
@@ -85,6 +92,7 @@ impl Database {
         if has_changed {
             // Read first: after a failure the next call must not find everything unchanged.
             self.records()?;
+            self.revoked_tokens()?;
             self.version = version;
         }
         Ok(has_changed)
@@ -168,6 +176,20 @@ impl Database {
         self.put("REPLACE", key)
     }
 
+    /// Returns the revoked tokens.
+    pub(super) fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
+        revoked_tokens::all(&self.connection)
+    }
+
+    /// Adds a revoked token.
+    pub(super) fn revoke_token(
+        &self,
+        token: &RevokedToken,
+        limit: usize,
+    ) -> Result<(), KeyStoreError> {
+        revoked_tokens::insert(&self.connection, token, limit)
+    }
+
     fn put(&self, verb: &str, key: &KeyRecord) -> Result<(), KeyStoreError> {
         let put = format!(
             "{verb} INTO client_keys ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
@@ -212,13 +234,4 @@ fn read(row: &Row<'_>) -> Result<KeyRecord, KeyStoreError> {
         created_at: to_time(row.get(5)?),
         revoked_at: time(6)?,
     })
-}
-
-fn to_time(seconds: i64) -> UnixTime {
-    UnixTime(u64::try_from(seconds).unwrap_or_default())
-}
-
-/// Returns a time as SQLite holds it.
-fn seconds(time: UnixTime) -> i64 {
-    i64::try_from(time.0).unwrap_or(i64::MAX)
 }

@@ -27,6 +27,9 @@ pub enum KeyStoreError {
     /// A key of another penstock has no hash.
     #[error("key '{}' has no hash", id.escape_debug())]
     NoHash { id: String },
+    /// There are as many revoked tokens as there may be.
+    #[error("there are {count} revoked tokens that have not expired (auth.max_revoked_tokens)")]
+    TooManyRevoked { count: usize },
     /// The description of a key is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidKey),

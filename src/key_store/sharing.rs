@@ -179,7 +179,7 @@ impl KeyStore {
             Err(KeyStoreError::Unknown { .. }) if record.is_final && self.is_full(database)? => {
                 Ok(())
             }
-            Err(KeyStoreError::Unknown { .. }) => match database.insert(&key, self.max_keys) {
+            Err(KeyStoreError::Unknown { .. }) => match database.insert(&key, self.limits.keys) {
                 Ok(()) => database.adopt(&key, record.version),
                 Err(error @ KeyStoreError::Full { .. }) => {
                     self.failures.fetch_add(1, Ordering::Relaxed);
@@ -193,14 +193,14 @@ impl KeyStore {
     }
 
     fn is_full(&self, database: &Database) -> Result<bool, KeyStoreError> {
-        Ok(database.count()? >= self.max_keys)
+        Ok(database.count()? >= self.limits.keys)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key_store::KeyStoreError;
+    use crate::key_store::{KeyStoreError, StoreLimits};
     use serde_json::json;
 
     fn store(name: &str) -> KeyStore {
@@ -208,7 +208,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join(name);
         let _absent = std::fs::remove_file(&path);
-        KeyStore::open(&path, 3).unwrap()
+        KeyStore::open(&path, StoreLimits { keys: 3, revoked_tokens: 3 }).unwrap()
     }
 
     const NOW: UnixTime = UnixTime(1_800_000_000);

@@ -15,7 +15,7 @@ const OTHERS: usize = 16;
 /// # Errors
 /// If the system refuses one of them.
 pub fn check_threads(config: &Config) -> io::Result<()> {
-    let count = config.server.threads.saturating_add(OTHERS);
+    let count = config.server.threads.saturating_add(OTHERS + config.auth.jwt.len());
     let mut started = Vec::with_capacity(count);
     let mut refused = None;
     // All of them exist at the same time: each waits for a lock that this thread holds.

@@ -11,14 +11,17 @@ use penstock_core::routing::Generation;
 use pingora::http::RequestHeader;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::downstream::certificate::CertificateNames;
 use crate::proxy::client_keys::{ClientKeys, KeyFailure};
 use crate::proxy::failure::OwnError;
+use crate::tokens::TokenRefusal;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
 
 /// The query parameter that clients of the NOMYO Router send their key in.
 const QUERY_KEY: &str = "api_key";
 
-/// Returns the client that the key of a request names; `None` if no keys are needed.
+/// Returns the client that the key of a request names, or the certificate of its connection; `None`
+/// if no keys are needed.
 ///
 /// # Errors
 /// When the key is missing, unknown or not valid now.
@@ -26,9 +29,13 @@ pub(crate) fn identify_client(
     keys: &ClientKeys,
     generation: &Generation,
     head: &RequestHeader,
+    certificate: Option<&CertificateNames>,
 ) -> Result<Option<Arc<ClientIdentity>>, KeyFailure> {
     if keys.is_open(&generation.config) {
         return Ok(None);
+    }
+    if let Some(found) = certificate.and_then(|names| keys.find_named(generation, names)) {
+        return found.map(Some);
     }
     let is_nomyo = generation.config.server.compat == Compat::Nomyo;
     let in_query = || query_value(head.uri.query().filter(|_| is_nomyo)?, QUERY_KEY);
@@ -51,8 +58,22 @@ pub(crate) fn to_error(failure: KeyFailure, compat: Compat) -> OwnError {
             (ErrorCode::KeyNotYetValid, format!("The API key is valid from {from}"))
         }
         KeyFailure::Expired(at) => (ErrorCode::KeyExpired, format!("The API key expired at {at}")),
+        KeyFailure::Token(refusal) => (token_code(refusal), refusal.to_string()),
+        KeyFailure::Certificate => {
+            (ErrorCode::InvalidApiKey, "The client certificate names no API key".to_owned())
+        }
     };
     OwnError::new(code, message).closing()
+}
+
+fn token_code(refusal: TokenRefusal) -> ErrorCode {
+    match refusal {
+        TokenRefusal::Expired(_) => ErrorCode::KeyExpired,
+        TokenRefusal::NotYetValid(_) => ErrorCode::KeyNotYetValid,
+        TokenRefusal::Revoked => ErrorCode::KeyRevoked,
+        TokenRefusal::NoKeys { .. } => ErrorCode::TokenKeysUnavailable,
+        _ => ErrorCode::InvalidApiKey,
+    }
 }
 
 /// Removes the key from the query, so that no backend, log or trace gets it.

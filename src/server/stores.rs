@@ -8,10 +8,11 @@ use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_core::admission::budgets::Budgets;
 use penstock_core::admission::rate_limits::LimitTime;
+use penstock_core::clients::token_client_of;
 use penstock_core::routing::Generation;
 
 use super::ServerError;
-use crate::key_store::KeyStore;
+use crate::key_store::{KeyStore, StoreLimits};
 use crate::lifecycle::ShutdownHook;
 use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
 use crate::proxy::Proxy;
@@ -22,7 +23,8 @@ use crate::shared_state::{SharedBudgets, SharedState};
 pub(super) fn open_key_store(config: &Config) -> Result<Option<Arc<KeyStore>>, ServerError> {
     let Some(path) = config.auth.store.as_deref() else { return Ok(None) };
     let failed = |source| ServerError::key_store(path, source);
-    let store = Arc::new(KeyStore::open(path, config.auth.max_keys).map_err(failed)?);
+    let store = KeyStore::open(path, StoreLimits::of(&config.auth)).map_err(failed)?;
+    let store = Arc::new(store);
     store.watch().map_err(|error| failed(error.into()))?;
     Ok(Some(store))
 }
@@ -41,7 +43,10 @@ pub(super) fn open_ledger(
 pub(super) fn restore_days(config: &Config, proxy: &Proxy) {
     // Limits per minute recover by themselves soon; only the day outlives a restart.
     let ids = proxy.day_limited();
-    let Some(path) = config.ledger.path.as_deref().filter(|_| !ids.is_empty()) else { return };
+    let are_tokens_limited =
+        !config.auth.jwt.is_empty() && config.auth.limits.tokens_per_day.is_some();
+    let has_limits = !ids.is_empty() || are_tokens_limited;
+    let Some(path) = config.ledger.path.as_deref().filter(|_| has_limits) else { return };
     let today =
         ReportQuery { by: vec![Dimension::Key], since: parse_day("0d"), ..ReportQuery::default() };
     let rows = report(path, &today).unwrap_or_else(|error| {
@@ -49,7 +54,10 @@ pub(super) fn restore_days(config: &Config, proxy: &Proxy) {
         Vec::new()
     });
     for row in rows {
-        if let Some(id) = row.group.first().and_then(|account| ids.get(account.as_str())) {
+        let Some(account) = row.group.first() else { continue };
+        let id = ids.get(account.as_str()).map(|id| &**id);
+        let of_token = || token_client_of(account).filter(|_| are_tokens_limited);
+        if let Some(id) = id.or_else(of_token) {
             let now = LimitTime { at: now(), unix: unix_seconds() };
             proxy.rates().restore_day(id, row.counts.total_tokens(), now);
         }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from hosted import LIMITED, LIMITED_ONCE, SILENT, Hosted
 from recorder import Recorder
 from services import Services
+from tokens import Issuer
 from wire import DeadPort
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ def declared(env: "Env") -> Setup:
 
 
 def auth(env: "Env") -> Setup:
-    """Client keys, one of them limited to some models; an engine with its own key."""
+    """Client keys, one of them limited to some models; two issuers of tokens; an engine with its own key."""
     locked = env.add_engine("locked", LOCKED, key=ENGINE_KEY)
+    env.issuers = [Issuer(name, env.work) for name in ("one", "two")]
     key_file = env.work / "free.key"
     key_file.write_text(KEY_FREE + "\n")
     key_file.chmod(0o600)
@@ -110,6 +112,7 @@ def auth(env: "Env") -> Setup:
                 {"name": "limited", "key": KEY_LIMITED, "models": ["tiny/*"]},
                 {"name": "free", "key_file": str(key_file)},
             ],
+            "jwt": [issuer.config() for issuer in env.issuers],
         },
         "health": HEALTH,
         "backends": [

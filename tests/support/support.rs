@@ -8,6 +8,7 @@ pub mod engines;
 pub mod fleet;
 pub mod http2;
 pub mod http2_engine;
+pub mod identity_provider;
 pub mod load;
 pub mod markdown;
 pub mod open_engine;

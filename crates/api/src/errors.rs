@@ -56,6 +56,7 @@ pub enum ErrorCode {
     BodyMemoryFull,
     ResponseMemoryFull,
     UsageUnavailable,
+    TokenKeysUnavailable,
     TooManyConnections,
     OutOfResources,
     ConnectFailed,

@@ -10,9 +10,10 @@ use crate::syntax::dump::Dump;
 use crate::syntax::setting::Setting;
 
 /// Settings that need a restart. A name covers everything below it.
-const READ_AT_START: [&str; 12] = [
+const READ_AT_START: [&str; 13] = [
     "auth.store",
     "auth.max_keys",
+    "auth.max_revoked_tokens",
     "server.listen",
     "server.threads",
     "admin.listen",

@@ -53,6 +53,10 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     }
     if holds(&["auth"]) {
         clients::check_client_keys(config, root, reader);
+        clients::check_issuers(config, root, reader);
+    }
+    if holds(&["auth", "server"]) {
+        clients::check_certificate_names(config, root, reader);
     }
     check_routing(config, root, sound, reader);
     if holds(&["telemetry", "routing"]) {

@@ -30,6 +30,9 @@ pub use sections::budgets::{BudgetConfig, BudgetPeriod, BudgetScope, MAX_BUDGETS
 pub use sections::default_model::DefaultModel;
 pub use sections::ensembles::EnsemblesConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};
+pub use sections::jwt::{
+    CertificateName, ClaimNames, JwksSource, JwtConfig, MAX_ISSUERS, TokenAlgorithm,
+};
 pub use sections::ledger::{LedgerConfig, RequestUsage};
 pub use sections::limits::{Http2Limits, LimitsConfig};
 pub use sections::listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};

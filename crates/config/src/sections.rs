@@ -9,6 +9,7 @@ pub(super) mod budgets;
 pub(super) mod default_model;
 pub(super) mod ensembles;
 pub(super) mod health;
+pub(super) mod jwt;
 pub(super) mod ledger;
 pub(super) mod limits;
 pub(super) mod listener;

@@ -7,6 +7,7 @@ mod server;
 
 pub use client::system_certificates;
 pub use client::{ClientTls, ClientTlsFiles};
+pub use pem::read_certificates;
 pub use server::{ClientAuth, Look, Refreshed, ServerTls, ServerTlsFiles};
 
 use std::path::PathBuf;

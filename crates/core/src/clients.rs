@@ -10,11 +10,29 @@ use std::sync::Arc;
 
 use penstock_config::{AuthConfig, ClientKey, ModelGlob, RateLimits};
 
+/// Separates the issuer from the rest in the id of a token's client. Neither an issuer nor the id
+/// of a key has it.
+const TOKEN_MARK: char = '#';
+
+/// Returns whether an id is that of a token's client.
+pub fn is_token_client(id: &str) -> bool {
+    id.contains(TOKEN_MARK)
+}
+
+/// Returns the id of a token's client by its name in the ledger: `issuer/name/id`. `None` for other
+/// clients.
+pub fn token_client_of(account: &str) -> Option<&str> {
+    // Neither part of the name has a /.
+    let id = account.splitn(3, '/').nth(2)?;
+    is_token_client(id).then_some(id)
+}
+
 /// A client with what its key allows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientIdentity {
     /// Owns the client's limits, usage, sessions and stored responses. A key of the file has its
-    /// name as its id; other keys have one that no other key ever has.
+    /// name as its id; other keys have one that no other key ever has, tokens their issuer and
+    /// subject.
     pub id: Arc<str>,
     /// The name in logs and metrics.
     pub name: Arc<str>,
@@ -73,6 +91,12 @@ impl ClientIdentity {
         }
     }
 
+    /// Returns the client of a token. Its id has the issuer, so that two issuers never share a
+    /// client, and a # that no name of a key has; its name has the issuer's name.
+    pub fn of_token(issuer: &str, id: &str, issuer_name: &str, name: &str) -> Self {
+        Self::new(&format!("{issuer}{TOKEN_MARK}{id}"), &format!("{issuer_name}/{name}"))
+    }
+
     /// Returns the client of a key in the configuration.
     pub fn of_key(key: &ClientKey) -> Self {
         let boxed = |names: &[String]| names.iter().map(|name| Box::from(&**name)).collect();
@@ -102,5 +126,22 @@ impl ClientIdentity {
     /// Returns the limits that apply to the client.
     pub fn limits<'a>(&'a self, auth: &'a AuthConfig) -> &'a RateLimits {
         self.limits.as_ref().unwrap_or(&auth.limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_tokens_share_no_id_with_others() {
+        let client = |issuer, id| ClientIdentity::of_token(issuer, id, "corp", "alice");
+        let (one, other) = (client("https://a/x", "u#1"), client("https://a/y", "u#1"));
+        assert_ne!(one.id, other.id);
+        assert_eq!((&*one.name, &*one.id), ("corp/alice", "https://a/x#u#1"));
+        assert!(is_token_client(&one.id) && !is_token_client("key_0123"));
+        assert_eq!(token_client_of(&one.account), Some(&*one.id));
+        let of_key = ClientIdentity::new("key_0123", "alice");
+        assert_eq!((token_client_of(&of_key.account), token_client_of("alice")), (None, None));
     }
 }

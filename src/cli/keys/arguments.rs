@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::StoreArgs;
 use super::attributes::AttributeArgs;
-use super::values::duration;
+use super::values::{When, duration, when, without_null};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CreateArgs {
@@ -43,6 +43,36 @@ pub(in crate::cli) struct RotateArgs {
 
     #[command(flatten)]
     pub(super) common: StoreArgs,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RevokeTokenArgs {
+    /// The `jti` of the token
+    #[arg(long)]
+    jti: String,
+
+    /// The `iss` of the token [default: the tokens of every issuer with that jti]
+    #[arg(long)]
+    issuer: Option<String>,
+
+    /// When the token expires, so that it can be forgotten: 2027-01-31T18:00:00Z, or 1h from now
+    /// [default: it is never forgotten]
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    expires: Option<When>,
+
+    #[command(flatten)]
+    pub(super) common: StoreArgs,
+}
+
+impl RevokeTokenArgs {
+    /// Returns the description of the token.
+    pub(super) fn to_json(&self, now: UnixTime) -> Value {
+        Value::Object(without_null(json!({
+            "jti": self.jti,
+            "issuer": self.issuer,
+            "expires_at": self.expires.map(|when| when.from(now)),
+        })))
+    }
 }
 
 impl CreateArgs {

@@ -3,15 +3,28 @@
 use serde_json::Value;
 
 const COLUMNS: [&str; 7] = ["id", "name", "team", "state", "key", "created_at", "expires_at"];
+const TOKEN_COLUMNS: [&str; 4] = ["jti", "issuer", "revoked_at", "expires_at"];
 
 pub(super) fn to_table(keys: &[Value]) -> String {
     if keys.is_empty() {
         return "there are no keys: penstock keys create --name NAME makes one\n".to_owned();
     }
-    let head = COLUMNS.map(|name| name.to_uppercase().replace('_', " "));
+    table(COLUMNS, keys)
+}
+
+/// Returns the table of revoked tokens.
+pub(super) fn revoked_table(tokens: &[Value]) -> String {
+    if tokens.is_empty() {
+        return "there are no revoked tokens\n".to_owned();
+    }
+    table(TOKEN_COLUMNS, tokens)
+}
+
+fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
+    let head = columns.map(|name| name.to_uppercase().replace('_', " "));
     let mut lines = vec![head];
-    lines.extend(keys.iter().map(|key| COLUMNS.map(|column| cell(key, column))));
-    let mut widths = [0; COLUMNS.len()];
+    lines.extend(rows.iter().map(|row| columns.map(|column| cell(row, column))));
+    let mut widths = [0; N];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = (*width).max(cell.chars().count());

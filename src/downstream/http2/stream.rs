@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
@@ -13,6 +14,7 @@ use http::Response;
 use parking_lot::Mutex;
 use penstock_api::slices::split_at;
 
+use super::super::certificate::CertificateNames;
 use super::super::origin::Origin;
 
 /// One stream of a client connection. If dropped before its response is complete, it resets the
@@ -21,6 +23,7 @@ use super::super::origin::Origin;
 pub(crate) struct Http2Stream {
     wire: Mutex<Wire>,
     origin: Origin,
+    certificate: Option<Arc<CertificateNames>>,
     was_reset: AtomicBool,
 }
 
@@ -43,13 +46,22 @@ enum ResponseState {
 pub(crate) struct Gone;
 
 impl Http2Stream {
-    pub(crate) fn new(body: RecvStream, response: SendResponse<Bytes>, origin: Origin) -> Self {
+    pub(crate) fn new(
+        body: RecvStream,
+        response: SendResponse<Bytes>,
+        origin: Origin,
+        certificate: Option<Arc<CertificateNames>>,
+    ) -> Self {
         let wire = Wire { body, rest: Bytes::new(), response: ResponseState::Nothing(response) };
-        Self { wire: Mutex::new(wire), origin, was_reset: AtomicBool::new(false) }
+        Self { wire: Mutex::new(wire), origin, certificate, was_reset: AtomicBool::new(false) }
     }
 
     pub(crate) fn origin(&self) -> Origin {
         self.origin
+    }
+
+    pub(crate) fn certificate(&self) -> Option<&Arc<CertificateNames>> {
+        self.certificate.as_ref()
     }
 
     /// Returns whether no body follows the head.

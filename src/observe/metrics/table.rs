@@ -10,6 +10,7 @@ mod decisions;
 mod models;
 mod process;
 mod requests;
+mod tokens;
 
 use super::row::MetricRow;
 use super::{admin_connections, reloads};
@@ -21,6 +22,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
         admission::ROWS,
+        tokens::ROWS,
         budgets::ROWS,
         backends::ROWS,
         models::ROWS,

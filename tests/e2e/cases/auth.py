@@ -1,4 +1,6 @@
 """Client keys: authentication, allowed models, and which credentials reach the engine."""
+import time
+
 import anthropic
 import openai
 
@@ -8,7 +10,8 @@ from cases.errors import check_body, refused
 from configs import ENGINE_KEY, KEY_FREE, KEY_LIMITED, LOCKED
 from env import TOOLS, Env
 
-SECRETS = (KEY_FREE, KEY_LIMITED, ENGINE_KEY, "sk-wrong")
+# Every token begins with eyJ.
+SECRETS = (KEY_FREE, KEY_LIMITED, ENGINE_KEY, "sk-wrong", "eyJ")
 
 
 def case_wrong_key(env: Env) -> None:
@@ -46,6 +49,40 @@ def case_model_outside_the_key(env: Env) -> None:
     assert limited.chat.completions.create(**{**ASK, "model": LOCKED}).choices
     free = env.openai(proxy="auth", api_key=KEY_FREE)
     assert free.chat.completions.create(**{**ASK, "model": TOOLS}).choices
+
+
+def case_tokens_of_two_issuers(env: Env) -> None:
+    """A token is a key: each issuer's is valid, the other's, an expired and another audience's are 401."""
+    env.proxy("auth")
+    one, two = env.issuers
+    ask = {**ASK, "model": LOCKED}
+    for issuer in (one, two):
+        client = env.openai(proxy="auth", api_key=issuer.token())
+        assert client.chat.completions.create(**ask).choices
+        assert list(client.chat.completions.create(**ask, stream=True))
+        assert [model.id for model in client.models.list()] == [LOCKED]
+        error = refused(
+            openai.PermissionDeniedError,
+            lambda: client.chat.completions.create(**{**ASK, "model": TOOLS}),
+        )
+        assert error.code == "model_not_allowed", error.body
+    messages = env.anthropic(proxy="auth", api_key=two.token())
+    assert messages.messages.create(model=LOCKED, max_tokens=4, messages=ASK["messages"]).content[0].text
+    for token, code, words in (
+        (one.token(iss=two.issuer), "invalid_api_key", "signature"),
+        (one.token(aud="other"), "invalid_api_key", "audience"),
+        (one.token(exp=int(time.time())), "key_expired", "expired"),
+        (one.token(models="all"), "model_not_allowed", LOCKED),
+        (one.token(models=[]), "invalid_api_key", "models"),
+    ):
+        client = env.openai(proxy="auth", api_key=token)
+        kind = openai.PermissionDeniedError if code == "model_not_allowed" else openai.AuthenticationError
+        error = refused(kind, lambda: client.chat.completions.create(**ask))
+        assert error.code == code and words in error.message, error.body
+        assert token not in str(error.body), "the token is in the message"
+    wrong = env.anthropic(proxy="auth", api_key=one.token(aud="other"))
+    message = {"model": LOCKED, "max_tokens": 4, "messages": ASK["messages"]}
+    refused(anthropic.AuthenticationError, lambda: wrong.messages.create(**message))
 
 
 def case_engine_key_replaces_the_clients(env: Env) -> None:

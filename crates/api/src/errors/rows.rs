@@ -264,6 +264,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "`usage.streams` are open, or the token ledger cannot be read",
     ),
     error(
+        ErrorCode::TokenKeysUnavailable,
+        "token_keys_unavailable",
+        503,
+        "the keys of the token's issuer were never fetched, so it cannot be checked (`auth.jwt`)",
+    ),
+    error(
         ErrorCode::TooManyConnections,
         "too_many_connections",
         503,

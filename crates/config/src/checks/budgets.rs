@@ -53,8 +53,9 @@ fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mu
         BudgetScope::Team => keys.iter().any(|key| key.team.is_some()),
         BudgetScope::Key => !keys.is_empty(),
     };
-    // Keys that are made at run time may have a team.
-    if !has_subject && config.auth.store.is_none() {
+    // Keys that are made at run time may have a team, and so may tokens.
+    let makes_clients = config.auth.store.is_some() || !config.auth.jwt.is_empty();
+    if !has_subject && !makes_clients {
         let (budget, per) = (name(), budget.per.name());
         reader.warn(item.key_place("per"), Warning::BudgetWithoutClients { budget, per });
     }

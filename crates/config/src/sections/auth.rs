@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use penstock_api::units::ByteSize;
+
+use super::jwt::{CertificateName, JwtConfig};
 use super::objectives::Priority;
 use crate::syntax::collections::{List, Maybe, Never, Off, Or};
 use crate::syntax::glob::ModelGlob;
@@ -12,7 +15,8 @@ use crate::syntax::unix_time::UnixTime;
 use crate::syntax::values::{AtLeastOne, FilePath, Name};
 
 section! {
-    /// API keys of clients. Without keys and without a store of keys the data port is open.
+    /// API keys of clients. Without keys, a store of keys and identity providers the data port is
+    /// open.
     pub struct AuthConfig {
         /// The API keys that clients may use.
         pub keys: Vec<ClientKey> ["keys" as List<ClientKey>] = Vec::new(),
@@ -22,6 +26,20 @@ section! {
         /// The maximum number of keys in the store. In a full one a new key takes the place of the
         /// key that was revoked first.
         pub max_keys: usize ["max_keys" as AtLeastOne<usize>] = 100_000,
+        /// The identity providers whose tokens (JWT) are valid in place of a key. With one the data
+        /// port is never open.
+        pub jwt: Vec<JwtConfig> ["jwt" as List<JwtConfig>] = Vec::new(),
+        /// The longest token, in bytes; a longer one is refused unread.
+        pub max_token_size: ByteSize = ByteSize::kib(16),
+        /// The maximum number of tokens whose verdict is remembered until they expire, and of their
+        /// clients whose use of limits is.
+        pub max_cached_tokens: usize ["max_cached_tokens" as AtLeastOne<usize>] = 10_000,
+        /// The maximum number of revoked tokens in the store.
+        pub max_revoked_tokens: usize ["max_revoked_tokens" as AtLeastOne<usize>] = 100_000,
+        /// The name in a client's certificate, which a listener with `client_ca` has verified, that
+        /// is the name of its key: `subject`, `san` or `off`. The certificate takes the place of
+        /// the key, and one that names no key is refused.
+        pub client_certificates: CertificateName = CertificateName::Off,
         /// The number of refused keys per minute and address (of IPv6 its /64 network) whose
         /// response is sent at once; those of further ones wait a second. `none` delays none.
         pub failures_per_minute: Option<u32> ["failures_per_minute" as Or<Never, AtLeastOne<u32>>] =
@@ -84,7 +102,10 @@ section! {
 impl AuthConfig {
     /// Returns whether clients need no key.
     pub fn is_open(&self) -> bool {
-        self.keys.is_empty() && self.store.is_none()
+        self.keys.is_empty()
+            && self.store.is_none()
+            && self.jwt.is_empty()
+            && self.client_certificates == CertificateName::Off
     }
 
     /// Returns the keys with the limits of each.

@@ -207,6 +207,22 @@ pub enum Problem {
     KeyAndHash { section: String },
     #[error("'{section}' expires before it is valid: 'expires_at' is not after 'not_before'")]
     NeverValid { section: String },
+    #[error("'auth.jwt' has {count} issuers, more than {limit}")]
+    TooManyIssuers { count: usize, limit: usize },
+    #[error("'auth.jwt[{first}]' and 'auth.jwt[{second}]' have the same 'issuer'")]
+    IssuerTwice { first: usize, second: usize },
+    #[error(
+        "the clients of 'auth.jwt[{first}]' and 'auth.jwt[{second}]' would both be called \
+         {name}/…: give one issuer a 'name'"
+    )]
+    IssuerNameTwice { first: usize, second: usize, name: String },
+    #[error("'{section}' sets 'jwks_ca', and its 'jwks' is a file")]
+    NoJwksUrl { section: String },
+    #[error(
+        "'auth.client_certificates' needs a listener that verifies certificates: set \
+         server.listen[].tls.client_ca"
+    )]
+    NoVerifiedClients,
     #[error("'{section}.weights' must sum to 100, not {sum}")]
     WeightSum { section: &'static str, sum: u64 },
     #[error("'routing.aliases' has a cycle: {}", cycle.join(" -> "))]

@@ -9,7 +9,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::TlsError;
 
 /// The certificates of a file, in its order.
-pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+///
+/// # Errors
+/// [`TlsError`] when there is none that can be read.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(path)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let certificates = certificates.map_err(|source| not_pem(path, source))?;

@@ -22,6 +22,7 @@ use ahash::HashMap;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
+use crate::clients::is_token_client;
 use account::Account;
 use addresses::Addresses;
 use penstock_api::units::Timestamp;
@@ -108,6 +109,8 @@ pub struct KeyUse {
 pub struct RateLimiter {
     keys: RwLock<HashMap<Arc<str>, Arc<Account>>>,
     addresses: Addresses,
+    /// The clients of tokens, whose number only their provider bounds.
+    tokens: Addresses,
     refused_addresses: [AtomicU64; LimitKind::ALL.len()],
 }
 
@@ -117,6 +120,7 @@ impl RateLimiter {
         let limiter = Self {
             keys: RwLock::default(),
             addresses: Addresses::default(),
+            tokens: Addresses::default(),
             refused_addresses: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         limiter.adopt(config, std::iter::empty());
@@ -136,6 +140,7 @@ impl RateLimiter {
             }
         }
         self.addresses.set_capacity(config.limits.client_addresses);
+        self.tokens.set_capacity(config.auth.max_cached_tokens);
     }
 
     /// Takes the needs of a request from every limit of its client, or nothing. `tokens` is the
@@ -180,6 +185,9 @@ impl RateLimiter {
     }
 
     fn account(&self, name: &str) -> Arc<Account> {
+        if is_token_client(name) {
+            return self.tokens.account(AddressKey::of_token_client(name));
+        }
         if let Some(account) = self.keys.read().get(name) {
             return Arc::clone(account);
         }
@@ -217,7 +225,8 @@ impl RateLimiter {
         is_stored: &dyn Fn(&str) -> bool,
         now: LimitTime,
     ) -> usize {
-        let is_known = |id: &str| self.keys.read().contains_key(id) || is_stored(id);
+        let is_known =
+            |id: &str| is_token_client(id) || self.keys.read().contains_key(id) || is_stored(id);
         let known = all.iter().filter(|used| is_known(&used.name));
         known.map(|used| self.account(&used.name).state.lock().restore(used, now)).count()
     }

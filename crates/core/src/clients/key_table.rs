@@ -2,7 +2,9 @@
 
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use ahash::HashMap;
 
 use penstock_config::{ClientKey, KeyHash, UnixTime};
 
@@ -12,6 +14,8 @@ use super::ClientIdentity;
 #[derive(Debug, Clone, Default)]
 pub struct KeyTable {
     keys: std::collections::HashMap<KeyHash, KnownKey, BuildHasherDefault<FirstBytes>>,
+    /// The keys by the names and ids of their clients; made when a certificate first names one.
+    by_name: OnceLock<HashMap<Arc<str>, Vec<KeyHash>>>,
 }
 
 /// A key, which may no longer be valid: its client gets a better message than that of a stranger.
@@ -84,6 +88,41 @@ impl KeyTable {
 
     pub fn find(&self, hash: &KeyHash) -> Option<&KnownKey> {
         self.keys.get(hash)
+    }
+
+    /// Returns the client whose name or id this is. Of keys that share the name those count that
+    /// are valid now; if they belong to several clients, the name is that of none.
+    ///
+    /// # Errors
+    /// When no key of that name is valid now.
+    pub fn find_named(
+        &self,
+        name: &str,
+        now: UnixTime,
+    ) -> Option<Result<&Arc<ClientIdentity>, KeyRefusal>> {
+        let by_name = self.by_name.get_or_init(|| self.index());
+        let keys = by_name.get(name)?.iter().filter_map(|hash| self.keys.get(hash));
+        let (mut valid, mut refusal) = (None::<&Arc<ClientIdentity>>, None);
+        for key in keys {
+            match (key.validity.check(|| now), valid) {
+                (Err(error), _) => refusal = Some(error),
+                (Ok(()), Some(other)) if other.id != key.client.id => return None,
+                (Ok(()), _) => valid = Some(&key.client),
+            }
+        }
+        valid.map(Ok).or_else(|| refusal.map(Err))
+    }
+
+    fn index(&self) -> HashMap<Arc<str>, Vec<KeyHash>> {
+        let mut index: HashMap<Arc<str>, Vec<KeyHash>> = HashMap::default();
+        for (hash, key) in &self.keys {
+            let (name, id) = (&key.client.name, &key.client.id);
+            index.entry(Arc::clone(name)).or_default().push(*hash);
+            if id != name {
+                index.entry(Arc::clone(id)).or_default().push(*hash);
+            }
+        }
+        index
     }
 
     /// Returns every key, in no order.

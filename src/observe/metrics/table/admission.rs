@@ -44,7 +44,7 @@ pub(super) const ROWS: &[MetricRow] = &[
             let all = scrape.proxy.keys().failures();
             all.map(|(reason, count)| number(&[reason], to_sample(count))).collect()
         },
-        "requests that were not let in; `reason` is missing, unknown, expired, not_yet_valid or revoked",
+        "requests that were not let in; `reason` is missing, unknown, expired, not_yet_valid, revoked, invalid_token, no_token_keys or certificate",
     ),
     counter(
         "penstock_key_failures_delayed_total",

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ahash::HashMap;
 use parking_lot::Mutex;
+use penstock_config::KeyHash;
 
 use super::account::Account;
 
@@ -22,6 +23,16 @@ pub struct AddressKey(u128);
 impl fmt::LowerHex for AddressKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, out)
+    }
+}
+
+impl AddressKey {
+    /// Returns the key of a token's client in a table for those alone.
+    pub(super) fn of_token_client(id: &str) -> Self {
+        // SHA-256, so that no subject can be chosen to share the account of another.
+        let hash = KeyHash::of(id.as_bytes());
+        let (half, _) = hash.as_bytes().split_at(16);
+        Self(half.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 }
 

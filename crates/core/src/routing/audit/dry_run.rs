@@ -53,6 +53,8 @@ pub struct DryRun<'a> {
     pub homes: Option<&'a SessionHomes>,
     /// The keys of `auth.store`, if they are known.
     pub stored: Option<&'a KeyTable>,
+    /// The client of a key or token that a running process knows.
+    pub client: Option<&'a Arc<ClientIdentity>>,
 }
 
 impl DryRun<'_> {
@@ -279,9 +281,10 @@ impl DryRun<'_> {
         SessionReport { home: home.map(|backend| backend.state.name.to_string()) }
     }
 
-    /// Returns the client of a request.
+    /// Returns the client of a request, by the key in its headers.
     pub fn client(&self, sample: &DryRunRequest) -> Option<Arc<ClientIdentity>> {
-        sample.client(self.config, self.stored)
+        let known = self.client.map(Arc::clone);
+        known.or_else(|| sample.client(self.config, self.stored))
     }
 }
 

@@ -102,13 +102,17 @@ impl DryRunRequest {
         config: &Config,
         stored: Option<&KeyTable>,
     ) -> Option<Arc<ClientIdentity>> {
-        let fields = ["x-api-key", "api-key", "x-goog-api-key"];
-        let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
-        let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
-        let given = KeyHash::of(given);
+        let given = KeyHash::of(self.key()?);
         let key = config.auth.keys.iter().find(|key| key.to_hash() == given);
         let of_file = key.map(|key| Arc::new(ClientIdentity::of_key(key)));
         of_file.or_else(|| stored?.find(&given).map(|known| Arc::clone(&known.client)))
+    }
+
+    /// Returns the key in its headers.
+    pub fn key(&self) -> Option<&[u8]> {
+        let fields = ["x-api-key", "api-key", "x-goog-api-key"];
+        let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
+        given.or_else(|| token_of(self.header("authorization")?.as_bytes()))
     }
 
     /// Returns the value of a header, by its name in lower case.

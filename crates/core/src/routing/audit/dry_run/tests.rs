@@ -43,7 +43,17 @@ fn generation(yaml: &str) -> Generation {
 
 fn dry_run<'a>(generation: &'a Generation, topology: &'a Topology) -> DryRun<'a> {
     let Generation { config, router, .. } = generation;
-    DryRun { config, router, topology, now: NOW, records_prompts: true, homes: None, stored: None }
+    let (stored, client) = (None, None);
+    DryRun {
+        config,
+        router,
+        topology,
+        now: NOW,
+        records_prompts: true,
+        homes: None,
+        stored,
+        client,
+    }
 }
 
 fn explain(generation: &Generation, sample: &DryRunRequest) -> Value {
