@@ -110,9 +110,10 @@ impl DryRunRequest {
 
     /// Returns the key in its headers.
     pub fn key(&self) -> Option<&[u8]> {
+        let authorization = self.header("authorization");
+        let given = authorization.and_then(|value| token_of(value.as_bytes()));
         let fields = ["x-api-key", "api-key", "x-goog-api-key"];
-        let given = fields.iter().find_map(|name| self.header(name)).map(str::as_bytes);
-        given.or_else(|| token_of(self.header("authorization")?.as_bytes()))
+        given.or_else(|| fields.iter().find_map(|name| self.header(name)).map(str::as_bytes))
     }
 
     /// Returns the value of a header, by its name in lower case.
