@@ -210,8 +210,14 @@ impl Form {
             .get(lead..)
             .and_then(|rest| rest.strip_prefix(opening))
             .ok_or(malformed(lead, MultipartSyntax::Boundary))?;
+        let mut has_parts = false;
         loop {
             let offset = body.len() - rest.len();
+            if !has_parts && rest.starts_with(b"--") {
+                // RFC 2046 §5.1.1 wants a part, and nothing can be inserted before the end.
+                return Err(malformed(offset, MultipartSyntax::PartHead));
+            }
+            has_parts = true;
             // RFC 2046 §5.1.1 allows text after the last boundary, but a lenient parser may find
             // parts in it.
             if let Some(epilogue) = rest.strip_prefix(b"--") {

@@ -153,6 +153,18 @@ fn a_form_two_parsers_could_read_differently_is_refused() {
 }
 
 #[test]
+fn a_form_without_parts_is_refused() {
+    for body in ["--XyZ--", "\r\n--XyZ--\r\n"] {
+        let found = scan_form(KIND, body.as_bytes()).unwrap_err();
+        let expected = MultipartSyntax::PartHead;
+        assert!(
+            matches!(found, ScanError::MalformedForm { expected: at, .. } if at == expected),
+            "{body:?}: {found}"
+        );
+    }
+}
+
+#[test]
 fn files_are_no_fields_and_text_must_be_utf8() {
     let file =
         "--XyZ\r\ncontent-disposition: form-data; name=\"prompt\"; filename=x\r\n\r\n12345678\r\n";
