@@ -58,7 +58,7 @@ pub(super) struct FirstToken {
     pub(super) unfinished_tokens: f64,
 }
 
-/// What the prompts of a burst took.
+/// The time and the steps of the prompts of a burst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct BurstSample {
     /// Their time beyond the steps.

@@ -1,3 +1,5 @@
+//! Waits and reports that show the limits of an engine, and those that do not.
+
 use super::*;
 
 /// A wait beside 31 streams that ends at `now_us`.

@@ -4,11 +4,8 @@ use super::coefficients::Coefficients;
 use super::prompts::Work;
 use super::residual::{Factors, Regime, RegimeFactors};
 use super::stall::Silence;
-use super::step_size::steps_of;
+use super::step_size::{DEFAULT_STEP_TOKENS, steps_of};
 use super::wait_curve::WaitCurve;
-
-/// The step size of an engine that has shown no other: the default of vLLM.
-pub(crate) const DEFAULT_STEP_TOKENS: f64 = 2048.0;
 
 /// The capacity of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,9 +4,9 @@
 //! reports it. While other streams emit tokens, the ends of its steps are seen, so that they can be
 //! counted.
 
-use super::prediction::DEFAULT_STEP_TOKENS;
-
-/// The sizes that are told apart: powers of two, as engines are configured, and those between.
+/// The step size of an engine that has shown no other: the default of vLLM.
+pub(super) const DEFAULT_STEP_TOKENS: f64 = 2048.0;
+/// The sizes that are distinguished: powers of two, as engines are configured, and those between.
 const SIZES: [f64; 13] = [
     256.0, 384.0, 512.0, 768.0, 1024.0, 1536.0, 2048.0, 3072.0, 4096.0, 6144.0, 8192.0, 12288.0,
     16384.0,

@@ -29,7 +29,7 @@ pub(in crate::cli) struct AttributeArgs {
     #[arg(long)]
     budget: Option<String>,
 
-    /// Whether its responses show the budget with the least left
+    /// Show the budget with the least left in its responses
     #[arg(long, value_name = "true|false")]
     sees_budget: Option<bool>,
 
@@ -49,11 +49,11 @@ pub(in crate::cli) struct AttributeArgs {
     #[arg(long)]
     ensembles: Option<usize>,
 
-    /// Whether its conversations are shortened to fit a context [default: as their model says]
+    /// Shorten its conversations to fit a context [default: as their model says]
     #[arg(long, value_name = "true|false")]
     context_shift: Option<bool>,
 
-    /// Whether it may manage the models of Ollama backends
+    /// Let it manage the models of Ollama backends
     #[arg(long, value_name = "true|false")]
     manage_models: Option<bool>,
 
