@@ -185,9 +185,9 @@ impl Refusal {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),
-            Self::ReloadFailed(ReloadError::Config(_) | ReloadError::NoBackends { .. }) => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration")
-            }
+            Self::ReloadFailed(
+                ReloadError::Config(_) | ReloadError::NoBackends { .. } | ReloadError::StoreRemoved,
+            ) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration"),
             Self::ReloadFailed(ReloadError::Regression(_)) => {
                 (StatusCode::CONFLICT, "simulated_regression")
             }

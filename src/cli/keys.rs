@@ -6,7 +6,7 @@ mod attributes;
 mod text;
 mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use penstock_clock::unix_seconds;
@@ -93,6 +93,11 @@ pub(super) struct OneArgs {
 enum KeysError {
     #[error("there is no store of keys: set auth.store, or pass --store FILE")]
     NoStore,
+    #[error(
+        "there is no file {}: penstock makes it when it starts, and so does `keys create`",
+        path.display()
+    )]
+    NoFile { path: PathBuf },
     #[error("cannot use {}: {source}", path.display())]
     Store { path: PathBuf, source: KeyStoreError },
 }
@@ -103,7 +108,7 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
         KeysCommand::Create(args) => {
             let described = args.to_json(now);
             args.common.warn_of_unknown(&described, output);
-            let made = args.common.work(|store| store.create(described, now))?;
+            let made = args.common.work_or_make(|store| store.create(described, now))?;
             args.common.print_made(&made.to_json(now), args.quiet, output)
         }
         KeysCommand::List(args) => {
@@ -150,13 +155,33 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
 }
 
 impl StoreArgs {
-    /// Does something with the store.
+    /// Does something with the store, whose file exists.
+    // A running penstock takes a new file for the one in use: an empty one would end all keys.
     fn work<T>(
         &self,
         work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,
     ) -> Result<T, CliError> {
+        let (path, limits) = self.place()?;
+        if !path.exists() {
+            let error = Box::new(KeysError::NoFile { path });
+            return Err(CliError::Command { code: FAILED, error });
+        }
+        Self::work_at(&path, limits, work)
+    }
+
+    /// Does something with the store, and makes its file if there is none.
+    fn work_or_make<T>(
+        &self,
+        work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,
+    ) -> Result<T, CliError> {
+        let (path, limits) = self.place()?;
+        Self::work_at(&path, limits, work)
+    }
+
+    /// Returns the file, and the most that it holds.
+    fn place(&self) -> Result<(PathBuf, StoreLimits), CliError> {
         let fail = |code, error: KeysError| CliError::Command { code, error: Box::new(error) };
-        let (path, limits) = match &self.store {
+        Ok(match &self.store {
             Some(path) => {
                 (path.clone(), StoreLimits { keys: usize::MAX, revoked_tokens: usize::MAX })
             }
@@ -165,10 +190,18 @@ impl StoreArgs {
                 let limits = StoreLimits::of(&auth);
                 (auth.store.ok_or_else(|| fail(USAGE, KeysError::NoStore))?, limits)
             }
-        };
-        KeyStore::open(&path, limits).and_then(|store| work(&store)).map_err(|source| {
+        })
+    }
+
+    fn work_at<T>(
+        path: &Path,
+        limits: StoreLimits,
+        work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,
+    ) -> Result<T, CliError> {
+        KeyStore::open(path, limits).and_then(|store| work(&store)).map_err(|source| {
             let code = if matches!(source, KeyStoreError::Invalid(_)) { USAGE } else { FAILED };
-            fail(code, KeysError::Store { path, source })
+            let error = Box::new(KeysError::Store { path: path.to_owned(), source });
+            CliError::Command { code, error }
         })
     }
 

@@ -89,6 +89,10 @@ impl RevokedToken {
             let expected = "a text of 1 to 512 bytes";
             return Err(InvalidKey::Value { attribute: "jti, issuer", expected });
         }
+        if expires_at.is_some_and(|at| at < now) {
+            let expected = "a time in the future: a token that has expired is refused anyway";
+            return Err(InvalidKey::Value { attribute: "expires_at", expected });
+        }
         Ok(Self { jti, issuer, revoked_at: now, expires_at })
     }
 }
@@ -126,8 +130,12 @@ pub(super) fn insert(
         return Err(KeyStoreError::TooManyRevoked { count });
     }
     let issuer = token.issuer.as_deref().unwrap_or_default();
+    // What was revoked stays so for the longer of both times.
     connection.execute(
-        "REPLACE INTO revoked_tokens (jti, issuer, revoked_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
+        "INSERT INTO revoked_tokens (jti, issuer, revoked_at, expires_at) VALUES (?1, ?2, ?3, ?4)
+            ON CONFLICT (jti, issuer) DO UPDATE SET expires_at =
+                CASE WHEN expires_at IS NULL OR excluded.expires_at IS NULL THEN NULL
+                ELSE max(expires_at, excluded.expires_at) END",
         params![token.jti, issuer, seconds(token.revoked_at), token.expires_at.map(seconds)],
     )?;
     Ok(())

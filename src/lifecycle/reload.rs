@@ -40,6 +40,12 @@ pub enum ReloadError {
     /// It did not come from a file.
     #[error("this process was not started with a configuration file")]
     NoFile,
+    /// It has no keys while those of the store stay in effect.
+    #[error(
+        "without auth.store the keys that it holds would reach the backends, but they stay valid until a restart: \
+         keep it, or restart penstock"
+    )]
+    StoreRemoved,
     /// The thread of its shadow strategy cannot start.
     #[error("the shadow cannot start: {0}")]
     Shadow(#[source] std::io::Error),
@@ -137,6 +143,9 @@ impl Reloader {
         let in_use = before.config.backends.len();
         if config.backends.is_empty() && in_use > 0 {
             return Err(ReloadError::NoBackends { in_use });
+        }
+        if config.auth.is_open() && self.proxy.keys().store().is_some() {
+            return Err(ReloadError::StoreRemoved);
         }
         let changes = Changes::between(&before.config, &config);
         // Compared with the start of the process: a setting may be pending since an earlier reload.

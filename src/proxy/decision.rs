@@ -75,6 +75,10 @@ fn act_on(
     flow.ctx.record.routing.attempts += 1;
     let router = &flow.ctx.generation.router;
     let Reserved { mut decided, trace, captured } = reserved;
+    // The backend may cost money before it responds.
+    if let Some(serving) = decided.decision.serving(&request.fleet) {
+        flow.ctx.record.routing.price.clone_from(&serving.price);
+    }
     visit_home(flow, request, &decided.decision);
     flow.ctx.record.routing.prediction =
         decided.permit.prediction().map(|ticket| *ticket.prediction());

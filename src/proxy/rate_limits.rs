@@ -274,7 +274,12 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
     let prompt = record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
     let estimated =
         |output: u32| UsedTokens { input: prompt.into(), cached: 0, output: output.into() };
+    let is_whole = !record.request.is_streaming && is_success(record.response.status);
     let last = match usage {
+        // No output, or a number that is none: the reserved number is the best estimate.
+        Some(usage) if is_whole && generates(ctx) && usage.completion_tokens.unwrap_or(0) == 0 => {
+            return None;
+        }
         Some(usage) => UsedTokens {
             input: usage.prompt_tokens.filter(|tokens| *tokens > 0).unwrap_or(prompt).into(),
             cached: usage.cached_tokens.unwrap_or(0).into(),
@@ -285,13 +290,19 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
         {
             estimated(streamed.tokens)
         }
+        // A whole response without usage, or one that its client has not read to the end: the
+        // reserved number is the best estimate.
+        None if is_whole => return None,
         // The engine may have computed the prompt; no output was seen.
         None if is_cancelled => estimated(0),
-        // A whole response without usage: the reserved number is the best estimate.
-        None if is_success(record.response.status) => return None,
         None => UsedTokens::default(),
     };
     Some(Used { last, ..used })
+}
+
+/// Returns whether the request is one for text, whose response has tokens.
+fn generates(ctx: &RequestContext) -> bool {
+    ctx.operation.is_some_and(|operation| operation.row().work == Work::Generation)
 }
 
 fn is_success(status: u16) -> bool {

@@ -76,14 +76,13 @@ fn check_times(
 }
 
 fn check_audience(config: &JwtConfig, claims: &Claims) -> Result<(), TokenRefusal> {
-    let is_ours = |audience: &Value| {
-        audience.as_str().is_some_and(|text| config.audience.iter().any(|own| own == text))
-    };
-    let is_for_us = match claims.get("aud") {
-        Some(Value::Array(all)) => all.iter().any(is_ours),
-        Some(one) => is_ours(one),
-        None => return Err(missing("aud")),
-    };
+    let audience = claims.get("aud").ok_or_else(|| missing("aud"))?;
+    let all = audience.as_array().map_or(std::slice::from_ref(audience), Vec::as_slice);
+    let mut is_for_us = false;
+    for one in all {
+        let one = text("aud", one)?;
+        is_for_us |= config.audience.iter().any(|own| *own == one);
+    }
     if is_for_us { Ok(()) } else { Err(TokenRefusal::Audience) }
 }
 

@@ -130,9 +130,11 @@ impl Issuer {
         if self.is_fetching.load(Ordering::Acquire) {
             return Some(done);
         }
+        // Read before the thread wakes: once it fetches, the pause has begun.
+        let starts_now = self.pause_left().is_zero();
         self.is_wanted.store(true, Ordering::Release);
         self.wake();
-        self.pause_left().is_zero().then_some(done)
+        starts_now.then_some(done)
     }
 
     /// Reads a file again soon.
@@ -208,7 +210,7 @@ impl Issuer {
             return Ok(());
         }
         let keys = KeySet::parse(document, self.config.max_jwks_keys)?;
-        if keys.unused > 0 || keys.len() == 0 {
+        if keys.unused > 0 {
             tracing::warn!(
                 issuer = %self.name, used = keys.len(), unused = keys.unused,
                 "auth.jwt: keys of the provider are no public keys for signatures, and not used"

@@ -39,6 +39,8 @@ pub(super) enum KeySetError {
     NotJson(#[from] serde_json::Error),
     #[error("it has {count} keys, more than {limit} (max_jwks_keys)")]
     TooMany { count: usize, limit: usize },
+    #[error("it has no keys")]
+    Empty,
 }
 
 #[derive(Deserialize)]
@@ -51,6 +53,10 @@ impl KeySet {
     /// Reads the keys of a document.
     pub(super) fn parse(document: &[u8], limit: usize) -> Result<Self, KeySetError> {
         let Document { keys: items } = serde_json::from_slice(document)?;
+        // A provider without keys is broken: it has not withdrawn all tokens.
+        if items.is_empty() {
+            return Err(KeySetError::Empty);
+        }
         if items.len() > limit {
             return Err(KeySetError::TooMany { count: items.len(), limit });
         }

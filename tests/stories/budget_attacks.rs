@@ -70,6 +70,8 @@ fn reservation_covers_all_that_a_request_may_generate() {
         (json!({"max_tokens": 100, "n": 1}), 100.0),
         (json!({"max_tokens": 4_000_000_000_u32}), 4e9),
         (json!({"n_predict": 70}), 70.0),
+        (json!({"max_tokens": "70"}), 70.0),
+        (json!({"max_tokens": 69.5}), 70.0),
         // No limit that every engine reads: what the model's responses usually have.
         (json!({}), 1024.0),
         (json!({"max_tokens": 0}), 1024.0),
@@ -85,6 +87,11 @@ fn reservation_covers_all_that_a_request_may_generate() {
     for (path, body) in [
         (CHAT, with(json!({"max_tokens": 150, "n": 8}))),
         (CHAT, with(json!({"n": 8}))),
+        // Lenient engines read these as numbers.
+        (CHAT, with(json!({"max_tokens": 150, "n": "8"}))),
+        (CHAT, with(json!({"max_tokens": 150, "n": 8.0}))),
+        (CHAT, with(json!({"max_tokens": 1, "max_completion_tokens": "2000"}))),
+        (CHAT, with(json!({"max_tokens": 2e3}))),
         (completions, json!({"model": "m", "prompt": "hi", "max_tokens": 150, "best_of": 8})),
         (completions, list(json!(["a", "b", "c", "d", "e", "f", "g", "h"]))),
         (completions, list(json!([[1], [2], [3], [4], [5], [6], [7], [8]]))),
@@ -133,7 +140,7 @@ fn response_with_cached(tokens: u32) -> Vec<u8> {
 #[test]
 fn counts_of_engines_are_taken_if_they_can_be() {
     let price = "input: 1000, cached_input: 100, output: 2000, per_request: 5";
-    let cases: [(&str, Respond, bool, std::ops::RangeInclusive<f64>); 6] = [
+    let cases: [(&str, Respond, bool, std::ops::RangeInclusive<f64>); 7] = [
         (
             "no output is counted",
             |_, _| stream(r#"{"prompt_tokens":4,"completion_tokens":0}"#),
@@ -150,6 +157,12 @@ fn counts_of_engines_are_taken_if_they_can_be() {
         ("cached", |_, _| response_with_cached(30), false, 5.033..=5.033),
         ("more cached than there are", |_, _| response_with_cached(4000), false, 5.024..=5.024),
         ("no usage: all that was reserved", |_, _| response(""), false, 5.2..=5.23),
+        (
+            "a count that is no number: the same",
+            |_, _| response(r#","usage":{"prompt_tokens":4,"completion_tokens":"10"}"#),
+            false,
+            5.2..=5.23,
+        ),
     ];
     for (what, respond, streams, expected) in cases {
         let engine = RawEngine::start("a", respond);

@@ -218,6 +218,11 @@ fn known_keys_go_on_when_the_file_fails() {
     std::fs::rename(&store, store.with_extension("away")).unwrap();
     eventually("the failure shows", SOON, || !is_up());
     assert!(is_let_in(&penstock, &key));
+    // An empty file in its place would end all keys.
+    for arguments in [["list"].as_slice(), &["show", &id], &["revoke", &id], &["revoked-tokens"]] {
+        let ran = keys(&store, arguments);
+        assert_eq!((ran.code, store.exists()), (Some(1), false), "{arguments:?} {}", ran.stderr);
+    }
     let refused = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "key_store_unavailable"));
     std::thread::sleep(SOON);
@@ -232,6 +237,24 @@ fn known_keys_go_on_when_the_file_fails() {
     assert!(is_let_in(&penstock, &key));
     let revoked = admin(&penstock, "DELETE", &format!("/keys/{id}"), &Value::Null);
     assert_eq!(revoked.status, 503, "a revocation that would be lost is no success");
+}
+
+#[test]
+fn reload_that_takes_the_store_away_is_refused() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let penstock = Penstock::start(&config(&store, &engine, ""));
+    let (_id, key) = create(&penstock, &json!({ "name": "a" }));
+    let text = config(&store, &engine, "");
+    let open = text.replace(&format!("store: {}, ", store.display()), "");
+    assert_ne!(open, text);
+    penstock.rewrite(&open);
+    let response = penstock.reload();
+    assert_eq!(response.status, 422, "{}", response.text());
+    assert!(response.text().contains("keep it, or restart"), "{}", response.text());
+    assert!(is_let_in(&penstock, &key));
+    let received = engine.received();
+    assert_eq!(received.last().unwrap().header("authorization"), None, "the key stays here");
 }
 
 #[test]

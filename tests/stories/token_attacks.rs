@@ -134,8 +134,11 @@ fn tokens_are_valid_only_here_and_now() {
         let remove = |all: &mut Value| drop(all.as_object_mut().unwrap().remove(claim));
         scene.refuses_claims(remove, code, "lacks the claim");
     }
-    for audience in [json!("other"), json!([]), json!(["a", "b"]), json!("penstock "), json!(5)] {
+    for audience in [json!("other"), json!([]), json!(["a", "b"]), json!("penstock ")] {
         scene.refuses_claims(|all| all["aud"] = audience, code, "another audience");
+    }
+    for audience in [json!(5), json!({}), json!(["penstock", 1])] {
+        scene.refuses_claims(|all| all["aud"] = audience, code, "claim for its aud is not a text");
     }
     let prefix = format!("{ISSUER}.evil.example");
     for issuer in [json!(prefix), json!("HTTPS://LOGIN.EXAMPLE.COM"), json!([ISSUER]), json!(null)]

@@ -274,6 +274,20 @@ fn revoked_tokens_end_at_once_here_and_soon_elsewhere() {
     ids.sort_unstable();
     assert_eq!(ids, ["a", "b", "c"]);
     assert!(metric(&penstock, "penstock_revoked_tokens 3"));
+    // No later revocation makes an earlier one shorter.
+    let again = |more: Value| {
+        let mut given = json!({ "jti": "a", "issuer": ISSUER });
+        given.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        revoke(given).status
+    };
+    assert_eq!(again(json!({})), 201);
+    assert_eq!(again(json!({ "expires_at": expires })), 201);
+    assert_eq!(again(json!({ "expires_at": "2001-01-01T00:00:00Z" })), 400, "it is over");
+    let listed = request(penstock.admin, "GET", "/revoked_tokens", &[], b"").json();
+    let all = listed["revoked_tokens"].as_array().unwrap();
+    let one = all.iter().find(|one| one["jti"] == "a").unwrap();
+    assert_eq!(one["expires_at"], Value::Null, "{one}");
+    assert_refused(&penstock, &first, 401, "key_revoked", "token was revoked");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The limits on the tokens of a response, by their names in the APIs of several engines.
 
+use penstock_api::slices::between;
+
 use super::cursor::{Cursor, Parsed};
 
 /// A member that limits the response.
@@ -39,9 +41,25 @@ pub(super) struct Limits {
     choices: Option<u32>,
 }
 
+/// Returns the number that lenient engines read in another value: a text such as `"64"`, or a
+/// fraction such as `64.0`, rounded up.
+#[cold]
+fn lenient(value: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(value).ok()?;
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    let number: f64 = text.trim().parse().ok()?;
+    (number > 0.0).then(|| saturated(number.ceil()))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn saturated(value: f64) -> u32 {
+    value as u32
+}
+
 impl Limits {
     #[inline(never)]
     pub(super) fn read(&mut self, limit: Limit, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        let start = cursor.at;
         let value = match kind.is_ascii_digit() {
             true => cursor.number()?,
             false => {
@@ -49,6 +67,8 @@ impl Limits {
                 None
             }
         };
+        let written = || lenient(between(cursor.bytes, start, cursor.at));
+        let value = value.or_else(written);
         match limit {
             Limit::MaxCompletionTokens => self.max_completion_tokens = value,
             Limit::MaxOutputTokens => self.max_output_tokens = value,

@@ -112,6 +112,11 @@ pub(super) fn bodies() -> String {
     averages_of(&["dialect/", "ledger/", "splice/"])
 }
 
+/// Look-ups of keys, tokens and policies.
+pub(super) fn clients() -> String {
+    averages_of(&["keys/", "tokens/", "policies/"])
+}
+
 /// A table of the rig, from the rows it kept; nothing without Python, which computes it.
 pub(super) fn rig(name: &str) -> Option<String> {
     let ran = std::process::Command::new("python3")

@@ -21,6 +21,7 @@ type Render = fn() -> String;
 pub(super) const TABLES: &[(&str, Render)] = &[
     ("bench-averages", performance::averages),
     ("bench-bodies", performance::bodies),
+    ("bench-clients", performance::clients),
     ("bench-decisions", performance::decisions),
     ("bench-machine", performance::machine),
     ("bench-percentiles", performance::percentiles),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_api::{Engine, Operation, Operations};
+use penstock_api::{Engine, Operation, Operations, is_same_model};
 use penstock_config::{
     BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy, TimeoutsConfig,
     UnknownCapability,
@@ -81,16 +81,23 @@ impl TopologyRules {
         }
     }
 
+    /// The settings of a model, in its own spelling or another one: a price that is not found would
+    /// make it free.
+    fn settings(&self, model: &str) -> Option<&ModelConfig> {
+        let spelled_otherwise = || self.models.iter().find(|(name, _)| is_same_model(name, model));
+        self.models.get(model).or_else(|| spelled_otherwise().map(|(_, settings)| settings))
+    }
+
     /// The price of a model on a backend whose configuration lists it as `declared`.
     pub(super) fn price(&self, model: &str, declared: Option<&ModelEntry>) -> Option<Arc<Price>> {
         let own = declared.and_then(|model| model.price.as_ref());
-        let price = own.or_else(|| self.models.get(model)?.price.as_ref())?;
+        let price = own.or_else(|| self.settings(model)?.price.as_ref())?;
         Some(Arc::new(price.clone()))
     }
 
     /// The context length with which an engine must load a model.
     pub(super) fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
-        self.models.get(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
+        self.settings(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
     }
 
     /// The number of requests below which neither a limit of a model nor its kept part is reached.
