@@ -130,7 +130,7 @@ impl Issuer {
         if self.is_fetching.load(Ordering::Acquire) {
             return Some(done);
         }
-        // Read before the thread wakes: once it fetches, the pause has begun.
+        // Read before the thread wakes: once it fetches, the pause has started.
         let starts_now = self.pause_left().is_zero();
         self.is_wanted.store(true, Ordering::Release);
         self.wake();

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::command::run;
-use crate::support::eventually;
 use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Leave, SOON, Setup, read_until, yaml};
 use crate::support::penstock::{Penstock, scratch};
+use crate::support::{block_on, eventually};
 
 /// A token of `m` costs 0.001.
 const PRICES: &str = "models: { m: { price: { input: 1000, output: 1000 } }, m2: { price: { input: 1, output: 1 } } }\n";
@@ -299,6 +299,22 @@ fn streams_that_end_early_settle_what_was_seen() {
         assert!((0.015..0.05).contains(&own), "{path}: the engine broke off: {own}");
         last = now;
     }
+    fleet.wait_idle();
+}
+
+#[test]
+fn client_that_leaves_before_the_response_pays_its_prompt() {
+    let fleet = start(&["m"], "{ name: all, amount: 1000 }", "");
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let client = crate::support::fleet::begin(fleet.penstock.data, CHAT, &short("m"));
+    block_on(gate.reached_by(1));
+    drop(client);
+    eventually("it is settled", SOON, || {
+        state(&fleet.penstock, "all", "")["reserved"] == 0.0 && spent(&fleet.penstock, "all") > 0.0
+    });
+    gate.open();
+    assert!(spent(&fleet.penstock, "all") < 0.05, "no output was seen");
     fleet.wait_idle();
 }
 
