@@ -1,4 +1,4 @@
-//! Who a request comes from: the keys of the configuration and those of the store, tokens, and
+//! The client of a request: the keys of the configuration and those of the store, tokens, and
 //! certificates that name a key; what happens to refused ones, and how often.
 
 use std::net::IpAddr;

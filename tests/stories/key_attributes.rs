@@ -1,5 +1,5 @@
-//! What keys of the store refer to and what commands set of them: names that the configuration
-//! lacks, every attribute by a flag, explanations and metrics that know stored keys.
+//! The attributes of keys in the store, and the commands that set them: names that the
+//! configuration lacks, every attribute by a flag, explanations and metrics that know stored keys.
 
 use serde_json::{Value, json};
 

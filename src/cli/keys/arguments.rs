@@ -55,7 +55,7 @@ pub(in crate::cli) struct RevokeTokenArgs {
     #[arg(long)]
     issuer: Option<String>,
 
-    /// When the token expires, so that it can be forgotten: 2027-01-31T18:00:00Z, or 1h from now
+    /// The end of the token, after which it is forgotten: 2027-01-31T18:00:00Z, or 1h from now
     /// [default: it is never forgotten]
     #[arg(long, value_name = "TIME", value_parser = when)]
     expires: Option<When>,

@@ -77,11 +77,11 @@ pub(in crate::cli) struct AttributeArgs {
     #[arg(long)]
     note: Option<String>,
 
-    /// When it becomes valid: 2027-01-31T18:00:00Z, or 12h from now
+    /// The time from which it is valid: 2027-01-31T18:00:00Z, or 12h from now
     #[arg(long, value_name = "TIME", value_parser = when)]
     not_before: Option<When>,
 
-    /// When it expires: 2027-01-31T18:00:00Z, or 90d from now
+    /// The time at which it expires: 2027-01-31T18:00:00Z, or 90d from now
     #[arg(long, value_name = "TIME", value_parser = when)]
     expires: Option<When>,
 }

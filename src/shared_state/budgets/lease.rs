@@ -1,4 +1,4 @@
-//! What a request has reserved in the server, freed when it is dropped.
+//! The reservation of a request in the server, freed when it is dropped.
 
 use std::sync::Arc;
 

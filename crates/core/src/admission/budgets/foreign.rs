@@ -1,5 +1,5 @@
-//! What an account knows of other penstocks that share its budget: the money that the requests of
-//! each ledger have spent, and what was reserved when the server was last asked.
+//! The knowledge of an account about other penstocks that share its budget: the money that the
+//! requests of each ledger have spent, and what was reserved when the server was last asked.
 //!
 //! The sum of a ledger in a part of time only grows, so of two values the higher one is newer,
 //! whichever penstock sends it, and in whatever order they arrive.
