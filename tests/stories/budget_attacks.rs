@@ -90,6 +90,7 @@ fn reservation_covers_all_that_a_request_may_generate() {
         // Lenient engines read these as numbers.
         (CHAT, with(json!({"max_tokens": 150, "n": "8"}))),
         (CHAT, with(json!({"max_tokens": 150, "n": 8.0}))),
+        (CHAT, with(json!({"max_tokens": 150, "n": "\n8"}))),
         (CHAT, with(json!({"max_tokens": 1, "max_completion_tokens": "2000"}))),
         (CHAT, with(json!({"max_tokens": 2e3}))),
         (completions, json!({"model": "m", "prompt": "hi", "max_tokens": 150, "best_of": 8})),

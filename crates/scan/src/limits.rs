@@ -46,6 +46,10 @@ pub(super) struct Limits {
 #[cold]
 fn lenient(value: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(value).ok()?;
+    if text.starts_with('"') && text.contains('\\') {
+        // No client writes a number with escapes; one that does hides it, so it is the largest.
+        return Some(u32::MAX);
+    }
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     let number: f64 = text.trim().parse().ok()?;
     (number > 0.0).then(|| saturated(number.ceil()))

@@ -303,6 +303,8 @@ fn limits_saturate_and_wrong_ones_are_ignored() {
         (r#"" 7 ""#, Some(7)),
         (r#""seven""#, None),
         (r#""-7""#, None),
+        (r#""\u0037""#, Some(u32::MAX)),
+        (r#"["\u0037"]"#, None),
         ("null", None),
         ("[7]", None),
     ] {
