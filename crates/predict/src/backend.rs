@@ -9,6 +9,7 @@ use super::front_end::FrontEndLearner;
 use super::limit_learner::{LimitLearner, is_too_long};
 use super::output_lengths::OutputLengths;
 use super::pace::{PaceLearner, PaceSpreadLearner};
+use super::pauses::PauseLearner;
 use super::prediction::{EngineLimits, EngineView, Prediction, RequestShape, predict};
 use super::prefill::PrefillLearner;
 use super::prompts::{Prompt, Prompts, Work};
@@ -55,11 +56,18 @@ pub struct ReportedLimits {
     /// The number of running requests while others wait in the engine although its KV cache has
     /// room; `None` if none wait.
     pub running_while_queued: Option<f64>,
+    /// The number of its running and waiting requests, whatever their model and whoever sent them.
+    pub request_count: Option<f64>,
 }
 
 impl Default for ReportedLimits {
     fn default() -> Self {
-        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, running_while_queued: None }
+        Self {
+            slots: f64::INFINITY,
+            kv_tokens: f64::INFINITY,
+            running_while_queued: None,
+            request_count: None,
+        }
     }
 }
 
@@ -94,11 +102,14 @@ pub struct BackendPredictor {
     /// The end of the last step, and the number of steps that have ended.
     step_ended_at_us: f64,
     steps_ended: f64,
+    /// The time for which the engine has stood still.
+    paused_us: f64,
     /// True if the current step computes no prompt, as far as is known.
     is_decode_only: bool,
     bursts: Bursts,
     pace_learner: PaceLearner,
     pace_spread_learner: PaceSpreadLearner,
+    pause_learner: PauseLearner,
     batch_share_learner: BatchShareLearner,
 }
 
@@ -128,10 +139,12 @@ impl BackendPredictor {
             sent_count: 0,
             step_ended_at_us: 0.0,
             steps_ended: 0.0,
+            paused_us: 0.0,
             is_decode_only: false,
             bursts: Bursts::default(),
             pace_learner: PaceLearner::default(),
             pace_spread_learner: PaceSpreadLearner::default(),
+            pause_learner: PauseLearner::default(),
             batch_share_learner: BatchShareLearner::default(),
         }
     }
@@ -160,6 +173,7 @@ impl BackendPredictor {
             mean_output_tokens: self.lengths.mean_tokens(),
             pace_factor: self.pace_learner.factor(),
             pace_p90_factor: self.pace_spread_learner.factor(),
+            pauses: self.pause_learner.pauses(),
             silence: self.stall.silence(is_tried, self.step_us()),
         }
     }
@@ -220,6 +234,11 @@ impl BackendPredictor {
                 one.learned_wait_us = elapsed_us;
                 self.residual.learn_overrun(one.regime, one.raw_ttft_us, elapsed_us);
             }
+        }
+        if let Some(reported_count) = reported.request_count {
+            let own_count = self.stream_count() + f64::from(self.waiting_count);
+            self.pause_learner
+                .note_requests(reported_count, own_count + self.peer_load.waiting_count);
         }
         if self.limit_learner.learn_reported(reported.running_while_queued, has_overdue, now_us) {
             self.use_learned_limits();

@@ -23,6 +23,8 @@ struct Burst {
     first_step: StepEnd,
     /// The number of the last step that was counted.
     steps_ended: f64,
+    /// The time for which the engine had stood still.
+    paused_us: f64,
     /// The time of the steps that were seen to end, without prompts, and their number.
     steps_us: f64,
     step_count: f64,
@@ -54,6 +56,8 @@ pub(super) struct FirstToken {
     pub(super) steps_ended: Option<f64>,
     /// The most tokens of a step.
     pub(super) step_tokens: f64,
+    /// The time for which the engine has stood still until now.
+    pub(super) paused_us: f64,
     /// Tokens of prompts that the engine started with before, and that have no first token yet.
     pub(super) unfinished_tokens: f64,
 }
@@ -106,7 +110,7 @@ impl Bursts {
         burst.step_count += step_count;
         burst.steps_us += step_count * first.step_us;
         burst.step_us = first.step_us;
-        burst.at_us = first.now_us;
+        (burst.at_us, burst.paused_us) = (first.now_us, first.paused_us);
         burst.tokens += first.tokens;
         burst.pairs += first.pairs;
         burst.first_token_count += 1;
@@ -126,8 +130,8 @@ impl Bursts {
         if !self.goes_on() {
             return;
         }
-        let Burst { at_us, steps_ended, .. } = std::mem::take(&mut self.current);
-        self.previous_end = StepEnd { at_us, steps_ended };
+        let Burst { at_us, steps_ended, paused_us, .. } = std::mem::take(&mut self.current);
+        self.previous_end = StepEnd { at_us, steps_ended, paused_us };
     }
 
     fn complete(&mut self, step_tokens: f64) -> Option<BurstSample> {
@@ -135,6 +139,7 @@ impl Bursts {
             at_us,
             first_step,
             steps_ended,
+            paused_us,
             steps_us,
             step_count,
             has_unseen_steps,
@@ -150,9 +155,10 @@ impl Bursts {
         }
         // At least one step has ended with the burst, seen or not.
         self.previous_end =
-            StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0) };
+            StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0), paused_us };
         let unseen_steps = steps_of(tokens, step_tokens) - step_count;
-        let time_us = at_us - first_step.at_us - steps_us - unseen_steps.max(0.0) * step_us;
+        let passed_us = at_us - first_step.at_us - (paused_us - first_step.paused_us);
+        let time_us = passed_us - steps_us - unseen_steps.max(0.0) * step_us;
         Some(BurstSample {
             prefill: PrefillSample { tokens, pairs, time_us, has_front_end },
             steps: (!has_unseen_steps).then_some(PromptSteps { tokens, steps: step_count }),
@@ -170,19 +176,20 @@ mod tests {
         let first = FirstToken {
             now_us: 37_000.0,
             sent_at_us: 2_000.0,
-            first_step: StepEnd { at_us: 2_000.0, steps_ended: 0.0 },
+            first_step: StepEnd { at_us: 2_000.0, steps_ended: 0.0, paused_us: 0.0 },
             tokens: 300.0,
             pairs: 0.0,
             step_us: 15_000.0,
             // No stream showed the end of the first step.
             steps_ended: None,
             step_tokens: 2048.0,
+            paused_us: 0.0,
             unfinished_tokens: 0.0,
         };
         assert_eq!(bursts.add(&first), None);
         let second = FirstToken {
             now_us: 65_000.0,
-            first_step: StepEnd { at_us: 36_999.0, steps_ended: 1.0 },
+            first_step: StepEnd { at_us: 36_999.0, steps_ended: 1.0, paused_us: 0.0 },
             steps_ended: Some(2.0),
             ..first
         };
@@ -200,12 +207,13 @@ mod tests {
         FirstToken {
             now_us,
             sent_at_us: started_at,
-            first_step: StepEnd { at_us: started_at, steps_ended: 0.0 },
+            first_step: StepEnd { at_us: started_at, steps_ended: 0.0, paused_us: 0.0 },
             tokens,
             pairs: 0.0,
             step_us: 1_000.0,
             steps_ended: None,
             step_tokens: 2048.0,
+            paused_us: 0.0,
             unfinished_tokens,
         }
     }

@@ -28,6 +28,7 @@ mod limit_learner;
 mod lookahead;
 mod output_lengths;
 mod pace;
+mod pauses;
 mod prediction;
 mod predictor;
 mod prefill;
@@ -39,6 +40,8 @@ mod residual;
 mod rows;
 mod stall;
 mod step_size;
+#[cfg(test)]
+mod stop_go_tests;
 mod streams;
 mod ticket;
 mod wait_curve;

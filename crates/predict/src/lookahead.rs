@@ -135,6 +135,7 @@ pub(super) fn met_together(
 #[cfg(test)]
 mod tests {
     use crate::output_lengths::OutputLengths;
+    use crate::pauses::Pauses;
     use crate::residual::{Factors, RegimeFactors};
     use crate::stall::Silence;
     use crate::streams::{Stream, Streams};
@@ -172,6 +173,7 @@ mod tests {
             mean_output_tokens: 100.0,
             pace_factor: 1.0,
             pace_p90_factor: 1.2,
+            pauses: Pauses::default(),
             silence: Silence::default(),
         }
     }

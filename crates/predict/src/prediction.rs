@@ -1,7 +1,8 @@
 //! The latencies of one more request, from the state of a backend.
 
 use super::coefficients::Coefficients;
-use super::prompts::Work;
+use super::pauses::Pauses;
+use super::prompts::{MAX_PREFILL_SHARE, Work};
 use super::residual::{Factors, Regime, RegimeFactors};
 use super::stall::Silence;
 use super::step_size::{DEFAULT_STEP_TOKENS, steps_of};
@@ -60,11 +61,19 @@ pub(crate) struct EngineView<'a> {
     pub pace_factor: f64,
     /// The 90th percentile of the time per token in relation to its mean.
     pub pace_p90_factor: f64,
+    /// The pauses of the engine.
+    pub pauses: Pauses,
     /// The silence of its streams.
     pub silence: Silence,
 }
 
 impl EngineView<'_> {
+    /// Returns the factor by which prompts, pauses and the rest lengthen the time between tokens.
+    fn stretch(&self) -> f64 {
+        let share = (self.prefill_share * self.pauses.factor).min(MAX_PREFILL_SHARE);
+        self.pauses.factor / (1.0 - share) * self.pace_factor
+    }
+
     /// Returns the factor by which a step grows once the requests without a first token have
     /// theirs.
     pub(super) fn growth(&self) -> f64 {
@@ -198,9 +207,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     let slot_wait_us = slot_wait_us(view, request, now_us);
     let output_tokens = view.mean_output_tokens.min(request.max_output_tokens);
     let mean_context_tokens = context_tokens + request.prompt_tokens + output_tokens * 0.5;
-    let tpot_us = coefficients.step_us(stream_count + 1.0, mean_context_tokens)
-        / (1.0 - view.prefill_share)
-        * view.pace_factor;
+    let tpot_us = coefficients.step_us(stream_count + 1.0, mean_context_tokens) * view.stretch();
     let added_tpot_us = coefficients.added_us(1.0, request.prompt_tokens + output_tokens * 0.5);
     let further_tokens_us = tpot_us * (output_tokens - 1.0).max(0.0);
     let (decode_us, further_tokens_us) = match request.is_whole {
@@ -212,7 +219,9 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     let wait_us = (backlog_us + phase_us).max(slot_wait_us);
     let regime = regime(view, request, slot_wait_us > backlog_us + phase_us);
     let later_us = current_us * view.prefill_share * LATER_SHARE;
-    let raw_ttft_us = front_end_us + wait_us + later_us + own_us + steps_us + decode_us;
+    let Pauses { factor, rest_us } = view.pauses;
+    let computed_us = (wait_us + later_us + own_us + steps_us) * factor;
+    let raw_ttft_us = front_end_us + rest_us + computed_us + decode_us;
     let RegimeFactors { mean, p90 } = view.factors.of(regime);
     Prediction {
         backlog_us,
@@ -235,7 +244,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
         stall_us,
         tokens_ahead: view.in_batch.tokens + view.queued.tokens,
         slowdown_us: output_tokens * added_tpot_us,
-        added_tpot_us: added_tpot_us / (1.0 - view.prefill_share) * view.pace_factor,
+        added_tpot_us: added_tpot_us * view.stretch(),
         output_tokens,
         stream_count,
         request_count: stream_count + view.waiting_count,

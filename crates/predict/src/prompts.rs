@@ -13,7 +13,7 @@ use super::residual::Regime;
 const DECAY_US: f64 = 10e6;
 /// The upper bound of the share of the time spent on prefill: the rest is for the tokens of
 /// streams.
-const MAX_PREFILL_SHARE: f64 = 0.95;
+pub(super) const MAX_PREFILL_SHARE: f64 = 0.95;
 /// The most prompts that are followed one by one; further ones count as decayed work only.
 const MAX_PROMPTS: usize = 4096;
 
@@ -56,6 +56,8 @@ pub(super) struct StepEnd {
     pub(super) at_us: f64,
     /// The number of steps that were seen to end until then.
     pub(super) steps_ended: f64,
+    /// The time that the engine had stood still until then.
+    pub(super) paused_us: f64,
 }
 
 /// A prompt without a first token.
@@ -288,18 +290,15 @@ mod tests {
     #[test]
     fn prompts_enter_with_the_next_step() {
         let mut prompts = Prompts::default();
-        prompts.send(prompt(1, 0.0), Some(StepEnd { at_us: 0.0, steps_ended: 0.0 }));
+        prompts.send(prompt(1, 0.0), Some(StepEnd::default()));
         prompts.send(prompt(2, 10.0), None);
         prompts.send(prompt(3, 900.0), None);
         assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (5_000.0, 10_000.0));
         prompts.step_ended(500.0, 100.0, 2_000.0);
-        let end = StepEnd { at_us: 500.0, steps_ended: 1.0 };
+        let end = StepEnd { at_us: 500.0, steps_ended: 1.0, paused_us: 0.0 };
         prompts.start(end, f64::INFINITY);
         assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (8_000.0, 5_000.0));
-        assert_eq!(
-            prompts.remove(1).unwrap().first_step,
-            Some(StepEnd { at_us: 0.0, steps_ended: 0.0 })
-        );
+        assert_eq!(prompts.remove(1).unwrap().first_step, Some(StepEnd::default()));
         assert_eq!(prompts.in_batch(), Work { tokens: 100.0, time_us: 5_000.0 });
         assert_eq!(prompts.remove(2).unwrap().first_step, Some(end));
         assert_eq!(prompts.remove(2), None);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
+use super::pauses::Pauses;
 use super::prediction::{EngineLimits, EngineView};
 use super::prompts::{DecayedWork, Work};
 use super::residual::{Factors, RegimeFactors};
@@ -54,6 +55,8 @@ pub(super) struct PublishedView {
     mean_output_tokens: Number,
     pace_factor: Number,
     pace_p90_factor: Number,
+    pause_factor: Number,
+    pause_rest_us: Number,
     silent_since_us: Number,
     silent_until_us: Number,
     tightest_tpot_us: Number,
@@ -123,6 +126,7 @@ impl PublishedView {
             mean_output_tokens: self.mean_output_tokens.get(),
             pace_factor: self.pace_factor.get(),
             pace_p90_factor: self.pace_p90_factor.get(),
+            pauses: Pauses { factor: self.pause_factor.get(), rest_us: self.pause_rest_us.get() },
             silence: self.silence(),
         }
     }
@@ -189,6 +193,8 @@ impl PublishedView {
             (&self.mean_output_tokens, view.mean_output_tokens),
             (&self.pace_factor, view.pace_factor),
             (&self.pace_p90_factor, view.pace_p90_factor),
+            (&self.pause_factor, view.pauses.factor),
+            (&self.pause_rest_us, view.pauses.rest_us),
             (&self.silent_since_us, view.silence.since_us),
             (&self.silent_until_us, view.silence.until_us),
             (&self.tightest_tpot_us, extras.tightest_tpot_us),

@@ -10,11 +10,11 @@ const RUN: &str = include_str!("../../../tests/data/llamacpp-run.csv");
 /// The number of requests of each engine before predictions count, of 150 to 250.
 const LEARNED: usize = 60;
 
-struct Request {
-    sent_at_us: f64,
-    prompt: f64,
+pub(super) struct Request {
+    pub(super) sent_at_us: f64,
+    pub(super) prompt: f64,
     /// The times of its tokens.
-    tokens: Vec<f64>,
+    pub(super) tokens: Vec<f64>,
 }
 
 /// The requests of one engine, in microseconds.
@@ -60,17 +60,20 @@ fn events(requests: &[Request]) -> Vec<(f64, Event)> {
 }
 
 /// The results of a run.
-struct Replayed {
+pub(super) struct Replayed {
     /// The predicted and the actual time to the first token of each.
-    found: Vec<(f64, f64)>,
+    pub(super) found: Vec<(f64, f64)>,
+    /// The predicted time per token of each.
+    pub(super) per_token: Vec<f64>,
     /// The longest front end that was believed.
     front_end_us: f64,
 }
 
-fn replay(requests: &[Request], slots: f64) -> Replayed {
+pub(super) fn replay(requests: &[Request], slots: f64) -> Replayed {
     let predictor = Arc::new(Predictor::default());
     let mut tickets: Vec<Option<PredictionTicket>> = requests.iter().map(|_| None).collect();
     let mut found = vec![(0.0, 0.0); requests.len()];
+    let mut per_token = vec![0.0; requests.len()];
     let mut front_end_us = 0.0_f64;
     for (now_us, event) in events(requests) {
         match event {
@@ -86,6 +89,7 @@ fn replay(requests: &[Request], slots: f64) -> Replayed {
                 };
                 let prediction = predictor.estimate(&sent, now_us).prediction;
                 found[index] = (prediction.ttft_us, requests[index].tokens[0] - now_us);
+                per_token[index] = prediction.tpot_us;
                 tickets[index] = Some(predictor.send(sent, prediction, None, now_us));
             }
             Event::Token(index) => tickets[index].as_mut().unwrap().tokens(1, now_us),
@@ -96,7 +100,7 @@ fn replay(requests: &[Request], slots: f64) -> Replayed {
             }
         }
     }
-    Replayed { found, front_end_us }
+    Replayed { found, per_token, front_end_us }
 }
 
 /// Long prompts take several steps there, with the short ones of other slots beside them.
@@ -120,7 +124,7 @@ fn first_tokens_of_llamacpp_are_predicted() {
 }
 
 /// Returns a generator of numbers from 0 to 1.
-fn random() -> impl FnMut() -> f64 {
+pub(super) fn random() -> impl FnMut() -> f64 {
     let mut state = 1_u64;
     move || {
         state =

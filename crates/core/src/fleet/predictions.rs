@@ -114,8 +114,16 @@ impl Serving {
             slots: slots.map_or(f64::INFINITY, f64::from),
             kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
             running_while_queued: self.running_while_queued(now).filter(|_| is_alone),
+            request_count: self.reported_requests(now),
         };
         predictor.refresh(reported, now.0 as f64);
+    }
+
+    /// The number of running and waiting requests by the engine's report, with what was sent and
+    /// has ended here since.
+    fn reported_requests(&self, now: Timestamp) -> Option<f64> {
+        let read = self.state.telemetry.read(&self.state.load, now);
+        read.waiting.and(read.running).map(|_| f64::from(read.load))
     }
 
     /// The number of running requests that the engine reports while others wait in it although its

@@ -48,6 +48,7 @@ impl BackendPredictor {
             step_us,
             steps_ended: Some(self.steps_ended).filter(|_| self.stream_count() >= 1.0),
             step_tokens: self.limits.step_tokens,
+            paused_us: self.paused_us,
             unfinished_tokens: self.prompts.started_before(now_us - SAME_STEP_SHARE * step_us),
         };
         if let Some(sample) = self.bursts.add(&first) {
@@ -144,21 +145,21 @@ impl BackendPredictor {
         let (decodes, context_tokens) = (self.stream_count(), self.context_tokens());
         // A full batch takes no prompts.
         let has_prompts = self.prompts.admitted_count() > 0 && decodes < self.limits.slots;
-        if self.is_decode_only && !has_prompts && decodes >= 1.0 {
+        let is_decode_only = self.is_decode_only && !has_prompts;
+        let pause_us = self.learn_pause(gap_us, steps * step_us, is_decode_only);
+        if is_decode_only && decodes >= 1.0 && pause_us <= 0.0 {
             self.learn_gap(&GapSample { gap_us: gap_us / steps, decodes, context_tokens, steps });
         }
+        self.paused_us += pause_us;
         if decodes >= 1.0 {
             self.front_end_learner.steps_ended(gap_us, steps * step_us);
-            self.pace_learner.learn(
-                gap_us,
-                steps * step_us / (1.0 - self.prefill_share(at_us)),
-                steps,
-            );
+            let expected_us = steps * step_us / (1.0 - self.prefill_share(at_us));
+            self.pace_learner.learn(gap_us - pause_us, expected_us, steps);
         }
         self.is_decode_only = decodes >= 1.0;
         // The time beyond the steps without prompts went into prompts.
         let computed_us = if self.prompts.admitted_count() > 0 {
-            (gap_us - steps * step_us).max(0.0)
+            (gap_us - pause_us - steps * step_us).max(0.0)
         } else {
             0.0
         };
@@ -170,10 +171,23 @@ impl BackendPredictor {
         self.is_decode_only &= self.prompts.count() == 0 || decodes >= self.limits.slots;
     }
 
+    /// Learns from the gap of steps that were expected to take `steps_us`. Returns the pause in it.
+    fn learn_pause(&mut self, gap_us: f64, steps_us: f64, is_decode_only: bool) -> f64 {
+        if self.stream_count() < 1.0 {
+            return 0.0;
+        }
+        if is_decode_only {
+            return self.pause_learner.learn(gap_us, steps_us);
+        }
+        let prompts_us = self.prompts.in_batch().time_us + self.prompts.queued().time_us;
+        self.pause_learner.pause_beside_prompts(gap_us, steps_us + prompts_us)
+    }
+
     /// Starts the prompts for which the engine has a slot.
     pub(super) fn start_prompts(&mut self, at_us: f64) {
         let room = self.limits.slots - self.stream_count();
-        self.prompts.start(StepEnd { at_us, steps_ended: self.steps_ended }, room);
+        let (steps_ended, paused_us) = (self.steps_ended, self.paused_us);
+        self.prompts.start(StepEnd { at_us, steps_ended, paused_us }, room);
     }
 
     pub(super) fn update_coefficients(&mut self) {

@@ -37,7 +37,11 @@ impl BackendPredictor {
         }
         self.prompts.send(
             prompt,
-            is_idle.then_some(StepEnd { at_us: now_us, steps_ended: self.steps_ended }),
+            is_idle.then_some(StepEnd {
+                at_us: now_us,
+                steps_ended: self.steps_ended,
+                paused_us: self.paused_us,
+            }),
         );
         self.is_decode_only &= !is_idle;
         // An objective that is missed even alone is no reason to keep others away.
