@@ -2,12 +2,10 @@
 
 use penstock_api::Operation;
 use penstock_clock::unix_seconds;
-use penstock_core::admission::budgets::Budgets;
+use penstock_core::admission::budgets::{Budgets, highest_cost};
 use penstock_core::routing::audit::{BudgetVerdict, DryRun, DryRunRequest};
 use penstock_core::routing::{ModelAsked, SplitPoint};
 use penstock_scan::{ScanOptions, scan};
-
-use crate::proxy::budgets::highest_cost;
 
 /// Returns what the budgets of the client would do with a request.
 pub fn budget_verdicts(

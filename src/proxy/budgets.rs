@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use penstock_api::{ErrorCode, Operation, Work};
+use penstock_api::ErrorCode;
 use penstock_clock::unix_seconds;
 use penstock_config::BudgetScope;
-use penstock_core::admission::budgets::{AtLimit, BudgetReport, Exceeded, Money};
+use penstock_core::admission::budgets::{
+    AtLimit, BudgetReport, Exceeded, Money, RequestTerms, UNKNOWN_COST, highest_cost, is_counted,
+};
 use penstock_core::fleet::{BackendId, Topology};
-use penstock_core::routing::{ModelAsked, PolicyScope, RequestSize, Router};
-use penstock_scan::RequestProfile;
+use penstock_core::routing::ModelAsked;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::budget_hold::{RequestBudget, UsedTokens};
@@ -25,9 +26,6 @@ use crate::shared_state::{BudgetLease, NotReserved, SharedHold};
 const MODEL: HeaderName = HeaderName::from_static("x-penstock-budget-model");
 /// The budget with the least left, for keys that may see it.
 const BUDGET: HeaderName = HeaderName::from_static("x-penstock-budget");
-
-/// The least that a request reserves whose cost is not known: it passes until a budget is spent.
-const UNKNOWN: Money = Money(1);
 
 /// Reserves what a request may cost. A budget without room for it may limit the request to
 /// backends that cost nothing, or give it another model.
@@ -51,12 +49,7 @@ pub(crate) async fn reserve(
             Err(NotReserved::Exceeded(exceeded)) => exceeded,
             Err(NotReserved::Unreached) => return Err(unreached()),
         };
-        let is_changed = match &exceeded.at_limit {
-            AtLimit::Refuse => false,
-            AtLimit::Zones(zones) => keep_free(flow, request, zones),
-            AtLimit::Model(model) => replace_model(flow, request, model),
-        };
-        if !is_changed {
+        if !adopt(flow, request, &exceeded.at_limit) {
             return Err(refused(&exceeded, unix));
         }
     }
@@ -115,17 +108,12 @@ pub(crate) async fn reserve_unread(
         return Ok(());
     }
     let unix = unix_seconds();
-    let held = Box::pin(hold(flow, UNKNOWN, unix)).await.map_err(|error| match error {
+    let held = Box::pin(hold(flow, UNKNOWN_COST, unix)).await.map_err(|error| match error {
         NotReserved::Exceeded(exceeded) => refused(&exceeded, unix),
         NotReserved::Unreached => unreached(),
     })?;
     keep(flow.ctx, held, None, false);
     Ok(())
-}
-
-/// Returns whether requests of an operation cost money: those that run no model do not.
-fn is_counted(operation: Operation) -> bool {
-    operation.row().work != Work::Text || operation == Operation::Passthrough
 }
 
 fn keep(ctx: &mut RequestContext, held: SharedHold, instead: Option<Arc<str>>, is_counted: bool) {
@@ -142,64 +130,23 @@ fn estimate(flow: &Flow<'_>, request: &ScannedRequest) -> Money {
     highest_cost(router, &asked(request), &request.policy, &request.profile)
 }
 
-/// Returns the most that a request for a model may cost.
-pub(crate) fn highest_cost(
-    router: &Router,
-    asked: &ModelAsked<'_>,
-    policy: &PolicyScope,
-    profile: &RequestProfile,
-) -> Money {
-    if !is_counted(profile.operation) {
-        return Money::ZERO;
-    }
-    let output = match (profile.operation.row().work, profile.output_limit) {
-        (Work::Inference | Work::Text, _) => Some(0),
-        (Work::Generation, limit) => limit.map(|most| u64::from(most.0)),
-    };
-    let size = RequestSize {
-        input: profile.prefill_tokens().0.into(),
-        output,
-        responses: profile.choices.into(),
-    };
-    let cost = Money::of(router.highest_cost(asked, policy, &size));
-    // What a request that is not read asks for is not known.
-    let is_unread = profile.operation == Operation::Passthrough;
-    match is_unread && cost < UNKNOWN && !router.is_free(asked, policy) {
-        true => UNKNOWN,
-        false => cost,
-    }
-}
-
 fn asked(request: &ScannedRequest) -> ModelAsked<'_> {
     ModelAsked { name: request.wanted_model(), fleet: &request.fleet, split: request.split }
 }
 
-/// Limits a request to backends that cost nothing in some zones. Returns whether that is new, and
-/// there are such backends.
-fn keep_free(flow: &mut Flow<'_>, request: &mut ScannedRequest, zones: &[String]) -> bool {
-    let before = request.policy.restriction;
-    let set = request.fleet.zones.set(zones.iter().map(String::as_str));
-    request.policy.restriction.zones = before.zones.and(set);
-    request.policy.restriction.is_free_only = true;
-    flow.ctx.policy = Some(request.policy);
-    request.policy.restriction != before
-        && flow.ctx.generation.router.has_free_backend(&asked(request), &request.policy)
-}
-
-/// Gives a request another model. Returns whether it had none yet.
-fn replace_model(flow: &mut Flow<'_>, request: &mut ScannedRequest, model: &str) -> bool {
-    if request.instead.is_some() {
-        return false;
-    }
-    let fleet = Arc::clone(&request.fleet);
+/// Gives a request what a budget without room for it leaves. Returns whether that is anything.
+fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) -> bool {
     let router = &flow.ctx.generation.router;
-    let asked = ModelAsked { name: model, fleet: &fleet, split: request.split };
-    request.policy = router.also_under(&request.policy, &asked);
-    let target = router.names.resolve(model, &fleet, request.split);
-    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
-    flow.ctx.record.routing.model = known.map(|model| model.name.clone());
+    let terms = RequestTerms { policy: request.policy, instead: request.instead.clone() };
+    let Some(terms) = at_limit.terms(router, &asked(request), &terms) else { return false };
+    request.policy = terms.policy;
     flow.ctx.policy = Some(request.policy);
-    request.instead = Some(model.into());
+    if request.instead != terms.instead {
+        request.instead = terms.instead;
+        let target = router.names.resolve(request.wanted_model(), &request.fleet, request.split);
+        let known = request.fleet.model_id(target).and_then(|id| request.fleet.model(id));
+        flow.ctx.record.routing.model = known.map(|model| model.name.clone());
+    }
     true
 }
 

@@ -84,6 +84,7 @@ fn unlimited(config: &Config, is_on_demand: bool) -> Config {
     }
     routing.move_waiting = false;
     config.queue.size = 0;
+    config.budgets.clear();
     config.objectives.clear();
     for backend in &mut config.backends {
         (backend.max_in_flight, backend.max_in_flight_per_model) = (None, None);

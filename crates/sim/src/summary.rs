@@ -10,7 +10,7 @@ pub use sheds::ShedFigures;
 use super::stationarity::is_stationary;
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
-use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
+use super::world::{BudgetResult, FailReason, RequestResult, RunResult, ShedReason, Status};
 
 const MICRO: f64 = 1e-6;
 
@@ -94,6 +94,8 @@ pub struct Summary {
     pub queued: Percentiles,
     /// The figures by priority, highest first; empty if all requests have the same.
     pub priorities: Vec<PriorityFigures>,
+    /// What was taken from each budget.
+    pub budgets: Vec<BudgetResult>,
     /// Jain's index over clients, of the share of their requests that reached the objective.
     pub fairness: f64,
     /// The load of the run.
@@ -190,6 +192,7 @@ impl Summary {
             prediction: PredictionFigures::of(&done),
             queued: of(|one| Some(seconds(one.arrived, one.decided))),
             priorities: by_priority(run, workload, objective),
+            budgets: run.budgets.clone(),
             fairness: fairness(run, workload, objective),
             load: match is_stationary(run, workload) {
                 Some(false) => Load::Saturated,

@@ -2,7 +2,7 @@
 //! engines compute.
 //!
 //! **What is real:** configuration, names, filters, strategies, scorers, the prefix index, load,
-//! cooldowns, circuit breakers, health verdicts, slow start, the retry rule and its budget, queues.
+//! cooldowns, circuit breakers, health verdicts, slow start, the retry rule, queues, budgets.
 //! **What is simulated:** engines, the network, the schedule of scrapes and health checks, and
 //! clients.
 //!
@@ -15,6 +15,7 @@
 
 mod attempts;
 mod balancer;
+mod budgets;
 mod checks;
 mod delivery;
 mod engines;
@@ -47,12 +48,13 @@ use crate::engine::{EngineSpec, SpecError};
 use crate::workload::Workload;
 use attempts::Live;
 use balancer::Balancer;
+use budgets::SimBudgets;
 use engines::Engines;
 use events::{Event, EventQueue, Sent};
 pub use faults::{Fault, FaultError, FaultKind};
 pub use oracle::Oracle;
 pub use result::{
-    BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status, Verdict,
+    BackendResult, BudgetResult, FailReason, RequestResult, RunResult, ShedReason, Status, Verdict,
 };
 use waiting::EntryPlace;
 
@@ -157,6 +159,8 @@ struct World<'a> {
     places: Vec<Option<EntryPlace>>,
     /// The requests of queue entries, by balancer and model.
     entries: HashMap<(u32, usize, EntryId), u32>,
+    /// The money that requests may spend; `None` without budgets.
+    budgets: Option<Box<SimBudgets>>,
     /// The number of queued requests.
     waiting: usize,
     /// The number of requests that have not ended.
@@ -223,6 +227,7 @@ impl<'a> World<'a> {
             sent: vec![BTreeSet::new(); backends],
             places: workload.requests.iter().map(|_| None).collect(),
             entries: HashMap::default(),
+            budgets: SimBudgets::new(spec, workload),
             waiting: 0,
             open: workload.requests.len(),
             predicts: balancers_predict,
@@ -307,6 +312,7 @@ impl<'a> World<'a> {
         RunResult {
             start: START,
             backends: backends.collect(),
+            budgets: self.budgets.map(|budgets| budgets.into_results()).unwrap_or_default(),
             requests: self.results,
             picks: self.picks,
         }

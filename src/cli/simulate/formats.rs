@@ -6,7 +6,7 @@ use std::path::Path;
 use penstock_sim::compare::Difference;
 use penstock_sim::statistics::Percentiles;
 use penstock_sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
-use penstock_sim::world::{FailReason, ShedReason, Status};
+use penstock_sim::world::{BudgetResult, FailReason, ShedReason, Status};
 use serde_json::{Map, Value, json};
 
 use super::error::SimulateError;
@@ -41,6 +41,7 @@ pub(super) fn summary_json(one: &Summary) -> Value {
             "mean_error": one.mean_error, "weighted_error": one.weighted_error,
             "p90_coverage": one.coverage,
         })),
+        "budgets": one.budgets.iter().map(budget_json).collect::<Vec<_>>(),
         "priorities": one.priorities.iter().map(priority_json).collect::<Vec<_>>(),
         "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
         "steps": one.steps,
@@ -52,6 +53,13 @@ fn sheds_json(one: &ShedFigures) -> Value {
         "judged": one.judged, "wrong": one.wrong, "harmful": one.harmful,
         "sheddable_admitted": one.admitted, "sheddable_missed": one.missed,
         "changes_per_minute": one.changes_per_minute,
+    })
+}
+
+fn budget_json(one: &BudgetResult) -> Value {
+    json!({
+        "name": one.name, "spent": one.spent.amount(), "refused": one.refused,
+        "changed": one.changed,
     })
 }
 
@@ -80,6 +88,7 @@ pub(super) fn shed_name(reason: ShedReason) -> &'static str {
         ShedReason::QueueTimeout => "queue_timeout",
         ShedReason::Unhealthy => "unhealthy",
         ShedReason::Unserved => "unserved",
+        ShedReason::BudgetExceeded => "budget_exceeded",
     }
 }
 

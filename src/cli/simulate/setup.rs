@@ -101,9 +101,6 @@ impl Source {
                 (backend.resolve, backend.srv) = (Resolve::Together, None);
             }
         }
-        if !config.budgets.is_empty() {
-            notes.push("budgets are not simulated: requests spend nothing".to_owned());
-        }
         if let Some(count) = args.backends {
             replicate(&mut config, count);
         }

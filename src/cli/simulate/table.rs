@@ -6,6 +6,7 @@ use penstock_sim::compare::{Difference, compare};
 use penstock_sim::statistics::mean;
 use penstock_sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
 use penstock_sim::workload::Workload;
+use penstock_sim::world::BudgetResult;
 
 use super::Arm;
 use super::formats::{fail_name, shed_name};
@@ -39,6 +40,9 @@ pub(super) fn render(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
         }
     }
     for (label, cells) in by_priority(arms) {
+        row(&label, cells);
+    }
+    for (label, cells) in by_budget(arms) {
         row(&label, cells);
     }
     for (label, cells) in sheds(arms) {
@@ -258,6 +262,33 @@ fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
         });
     }
     rows
+}
+
+/// Returns the rows of each budget.
+fn by_budget(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
+    type Cell = fn(&BudgetResult) -> f64;
+    const CELLS: [(&str, Cell); 3] = [
+        ("spent", |one| one.spent.amount()),
+        ("refused", |one| one.refused as f64),
+        ("other model or zones", |one| one.changed as f64),
+    ];
+    let summaries = arms.iter().flat_map(|arm| &arm.summaries);
+    let mut names: Vec<&str> =
+        summaries.flat_map(|one| &one.budgets).map(|one| &*one.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let rows = names.into_iter().flat_map(|name| {
+        CELLS.iter().enumerate().map(move |(at, (label, of))| {
+            let label = match at {
+                0 => format!("budget {} {label}", short(name)),
+                _ => format!("     {label}"),
+            };
+            let of_run =
+                |one: &Summary| one.budgets.iter().find(|one| one.name == name).map_or(0.0, of);
+            (label, arms.iter().map(|arm| number(arm, of_run)).collect())
+        })
+    });
+    rows.collect()
 }
 
 /// Returns the rows about refusals, if any was examined.

@@ -11,6 +11,7 @@ mod report;
 mod shared;
 #[cfg(test)]
 mod shared_tests;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ pub use foreign::{LedgerSpending, SharedBalance};
 pub use money::Money;
 pub use report::BudgetReport;
 pub use shared::{AccountSpending, Proposal, SharedTerms};
+pub use terms::{RequestTerms, UNKNOWN_COST, highest_cost, is_counted};
 
 use std::sync::Arc;
 

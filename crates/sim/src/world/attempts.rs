@@ -86,6 +86,9 @@ impl World<'_> {
         if let Some(one) = self.balancers.get(balancer as usize) {
             one.credit.earn(&self.spec.config.routing.retry_budget);
         }
+        if !self.reserve_cost(id, balancer, timestamp(at)) {
+            return self.shed(id, ShedReason::BudgetExceeded, at);
+        }
         if self.has_others_waiting(id, balancer) {
             return self.line_up(id, balancer, at);
         }
@@ -131,7 +134,8 @@ impl World<'_> {
             examined.and_then(|one| one.backend).map(|only| one.all_but(only)).unwrap_or_default();
         let tried = chosen.as_ref().or(earlier.tried.as_deref()).unwrap_or(&untried);
         let now = timestamp(at);
-        let arrived = Arrived { id, request, workload, queued_ms, tried, attempt, now };
+        let terms = self.budgets.as_ref().and_then(|budgets| budgets.terms_of(id));
+        let arrived = Arrived { id, request, workload, tried, terms, attempt, queued_ms, now };
         if examined.is_some_and(|examined| examined.backend.is_none()) {
             self.picks = one.single_picks(&arrived);
         }
@@ -180,6 +184,7 @@ impl World<'_> {
         let Some(result) = self.results.get_mut(id as usize) else { return };
         result.output_tokens = output_tokens;
         let (first, cached) = (result.first_token, result.cached_tokens);
+        self.pay(id, output_tokens, timestamp(at));
         self.learn_model(id, at);
         let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         live.permit.complete(Some(TokenCount(output_tokens)), timestamp(at));
@@ -233,6 +238,10 @@ impl World<'_> {
     /// Handles a failed attempt: retries if the retry rule allows it.
     pub(super) fn fail(&mut self, id: u32, failure: Failure, at: u64) {
         let Some(index) = self.backend_of(id, None) else { return };
+        if failure == Failure::Cut {
+            // The engine does not say how much it had emitted.
+            self.pay(id, 1, timestamp(at));
+        }
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
         let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
@@ -293,6 +302,8 @@ impl World<'_> {
             return self.end(id, Status::Left, at);
         }
         let Some(index) = self.backend_of(id, None) else { return };
+        // The prompt; nothing was emitted yet.
+        self.pay(id, 0, timestamp(at));
         self.capture(index, at);
         let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, Outcome::Cancel, LatencySample::None, at);
@@ -317,6 +328,7 @@ impl World<'_> {
             result.status = status;
             result.ended = at;
             self.open -= 1;
+            self.release(id, timestamp(at));
             for follower in workload.followers_of(id) {
                 if status != Status::Done {
                     ended.push((follower, Status::Abandoned));

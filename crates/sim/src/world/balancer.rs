@@ -6,6 +6,7 @@ use penstock_api::Operation;
 use penstock_api::mix::mix;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{RoutingConfig, Strategy};
+use penstock_core::admission::budgets::RequestTerms;
 use penstock_core::admission::queue::{ModelQueue, Passed};
 use penstock_core::fleet::{
     BackendSet, EngineDetails, InflightGuard, Owner, PermitRequest, RequestTokens, Requester,
@@ -55,6 +56,8 @@ pub(super) struct Arrived<'a> {
     pub(super) request: &'a Request,
     pub(super) workload: &'a Workload,
     pub(super) tried: &'a BackendSet,
+    /// The terms that its budgets set; `None` without budgets.
+    pub(super) terms: Option<&'a RequestTerms>,
     pub(super) attempt: u16,
     /// The time spent in a queue, in milliseconds.
     pub(super) queued_ms: f64,
@@ -62,9 +65,17 @@ pub(super) struct Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Returns the requested model.
-    fn model(&self) -> &'a str {
-        self.workload.models.get(usize::from(self.request.model)).map_or("", String::as_str)
+    /// Returns the requested model, or the one that a budget put in its place.
+    pub(super) fn model(&self) -> &'a str {
+        let requested = || {
+            let index = usize::from(self.request.model);
+            self.workload.models.get(index).map_or("", String::as_str)
+        };
+        self.terms.and_then(|terms| terms.instead.as_deref()).unwrap_or_else(requested)
+    }
+
+    pub(super) fn split(&self) -> SplitPoint {
+        SplitPoint(mix(u64::from(self.id) + 1))
     }
 }
 
@@ -99,7 +110,10 @@ impl Balancer {
             seed: mix(spec.seed ^ mix(u64::from(number))),
             engines: spec.engines.clone(),
             objectives: spec.objectives,
-            queues: workload.models.iter().map(|_| ModelQueue::default()).collect(),
+            // Further ones for the models that budgets put in place of others.
+            queues: (0..workload.models.len() + spec.config.budgets.len())
+                .map(|_| ModelQueue::default())
+                .collect(),
             topology,
             generation,
         };
@@ -213,11 +227,11 @@ impl Balancer {
         profile: &'a RequestProfile,
         prompt: Option<&'a Chain>,
     ) -> RouteInput<'a> {
-        let Arrived { id, request, tried, now, .. } = *arrived;
+        let Arrived { request, tried, now, .. } = *arrived;
         RouteInput {
             request: profile,
             model: arrived.model(),
-            split: SplitPoint(mix(u64::from(id) + 1)),
+            split: arrived.split(),
             tokens: self.generation.router.tokens_to_fit(profile),
             fleet: &self.topology,
             tried,
@@ -234,16 +248,19 @@ impl Balancer {
     }
 
     /// Returns the policies that a request is under: its client's name is that of its key.
-    fn policy_of(&self, arrived: &Arrived<'_>) -> PolicyScope {
-        let Arrived { id, request, workload, .. } = *arrived;
+    pub(super) fn policy_of(&self, arrived: &Arrived<'_>) -> PolicyScope {
+        let Arrived { request, workload, terms, .. } = *arrived;
         let router = &self.generation.router;
+        if let Some(terms) = terms {
+            return terms.policy;
+        }
         if router.policies.is_empty() {
             return PolicyScope::default();
         }
         let client = workload.clients.get(request.client as usize).map(String::as_str);
         let client = PolicyClient { key: client, ..PolicyClient::default() };
-        let split = SplitPoint(mix(u64::from(id) + 1));
-        let asked = ModelAsked { name: arrived.model(), fleet: &self.topology, split };
+        let (name, split) = (arrived.model(), arrived.split());
+        let asked = ModelAsked { name, fleet: &self.topology, split };
         // Without wishes there is no error.
         router.policy_of(&asked, &client, &PolicyWishes::default()).unwrap_or_default()
     }
@@ -311,12 +328,14 @@ impl Balancer {
 }
 
 /// Returns the profile that the scanner would have produced.
-fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
+pub(super) fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
+    let limit = Some(TokenCount(request.max_tokens)).filter(|most| most.0 > 0);
     RequestProfile {
         streaming: request.is_streamed,
         estimated_tokens: TokenCount(request.input_tokens),
         prompt_tokens: TokenCount(request.input_tokens),
-        max_tokens: Some(TokenCount(request.max_tokens)).filter(|most| most.0 > 0),
+        max_tokens: limit,
+        output_limit: limit,
         ..RequestProfile::opaque(Operation::Chat, now)
     }
 }

@@ -73,9 +73,11 @@ impl<'a> World<'a> {
         let Some(one) = self.balancers.get(at as usize) else { return Box::default() };
         let sent = live.and_then(|live| live.serving(&one.topology));
         let request = self.workload.requests.get(id as usize);
-        let name = request.and_then(|one| self.workload.models.get(usize::from(one.model)));
+        let requested = request.and_then(|one| self.workload.models.get(usize::from(one.model)));
+        let instead = self.terms_of(id).and_then(|terms| terms.instead.as_deref());
+        let name = instead.or(requested.map(String::as_str));
         let serves = |row: &&penstock_core::fleet::Serving| {
-            usize::from(row.backend) == index && name.is_some_and(|name| *row.model == **name)
+            usize::from(row.backend) == index && name.is_some_and(|name| *row.model == *name)
         };
         let served = || one.topology.models().iter().flat_map(|model| &model.serving).find(serves);
         sent.or_else(served).map_or("", |row| row.adapter_name()).into()

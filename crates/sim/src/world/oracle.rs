@@ -79,7 +79,8 @@ impl World<'_> {
         let (workload, queued_ms, now) = (self.workload, 0.0, timestamp(at));
         let request = workload.requests.get(id as usize)?;
         let one = self.balancers.get(balancer as usize)?;
-        let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
+        let terms = self.terms_of(id);
+        let arrived = Arrived { id, request, workload, tried, terms, attempt: 1, queued_ms, now };
         let could = one.awaited(&arrived)?.backends;
         let is_candidate = |index: &usize| {
             let engine = self.engines.all.get(*index);

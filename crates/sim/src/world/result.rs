@@ -1,5 +1,7 @@
 //! The result of a run.
 
+use penstock_core::admission::budgets::Money;
+
 use crate::engine::EngineCounters;
 
 /// The reason why a request was not sent to any backend.
@@ -19,6 +21,8 @@ pub enum ShedReason {
     Unhealthy,
     /// No backend serves the request.
     Unserved,
+    /// A budget of the client had no room for it.
+    BudgetExceeded,
 }
 
 /// The reason why a sent request failed.
@@ -117,6 +121,26 @@ pub struct BackendResult {
     pub kv_blocks: u32,
 }
 
+/// What a run took from a budget, over all its teams or keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetResult {
+    /// The name of the budget.
+    pub name: String,
+    /// The money that was spent.
+    pub spent: Money,
+    /// The number of requests that it refused.
+    pub refused: usize,
+    /// The number of requests that it gave another model or other zones.
+    pub changed: usize,
+}
+
+impl BudgetResult {
+    /// Returns a budget from which nothing was taken.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), spent: Money::ZERO, refused: 0, changed: 0 }
+    }
+}
+
 impl RunResult {
     /// Returns the completed requests per second, from the start to the last end.
     pub fn completed_rate(&self) -> f64 {
@@ -133,6 +157,8 @@ pub struct RunResult {
     pub start: u64,
     /// The backends, in the order of the configuration.
     pub backends: Vec<BackendResult>,
+    /// The budgets, in the order of the configuration.
+    pub budgets: Vec<BudgetResult>,
     /// The requests, in the order of the workload.
     pub requests: Vec<RequestResult>,
     /// The backend, as an index, that each scorer alone would have chosen for the examined request.

@@ -1,5 +1,6 @@
 //! Complete runs of simulated fleets.
 
+mod budgets;
 mod oracle;
 mod sharing;
 mod waiting;

@@ -8,7 +8,8 @@ use super::result::{ShedReason, Status, Verdict};
 
 impl World<'_> {
     pub(super) fn shed(&mut self, id: u32, reason: ShedReason, at: u64) {
-        if reason != ShedReason::Unserved {
+        // The engines have no part in these.
+        if !matches!(reason, ShedReason::Unserved | ShedReason::BudgetExceeded) {
             self.judge(id, at);
         }
         self.end(id, Status::Shed(reason), at);

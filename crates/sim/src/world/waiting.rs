@@ -11,7 +11,7 @@ use super::balancer::{Arrived, requester_of};
 use super::events::Event;
 use super::result::ShedReason;
 use super::{World, timestamp};
-use crate::workload::rounded;
+use crate::workload::{Request, rounded};
 
 /// The place of a request in a queue.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +38,15 @@ impl World<'_> {
         let balancer = self.balancers.get(balancer as usize);
         self.waiting > 0
             && request.zip(balancer).is_some_and(|(request, balancer)| {
-                let queue = balancer.queues.get(usize::from(request.model));
+                let queue = balancer.queues.get(self.queue_of(id, request));
                 queue.is_some_and(|queue| !queue.is_empty())
             })
+    }
+
+    /// Returns the queue of the model that a request gets, as an index.
+    fn queue_of(&self, id: u32, request: &Request) -> usize {
+        let instead = self.budgets.as_ref().and_then(|budgets| budgets.model_of(id));
+        instead.map_or(usize::from(request.model), |budget| self.workload.models.len() + budget)
     }
 
     /// Adds a request to the queue of its model.
@@ -55,6 +61,7 @@ impl World<'_> {
         else {
             return self.shed(id, ShedReason::Unserved, at);
         };
+        let model = self.queue_of(id, request);
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         let objectives = one.objectives_of(request);
         let until = at + to_micros(config.timeout);
@@ -70,7 +77,6 @@ impl World<'_> {
             due: due.map(timestamp),
             until: timestamp(until),
         };
-        let model = usize::from(request.model);
         let Some(queue) = one.queues.get_mut(model) else { return };
         let joined = queue.join(&newcomer, QueueRules::new(config), timestamp(at));
         let Ok(joined) = joined else {
@@ -115,7 +121,8 @@ impl World<'_> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
         let (now, queued_ms) = (timestamp(at), 0.0);
-        let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
+        let terms = self.terms_of(id);
+        let arrived = Arrived { id, request, workload, tried, terms, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;
         let room = balancer.awaited(&arrived)?;
         Some(Awaited { room, service: balancer.service_time(&arrived) })
@@ -125,7 +132,8 @@ impl World<'_> {
     pub(super) fn signal_queues(&mut self, at: u64) {
         let balancers = u32::try_from(self.balancers.len()).unwrap_or(0);
         for balancer in 0..balancers {
-            for model in 0..self.workload.models.len().max(1) {
+            let one = self.balancers.get(balancer as usize);
+            for model in 0..one.map_or(0, |one| one.queues.len()) {
                 let one = self.balancers.get_mut(balancer as usize);
                 let queue = one.and_then(|one| one.queues.get_mut(model));
                 if let Some(queue) = queue.filter(|queue| !queue.is_empty()) {
