@@ -54,6 +54,8 @@ RECIPES["live"] = Recipe(dim=256, layers=2, heads=4, ffn=768, ctx=CONTEXT, seed=
 STOPPED, RUNNING = 0.1, 0.05
 # Of `--direct`: clients that ask one after the other, and turns of either way.
 CLIENTS, TURNS = 16, 3
+# The seconds that the same clients ask a new llama.cpp server before anything is measured.
+WARM_UP = 1.0
 
 
 class Workload(NamedTuple):
@@ -165,7 +167,8 @@ def play(url: str, model: str, sessions: list[list[Turn]], seed: str) -> list[Re
                 found.append(None)
         return found
 
-    with concurrent.futures.ThreadPoolExecutor(256) as pool:
+    # A session that waited for a thread would arrive late.
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(sessions))) as pool:
         return [response for responses in pool.map(one, sessions) for response in responses]
 
 
@@ -316,6 +319,8 @@ def engines(env: Env, chosen: argparse.Namespace) -> tuple[list[dict[str, str]],
             started.append(env._spawn(name, "live", chosen.model, options))
     for number, engine in enumerate(started):
         engine.await_ready()
+        # The first strategy would pay for what an engine loads with its first prompts.
+        crowd(engine.url, chosen.model, WARM_UP, f"warm-up {number}")
         backends.append({"name": f"llama-{number}", "url": engine.url, "engine": "llamacpp"})
         if chosen.slow and number == 0:
             slowed = [*slowed, engine.process.pid]
@@ -362,7 +367,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--slow-pid", type=int, action="append", default=[], help="slow this process down")
     parser.add_argument("--engine", default="vllm", help="what these engines are")
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, action="append", default=[],
+                        help="of a turn, in the order of the rates; the last (60 by default) holds for the rest")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--load", type=float, action="append", default=[])
     parser.add_argument("--rate", type=float, action="append", default=[],
@@ -375,12 +381,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def at_rate(proxies: dict[str, Penstock], rate: float, chosen: argparse.Namespace) -> None:
+def at_rate(proxies: dict[str, Penstock], rate: float, seconds: float, chosen: argparse.Namespace) -> None:
     """All turns at one rate, and their table."""
     found = {name: Turns(proxy, log_of(name, chosen), chosen.warm) for name, proxy in proxies.items()}
     work, names = WORKLOADS[chosen.workload], list(found)
     for number in range(chosen.rounds):
-        sessions = plan(work, chosen.seconds, rate, f"round {number}")
+        sessions = plan(work, seconds, rate, f"round {number}")
         # No strategy always follows the same one.
         for name in names[number % len(names):] + names[:number % len(names)]:
             responses = play(found[name].proxy.url, chosen.model, sessions, f"{name} {time.time_ns()}")
@@ -417,8 +423,9 @@ def run(env: Env, chosen: argparse.Namespace) -> None:
         print(f"completed {capacity:.2f} requests/s of a burst", flush=True)
         rates = [load * capacity for load in chosen.load or [0.5]]
         gauge.close()
-    for rate in rates:
-        at_rate(proxies, rate, chosen)
+    lengths = chosen.seconds or [60.0]
+    for number, rate in enumerate(rates):
+        at_rate(proxies, rate, lengths[min(number, len(lengths) - 1)], chosen)
     if chosen.simulate is not None:
         logs = {name: log_of(name, chosen) for name in reversed(proxies)}
         simulated.compare(Path(binary).resolve(), chosen.work, logs, chosen.simulate.split())
