@@ -48,6 +48,7 @@ def names(known):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--penstock", type=Path, required=True, help="the program to measure")
+    parser.add_argument("--floor", type=Path, help="an earlier penstock, in the place of the floor")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--slices", type=int, default=1,
                         help="runs of the clients in each round, proxy by proxy in turn: many short ones"
@@ -57,9 +58,11 @@ def arguments():
     parser.add_argument("--peers", type=names(ALL_PEERS), default=PEERS, help=",".join(ALL_PEERS))
     parser.add_argument("--out", type=Path, help="also write the lines of JSON here")
     chosen = parser.parse_args()
-    chosen.penstock = chosen.penstock.resolve()
-    if not os.access(chosen.penstock, os.X_OK) or chosen.penstock.is_dir():
-        parser.error(f"{chosen.penstock} is no program")
+    for name in ("penstock", "floor"):
+        program = getattr(chosen, name) and getattr(chosen, name).resolve()
+        if program and (not os.access(program, os.X_OK) or program.is_dir()):
+            parser.error(f"{program} is no program")
+        setattr(chosen, name, program)
     return chosen
 
 
@@ -87,7 +90,7 @@ class Run:
         certificate = Path(self.folder.name)
         subprocess.run([rig / "certificate", certificate], check=True)
         self.peers = []
-        for peer in proxies.known(chosen.penstock, rig).values():
+        for peer in proxies.known(chosen.penstock, rig, chosen.floor).values():
             if peer.name not in chosen.peers:
                 continue
             if not proxies.is_installed(peer.name):

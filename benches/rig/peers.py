@@ -143,8 +143,11 @@ class Peer:
         return path
 
 
-def known(penstock, rig):
-    """All proxies, by name, in the order of the table."""
+def known(penstock, rig, earlier=None):
+    """All proxies, by name, in the order of the table. An earlier penstock takes the floor's place."""
+    floor = Peer("floor", [rig / "floor", "{plain}", "{http2}", "{tls}", "{cert}", "{key}", "{backends}"])
+    if earlier:
+        floor = Peer("floor", [earlier, "serve", "--config", "{conf}"], "penstock.yaml", [earlier, "--version"])
     return {peer.name: peer for peer in (
         Peer("penstock", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
              [penstock, "--version"]),
@@ -152,8 +155,7 @@ def known(penstock, rig):
              [penstock, "--version"], "weighted"),
         Peer("shadow", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
              [penstock, "--version"], "smart, shadow: { strategy: weighted }"),
-        Peer("floor", [rig / "floor", "{plain}", "{http2}", "{tls}", "{cert}", "{key}",
-                       "{backends}"]),
+        floor,
         Peer("nginx", ["nginx", "-e", "stderr", "-p", "{run}", "-c", "{conf}"], "nginx.conf",
              ["nginx", "-v"]),
         Peer("haproxy", ["haproxy", "-db", "-f", "{conf}"], "haproxy.cfg", ["haproxy", "-v"]),

@@ -45,7 +45,7 @@ impl LearnedState {
             prefill_learner: prefill_learner.clone(),
             lengths: lengths.clone(),
             residual: *residual,
-            slots: Some(limits.slots()).filter(|slots| slots.is_finite()),
+            slots: Some(limits.shown_slots()).filter(|slots| slots.is_finite()),
             kv_tokens: Some(limits.kv_tokens()).filter(|tokens| tokens.is_finite()),
             step_tokens: None,
         }

@@ -20,6 +20,10 @@ const BELIEVED_US: f64 = 600e6;
 /// as a share: in a full batch a stream starts when another one ends.
 const MAX_SPREAD: f64 = 0.1;
 
+/// The number of times in a row, about a second apart, at which an engine is as full as the slots of
+/// another one allow, without any sign of a limit, after which it is taken to have more.
+const MAX_UNSHOWN: u32 = 5;
+
 /// Returns the difference of two amounts, as a share of the larger one.
 fn difference(one: f64, other: f64) -> f64 {
     (one - other).abs() / one.max(other).max(1.0)
@@ -119,6 +123,30 @@ pub(super) struct LimitLearner {
     max_report_count: u32,
     /// True if a request has waited for too long since the last report.
     has_waited: bool,
+    lent: LentSlots,
+}
+
+/// The slots of another engine with the same model, which hold until this one shows its own or that
+/// it has more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct LentSlots {
+    slots: f64,
+    /// The largest number that this engine has shown to be too small.
+    refuted: f64,
+    /// The number of times in a row at which the engine was full by it, and showed no limit.
+    unshown_count: u32,
+}
+
+impl LentSlots {
+    const NONE: Self = Self { slots: f64::INFINITY, refuted: 0.0, unshown_count: 0 };
+
+    fn refute(&mut self) -> bool {
+        if self.slots.is_infinite() {
+            return false;
+        }
+        *self = Self { refuted: self.slots, ..Self::NONE };
+        true
+    }
 }
 
 impl Default for LimitLearner {
@@ -134,6 +162,7 @@ impl Default for LimitLearner {
             max_reported: 0.0,
             max_report_count: 0,
             has_waited: false,
+            lent: LentSlots::NONE,
         }
     }
 }
@@ -223,7 +252,7 @@ impl LimitLearner {
         if running > self.max_reported {
             (self.max_reported, self.max_report_count) = (running, 0);
         }
-        let is_known = running == self.slots.limit;
+        let is_known = running == self.slots();
         // A long prompt may make others wait, too, beside any number.
         let is_largest = running == self.max_reported && has_overdue;
         self.max_report_count += u32::from(is_largest);
@@ -238,7 +267,23 @@ impl LimitLearner {
     /// Records that `stream_count` streams run beside each other. Returns whether that is more than
     /// the known slots.
     pub(super) fn observe_streams(&mut self, stream_count: f64) -> bool {
-        self.slots.exceed(stream_count)
+        let LentSlots { slots, .. } = self.lent;
+        let has_more = stream_count > slots && !is_near(stream_count, slots);
+        let is_refuted = has_more && self.lent.refute();
+        self.slots.exceed(stream_count) || is_refuted
+    }
+
+    /// Takes the slots that another engine with the same model has shown; infinite if none has.
+    /// Call it about once a second. Returns whether the limit has changed.
+    pub(super) fn lend(&mut self, slots: f64, stream_count: f64) -> bool {
+        let before = self.slots();
+        let is_full = self.slots.limit.is_infinite() && stream_count >= self.lent.slots;
+        self.lent.unshown_count = if is_full { self.lent.unshown_count + 1 } else { 0 };
+        if self.lent.unshown_count > MAX_UNSHOWN {
+            self.lent.refute();
+        }
+        self.lent.slots = if slots > self.lent.refuted { slots } else { f64::INFINITY };
+        self.slots() != before
     }
 
     /// Forgets limits that no wait has shown for long. Returns whether the limits have changed.
@@ -252,7 +297,7 @@ impl LimitLearner {
             self.counted_at_us = now_us;
             return false;
         }
-        *self = Self::default();
+        *self = Self { lent: self.lent, ..Self::default() };
         true
     }
 
@@ -264,6 +309,11 @@ impl LimitLearner {
 
     /// Returns the slots; infinite while nothing shows them.
     pub(super) fn slots(&self) -> f64 {
+        if self.slots.limit.is_finite() { self.slots.limit } else { self.lent.slots }
+    }
+
+    /// Returns the slots that this engine has shown; infinite if it has shown none.
+    pub(super) fn shown_slots(&self) -> f64 {
         self.slots.limit
     }
 

@@ -144,3 +144,28 @@ fn waits_while_the_batch_grows_show_nothing() {
         assert!(!learn(&mut limits, Wait { stream_count_before: 20.0, ..wait(at, at + 9e5) }));
     }
 }
+
+#[test]
+fn lent_slots_hold_until_the_engine_shows_its_own_or_more() {
+    let mut limits = LimitLearner::default();
+    assert!(limits.lend(16.0, 3.0) && !limits.lend(16.0, 3.0));
+    assert_eq!((limits.slots(), limits.shown_slots()), (16.0, f64::INFINITY));
+    assert!(!limits.observe_streams(17.0), "an end that comes late");
+    assert!(limits.observe_streams(18.0));
+    assert!(!limits.lend(16.0, 3.0), "it has more");
+    assert!(limits.lend(32.0, 3.0));
+    assert!(!limits.learn_reported(Some(32.0), false, 1e6));
+    limits.learn_reported(Some(32.0), false, 2e6);
+    assert_eq!(limits.shown_slots(), 32.0);
+    assert!(!limits.lend(f64::INFINITY, 3.0) && limits.slots() == 32.0);
+}
+
+/// A limit that keeps requests away would otherwise never be disproved.
+#[test]
+fn lent_slots_end_when_a_full_engine_shows_no_limit() {
+    let mut limits = LimitLearner::default();
+    limits.lend(16.0, 16.0);
+    let kept = (0..20).take_while(|_| !limits.lend(16.0, 16.0)).count();
+    assert_eq!(kept, 5);
+    assert_eq!(limits.slots(), f64::INFINITY);
+}

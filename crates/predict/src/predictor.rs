@@ -287,6 +287,17 @@ impl Predictor {
         self.learn(|backend| backend.adopt(other));
     }
 
+    /// Returns the slots that the engine has shown; infinite if it has shown none.
+    pub fn shown_slots(&self) -> f64 {
+        self.backend.lock().shown_slots()
+    }
+
+    /// Takes the slots that another engine with the same model has shown; infinite if none has. They
+    /// hold until this one shows its own or that it has more. Call it about once a second.
+    pub fn lend_slots(&self, slots: f64) {
+        self.learn(|backend| backend.lend_slots(slots));
+    }
+
     /// Returns the learned state of the engine, for the next process.
     pub fn learned_state(&self) -> LearnedState {
         self.backend.lock().learned_state()

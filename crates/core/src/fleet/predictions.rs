@@ -151,7 +151,10 @@ impl Fleet {
             let count = models.get(usize::from(row.backend));
             row.refresh_prediction(count == Some(&1), now);
         }
-        topology.models().iter().for_each(|model| adopt_known(&model.serving));
+        for model in topology.models() {
+            adopt_known(&model.serving);
+            lend_slots(&model.serving);
+        }
     }
 
     /// Returns the learned predictions of every model on every backend.
@@ -196,6 +199,23 @@ impl Fleet {
             }
         }
         applied
+    }
+}
+
+/// Lends the slots that backends have shown to the others of the same model and the same kind of
+/// engine: the largest number, because a request that need not wait tells more than one that is
+/// kept away.
+fn lend_slots(rows: &[Serving]) {
+    let shown = rows.iter().filter_map(|row| {
+        let slots = row.model_state.used_predictor()?.shown_slots();
+        slots.is_finite().then(|| (row.engine(), slots))
+    });
+    let shown: Vec<_> = shown.collect();
+    for row in rows {
+        let Some(predictor) = row.model_state.used_predictor() else { continue };
+        let alike = shown.iter().filter(|(engine, _)| *engine == row.engine());
+        predictor
+            .lend_slots(alike.map(|(_, slots)| *slots).reduce(f64::max).unwrap_or(f64::INFINITY));
     }
 }
 

@@ -79,6 +79,18 @@ impl BackendPredictor {
         }
     }
 
+    /// Returns the slots that the engine has shown; infinite if it has shown none.
+    pub(crate) fn shown_slots(&self) -> f64 {
+        self.limit_learner.shown_slots()
+    }
+
+    /// Takes the slots that another engine with the same model has shown; infinite if none has.
+    pub(crate) fn lend_slots(&mut self, slots: f64) {
+        if self.limit_learner.lend(slots, self.stream_count()) {
+            self.use_learned_limits();
+        }
+    }
+
     /// Returns the wait of a request whose first token comes at `now_us`.
     fn wait_of(&self, ticket: &Ticket, now_us: f64) -> Wait {
         let Prediction { raw_ttft_us, regime, stream_count: stream_count_before, .. } =
