@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::ParseIntError;
 
+use ahash::HashMap;
 use penstock_core::prefix::unfold;
 use serde::Deserialize;
 
@@ -125,7 +126,7 @@ fn block_of(prompts: &[(u64, u64)]) -> u32 {
 
 pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
     let mut workload = Workload::default();
-    let mut prompts = Vec::new();
+    let (mut served, mut prompts) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line: AccessLogLine =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
@@ -147,7 +148,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
         let client = line.key.as_deref().or(line.client.as_deref()).unwrap_or("client");
         let model = line.model_requested.as_deref().or(line.model.as_deref()).unwrap_or_default();
         let session = line.replay.session.as_deref();
-        workload.requests.push(Request {
+        let request = Request {
             arrives_at: ended.saturating_sub(rounded(line.duration_ms * 1e3)),
             model: number(&mut workload.models, model),
             input_tokens: input,
@@ -159,12 +160,54 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
             prefix: (start, count),
             is_streamed: line.stream,
             ..Request::default()
-        });
+        };
+        served.push(Served { request, ended_at: ended, has_follower: false });
     }
     workload.block_tokens = block_of(&prompts);
     // The log is in the order of ends.
-    workload.requests.sort_by_key(|request| request.arrives_at);
+    served.sort_by_key(|one| one.request.arrives_at);
+    link_turns(&mut served, &mut workload);
+    workload.requests = served.into_iter().map(|one| one.request).collect();
     Ok(workload)
+}
+
+/// A request that was served.
+struct Served {
+    request: Request,
+    /// The time of its end, in microseconds.
+    ended_at: u64,
+    has_follower: bool,
+}
+
+/// Lets a request whose prompt begins with that of an earlier one of its client follow it, with the
+/// pause between them: the next turn of a conversation cannot come before the response. A request
+/// has one follower at most, so that prompts that only share their beginning stay apart.
+fn link_turns(served: &mut [Served], workload: &mut Workload) {
+    let mut last = HashMap::default();
+    for id in 0..served.len() {
+        let Some(request) = served.get(id).map(|one| one.request) else { return };
+        let Some((own, before)) = workload.prefix_of(&request).split_last() else { continue };
+        let key = |hash: u64| (request.client, request.model, hash);
+        let earlier = before.iter().rev().find_map(|hash| last.get(&key(*hash)).copied());
+        last.insert(key(*own), id);
+        let Some((number, one)) = earlier.and_then(|at| Some((at, served.get_mut(at)?))) else {
+            continue;
+        };
+        if one.has_follower || one.ended_at > request.arrives_at {
+            continue;
+        }
+        one.has_follower = true;
+        let (pause, first) = (request.arrives_at - one.ended_at, one.request.arrives_at);
+        if let Some(one) = served.get_mut(id) {
+            one.request.follows = 1;
+            // It comes earlier as well, where the response does.
+            one.request.arrives_at = first;
+            one.request.pause = u32::try_from(pause).unwrap_or(u32::MAX);
+        }
+        let number_of = |id: usize| u32::try_from(id).unwrap_or(u32::MAX);
+        workload.edges.push((number_of(number), number_of(id)));
+    }
+    workload.edges.sort_unstable();
 }
 
 #[cfg(test)]
@@ -189,5 +232,35 @@ mod tests {
         );
         assert_ne!(first.session, 0);
         assert_eq!(workload.clients, ["web", "10.0.0.1"]);
+    }
+
+    #[test]
+    fn next_turn_follows_the_one_whose_prompt_it_begins_with() {
+        let line = |at: u32, duration: u32, client: &str, blocks: &[u32]| {
+            let blocks: String = blocks.iter().map(|block| format!("{block:012x}")).collect();
+            format!(
+                r#"{{"time":"2026-11-23T10:00:{at:02}.000Z","model_requested":"m","client":"{client}","status":200,"duration_ms":{},"tokens_in":100,"tokens_out":20,"replay":{{"blocks":"{blocks}"}}}}
+"#,
+                duration * 1000
+            )
+        };
+        let text = [
+            line(5, 5, "a", &[1, 2]),
+            line(9, 2, "a", &[1, 2, 3]),
+            // A fork, a prompt that only shares the beginning, a copy, and another client.
+            line(10, 2, "a", &[1, 2, 4]),
+            line(12, 1, "a", &[1, 7, 8]),
+            line(13, 1, "a", &[1, 2, 3]),
+            line(14, 1, "b", &[1, 2, 3, 4]),
+            // It comes before the response of the one it begins with.
+            line(13, 4, "a", &[1, 2, 4, 5]),
+            line(20, 1, "a", &[1, 2, 3, 9, 6]),
+        ];
+        let workload = read_trace(&text.concat(), 1).unwrap();
+        let found: Vec<_> = workload.requests.iter().map(|one| (one.follows, one.pause)).collect();
+        let second = 1_000_000;
+        assert_eq!(workload.edges, [(0, 1), (5, 7)], "{found:?}");
+        assert_eq!((found[1], found[7]), ((1, 2 * second), (1, 6 * second)));
+        assert_eq!(workload.requests[1].arrives_at, 0, "it comes earlier if the response does");
     }
 }
