@@ -187,6 +187,14 @@ static ENDPOINTS: &[Endpoint] = &[
         keys::revoke_token,
         r#"revoke a token of an identity provider, at once, by {"jti", "issuer"?, "expires_at"?}"#,
     ),
+    with(
+        Verb::Delete,
+        command(
+            &["/revoked_tokens/{name}"],
+            keys::restore_token,
+            "take back the revocation of a token, by its jti; ?issuer= unless it is that of every issuer",
+        ),
+    ),
     command(
         &["/upgrade"],
         endpoints::upgrade,

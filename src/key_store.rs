@@ -8,6 +8,7 @@ mod error;
 mod names;
 mod record;
 mod revoked_tokens;
+mod rows;
 mod sharing;
 mod stored_time;
 mod watcher;
@@ -17,6 +18,7 @@ pub use error::KeyStoreError;
 pub use names::{UnknownName, unknown_names};
 pub use record::{KeyRecord, MadeKey};
 pub use revoked_tokens::{RevokedToken, RevokedTokens};
+pub use rows::RowProblem;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,8 @@ use penstock_core::clients::KeyTable;
 use serde_json::Value;
 
 use database::Database;
+use revoked_tokens::StoredToken;
+use rows::DamagedRow;
 
 /// The most that a store holds.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +61,11 @@ pub struct KeyStore {
     failures: AtomicU64,
     /// The number of times that the keys were read again.
     changes: AtomicU64,
-    /// The number of keys that other penstocks do not know; the highest number if none are shared.
-    unshared: AtomicUsize,
+    /// The rows that were left out when the file was last read.
+    damaged: Mutex<Vec<DamagedRow>>,
+    /// The number of records of each kind that other penstocks do not know; the highest number if
+    /// none are shared.
+    unshared: [AtomicUsize; sharing::KINDS],
 }
 
 impl KeyStore {
@@ -67,20 +74,20 @@ impl KeyStore {
     /// # Errors
     /// When it cannot be used.
     pub fn open(path: &Path, limits: StoreLimits) -> Result<Self, KeyStoreError> {
-        let database = Database::open(path)?;
-        let table = record::to_table(&database.records()?);
-        let revoked = RevokedTokens::new(&database.revoked_tokens()?);
-        Ok(Self {
+        let store = Self {
             path: path.to_owned(),
             limits,
-            database: Mutex::new(database),
-            table: ArcSwap::from_pointee(table),
-            revoked: ArcSwap::from_pointee(revoked),
+            database: Mutex::new(Database::open(path)?),
+            table: ArcSwap::default(),
+            revoked: ArcSwap::default(),
             is_usable: AtomicBool::new(true),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
-            unshared: AtomicUsize::new(usize::MAX),
-        })
+            damaged: Mutex::default(),
+            unshared: [(); sharing::KINDS].map(|()| AtomicUsize::new(usize::MAX)),
+        };
+        store.publish(&store.database.lock())?;
+        Ok(store)
     }
 
     /// Checks that the file can be used. Creates none.
@@ -119,12 +126,27 @@ impl KeyStore {
         self.failures.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of rows that were left out because they are damaged.
+    pub fn damaged(&self) -> usize {
+        self.damaged.lock().len()
+    }
+
+    /// Returns the damage of the file in words.
+    pub fn damage(&self) -> Option<String> {
+        let damaged = self.damaged.lock();
+        let DamagedRow { id, problem } = damaged.first()?;
+        let (count, id) = (damaged.len(), id.escape_debug());
+        Some(format!(
+            "rows left out because they are damaged: {count}, the first is '{id}': {problem}"
+        ))
+    }
+
     /// Returns every key, the newest first.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self) -> Result<Vec<KeyRecord>, KeyStoreError> {
-        self.database.lock().records()
+        Ok(self.database.lock().records()?.whole)
     }
 
     /// Returns the key with an id.
@@ -195,7 +217,8 @@ impl KeyStore {
     /// # Errors
     /// When the file cannot be read.
     pub fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
-        self.database.lock().revoked_tokens()
+        let all = self.database.lock().revoked_tokens()?.whole.into_iter();
+        Ok(all.map(|stored| stored.token).filter(RevokedToken::is_revoked).collect())
     }
 
     /// Revokes the token that a JSON object describes.
@@ -204,8 +227,45 @@ impl KeyStore {
     /// When the object is not valid, or the token cannot be written.
     pub fn revoke_token(&self, given: Value, now: UnixTime) -> Result<RevokedToken, KeyStoreError> {
         let token = RevokedToken::read(given, now)?;
-        self.write(|database| database.revoke_token(&token, self.limits.revoked_tokens))?;
-        Ok(token)
+        self.write(|database| {
+            database.forget_tokens(now)?;
+            match database.revoked_token(&token.jti, token.issuer.as_deref())? {
+                Some(held) => {
+                    let version = held.version.saturating_add(1);
+                    let stored = held.replaced_by(StoredToken { token, version });
+                    database.put_token(&stored)?;
+                    Ok(stored.token)
+                }
+                None => {
+                    let stored = StoredToken { token, version: 1 };
+                    database.add_token(&stored, self.limits.revoked_tokens)?;
+                    Ok(stored.token)
+                }
+            }
+        })
+    }
+
+    /// Takes back the revocation of a `jti` for one issuer, or the one for all issuers.
+    ///
+    /// # Errors
+    /// When there is none, or that cannot be written.
+    pub fn restore_token(
+        &self,
+        jti: &str,
+        issuer: Option<&str>,
+        now: UnixTime,
+    ) -> Result<RevokedToken, KeyStoreError> {
+        self.write(|database| {
+            let held = database.revoked_token(jti, issuer)?;
+            let Some(mut stored) = held.filter(|held| held.token.is_revoked()) else {
+                let (jti, issuer) = (jti.to_owned(), issuer.map(str::to_owned));
+                return Err(KeyStoreError::NotRevoked { jti, issuer });
+            };
+            stored.token.restored_at = Some(now);
+            stored.version = stored.version.saturating_add(1);
+            database.put_token(&stored)?;
+            Ok(stored.token)
+        })
     }
 
     /// Changes the file, and with it at once the keys of this process.
@@ -225,12 +285,24 @@ impl KeyStore {
     }
 
     fn publish(&self, database: &Database) -> Result<(), KeyStoreError> {
-        let table = record::to_table(&database.records()?);
-        let revoked = RevokedTokens::new(&database.revoked_tokens()?);
-        self.table.store(Arc::new(table));
-        self.revoked.store(Arc::new(revoked));
+        let (keys, tokens) = (database.records()?, database.revoked_tokens()?);
+        self.table.store(Arc::new(record::to_table(&keys.whole)));
+        self.revoked.store(Arc::new(RevokedTokens::new(&tokens.whole)));
+        self.note_damaged(keys.damaged.into_iter().chain(tokens.damaged).collect());
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    fn note_damaged(&self, found: Vec<DamagedRow>) {
+        let mut damaged = self.damaged.lock();
+        // One line for rows that stay damaged.
+        if let Some(first) = found.first().filter(|_| *damaged != found) {
+            tracing::error!(
+                path = %self.path.display(), count = found.len(), first = first.id, error = first.problem,
+                "auth.store: damaged rows are left out; a key in one of them is refused"
+            );
+        }
+        *damaged = found;
     }
 
     /// Reads the keys again if another process has changed the file, or put another in its place.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use penstock_api::query_value;
 use penstock_api::units::parse_duration;
 use penstock_clock::unix_seconds;
 use penstock_config::UnixTime;
@@ -81,10 +82,28 @@ pub(super) fn revoked_tokens(admin: &Admin, _call: &Call<'_>) -> PendingResponse
 /// `POST /revoked_tokens`
 pub(super) fn revoke_token(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     let body = parse(call.body);
-    with_store(admin, |store| {
+    let unknown = body.as_ref().map(|body| unknown_names(body, &call.generation.config));
+    let unknown = unknown.ok().and_then(|names| names.into_iter().next());
+    with_store(admin, move |store| {
         let token = store.revoke_token(body?, now())?;
         tracing::info!(jti = token.jti, issuer = token.issuer, "token revoked via admin API");
-        Ok(AdminResponse::json(&json!(token)).with_status(StatusCode::CREATED))
+        let mut shown = json!(token);
+        // No error: the configuration may be about to get the issuer.
+        if let (Some(name), Some(fields)) = (unknown, shown.as_object_mut()) {
+            fields.insert("warning".to_owned(), json!(name.to_string()));
+        }
+        Ok(AdminResponse::json(&shown).with_status(StatusCode::CREATED))
+    })
+}
+
+/// `DELETE /revoked_tokens/{jti}`: takes back the revocation for the issuer in the query, or the
+/// one for every issuer.
+pub(super) fn restore_token(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+    let (jti, issuer) = (call.name.to_owned(), query_value(call.query, "issuer"));
+    with_store(admin, move |store| {
+        let token = store.restore_token(&jti, issuer.as_deref(), now())?;
+        tracing::info!(jti, issuer, "revocation of a token taken back via admin API");
+        Ok(AdminResponse::json(&json!(token)))
     })
 }
 

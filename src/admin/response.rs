@@ -141,6 +141,25 @@ pub(super) enum Refusal {
     UpgradeFailed(UpgradeError),
 }
 
+fn key_store_error(error: &KeyStoreError) -> (StatusCode, &'static str) {
+    match error {
+        KeyStoreError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+        KeyStoreError::Unknown { .. } => (StatusCode::NOT_FOUND, "unknown_key"),
+        KeyStoreError::NotRevoked { .. } => (StatusCode::NOT_FOUND, "unknown_token"),
+        KeyStoreError::Damaged { .. } => (StatusCode::CONFLICT, "key_damaged"),
+        KeyStoreError::Revoked { .. } => (StatusCode::CONFLICT, "key_revoked"),
+        KeyStoreError::Full { .. } | KeyStoreError::TooManyRevoked { .. } => {
+            (StatusCode::CONFLICT, "too_many_keys")
+        }
+        KeyStoreError::File(_)
+        | KeyStoreError::Replaced
+        | KeyStoreError::NoRandomness
+        | KeyStoreError::NoHash { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, "key_store_unavailable")
+        }
+    }
+}
+
 /// Serialization fails only for maps with non-string keys and for failing `Serialize` impls.
 pub(super) fn to_json(serialized: serde_json::Result<String>) -> String {
     debug_assert!(serialized.is_ok(), "the value has string keys only");
@@ -172,15 +191,8 @@ impl Refusal {
                 (StatusCode::SERVICE_UNAVAILABLE, "usage_unavailable")
             }
             Self::NoKeyStore => (StatusCode::NOT_FOUND, "no_key_store"),
-            Self::NotJson(_) | Self::NotAnOverlap | Self::Keys(KeyStoreError::Invalid(_)) => {
-                (StatusCode::BAD_REQUEST, "invalid_request")
-            }
-            Self::Keys(KeyStoreError::Unknown { .. }) => (StatusCode::NOT_FOUND, "unknown_key"),
-            Self::Keys(KeyStoreError::Revoked { .. }) => (StatusCode::CONFLICT, "key_revoked"),
-            Self::Keys(KeyStoreError::Full { .. } | KeyStoreError::TooManyRevoked { .. }) => {
-                (StatusCode::CONFLICT, "too_many_keys")
-            }
-            Self::Keys(_) => (StatusCode::SERVICE_UNAVAILABLE, "key_store_unavailable"),
+            Self::NotJson(_) | Self::NotAnOverlap => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::Keys(error) => key_store_error(error),
             Self::InvalidDryRun(_) => (StatusCode::BAD_REQUEST, "invalid_explain_request"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),

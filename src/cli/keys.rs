@@ -17,7 +17,7 @@ use super::error::{CliError, FAILED, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::key_store::{KeyStore, KeyStoreError, StoreLimits, unknown_names};
-use arguments::{CreateArgs, RevokeTokenArgs, RotateArgs};
+use arguments::{CreateArgs, RestoreTokenArgs, RevokeTokenArgs, RotateArgs};
 use attributes::SetArgs;
 use text::{revoked_table, to_lines, to_table};
 
@@ -32,9 +32,10 @@ Examples:
   penstock keys rotate key_3f9c2a1b7d40e85566aa0b1c --overlap 24h
   penstock keys revoke key_3f9c2a1b7d40e85566aa0b1c
   penstock keys revoke-token --jti 8f2c… --issuer https://login.example.com --expires 1h
+  penstock keys restore-token --jti 8f2c… --issuer https://login.example.com
 
-Exit codes: 0 success, 1 there is no such key, or the file cannot be used, 2 the arguments or the
-configuration are wrong.";
+Exit codes: 0 success, 1 there is no such key or revocation, or the file cannot be used, 2 the
+arguments or the configuration are wrong.";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = AFTER_HELP)]
@@ -53,6 +54,8 @@ pub(super) enum KeysCommand {
     Revoke(OneArgs),
     /// Revoke a token of an identity provider by its `jti`, at once
     RevokeToken(RevokeTokenArgs),
+    /// Take back the revocation of a token
+    RestoreToken(RestoreTokenArgs),
     /// List the revoked tokens, the newest first
     RevokedTokens(ListArgs),
 }
@@ -111,14 +114,7 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
             let made = args.common.work_or_make(|store| store.create(described, now))?;
             args.common.print_made(&made.to_json(now), args.quiet, output)
         }
-        KeysCommand::List(args) => {
-            let keys = args.common.work(KeyStore::list)?;
-            let keys: Vec<Value> = keys.iter().map(|key| key.to_json(now)).collect();
-            match args.common.json {
-                true => output.line(format!("{:#}", json!({ "keys": keys }))),
-                false => output.text(to_table(&keys)),
-            }
-        }
+        KeysCommand::List(args) => list(args, now, output),
         KeysCommand::Show(args) => {
             let key = args.common.work(|store| store.show(&args.id))?;
             args.common.print(&key.to_json(now), output)
@@ -141,17 +137,31 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
             args.common.print(&key.to_json(now), output)
         }
         KeysCommand::RevokeToken(args) => {
-            let token = args.common.work(|store| store.revoke_token(args.to_json(now), now))?;
+            let described = args.to_json(now);
+            args.common.warn_of_unknown(&described, output);
+            let token = args.common.work(|store| store.revoke_token(described, now))?;
+            args.common.print(&json!(token), output)
+        }
+        KeysCommand::RestoreToken(args) => {
+            let issuer = args.issuer.as_deref();
+            let token = args.common.work(|store| store.restore_token(&args.jti, issuer, now))?;
             args.common.print(&json!(token), output)
         }
         KeysCommand::RevokedTokens(args) => {
-            let tokens = json!(args.common.work(KeyStore::revoked_tokens)?);
-            match args.common.json {
-                true => output.line(format!("{:#}", json!({ "revoked_tokens": tokens }))),
-                false => output.text(revoked_table(tokens.as_array().unwrap_or(&Vec::new()))),
-            }
+            let tokens = args.common.work(KeyStore::revoked_tokens)?;
+            let tokens: Vec<Value> = tokens.iter().map(|token| json!(token)).collect();
+            args.common.print_list("revoked_tokens", &tokens, revoked_table, output)
         }
     }
+}
+
+fn list(args: &ListArgs, now: UnixTime, output: &mut Output) -> Result<(), CliError> {
+    let (keys, damage) = args.common.work(|store| Ok((store.list()?, store.damage())))?;
+    if let Some(damage) = damage {
+        output.complain("warning", format_args!("{damage}"));
+    }
+    let keys: Vec<Value> = keys.iter().map(|key| key.to_json(now)).collect();
+    args.common.print_list("keys", &keys, to_table, output)
 }
 
 impl StoreArgs {
@@ -218,6 +228,19 @@ impl StoreArgs {
         match self.json {
             true => output.line(format!("{key:#}")),
             false => output.text(to_lines(key)),
+        }
+    }
+
+    fn print_list(
+        &self,
+        name: &str,
+        rows: &[Value],
+        to_table: fn(&[Value]) -> String,
+        output: &mut Output,
+    ) -> Result<(), CliError> {
+        match self.json {
+            true => output.line(format!("{:#}", json!({ name: rows }))),
+            false => output.text(to_table(rows)),
         }
     }
 

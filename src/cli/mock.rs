@@ -13,8 +13,8 @@ use super::output::Output;
 
 const AFTER_HELP: &str = "\
 Looks like a vLLM server and responds with invented text: its name, the model, and words. It reports
-tokens, so that limits, budgets and the ledger count. Each model can do everything that a request may
-need. Press Ctrl-C to stop.
+tokens, so that limits, budgets and the ledger count, and its requests in progress at /metrics.
+Each model can do everything that a request may need. Press Ctrl-C to stop.
 
 Examples:
   penstock mock --listen 127.0.0.1:8001 --name gpu --models small,large
@@ -85,6 +85,6 @@ impl MockArgs {
             Pace { first_token: FIRST_TOKEN, per_token: PER_TOKEN, tokens: self.tokens.max(1) };
         let models = self.models.iter().map(|id| EngineModel::new(id));
         let spec = EngineSpec::new(&self.name, models);
-        EngineSpec { flavour: Flavour::Vllm, pace, keep_bodies: false, ..spec }
+        EngineSpec { flavour: Flavour::Vllm, pace, reports_load: true, keep_bodies: false, ..spec }
     }
 }

@@ -2,7 +2,7 @@
 
 use penstock_config::{MAX_PRIORITY, ModelGlob, RateLimits, UnixTime, is_plain_name};
 use penstock_core::clients::{ClientIdentity, Validity};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::names::UnknownName;
@@ -42,11 +42,11 @@ pub enum InvalidKey {
 pub struct KeyAttributes {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some_or_all")]
     pub models: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some_or_all")]
     pub zones: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some_or_none")]
     pub policies: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<KeyLimits>,
@@ -89,6 +89,23 @@ pub struct KeyLimits {
     pub in_flight: Option<u32>,
 }
 
+/// Reads a list without which everything is allowed; null is none. An empty list would allow
+/// nothing by its words, and everything by its effect.
+fn some_or_all<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
+    match Option::<Vec<String>>::deserialize(reader)? {
+        Some(list) if list.is_empty() => Err(serde::de::Error::custom(
+            "'models' and 'zones' are lists with at least one text: leave one out, or set it to \
+             null, to allow all",
+        )),
+        list => Ok(list.unwrap_or_default()),
+    }
+}
+
+/// Reads a list; null is an empty one.
+fn some_or_none<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(reader)?.unwrap_or_default())
+}
+
 /// Reads the name and the attributes of a new key.
 pub(super) fn read_new(given: Value) -> Result<(String, KeyAttributes), InvalidKey> {
     let Value::Object(mut fields) = given else { return Err(InvalidKey::NotAnObject) };
@@ -101,9 +118,18 @@ pub(super) fn read_new(given: Value) -> Result<(String, KeyAttributes), InvalidK
 
 impl KeyAttributes {
     fn read(fields: Map<String, Value>) -> Result<Self, InvalidKey> {
-        let attributes: Self = serde_json::from_value(Value::Object(fields))?;
-        attributes.check()?;
-        Ok(attributes)
+        serde_json::from_value::<Self>(Value::Object(fields))?.checked()
+    }
+
+    /// Reads attributes as the file has them.
+    pub(super) fn stored(text: &str) -> Result<Self, InvalidKey> {
+        serde_json::from_str::<Self>(text)?.checked()
+    }
+
+    /// Returns the attributes if a key can have them.
+    pub(super) fn checked(self) -> Result<Self, InvalidKey> {
+        self.check()?;
+        Ok(self)
     }
 
     /// Returns the attributes with the changes of a JSON object: null removes one.

@@ -2,6 +2,7 @@
 //! the command line.
 
 mod shared;
+mod tokens;
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
-use super::revoked_tokens::{self, RevokedToken};
+use super::rows::{RowProblem, TableRows, read_all};
 use super::stored_time::{seconds, to_time};
 use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
@@ -32,7 +33,7 @@ const SCHEMA: &str = "
 const FILE: FileKind = FileKind {
     application_id: 0x7065_6e6b,
     mode: 0o600,
-    migrations: &[SCHEMA, revoked_tokens::SCHEMA],
+    migrations: &[SCHEMA, tokens::SCHEMA, tokens::WITH_VERSIONS],
 };
 const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoked_at, \
                        previous_hash, previous_last_four, previous_until";
@@ -115,31 +116,22 @@ impl Database {
         done
     }
 
-    /// Returns every key, the newest first. A row that cannot be read is left out: it might
-    /// restrict its key in a way that this penstock does not know.
-    pub(super) fn records(&self) -> Result<Vec<KeyRecord>, KeyStoreError> {
+    /// Returns every key, the newest first.
+    pub(super) fn records(&self) -> Result<TableRows<KeyRecord>, KeyStoreError> {
         let select =
             format!("SELECT {COLUMNS} FROM client_keys ORDER BY created_at DESC, rowid DESC");
-        let mut select = self.connection.prepare(&select)?;
-        let mut rows = select.query([])?;
-        let mut records = Vec::new();
-        while let Some(row) = rows.next()? {
-            match read(row) {
-                Ok(record) => records.push(record),
-                Err(KeyStoreError::Invalid(error)) => {
-                    let id: String = row.get(0)?;
-                    tracing::error!(id, %error, "auth.store: a key is refused, its row is not understood");
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(records)
+        Ok(read_all(&mut self.connection.prepare(&select)?, read)?)
     }
 
     pub(super) fn record(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
         let select = format!("SELECT {COLUMNS} FROM client_keys WHERE id = ?1");
         let found = self.connection.query_row(&select, [id], |row| Ok(read(row))).optional()?;
-        found.unwrap_or_else(|| Err(KeyStoreError::Unknown { id: id.to_owned() }))
+        match found {
+            Some(read) => {
+                read.map_err(|problem| KeyStoreError::Damaged { id: id.to_owned(), problem })
+            }
+            None => Err(KeyStoreError::Unknown { id: id.to_owned() }),
+        }
     }
 
     /// Returns the key with an id, if it was not revoked.
@@ -176,20 +168,6 @@ impl Database {
         self.put("REPLACE", key)
     }
 
-    /// Returns the revoked tokens.
-    pub(super) fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
-        revoked_tokens::all(&self.connection)
-    }
-
-    /// Adds a revoked token.
-    pub(super) fn revoke_token(
-        &self,
-        token: &RevokedToken,
-        limit: usize,
-    ) -> Result<(), KeyStoreError> {
-        revoked_tokens::insert(&self.connection, token, limit)
-    }
-
     fn put(&self, verb: &str, key: &KeyRecord) -> Result<(), KeyStoreError> {
         let put = format!(
             "{verb} INTO client_keys ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
@@ -213,10 +191,9 @@ impl Database {
     }
 }
 
-fn read(row: &Row<'_>) -> Result<KeyRecord, KeyStoreError> {
+fn read(row: &Row<'_>) -> Result<KeyRecord, RowProblem> {
     let time = |column| row.get(column).map(|seconds: Option<i64>| seconds.map(to_time));
-    let attributes: KeyAttributes =
-        serde_json::from_str(&row.get::<_, String>(4)?).map_err(InvalidKey::Json)?;
+    let attributes = KeyAttributes::stored(&row.get::<_, String>(4)?)?;
     let previous: Option<[u8; 32]> = row.get(7)?;
     let previous = match (previous, time(9)?) {
         (Some(hash), Some(until)) => {

@@ -1,6 +1,7 @@
 //! The reasons why the store of keys cannot do something.
 
 use super::attributes::InvalidKey;
+use super::rows::RowProblem;
 use crate::sqlite::SqliteError;
 
 /// The reason why the store cannot do something.
@@ -18,6 +19,19 @@ pub enum KeyStoreError {
     /// There is no key with that id.
     #[error("there is no key '{}'", id.escape_debug())]
     Unknown { id: String },
+    /// The row of a key is damaged.
+    #[error(
+        "the row of key '{}' is damaged, so that the key is refused: {problem}",
+        id.escape_debug()
+    )]
+    Damaged { id: String, problem: RowProblem },
+    /// The token is not revoked.
+    #[error(
+        "no revocation of '{}' is in force for {}",
+        jti.escape_debug(),
+        issuer.as_ref().map_or("every issuer".to_owned(), |one| format!("'{}'", one.escape_debug()))
+    )]
+    NotRevoked { jti: String, issuer: Option<String> },
     /// The key was revoked.
     #[error("key '{id}' was revoked")]
     Revoked { id: String },

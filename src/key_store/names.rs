@@ -19,13 +19,14 @@ pub struct UnknownName {
     name: String,
 }
 
-/// Returns the objective, the budget and the policies of a key's description that the configuration
-/// does not have.
+/// Returns the objective, the budget and the policies of a key's description, or the issuer of a
+/// revoked token's, that the configuration does not have.
 pub fn unknown_names(described: &Value, config: &Config) -> Vec<UnknownName> {
     let text = |attribute: &str| described.get(attribute).and_then(Value::as_str);
     let policies = described.get("policies").and_then(Value::as_array).into_iter().flatten();
     let all = policies.filter_map(Value::as_str).map(|name| ("policies", name));
-    let single = ["objective", "budget"].map(|attribute| Some((attribute, text(attribute)?)));
+    let single =
+        ["objective", "budget", "issuer"].map(|attribute| Some((attribute, text(attribute)?)));
     let all = all.chain(single.into_iter().flatten());
     all.filter_map(|(attribute, name)| unknown(attribute, name, config)).collect()
 }
@@ -33,6 +34,7 @@ pub fn unknown_names(described: &Value, config: &Config) -> Vec<UnknownName> {
 fn unknown(attribute: &'static str, name: &str, config: &Config) -> Option<UnknownName> {
     let is_known = match attribute {
         "objective" => config.objectives.contains_key(name),
+        "issuer" => config.auth.jwt.iter().any(|jwt| jwt.issuer == name),
         "budget" => config.budgets.iter().any(|budget| budget.name == name),
         _ => config.policies.iter().any(|policy| policy.name == name),
     };

@@ -1,31 +1,25 @@
 //! Tokens of identity providers that were revoked by their `jti`, with the time after which nothing
-//! has to be remembered, because the token has expired.
+//! has to be remembered, because the token has expired. A revocation that was taken back is
+//! remembered, too: penstocks that share revocations must not bring it back.
 
 use std::sync::Arc;
 
 use ahash::HashMap;
 use penstock_config::{KeyHash, UnixTime};
-use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::attributes::InvalidKey;
-use super::error::KeyStoreError;
-use super::stored_time::{seconds, to_time};
 
-pub(super) const SCHEMA: &str = "
-    CREATE TABLE revoked_tokens (
-        jti TEXT NOT NULL,
-        issuer TEXT NOT NULL,
-        revoked_at INTEGER NOT NULL,
-        expires_at INTEGER,
-        PRIMARY KEY (jti, issuer)
-    )";
 /// The longest `jti` or issuer, in bytes.
 const MAX_TEXT: usize = 512;
+/// The time for which an expired token is remembered: the leeway of its issuer is shorter.
+pub(super) const LEEWAY: u64 = 3600;
+/// The time for which a revocation that was taken back is remembered.
+pub(super) const REMEMBERED: u64 = 30 * 24 * 3600;
 
 /// A token that was revoked.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RevokedToken {
     pub jti: String,
     /// The issuer; `None` for the tokens of every issuer with that `jti`.
@@ -33,6 +27,16 @@ pub struct RevokedToken {
     pub revoked_at: UnixTime,
     /// The time at which the token expires and is forgotten; `None` if that is not known.
     pub expires_at: Option<UnixTime>,
+    /// The time at which the revocation was taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_at: Option<UnixTime>,
+}
+
+/// A revoked token with the number of its changes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct StoredToken {
+    pub(super) token: RevokedToken,
+    pub(super) version: u64,
 }
 
 /// The description of a token to revoke.
@@ -53,9 +57,9 @@ pub struct RevokedTokens {
 }
 
 impl RevokedTokens {
-    pub(super) fn new(all: &[RevokedToken]) -> Self {
+    pub(super) fn new(all: &[StoredToken]) -> Self {
         let mut by_jti: HashMap<KeyHash, Vec<Option<Arc<str>>>> = HashMap::default();
-        for token in all {
+        for StoredToken { token, .. } in all.iter().filter(|one| one.token.is_revoked()) {
             let issuers = by_jti.entry(KeyHash::of(token.jti.as_bytes())).or_default();
             issuers.push(token.issuer.as_deref().map(Arc::from));
         }
@@ -84,59 +88,50 @@ impl RevokedToken {
     /// Reads `{"jti", "issuer"?, "expires_at"?}`.
     pub(super) fn read(given: Value, now: UnixTime) -> Result<Self, InvalidKey> {
         let Given { jti, issuer, expires_at } = serde_json::from_value(given)?;
-        let is_fit = |text: &String| (1..=MAX_TEXT).contains(&text.len());
-        if !is_fit(&jti) || !issuer.iter().all(is_fit) {
-            let expected = "a text of 1 to 512 bytes";
-            return Err(InvalidKey::Value { attribute: "jti, issuer", expected });
-        }
         if expires_at.is_some_and(|at| at < now) {
             let expected = "a time in the future: a token that has expired is refused anyway";
             return Err(InvalidKey::Value { attribute: "expires_at", expected });
         }
-        Ok(Self { jti, issuer, revoked_at: now, expires_at })
+        Self { jti, issuer, revoked_at: now, expires_at, restored_at: None }.checked()
+    }
+
+    /// Returns the token if its texts are not too long.
+    pub(super) fn checked(self) -> Result<Self, InvalidKey> {
+        let is_fit = |text: &String| (1..=MAX_TEXT).contains(&text.len());
+        if !is_fit(&self.jti) || !self.issuer.iter().all(is_fit) {
+            let expected = "a text of 1 to 512 bytes";
+            return Err(InvalidKey::Value { attribute: "jti, issuer", expected });
+        }
+        Ok(self)
+    }
+
+    /// Returns whether the revocation is in force.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.restored_at.is_none()
+    }
+
+    /// Returns the time after which the token need not be remembered; `None` if that is not known.
+    pub(super) fn forgotten_at(&self) -> Option<UnixTime> {
+        let expired = self.expires_at.map(|at| at.0.saturating_add(LEEWAY));
+        let restored = self.restored_at.map(|at| at.0.saturating_add(REMEMBERED));
+        expired.into_iter().chain(restored).min().map(UnixTime)
     }
 }
 
-/// Returns every revoked token, the newest first.
-pub(super) fn all(connection: &Connection) -> Result<Vec<RevokedToken>, KeyStoreError> {
-    let select = "SELECT jti, issuer, revoked_at, expires_at FROM revoked_tokens
-        ORDER BY revoked_at DESC, jti";
-    let mut select = connection.prepare(select)?;
-    let rows = select.query_map([], |row| {
-        let issuer: String = row.get(1)?;
-        Ok(RevokedToken {
-            jti: row.get(0)?,
-            issuer: Some(issuer).filter(|issuer| !issuer.is_empty()),
-            revoked_at: to_time(row.get(2)?),
-            expires_at: row.get::<_, Option<i64>>(3)?.map(to_time),
-        })
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-/// Adds a token, and removes those that have expired by themselves.
-pub(super) fn insert(
-    connection: &Connection,
-    token: &RevokedToken,
-    limit: usize,
-) -> Result<(), KeyStoreError> {
-    // An hour later than they expire, for the leeway of their issuer.
-    let past = seconds(token.revoked_at).saturating_sub(3600);
-    connection.execute("DELETE FROM revoked_tokens WHERE expires_at < ?1", [past])?;
-    let count: i64 =
-        connection.query_row("SELECT count(*) FROM revoked_tokens", [], |row| row.get(0))?;
-    let count = usize::try_from(count).unwrap_or_default();
-    if count >= limit {
-        return Err(KeyStoreError::TooManyRevoked { count });
+impl StoredToken {
+    /// Returns the token as another penstock, or a second command, has changed it. Of two
+    /// revocations the longer one stays, as a further change.
+    pub(super) fn replaced_by(&self, newer: Self) -> Self {
+        let (held, given) = (&self.token, &newer.token);
+        let expires_at = match (held.expires_at, given.expires_at) {
+            _ if !held.is_revoked() || !given.is_revoked() => given.expires_at,
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (None, _) | (_, None) => None,
+        };
+        if expires_at == given.expires_at {
+            return newer;
+        }
+        let token = RevokedToken { expires_at, ..newer.token };
+        Self { token, version: newer.version.saturating_add(1) }
     }
-    let issuer = token.issuer.as_deref().unwrap_or_default();
-    // What was revoked stays so for the longer of both times.
-    connection.execute(
-        "INSERT INTO revoked_tokens (jti, issuer, revoked_at, expires_at) VALUES (?1, ?2, ?3, ?4)
-            ON CONFLICT (jti, issuer) DO UPDATE SET expires_at =
-                CASE WHEN expires_at IS NULL OR excluded.expires_at IS NULL THEN NULL
-                ELSE max(expires_at, excluded.expires_at) END",
-        params![token.jti, issuer, seconds(token.revoked_at), token.expires_at.map(seconds)],
-    )?;
-    Ok(())
 }

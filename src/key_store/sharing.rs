@@ -1,102 +1,69 @@
-//! Keys over several hosts: every penstock merges its file with what the server of `shared_state`
-//! has, four times a second. The file is complete at any time, so keys work, and change, while the
-//! server is not reached; the changes are sent later.
+//! Keys and revoked tokens over several hosts: every penstock merges its file with what the server
+//! of `shared_state` has, four times a second. The file is complete at any time, so keys work, and
+//! change, while the server is not reached; the changes are sent later.
+
+mod keys;
+#[cfg(test)]
+mod test_store;
+mod tokens;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use penstock_config::{KeyHash, UnixTime};
-use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::KeyStore;
-use super::attributes::{InvalidKey, KeyAttributes};
-use super::database::Database;
 use super::error::KeyStoreError;
-use super::record::{KeyRecord, StoredSecret};
 use crate::shared_state::{RecordExchange, SharedRecord, SharedState};
 
 /// A change is in effect elsewhere after two of them and the look of the watcher.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// The number of kinds of records.
+pub(super) const KINDS: usize = 2;
 
-/// A key as penstocks share it: the fields of the file, without a secret.
-#[derive(Debug, Serialize, Deserialize)]
-struct SharedKey {
-    name: String,
-    secret: SharedSecret,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    previous: Option<(SharedSecret, UnixTime)>,
-    attributes: KeyAttributes,
-    created_at: UnixTime,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    revoked_at: Option<UnixTime>,
+/// A kind of records.
+#[derive(Debug, Clone, Copy)]
+enum RecordKind {
+    Keys,
+    Tokens,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct SharedSecret {
-    hash: String,
-    last_four: String,
-}
-
-impl SharedSecret {
-    fn of(secret: &StoredSecret) -> Self {
-        Self { hash: secret.hash.to_text(), last_four: secret.last_four.clone() }
+impl RecordKind {
+    /// The name of its records in the server.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::Tokens => "revoked_tokens",
+        }
     }
-
-    fn to_stored(&self) -> Option<StoredSecret> {
-        Some(StoredSecret { hash: KeyHash::parse(&self.hash)?, last_four: self.last_four.clone() })
-    }
-}
-
-fn to_shared(key: &KeyRecord, version: u64) -> Result<SharedRecord, KeyStoreError> {
-    let previous = key.previous.as_ref();
-    let shared = SharedKey {
-        name: key.name.clone(),
-        secret: SharedSecret::of(&key.secret),
-        previous: previous.map(|(secret, until)| (SharedSecret::of(secret), *until)),
-        attributes: key.attributes.clone(),
-        created_at: key.created_at,
-        revoked_at: key.revoked_at,
-    };
-    Ok(SharedRecord {
-        id: key.id.clone(),
-        is_final: key.revoked_at.is_some(),
-        version,
-        text: serde_json::to_string(&shared).map_err(InvalidKey::Json)?,
-    })
-}
-
-fn to_key(record: &SharedRecord) -> Result<KeyRecord, KeyStoreError> {
-    let shared: SharedKey = serde_json::from_str(&record.text).map_err(InvalidKey::Json)?;
-    let no_hash = || KeyStoreError::NoHash { id: record.id.clone() };
-    let previous = match &shared.previous {
-        Some((secret, until)) => Some((secret.to_stored().ok_or_else(no_hash)?, *until)),
-        None => None,
-    };
-    Ok(KeyRecord {
-        id: record.id.clone(),
-        name: shared.name,
-        secret: shared.secret.to_stored().ok_or_else(no_hash)?,
-        previous,
-        attributes: shared.attributes,
-        created_at: shared.created_at,
-        revoked_at: shared.revoked_at,
-    })
 }
 
 impl KeyStore {
-    /// The number of keys whose newest version the server of `shared_state` lacks; `None` if keys
-    /// are not shared.
+    /// The number of keys and revoked tokens whose newest version the server of `shared_state`
+    /// lacks; `None` if they are not shared.
     pub fn unshared(&self) -> Option<usize> {
-        let count = self.unshared.load(Ordering::Relaxed);
-        (count != usize::MAX).then_some(count)
+        let counts = self.unshared.iter().map(|count| count.load(Ordering::Relaxed));
+        counts.map(|count| (count != usize::MAX).then_some(count)).sum()
     }
 
-    /// Merges the keys with those of the server; never returns.
+    /// Merges keys and revoked tokens with those of the server; never returns.
     pub async fn share(self: Arc<Self>, shared: Arc<SharedState>) {
-        let mut exchange = RecordExchange::new(shared, "keys");
+        let [keys, tokens] = &self.unshared;
+        tokio::join!(
+            self.share_kind(RecordKind::Keys, &shared, keys),
+            self.share_kind(RecordKind::Tokens, &shared, tokens),
+        );
+    }
+
+    async fn share_kind(
+        self: &Arc<Self>,
+        kind: RecordKind,
+        shared: &Arc<SharedState>,
+        unshared: &AtomicUsize,
+    ) {
+        let mut exchange = RecordExchange::new(Arc::clone(shared), kind.name());
         let mut own: Vec<SharedRecord> = Vec::new();
         let mut seen = None;
         let mut ticks = interval(INTERVAL);
@@ -105,171 +72,55 @@ impl KeyStore {
             ticks.tick().await;
             let changes = self.changes.load(Ordering::Acquire);
             if seen != Some(changes) {
-                let store = Arc::clone(&self);
-                let read = spawn_blocking(move || store.shared_records()).await;
+                let store = Arc::clone(self);
+                let read = spawn_blocking(move || store.shared_records(kind)).await;
                 // After a failure the file is read again; the watcher logs that it fails.
                 let Ok(Ok(records)) = read else { continue };
                 (own, seen) = (records, Some(changes));
+                exchange.forget_others(&own);
             }
             let before = exchange.identity().to_owned();
             let changed = exchange.exchange(&own).await;
             if exchange.identity() != before {
-                // The server has lost what it had: it lacks keys that it knew.
+                // The server has lost what it had: it lacks records that it knew.
                 seen = None;
             }
             if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
-                let store = Arc::clone(&self);
-                let adopted = spawn_blocking(move || store.adopt(&changed)).await;
+                let store = Arc::clone(self);
+                let adopted = spawn_blocking(move || store.adopt(kind, &changed)).await;
                 if !matches!(adopted, Ok(Ok(()))) {
                     // They come again, with everything else.
                     exchange.forget();
                 }
             }
-            // Only these are compared at the next tick: there may be many keys.
+            // Only these are compared at the next tick: there may be many records.
             own.retain(|record| !exchange.has(record));
-            self.unshared.store(own.len(), Ordering::Relaxed);
+            unshared.store(own.len(), Ordering::Relaxed);
         }
     }
 
-    fn shared_records(&self) -> Result<Vec<SharedRecord>, KeyStoreError> {
-        let mut database = self.database.lock();
-        database.count_versions()?;
-        let versions = database.versions()?;
-        let keys = database.records()?;
-        drop(database);
-        let version = |key: &KeyRecord| versions.get(&key.id).copied().unwrap_or(1);
-        keys.iter().map(|key| to_shared(key, version(key))).collect()
-    }
-
-    /// Takes over the keys of other penstocks that are newer than those here.
-    fn adopt(&self, records: &[SharedRecord]) -> Result<(), KeyStoreError> {
-        let held = self.shared_records()?;
-        let held: ahash::HashMap<&str, &SharedRecord> =
-            held.iter().map(|record| (record.id.as_str(), record)).collect();
-        let is_new = |record: &&SharedRecord| {
-            held.get(&*record.id).is_none_or(|held| record.is_newer_than(held))
-        };
-        let new: Vec<&SharedRecord> = records.iter().filter(is_new).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.write(|database| new.iter().try_for_each(|record| self.adopt_one(database, record)))
-    }
-
-    fn adopt_one(&self, database: &Database, record: &SharedRecord) -> Result<(), KeyStoreError> {
-        let key = match to_key(record) {
-            Ok(key) => key,
-            Err(error) => {
-                // As in the file: it might restrict its key in a way that is not known here.
-                let id = &record.id;
-                tracing::error!(id, %error, "shared_state: a key is left as it was, its record is not understood");
-                return Ok(());
-            }
-        };
-        match database.record(&record.id) {
-            Ok(held) => {
-                // Another process may have changed the file since it was compared.
-                let held = to_shared(&held, database.version(&record.id)?)?;
-                if record.is_newer_than(&held) {
-                    database.adopt(&key, record.version)?;
-                }
-                Ok(())
-            }
-            // A full store has forgotten it, or never needs to know it.
-            Err(KeyStoreError::Unknown { .. }) if record.is_final && self.is_full(database)? => {
-                Ok(())
-            }
-            Err(KeyStoreError::Unknown { .. }) => match database.insert(&key, self.limits.keys) {
-                Ok(()) => database.adopt(&key, record.version),
-                Err(error @ KeyStoreError::Full { .. }) => {
-                    self.failures.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!(id = record.id, %error, "shared_state: a key is left out");
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(error),
+    fn shared_records(&self, kind: RecordKind) -> Result<Vec<SharedRecord>, KeyStoreError> {
+        match kind {
+            RecordKind::Keys => self.shared_keys(),
+            RecordKind::Tokens => self.shared_tokens(),
         }
     }
 
-    fn is_full(&self, database: &Database) -> Result<bool, KeyStoreError> {
-        Ok(database.count()? >= self.limits.keys)
+    /// Takes over the records of other penstocks that are newer than those here.
+    fn adopt(&self, kind: RecordKind, records: &[SharedRecord]) -> Result<(), KeyStoreError> {
+        match kind {
+            RecordKind::Keys => self.adopt_keys(records),
+            RecordKind::Tokens => self.adopt_tokens(records),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::key_store::{KeyStoreError, StoreLimits};
-    use serde_json::json;
-
-    fn store(name: &str) -> KeyStore {
-        let folder = std::env::temp_dir().join(format!("penstock-sharing-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join(name);
-        let _absent = std::fs::remove_file(&path);
-        KeyStore::open(&path, StoreLimits { keys: 3, revoked_tokens: 3 }).unwrap()
-    }
-
-    const NOW: UnixTime = UnixTime(1_800_000_000);
-
-    /// Sends everything of one store to the other.
-    fn send(from: &KeyStore, to: &KeyStore) {
-        to.adopt(&from.shared_records().unwrap()).unwrap();
-    }
-
-    #[test]
-    fn newest_change_wins_and_revoked_keys_stay_revoked() {
-        let (one, other) = (store("a.db"), store("b.db"));
-        let id = one.create(json!({"name": "ann", "team": "red"}), NOW).unwrap().record.id;
-        send(&one, &other);
-        assert_eq!(other.show(&id).unwrap(), one.show(&id).unwrap());
-        other.change(&id, &json!({"team": "blue"})).unwrap();
-        other.rotate(&id, Duration::from_secs(60), NOW).unwrap();
-        one.change(&id, &json!({"team": "green"})).unwrap();
-        let two_changes = other.show(&id).unwrap();
-        send(&one, &other);
-        assert_eq!(other.show(&id).unwrap(), two_changes, "one change is older than two");
-        send(&other, &one);
-        assert_eq!(one.show(&id).unwrap(), two_changes);
-        one.revoke(&id, NOW).unwrap();
-        let revoked = one.shared_records().unwrap();
-        (0..5).for_each(|_| drop(other.change(&id, &json!({"team": "red"})).unwrap()));
-        send(&other, &one);
-        assert!(one.show(&id).unwrap().revoked_at.is_some(), "a later version does not revive it");
-        other.adopt(&revoked).unwrap();
-        assert!(matches!(other.change(&id, &json!({})), Err(KeyStoreError::Revoked { .. })));
-        assert_eq!(other.table().len(), one.table().len());
-    }
-
-    #[test]
-    fn changes_at_the_same_time_end_the_same_everywhere() {
-        let (one, other) = (store("c.db"), store("d.db"));
-        let id = one.create(json!({"name": "ann"}), NOW).unwrap().record.id;
-        send(&one, &other);
-        one.change(&id, &json!({"team": "red"})).unwrap();
-        other.change(&id, &json!({"team": "blue"})).unwrap();
-        send(&one, &other);
-        send(&other, &one);
-        assert_eq!(one.show(&id).unwrap(), other.show(&id).unwrap());
-    }
-
-    #[test]
-    fn full_store_takes_over_no_more_than_it_holds() {
-        let (one, other) = (store("e.db"), store("f.db"));
-        for number in 0..3 {
-            one.create(json!({"name": format!("a{number}")}), NOW).unwrap();
-            other.create(json!({"name": format!("b{number}")}), NOW).unwrap();
-        }
-        send(&one, &other);
-        assert_eq!((other.list().unwrap().len(), other.failures()), (3, 3));
-        let unreadable = SharedRecord {
-            id: "key_x".to_owned(),
-            is_final: false,
-            version: 1,
-            text: r#"{"name": "x", "attributes": {"unknown": 1}}"#.to_owned(),
-        };
-        other.adopt(&[unreadable]).unwrap();
-        assert_eq!(other.list().unwrap().len(), 3);
-    }
+/// Returns the records that are new, or newer than those that are held.
+fn newer_than<'a>(held: &[SharedRecord], records: &'a [SharedRecord]) -> Vec<&'a SharedRecord> {
+    let held: ahash::HashMap<&str, &SharedRecord> =
+        held.iter().map(|record| (record.id.as_str(), record)).collect();
+    let is_new = |record: &&SharedRecord| {
+        held.get(&*record.id).is_none_or(|held| record.is_newer_than(held))
+    };
+    records.iter().filter(is_new).collect()
 }

@@ -11,7 +11,7 @@ mod targets;
 mod verdict;
 
 pub(crate) use crate::ollama::broadcast::blobs::serve_blob;
-pub(crate) use crate::ollama::broadcast::targets::check_right;
+pub(crate) use crate::ollama::broadcast::targets::{check_right, may_manage};
 
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use penstock_config::Compat;
 use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 
+use crate::ollama::broadcast::may_manage;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
@@ -24,6 +25,12 @@ pub(crate) struct Page {
 
 /// Responds to a request for usage.
 pub(crate) async fn send_usage(flow: &mut Flow<'_>, call: UsageCall, body: &[u8]) -> Served {
+    // The usage of all clients, and one call deletes some of it. Without keys there is one client.
+    if flow.ctx.identity.is_some() && !may_manage(flow.ctx) {
+        let message = "The usage of all clients is for keys with manage_models";
+        let error = OwnError::new(ErrorCode::ManagementNotAllowed, message);
+        return send_error(flow, error).await;
+    }
     let Some(usage) = flow.proxy.usage.as_deref() else {
         let error = OwnError::new(ErrorCode::UsageUnavailable, "This process counts no usage");
         return send_error(flow, error).await;

@@ -13,11 +13,12 @@ use penstock_scan::ResidencyChange;
 
 use crate::downstream::body::HeldBody;
 use crate::proxy::allowed_models;
+use crate::proxy::auth::KeyOwner;
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::policies;
-use crate::proxy::request::{Named, Scanned, ScannedRequest, fields_of};
+use crate::proxy::request::{Named, Scanned, ScannedRequest, fields_of, scan_error};
 
 /// Records the model and the parameters of a scanned request.
 ///
@@ -86,12 +87,17 @@ fn examine(
         true => policies::admit(flow.ctx, headers, &asked)?,
         false => PolicyScope::default(),
     };
-    let previous = profile.previous_response.of(&body.bytes);
-    let conversation = profile.conversation.of(&body.bytes);
+    let owner = flow.ctx.key_owner();
+    if owner != KeyOwner::ANYONE {
+        // Only a plain id can be looked up, and an engine may read another value as one.
+        profile.stored.check().map_err(|error| scan_error(&error))?;
+    }
+    let previous = profile.stored.previous_response.of(&body.bytes);
+    let conversation = profile.stored.conversation.of(&body.bytes);
     let preferred = match (previous, conversation) {
         ([], []) => None,
         (previous, conversation) => {
-            flow.proxy.response_ids.holder_of(previous, conversation, flow.ctx.key_owner())?
+            flow.proxy.response_ids.holder_of(previous, conversation, owner)?
         }
     };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering as Relaxation;
 
 use ahash::HashMap;
-use penstock_config::KeyHash;
+use penstock_config::{KeyHash, UnixTime};
 
 use super::SharedState;
 use super::link::{Link, Script};
@@ -24,6 +24,8 @@ pub struct SharedRecord {
     /// True if no later version counts.
     pub is_final: bool,
     pub version: u64,
+    /// The time after which the server forgets the record; `None` if it is kept for good.
+    pub ends_at: Option<UnixTime>,
     pub text: String,
 }
 
@@ -54,7 +56,8 @@ impl SharedRecord {
         let mut words = held.splitn(4, ' ');
         let (is_final, version) = (words.next()? == "1", words.next()?.parse().ok()?);
         let text = words.nth(1).filter(|text| text.len() <= MAX_TEXT)?;
-        Some(Self { id: id.to_owned(), is_final, version, text: text.to_owned() })
+        // Only who sends a record says when it ends.
+        Some(Self { id: id.to_owned(), is_final, version, ends_at: None, text: text.to_owned() })
     }
 }
 
@@ -62,7 +65,7 @@ impl SharedRecord {
 #[derive(Debug)]
 pub struct RecordExchange {
     shared: Arc<SharedState>,
-    keys: [String; 3],
+    keys: [String; 4],
     /// The age of each record as the server has it.
     known: HashMap<String, Age>,
     /// The identity of what the server has, and the number of its changes that are known.
@@ -74,14 +77,23 @@ impl RecordExchange {
     /// Returns an exchange of records of a kind.
     pub fn new(shared: Arc<SharedState>, kind: &str) -> Self {
         let prefix = &shared.config.prefix;
-        let keys = ["all", "changes", "state"].map(|name| format!("{prefix}:{kind}:{name}"));
+        let keys =
+            ["all", "changes", "state", "ends"].map(|name| format!("{prefix}:{kind}:{name}"));
         let known = HashMap::default();
         Self { shared, keys, known, identity: String::new(), changes: "0".to_owned() }
     }
 
-    /// Returns whether the server has a record, or a newer one, as far as is known.
+    /// Returns whether the server has a record, or a newer one, as far as is known, or needs it no
+    /// more.
     pub fn has(&self, record: &SharedRecord) -> bool {
-        self.known.get(&record.id).is_some_and(|known| *known >= record.age())
+        record.ends_at.is_some_and(|at| at.0 < penstock_clock::unix_seconds())
+            || self.known.get(&record.id).is_some_and(|known| *known >= record.age())
+    }
+
+    /// Forgets what the server has besides newer versions of some records.
+    pub fn forget_others(&mut self, records: &[SharedRecord]) {
+        let ids: ahash::HashSet<&str> = records.iter().map(|record| &*record.id).collect();
+        self.known.retain(|id, _| ids.contains(&**id));
     }
 
     /// Sends the records that the server lacks, and returns those that have changed there; `None`
@@ -127,6 +139,7 @@ impl RecordExchange {
             let numbers = [u64::from(is_final), version, tie].map(|number| number.to_string());
             arguments.push(record.id.clone());
             arguments.extend(numbers);
+            arguments.push(record.ends_at.map_or(0, |at| at.0).to_string());
             arguments.push(record.text.clone());
         }
         let words = match link.run(Script::ExchangeRecords, &self.keys, &arguments).await {
@@ -164,7 +177,8 @@ mod tests {
     use super::*;
 
     fn record(is_final: bool, version: u64, text: &str) -> SharedRecord {
-        SharedRecord { id: "a".to_owned(), is_final, version, text: text.to_owned() }
+        let text = text.to_owned();
+        SharedRecord { id: "a".to_owned(), is_final, version, ends_at: None, text }
     }
 
     #[test]

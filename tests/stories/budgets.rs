@@ -463,6 +463,75 @@ fn explanation_names_the_budgets_of_the_key() {
     assert!(text.stdout.contains("what was spent is not known here"), "{}", text.stdout);
 }
 
+/// Adds what was spent of the budget `all` in a part of time to a ledger that is not in use.
+fn add_spent(ledger: &std::path::Path, part: u64, amount: f64) {
+    let file = rusqlite::Connection::open(ledger).unwrap();
+    let insert = "INSERT INTO budget_spending
+        VALUES ('all', '', CAST(?1 AS INTEGER), CAST(?2 AS INTEGER))";
+    file.execute(insert, (part.to_string(), (amount * 1e9).to_string())).unwrap();
+}
+
+/// A configuration with one budget, and its ledger, which is there.
+fn with_ledger(budget: &str) -> (Fleet, std::path::PathBuf, String) {
+    let ledger = scratch("ledger.db");
+    let sections = format!(
+        "ledger: {{ path: {}, flush_interval: 50ms }}\n{PRICES}\nbudgets: [{budget}]",
+        ledger.display()
+    );
+    let setup = Setup { sections: &sections, health: FAULTS_FORGOTTEN, ..Setup::default() };
+    let fleet = Fleet::of(&["m"], setup);
+    let yaml = yaml(&fleet.engines, &["m"], setup);
+    (fleet, ledger, yaml)
+}
+
+#[test]
+fn period_ends_while_penstock_runs() {
+    let (fleet, ledger, yaml) = with_ledger("{ name: all, amount: 0.1, every: 1m }");
+    let Fleet { penstock, engines } = fleet;
+    drop(penstock);
+    let part = penstock_clock::unix_seconds() - 55;
+    add_spent(&ledger, part, 0.1);
+    let mut penstock = Penstock::start(&yaml);
+    assert_money(spent(&penstock, "all"), 0.1, "known after the start");
+    let refused = penstock.post(CHAT, &short("m"));
+    assert_eq!((refused.status, &*refused.error_code()), (429, "budget_exceeded"));
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=5).contains(&wait), "{wait}");
+    assert_eq!(engines[0].counters().requests, 0);
+    std::thread::sleep(Duration::from_secs(wait));
+    let admitted = penstock.post(CHAT, &short("m"));
+    assert_money(spent(&penstock, "all"), cost(&admitted), "the rest is forgotten");
+    penstock.signal("TERM");
+    assert_eq!(penstock.wait_end(SOON).code(), Some(0));
+    let again = Penstock::start(&yaml);
+    assert_money(spent(&again, "all"), cost(&admitted), "after a restart, too");
+}
+
+#[test]
+fn trimming_the_ledger_gives_no_money_back() {
+    let (fleet, ledger, yaml) = with_ledger("{ name: all, amount: 0.1, every: 30d }");
+    let Fleet { penstock, engines: _engines } = fleet;
+    drop(penstock);
+    let old = penstock_clock::unix_seconds() - 10 * 86_400;
+    add_spent(&ledger, old / 43_200 * 43_200, 0.1);
+    let file = rusqlite::Connection::open(&ledger).unwrap();
+    let insert =
+        "INSERT INTO time_series VALUES ('http://h', 'm', 60, 30, 90, CAST(?1 AS INTEGER))";
+    file.execute(insert, [(old / 60 * 60).to_string()]).unwrap();
+    drop(file);
+    let penstock = Penstock::start_listening(&[], "compat: nomyo", &yaml);
+    let trim = json!({ "days": 1, "trim_old": true });
+    let trimmed = penstock.post("/api/aggregate_time_series_days", &trim);
+    assert_eq!((trimmed.status, &trimmed.json()["trimmed_rows"]), (200, &json!(1)));
+    let is_spent = |penstock: &Penstock| {
+        assert_money(spent(penstock, "all"), 0.1, "spent");
+        assert_eq!(penstock.post(CHAT, &short("m")).error_code(), "budget_exceeded");
+    };
+    is_spent(&penstock);
+    drop(penstock);
+    is_spent(&Penstock::start(&yaml));
+}
+
 #[test]
 fn rotated_keys_and_shortened_conversations_cannot_spend_more() {
     let auth = "auth: { keys: [{ name: ann, key: sk-old-key-of-ann }, { name: ann, key: sk-key-of-ann }] }";

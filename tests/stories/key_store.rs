@@ -114,6 +114,8 @@ fn bad_descriptions_of_keys_are_refused() {
         json!({ "name": "a", "modles": ["m"] }),
         json!({ "name": "a", "modles": null }),
         json!({ "name": "a", "weight": 0 }),
+        json!({ "name": "a", "models": [] }),
+        json!({ "name": "a", "zones": [] }),
         json!({ "name": "a", "limits": { "requests_per_minute": 0 } }),
         json!({ "name": "a", "expires_at": "tomorrow" }),
         json!(["name"]),
@@ -121,11 +123,22 @@ fn bad_descriptions_of_keys_are_refused() {
         let response = admin(&penstock, "POST", "/keys", &given);
         assert_eq!(response.status, 400, "{given}: {}", response.text());
     }
-    let (id, key) = create(&penstock, &json!({ "name": "a" }));
+    let (id, key) = create(&penstock, &json!({ "name": "a", "models": ["m"], "zones": null }));
     let path = format!("/keys/{id}");
     for given in [json!({ "name": "b" }), json!({ "modles": null }), json!({ "weight": "2" })] {
         assert_eq!(admin(&penstock, "PATCH", &path, &given).status, 400, "{given}");
     }
+    // An empty list would allow nothing by its words.
+    for attribute in ["models", "zones"] {
+        let refused = admin(&penstock, "PATCH", &path, &json!({ attribute: [] }));
+        assert_eq!((refused.status, &*refused.error_code()), (400, "invalid_request"));
+        assert!(refused.text().contains("to allow all"), "{}", refused.text());
+        let flag = format!("--{attribute}");
+        let ran = keys(&store, &["set", &id, &flag, ""]);
+        assert_eq!(ran.code, Some(2), "{attribute}: {}", ran.stderr);
+    }
+    let kept = admin(&penstock, "PATCH", &path, &json!({ "zones": null, "policies": null })).json();
+    assert_eq!(kept["models"], json!(["m"]), "nothing has changed");
     let full = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
     assert_eq!((full.status, full.error_code().as_str()), (409, "too_many_keys"));
     assert_eq!(admin(&penstock, "GET", "/keys/key_none", &Value::Null).status, 404);
@@ -237,6 +250,52 @@ fn known_keys_go_on_when_the_file_fails() {
     assert!(is_let_in(&penstock, &key));
     let revoked = admin(&penstock, "DELETE", &format!("/keys/{id}"), &Value::Null);
     assert_eq!(revoked.status, 503, "a revocation that would be lost is no success");
+}
+
+#[test]
+fn damaged_rows_refuse_their_keys_alone() {
+    let engine = engine("one", &["m"]);
+    let store = scratch("keys.db");
+    let text = config(&store, &engine, "");
+    let penstock = Penstock::start(&text);
+    let made = ["a", "b", "c"].map(|name| create(&penstock, &json!({ "name": name })));
+    let token = json!({ "jti": "t" });
+    assert_eq!(admin(&penstock, "POST", "/revoked_tokens", &token).status, 201);
+    let file = rusqlite::Connection::open(&store).unwrap();
+    let damage = format!(
+        "BEGIN; UPDATE client_keys SET created_at = 'yesterday' WHERE id = '{}';
+         UPDATE client_keys SET attributes = '{{\"weight\": 0}}' WHERE id = '{}';
+         UPDATE revoked_tokens SET revoked_at = 'today', expires_at = x'00', issuer = 7; COMMIT",
+        made[0].0, made[1].0
+    );
+    file.execute_batch(&damage).unwrap();
+    let refused = |penstock: &Penstock| {
+        made[..2].iter().all(|(_, key)| !is_let_in(penstock, key))
+            && is_let_in(penstock, &made[2].1)
+    };
+    eventually("both keys are refused, and no other", SOON, || refused(&penstock));
+    assert_refused(&penstock, &made[0].1, 401, "invalid_api_key", "not valid");
+    // Everything else goes on.
+    let (_, later) = create(&penstock, &json!({ "name": "d" }));
+    assert!(is_let_in(&penstock, &later));
+    let path = format!("/keys/{}", made[2].0);
+    assert_eq!(admin(&penstock, "PATCH", &path, &json!({ "team": "red" })).status, 200);
+    let listed = admin(&penstock, "GET", "/keys", &Value::Null).json();
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
+    let shown = admin(&penstock, "GET", &format!("/keys/{}", made[0].0), &Value::Null);
+    assert_eq!((shown.status, &*shown.error_code()), (409, "key_damaged"));
+    let ran = keys(&store, &["list"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("damaged: 2, the first is 'key_"), "{}", ran.stderr);
+    let page = request(penstock.admin, "GET", "/metrics", &[], b"").text();
+    assert!(page.contains("\npenstock_key_store_damaged_rows 2\n"), "{page}");
+    assert!(page.contains("\npenstock_key_store_up 1\n"), "{page}");
+    assert!(page.contains("\npenstock_revoked_tokens 1\n"), "a damaged revocation holds: {page}");
+    let log = penstock.log();
+    assert_eq!(log.matches("damaged rows are left out").count(), 1, "{log}");
+    drop(penstock);
+    let again = Penstock::start(&text);
+    assert!(refused(&again) && is_let_in(&again, &later), "also after a restart");
 }
 
 #[test]

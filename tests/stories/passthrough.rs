@@ -88,7 +88,7 @@ fn nothing_else_is_forwarded() {
 }
 
 /// A client whose connection has been switched.
-fn open(penstock: &Penstock, target: &str, more: &str) -> Client {
+pub fn open(penstock: &Penstock, target: &str, more: &str) -> Client {
     let mut client = Client::connect(penstock.data);
     client.send_bytes(
         format!(
@@ -100,7 +100,7 @@ fn open(penstock: &Penstock, target: &str, more: &str) -> Client {
     client
 }
 
-fn read_until(client: &mut Client, end: &str) -> String {
+pub fn read_until(client: &mut Client, end: &str) -> String {
     let mut text = String::new();
     while !text.ends_with(end) {
         let bytes = client.read_raw().unwrap();

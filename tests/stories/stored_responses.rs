@@ -238,6 +238,49 @@ fn conversations_belong_to_the_key_that_used_them() {
 }
 
 #[test]
+fn values_that_are_no_plain_ids_pass_no_check_of_the_owner() {
+    let values = [
+        r#""previous_response_id":5"#,
+        r#""previous_response_id":["resp_1"]"#,
+        r#""previous_response_id":"resp\u005f1""#,
+        r#""conversation":["conv_1"]"#,
+        r#""conversation":"conv\u005f1""#,
+        r#""conversation":{"id":"c\u006fnv_1"}"#,
+    ];
+    let routing = "routing: { passthrough: { \"/v1/responses/*\": a } }\n";
+    let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
+    for (auth, is_refused) in [(keys, true), ("", false)] {
+        let engine = OpenEngine::start("a");
+        let items = engine.item("models: [m]");
+        let penstock = Penstock::start(&format!("{auth}{routing}backends:\n{items}"));
+        let send = |key: &str, path: &str, value: &str| {
+            let key = format!("Bearer {key}");
+            let fields = [("content-type", "application/json"), ("authorization", key.as_str())];
+            let body = format!(r#"{{"model":"m","input":"x",{value}}}"#);
+            request(penstock.data, "POST", path, &fields, body.as_bytes())
+        };
+        assert_eq!(send("k1", "/v1/responses", r#""conversation":"conv_1""#).status, 200);
+        engine.take_requests();
+        for value in values {
+            for path in ["/v1/responses", "/v1/responses/compact"] {
+                let response = send("k2", path, value);
+                let text = response.text();
+                assert_eq!(response.status == 400, is_refused, "{path} {value}: {text}");
+                if is_refused {
+                    let error = response.json()["error"].clone();
+                    assert_eq!(error["code"], "invalid_type", "{error}");
+                    assert!(
+                        value.contains(error["param"].as_str().unwrap().split('.').next().unwrap())
+                    );
+                }
+            }
+        }
+        assert_eq!(engine.take_requests().is_empty(), is_refused, "nothing reaches the engine");
+        assert_eq!(send("k1", "/v1/responses", r#""previous_response_id":null"#).status, 200);
+    }
+}
+
+#[test]
 fn response_that_no_backend_can_have_is_a_404() {
     let engine = OpenEngine::start("a");
     let items = engine.item("engine: other, models: [{ id: m, operations: [chat] }]");

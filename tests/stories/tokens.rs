@@ -255,7 +255,9 @@ fn revoked_tokens_end_at_once_here_and_soon_elsewhere() {
     assert_eq!((made.status, &made.json()["expires_at"]), (201, &json!(expires)));
     assert_refused(&penstock, &first, 401, "key_revoked", "token was revoked");
     eventually("the other one knows", Duration::from_secs(2), || status(&other, &first) == 401);
-    assert_eq!(revoke(json!({ "jti": "b", "issuer": "https://other.example" })).status, 201);
+    let made = revoke(json!({ "jti": "b", "issuer": "https://other.example" }));
+    let warning = made.json()["warning"].as_str().unwrap_or_default().to_owned();
+    assert!(warning.contains("'issuer' names 'https://other.example'"), "{warning}");
     assert_eq!(status(&penstock, &second), 200, "the jti of another issuer");
     for given in
         [json!({}), json!({ "jti": "" }), json!({ "jti": 5 }), json!({ "jti": "x", "y": 1 })]
@@ -288,6 +290,50 @@ fn revoked_tokens_end_at_once_here_and_soon_elsewhere() {
     let one = all.iter().find(|one| one["jti"] == "a").unwrap();
     assert_eq!(one["expires_at"], Value::Null, "{one}");
     assert_refused(&penstock, &first, 401, "key_revoked", "token was revoked");
+}
+
+#[test]
+fn revocations_are_taken_back() {
+    let key = SigningKey::ed25519("k");
+    let engine = engine("one", &["m"]);
+    let provider = Provider::start(ISSUER, &[&key]);
+    let store = scratch("keys.db");
+    let store_key = format!("store: {}", store.display());
+    let penstock = Penstock::start(&config(&engine, &provider.yaml(""), &store_key));
+    let path = penstock.config.display().to_string();
+    let mut claims = provider.claims("alice");
+    claims["jti"] = json!("a b/c");
+    let token = key.token(&claims);
+    let command = |arguments: &[&str]| {
+        let ran = run([&["keys"], arguments, &["--config", &path]].concat().iter());
+        (ran.code, ran.stderr)
+    };
+    let (code, said) = command(&["revoke-token", "--jti", "a b/c", "--issuer", "https://typo"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("'issuer' names 'https://typo'"), "{said}");
+    assert_eq!(status(&penstock, &token), 200, "the jti of another issuer");
+    let (code, said) = command(&["revoke-token", "--jti", "a b/c", "--issuer", ISSUER]);
+    assert_eq!((code, &*said), (Some(0), ""));
+    eventually("it is revoked", Duration::from_secs(2), || status(&penstock, &token) == 401);
+    // It was not revoked for every issuer.
+    let (code, said) = command(&["restore-token", "--jti", "a b/c"]);
+    assert!(code == Some(1) && said.contains("for every issuer"), "{said}");
+    let restore = |path: &str| request(penstock.admin, "DELETE", path, &[], b"");
+    let refused = restore("/revoked_tokens/a%20b%2Fc");
+    assert_eq!((refused.status, &*refused.error_code()), (404, "unknown_token"));
+    assert_eq!(status(&penstock, &token), 401);
+    let taken = restore(&format!("/revoked_tokens/a%20b%2Fc?issuer={ISSUER}"));
+    assert_eq!(taken.status, 200, "{}", taken.text());
+    assert_eq!(status(&penstock, &token), 200, "at once");
+    assert_eq!(restore(&format!("/revoked_tokens/a%20b%2Fc?issuer={ISSUER}")).status, 404);
+    let listed = request(penstock.admin, "GET", "/revoked_tokens", &[], b"").json();
+    assert_eq!(listed["revoked_tokens"].as_array().unwrap().len(), 1, "{listed}");
+    assert!(metric(&penstock, "penstock_revoked_tokens 1"));
+    let (code, said) = command(&["restore-token", "--jti", "a b/c", "--issuer", "https://typo"]);
+    assert_eq!(code, Some(0), "{said}");
+    eventually("none is left", Duration::from_secs(2), || {
+        metric(&penstock, "penstock_revoked_tokens 0")
+    });
 }
 
 #[test]

@@ -126,6 +126,14 @@ fn three_teams_share_a_gateway_as_the_tutorial_shows() {
         );
     }
     assert_eq!(compared, 5, "blocks with an output");
+    let log = read(&home.join("penstock.log"));
+    let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    // How many files may be open is a matter of the machine.
+    let warnings =
+        log.lines().filter(is_warning).filter(|line| !line.contains("limit of open files"));
+    let warnings: Vec<&str> = warnings.collect();
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("soft limit"), "{warnings:?}");
 }
 
 #[test]

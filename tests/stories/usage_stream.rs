@@ -228,7 +228,7 @@ fn key_in_the_query_reaches_neither_log_nor_backend() {
     const KEY: &str = "sk-very-secret";
     let sections = format!(
         r"
-auth: {{ keys: [{{ name: team, key: {KEY} }}] }}
+auth: {{ keys: [{{ name: team, key: {KEY}, manage_models: true }}] }}
 log: {{ level: debug }}
 access_log: {{ path: stdout }}
 "
@@ -261,6 +261,39 @@ access_log: {{ path: stdout }}
     assert!(!penstock.log().contains(KEY), "{}", penstock.log());
     let total = || penstock.admin("/api/token_counts").json()["total_tokens"].as_i64().unwrap();
     eventually("the request is counted", TIMEOUT, || total() > 0);
+}
+
+#[test]
+fn usage_of_all_is_for_keys_that_manage() {
+    let sections = "auth: { keys: [{ name: boss, key: sk-of-boss, manage_models: true }, \
+                    { name: team, key: sk-of-team }] }";
+    let fleet = Fleet::start(1, Setup { sections, server: NOMYO, ..Setup::default() });
+    let send = |key: &str, method: &str, path: &str| {
+        let headers = [("x-api-key", key), ("content-type", "application/json")];
+        let body = if method == "POST" { r#"{"model":"m","trim_old":true}"# } else { "" };
+        if path == "/api/usage-stream" && key == "sk-of-boss" {
+            let mut client = Client::connect(fleet.penstock.data);
+            client.send(method, path, &headers, b"");
+            return (client.read_head().unwrap().0, String::new());
+        }
+        let response =
+            client::request(fleet.penstock.data, method, path, &headers, body.as_bytes());
+        (response.status, response.text())
+    };
+    for (method, path) in [
+        ("GET", "/api/usage"),
+        ("GET", "/api/usage-stream"),
+        ("GET", "/api/token_counts"),
+        ("POST", "/api/stats"),
+        ("GET", "/api/config"),
+        ("POST", "/api/aggregate_time_series_days"),
+        ("GET", "/api/cache/stats"),
+        ("POST", "/api/cache/invalidate"),
+    ] {
+        assert_eq!(send("sk-of-boss", method, path).0, 200, "{path}");
+        let refused = send("sk-of-team", method, path);
+        assert!(refused.0 == 403 && refused.1.contains("keys with manage_models"), "{refused:?}");
+    }
 }
 
 #[test]

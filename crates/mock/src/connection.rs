@@ -105,6 +105,9 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     if let Some(text) = shared.script.page(path) {
         return Response::Whole(Whole::text(text));
     }
+    if shared.spec.reports_load && path == "/metrics" {
+        return Response::Whole(info::load_page(shared.records.counters().open_requests));
+    }
     if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {
         return Response::Whole(Whole::value(200, &memory.page()));
     }

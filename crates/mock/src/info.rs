@@ -28,6 +28,18 @@ pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> W
     page.unwrap_or_else(|| refusal(None, 404, "not_found", "Not Found"))
 }
 
+/// Returns the page of vLLM's metrics about load. Every request runs at once and none has a cache,
+/// so none waits and none of the cache is used.
+pub(super) fn load_page(running: usize) -> Whole {
+    let gauges = [
+        ("vllm:num_requests_running", running),
+        ("vllm:num_requests_waiting", 0),
+        ("vllm:kv_cache_usage_perc", 0),
+    ];
+    let gauges = gauges.map(|(name, value)| format!("# TYPE {name} gauge\n{name} {value}\n"));
+    Whole::text(gauges.concat())
+}
+
 fn ok(value: &Value) -> Whole {
     Whole::value(200, value)
 }

@@ -20,6 +20,8 @@ pub struct EngineSpec {
     /// The number of models that fit into its memory, if it loads them on demand; it then reports
     /// them at `/api/ps`.
     pub memory: Option<usize>,
+    /// If set, `/metrics` reports the requests in progress, as vLLM does.
+    pub reports_load: bool,
     /// If set, [`super::Received::body`] keeps the bytes; off if only the responses matter.
     pub keep_bodies: bool,
 }
@@ -69,6 +71,7 @@ impl EngineSpec {
             flavour: Flavour::Plain,
             api_key: None,
             memory: None,
+            reports_load: false,
             keep_bodies: true,
         }
     }

@@ -9,7 +9,7 @@ use penstock_api::{
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
-use super::ids::{read_conversation, read_id, read_response};
+use super::ids::{StoredIds, read_id};
 use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
@@ -46,8 +46,7 @@ struct Facts {
     model: Model,
     /// The offset at which a member can be inserted.
     insertion: u32,
-    previous_response: ByteSpan,
-    conversation: ByteSpan,
+    stored: StoredIds,
     /// `prompt_cache_key`.
     cache_key: ByteSpan,
     /// The field that a member is a twin of.
@@ -234,12 +233,8 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::PreviousResponse => {
-                read_response(cursor, kind, &mut facts.previous_response, &mut facts.twin)
-            }
-            Self::Conversation => {
-                read_conversation(cursor, kind, &mut facts.conversation, &mut facts.twin)
-            }
+            Self::PreviousResponse => facts.stored.read_response(cursor, kind, &mut facts.twin),
+            Self::Conversation => facts.stored.read_conversation(cursor, kind, &mut facts.twin),
             Self::Twin(field) => {
                 facts.twin = Some(field);
                 cursor.skip(kind)
@@ -320,7 +315,7 @@ impl Facts {
                 needs = needs.union(capability);
             }
         }
-        let continues = [self.previous_response, self.conversation];
+        let continues = [self.stored.previous_response, self.stored.conversation];
         let limit_facts = LimitFacts {
             operation,
             body: cursor.bytes,
@@ -350,9 +345,8 @@ impl Facts {
             usage_edit: self.stream_options.usage_edit(self.insertion),
             needs,
             prompt: self.places,
-            previous_response: self.previous_response,
-            conversation: self.conversation,
-            session: if has_key { self.cache_key } else { self.conversation },
+            stored: self.stored,
+            session: if has_key { self.cache_key } else { self.stored.conversation },
         })
     }
 

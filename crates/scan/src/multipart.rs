@@ -9,6 +9,7 @@ use penstock_api::units::ByteSpan;
 use penstock_api::{Capabilities, Operation, percent_decode};
 
 use super::bytes::weigh;
+use super::ids::StoredIds;
 use super::prompt_limit::PromptLimit;
 use super::twin::deciding_in_query;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
@@ -188,8 +189,7 @@ pub(super) fn scan(
         residency_change: None,
         needs: Capabilities::NONE,
         prompt: PromptPlaces::default(),
-        previous_response: ByteSpan::default(),
-        conversation: ByteSpan::default(),
+        stored: StoredIds::default(),
         session: ByteSpan::default(),
     })
 }

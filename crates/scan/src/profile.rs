@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::ids::StoredIds;
 use super::prompt_limit::PromptLimit;
 use super::unescape::Unescape;
 pub use penstock_api::TokenEstimate;
@@ -52,10 +53,8 @@ pub struct RequestProfile {
     pub prompt: PromptPlaces,
     /// The edit after which a stream ends with its usage; `None` if the client requested that.
     pub usage_edit: Option<UsageEdit>,
-    /// The span of `previous_response_id`, between its quotes; empty without it.
-    pub previous_response: ByteSpan,
-    /// The span of the id in `conversation`, between its quotes; empty without one.
-    pub conversation: ByteSpan,
+    /// The ids of what an engine keeps.
+    pub stored: StoredIds,
     /// The span of the session's name in the body, between its quotes: `prompt_cache_key`, else
     /// `conversation`; empty without both.
     pub session: ByteSpan,
@@ -128,8 +127,7 @@ impl RequestProfile {
             needs: Capabilities::NONE,
             prompt: PromptPlaces::default(),
             usage_edit: None,
-            previous_response: ByteSpan::default(),
-            conversation: ByteSpan::default(),
+            stored: StoredIds::default(),
             session: ByteSpan::default(),
         }
     }

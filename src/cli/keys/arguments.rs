@@ -64,6 +64,20 @@ pub(in crate::cli) struct RevokeTokenArgs {
     pub(super) common: StoreArgs,
 }
 
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RestoreTokenArgs {
+    /// The `jti` of the token
+    #[arg(long)]
+    pub(super) jti: String,
+
+    /// The issuer that it was revoked for [default: it was revoked for every issuer]
+    #[arg(long)]
+    pub(super) issuer: Option<String>,
+
+    #[command(flatten)]
+    pub(super) common: StoreArgs,
+}
+
 impl RevokeTokenArgs {
     /// Returns the description of the token.
     pub(super) fn to_json(&self, now: UnixTime) -> Value {

@@ -2,11 +2,12 @@
 //! whichever process makes them.
 
 use ahash::HashMap;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
 
 use super::Database;
 use crate::key_store::error::KeyStoreError;
 use crate::key_store::record::KeyRecord;
+use crate::key_store::rows::read_all;
 
 // The update comes first. An upsert would follow the conflict rule of the statement that fires the
 // trigger, which is REPLACE.
@@ -36,15 +37,15 @@ impl Database {
     /// Returns the version of every key.
     pub(in crate::key_store) fn versions(&self) -> Result<HashMap<String, u64>, KeyStoreError> {
         let mut select = self.connection.prepare("SELECT id, version FROM key_versions")?;
-        let rows = select.query_map([], |row| Ok((row.get(0)?, to_version(row.get(1)?))))?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        let read = |row: &Row<'_>| Ok((row.get(0)?, to_version(row.get(1)?)));
+        Ok(read_all(&mut select, read)?.whole.into_iter().collect())
     }
 
     /// Returns the version of a key.
     pub(in crate::key_store) fn version(&self, id: &str) -> Result<u64, KeyStoreError> {
         let select = "SELECT version FROM key_versions WHERE id = ?1";
-        let found = self.connection.query_row(select, [id], |row| row.get(0)).optional()?;
-        Ok(found.map_or(0, to_version))
+        let found = self.connection.query_row(select, [id], |row| Ok(row.get(0))).optional()?;
+        Ok(found.and_then(Result::ok).map_or(0, to_version))
     }
 
     /// Replaces a key by one of another penstock.
@@ -61,6 +62,6 @@ impl Database {
     }
 }
 
-fn to_version(version: i64) -> u64 {
+pub(super) fn to_version(version: i64) -> u64 {
     u64::try_from(version).unwrap_or_default()
 }

@@ -14,14 +14,18 @@ use crate::proxy::policies;
 /// The field that names one backend; so does `backend` in the query.
 const BACKEND_FIELD: &str = "x-penstock-backend";
 
+/// Returns whether the client may manage models.
+pub(crate) fn may_manage(ctx: &RequestContext) -> bool {
+    let client = ctx.identity.as_ref();
+    ctx.generation.config.ollama.manage_models || client.is_some_and(|client| client.manage_models)
+}
+
 /// Checks that the client may manage models.
 ///
 /// # Errors
 /// When neither the configuration nor its key allows it.
 pub(crate) fn check_right(ctx: &RequestContext) -> Result<(), OwnError> {
-    let config = &ctx.generation.config;
-    let client = ctx.identity.as_ref();
-    if config.ollama.manage_models || client.is_some_and(|client| client.manage_models) {
+    if may_manage(ctx) {
         return Ok(());
     }
     let message = "Managing models is off: set ollama.manage_models, or manage_models of a key";

@@ -90,7 +90,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::ManagementNotAllowed,
         "management_not_allowed",
         403,
-        "neither `ollama.manage_models` nor `manage_models` of the key allows to manage models",
+        "neither `ollama.manage_models` nor `manage_models` of the key allows to manage models, or to see the usage of all clients",
     ),
     error(ErrorCode::ModelNotFound, "model_not_found", 404, "no backend serves the model"),
     error(

@@ -24,7 +24,7 @@ use std::path::Path;
 use penstock_api::units::{ByteSpan, Timestamp, TokenCount};
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{Config, Environment};
-use penstock_scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile};
+use penstock_scan::{ModelForm, PromptLimit, PromptPlaces, RequestProfile, StoredIds};
 use penstock_scoring::Objectives;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -87,8 +87,7 @@ impl<'a> TestRequest<'a> {
             usage_edit: None,
             needs: self.needs,
             prompt: PromptPlaces::default(),
-            previous_response: ByteSpan::default(),
-            conversation: ByteSpan::default(),
+            stored: StoredIds::default(),
             output_limit: self.max_tokens.map(TokenCount),
             choices: 1,
             prompt_limit: PromptLimit::default(),

@@ -1,11 +1,13 @@
 //! Information pages.
 
+use std::time::Duration;
+
 use penstock_api::Capabilities;
 use serde_json::{Value, json};
 
 use super::client::{Client, Response};
 use super::{chat, post};
-use crate::{EngineModel, EngineSpec, Flavour, MockEngine};
+use crate::{EngineModel, EngineSpec, Flavour, MockEngine, Pace};
 
 async fn engine_of(flavour: Flavour) -> MockEngine {
     let capabilities = Capabilities::VISION.union(Capabilities::TOOLS);
@@ -128,4 +130,19 @@ fn fleet_serves_what_the_examples_ask_for() {
         assert!(fleet.iter().any(|engine| engine.model(model).is_some()), "{model}");
         assert!(!example.body.contains('\''), "a shell takes the body in single quotes");
     }
+}
+
+#[tokio::test]
+async fn load_is_the_requests_in_progress() {
+    let pace = Pace { first_token: Duration::from_secs(60), ..Pace::at_once(1) };
+    let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    let silent = MockEngine::start_local(spec.clone()).await.unwrap();
+    assert_eq!(get(&silent, "/metrics").await.status, 404, "only where it is switched on");
+    let engine = MockEngine::start_local(EngineSpec { reports_load: true, ..spec }).await.unwrap();
+    let mut client = Client::connect(&engine).await;
+    client.post("/v1/chat/completions", &chat()).await;
+    engine.wait_for(|counters| counters.open_requests == 1).await.unwrap();
+    let page = get(&engine, "/metrics").await.text();
+    assert!(page.contains("\nvllm:num_requests_running 1\n"), "{page}");
+    assert!(page.contains("\nvllm:num_requests_waiting 0\n"), "{page}");
 }

@@ -80,13 +80,22 @@ pub(super) const ROWS: &[MetricRow] = &[
         "times that the file of `auth.store` could not be read",
     ),
     gauge(
+        "penstock_key_store_damaged_rows",
+        &[],
+        |_, scrape| {
+            let store = scrape.proxy.keys().store();
+            from_option(store.map(|store| from_size(store.damaged())))
+        },
+        "rows of `auth.store` that are left out because they are damaged: a key in one of them is refused",
+    ),
+    gauge(
         "penstock_key_store_unshared",
         &[],
         |_, scrape| {
             let store = scrape.proxy.keys().store();
             from_option(store.and_then(|store| store.unshared()).map(from_size))
         },
-        "keys of `auth.store` whose newest version the server of `shared_state` lacks: it is not reached, or they were changed a moment ago",
+        "keys and revoked tokens of `auth.store` whose newest version the server of `shared_state` lacks: it is not reached, or they were changed a moment ago",
     ),
     gauge(
         "penstock_shared_state_up",

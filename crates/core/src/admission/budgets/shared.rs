@@ -60,12 +60,14 @@ impl Proposal {
         self.held.iter().map(|held| terms(held, self.unix)).collect()
     }
 
-    /// Reserves what the server has admitted. `known`: the accounts as the server has them.
+    /// Reserves what the server has admitted. `known`: the accounts as the server has them, this
+    /// reservation among what is reserved.
     pub fn admit(self, known: &[SharedBalance], ledger: &str) -> BudgetHold {
-        self.learn(known, ledger);
         for Held { account, .. } in &self.held {
             account.lock().reserve(self.estimate);
         }
+        // Afterwards: the server's sum has the reservation, which must not count as a foreign one.
+        self.learn(known, ledger);
         BudgetHold { held: self.held, estimate: self.estimate, is_settled: false }
     }
 
