@@ -56,7 +56,7 @@ pub struct ReportedLimits {
     /// The number of running requests while others wait in the engine although its KV cache has
     /// room; `None` if none wait.
     pub running_while_queued: Option<f64>,
-    /// The number of its running and waiting requests, whatever their model and whoever sent them.
+    /// The number of its running and waiting requests, of all models and all senders.
     pub request_count: Option<f64>,
 }
 

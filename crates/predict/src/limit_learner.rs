@@ -20,8 +20,8 @@ const BELIEVED_US: f64 = 600e6;
 /// as a share: in a full batch a stream starts when another one ends.
 const MAX_SPREAD: f64 = 0.1;
 
-/// The number of times in a row, about a second apart, at which an engine is as full as the slots of
-/// another one allow, without any sign of a limit, after which it is taken to have more.
+/// The number of times in a row, about a second apart, at which an engine is as full as the lent
+/// slots allow, without any sign of a limit, after which it is taken to have more.
 const MAX_UNSHOWN: u32 = 5;
 
 /// Returns the difference of two amounts, as a share of the larger one.

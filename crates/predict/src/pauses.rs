@@ -57,15 +57,15 @@ pub(super) struct PauseLearner {
 enum LastGap {
     #[default]
     Step,
-    /// The engine may have stood still for so many microseconds.
+    /// The engine may have stood still for this time, in microseconds.
     Pause(f64),
     /// One of several long gaps in a row: the engine is slow, or computes long prompts of others.
     Slow,
 }
 
 impl PauseLearner {
-    /// Notes that the engine reports so many requests, of which `known_count` are known here.
-    /// Prompts that are not known look like pauses, but last as long as they are.
+    /// Notes that the engine reports `reported_count` requests, of which `known_count` are known
+    /// here: prompts of others look like pauses.
     pub(super) fn note_requests(&mut self, reported_count: f64, known_count: f64) {
         let has_others = reported_count > known_count * KNOWN_FACTOR + KNOWN_MARGIN;
         self.others_share += REPORT_RATE * (f64::from(u8::from(has_others)) - self.others_share);

@@ -292,8 +292,8 @@ impl Predictor {
         self.backend.lock().shown_slots()
     }
 
-    /// Takes the slots that another engine with the same model has shown; infinite if none has. They
-    /// hold until this one shows its own or that it has more. Call it about once a second.
+    /// Takes the slots that another engine with the same model has shown; infinite if none has.
+    /// They hold until this one shows its own or that it has more. Call it about once a second.
     pub fn lend_slots(&self, slots: f64) {
         self.learn(|backend| backend.lend_slots(slots));
     }

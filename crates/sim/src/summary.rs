@@ -94,7 +94,7 @@ pub struct Summary {
     pub queued: Percentiles,
     /// The figures by priority, highest first; empty if all requests have the same.
     pub priorities: Vec<PriorityFigures>,
-    /// What was taken from each budget.
+    /// The use of each budget.
     pub budgets: Vec<BudgetResult>,
     /// Jain's index over clients, of the share of their requests that reached the objective.
     pub fairness: f64,

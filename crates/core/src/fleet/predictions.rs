@@ -203,7 +203,7 @@ impl Fleet {
 }
 
 /// Lends the slots that backends have shown to the others of the same model and the same kind of
-/// engine: the largest number, because a request that need not wait tells more than one that is
+/// engine: the largest number, because a request that need not wait shows more than one that is
 /// kept away.
 fn lend_slots(rows: &[Serving]) {
     let shown = rows.iter().filter_map(|row| {

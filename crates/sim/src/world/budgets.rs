@@ -1,5 +1,5 @@
 //! Budgets: a request reserves what it may cost when it arrives, and pays what it did cost at its
-//! end, by the proxy's code. Balancers have budgets of their own unless they share their state.
+//! end, by the proxy's code. Balancers have separate budgets unless they share their state.
 
 use penstock_api::units::Timestamp;
 use penstock_config::{Config, MAX_BUDGETS};
@@ -26,12 +26,12 @@ pub(super) struct SimBudgets {
     budgets: Vec<Budgets>,
     /// The clients of the workload: each has the key of its name, if there is one.
     clients: Vec<ClientIdentity>,
-    /// What each request has reserved; `None` before it arrives.
+    /// The reservation of each request; `None` before it arrives.
     reserved: Vec<Option<Reserved>>,
     results: Vec<BudgetResult>,
 }
 
-/// What a request has reserved, and the terms that it got.
+/// The reservation of a request, and the terms that it got.
 #[derive(Debug)]
 struct Reserved {
     /// `None` once the request has paid.

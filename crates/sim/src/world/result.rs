@@ -121,7 +121,7 @@ pub struct BackendResult {
     pub kv_blocks: u32,
 }
 
-/// What a run took from a budget, over all its teams or keys.
+/// The use of a budget in a run, over all its teams or keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetResult {
     /// The name of the budget.

@@ -77,7 +77,7 @@ fn a_spent_budget_gives_another_model_or_leaves_what_is_free() {
 }
 
 #[test]
-fn a_model_in_place_of_another_has_a_queue_of_its_own() {
+fn a_model_in_place_of_another_has_a_separate_queue() {
     let more = "queue: { size: 1000, timeout: 1h }\n";
     let mut spec = fleet("{ name: b, amount: 0.02, model: cheap }", more);
     spec.config.backends.iter_mut().for_each(|backend| backend.max_in_flight = Some(1));
