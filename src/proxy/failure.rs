@@ -15,6 +15,7 @@ use crate::upstream::relay::ReadWholeError;
 /// that a refusal pauses it.
 pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
+        // The shortage is this machine's: the backend has done nothing wrong.
         Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
         Failure::NotSent(_) => Outcome::Unreachable,
         Failure::NoResponse { .. } | Failure::TimedOut(_) | Failure::BadResponse(_) => {
