@@ -180,6 +180,8 @@ impl Router {
                 Ok(()) => return Ok(decision),
                 Err(error) => shed = Some(error),
             }
+        // Before any fallback: the client requested this model, and a backend of it may have
+        // recovered.
         } else if input.may_probe
             && let Some(decision) = self.pick_next_probe(target, input, context.recorder)
         {

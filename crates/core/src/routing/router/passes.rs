@@ -39,6 +39,7 @@ impl Router {
         strict: Conditions,
         context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<(Picked, Conditions)> {
+        // A limit is exceeded only if not even an assumed capability finds room within it.
         let ways =
             [(Candidacy::Usable, false), (Candidacy::Known, true), (Candidacy::Usable, true)];
         for (candidacy, spills) in ways {

@@ -27,7 +27,9 @@ pub(in crate::routing) fn pick(
     }
     exclude_failing(candidates, *recorder);
     let mut features = *features;
+    // Equals that no prompt distinguishes take turns.
     features.in_turn |= !profile.reads_prompts();
+    // Taken only if it counts, because a live source advances it.
     let turn = features.in_turn.then(|| random.turn(model));
     features.turn = turn.unwrap_or(0);
     let chosen = profile.pick(&features, candidates, matrix, random.rng())?;

@@ -123,6 +123,7 @@ impl Worker {
 
     /// Returns the row that the shadow would have picked; `None` without candidates.
     fn decide(&mut self, live: &ObservedDecision, model: &Model) -> Option<u32> {
+        // No strategy decided, so that the shadow's would not have decided either.
         if live.is_next_probe {
             return Some(live.row);
         }
