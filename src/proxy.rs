@@ -216,7 +216,10 @@ impl Proxy {
         self.rates.adopt(&generation.config, stored.iter().map(|client| &*client.id));
         self.keys.adopt(&generation.config);
         self.budgets.adopt(&generation.config);
+        // Last of the parts: a request that sees the new configuration finds its limits, keys and
+        // budgets.
         self.generation.store(generation);
+        // The new configuration may have room for requests that wait.
         self.queues.signal();
     }
 

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use link::{Link, LinkError};
+use link::{Link, LinkError, Reservation};
 use permit::Settlement;
 
 /// The most ends of requests that wait for the server; further ones are dropped, and their leases
@@ -153,7 +153,8 @@ impl SharedState {
         let lease = self.next_lease.fetch_add(1, Ordering::Relaxed);
         let keys = self.keys(accounts);
         let member = self.member(lease);
-        let call = link.admit(&keys, accounts, (tokens, &member), self.config.lease);
+        let reservation = Reservation { tokens, lease: &member, lease_time: self.config.lease };
+        let call = link.admit(&keys, accounts, &reservation);
         let numbers = match timeout(self.config.timeout, call).await {
             Ok(Ok(numbers)) => numbers,
             // Tokens that the server reserved nevertheless drain over time, and the lease expires.

@@ -60,6 +60,7 @@ fn examine(
     let headers = &flow.client.head().headers;
     let fleet = flow.ctx.generation.fleet.topology();
     let router = &flow.ctx.generation.router;
+    // Recorded before anything is refused, so that the log of a refusal names the model.
     flow.ctx.record.request.requested_model = Some(Arc::clone(&model));
     flow.ctx.record.request.prompt_tokens = Some(profile.prompt_tokens);
     let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
@@ -95,6 +96,7 @@ fn examine(
     let previous = profile.stored.previous_response.of(&body.bytes);
     let conversation = profile.stored.conversation.of(&body.bytes);
     let preferred = match (previous, conversation) {
+        // Most requests continue nothing, and take no lock.
         ([], []) => None,
         (previous, conversation) => {
             flow.proxy.response_ids.holder_of(previous, conversation, owner)?

@@ -37,6 +37,7 @@ pub(crate) fn visible_models<'a>(
     });
     let aliases = names.aliases().chain(splits).filter_map(|(alias, target)| {
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
+        // A name that is a model, too, is listed as one.
         topology.model_id(alias).is_none().then_some((alias, model))
     });
     let mut all: Vec<_> =

@@ -99,6 +99,7 @@ impl<'a> Attempt<'a> {
         let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
         let configured = self.serving.upstream_id.as_deref();
         let name = configured.or(resolved.map(|model| &*model.name));
+        // Such an engine gets the client's spelling: the body then passes unchanged.
         let takes_any = self.engine().row().takes_any_spelling;
         name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
@@ -225,6 +226,7 @@ impl AttemptResult {
                 Self { outcome, code: ctx.record.response.code, ..by_status }
             }
             AttemptEnd::Own { status, .. } => {
+                // A count of tokens, or a load, is no sample of the model's latency.
                 Self { runs_model: false, ..Self::by_status(*status, ctx) }
             }
             AttemptEnd::Text(_) => Self { first_token: None, ..by_status },
@@ -245,6 +247,7 @@ impl AttemptResult {
                 Self { is_not_found, lacks_operation, ..ended }
             }
             AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+                // The backend was sent nothing, so that it has done nothing wrong.
                 unserved(Outcome::Client, Some(reason.to_error().code))
             }
             AttemptEnd::Elsewhere(Elsewhere::TooLong(_)) => {
@@ -274,6 +277,7 @@ pub(crate) fn record_outcome(
         let counted = result.usage.and_then(|usage| usage.completion_tokens);
         permit.complete(counted.map(TokenCount), at);
     } else if outcome == Outcome::Cancel {
+        // A stream that its client left shows no length of an output.
         permit.cut(at);
     }
     let state = &attempt.serving.state;

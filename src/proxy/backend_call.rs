@@ -94,6 +94,7 @@ pub(crate) async fn post(
 
 /// The end of an exchange that the engine refused.
 pub(crate) async fn read_refusal(exchange: &mut EngineExchange, status: u16) -> TargetEnd {
+    // Engines report an error in one line of JSON; any other body is not worth reading.
     let line = exchange.next_line().await.ok().flatten();
     let text = line.and_then(|line| {
         let value: Value = serde_json::from_slice(&line).ok()?;

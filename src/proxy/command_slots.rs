@@ -24,6 +24,7 @@ impl CommandSlots {
     /// # Errors
     /// When all are taken.
     pub(crate) fn begin(&self, limit: usize) -> Result<CommandPermit, OwnError> {
+        // In one step: two commands at the same time must not both take the last slot.
         let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
             (count < limit).then_some(count + 1)
         });

@@ -110,6 +110,7 @@ pub(crate) fn convert_held(held: HeldResponse, client: Operation) -> HeldRespons
     if let Ok(status) = StatusCode::from_u16(held.status) {
         _ = header.set_status(status);
     }
+    // The engine's type is not that of the converted body; `own_response` adds the right one.
     header.remove_header(&header::CONTENT_TYPE);
     HeldResponse { header, body: body.into(), ..held }
 }
@@ -206,6 +207,7 @@ impl Transform for Converter {
         let fed = self.inner.feed(&payload, elapsed, &mut self.out);
         let ended = match (fed, is_last) {
             (Ok(()), true) => {
+                // A whole response is converted at its end, all at once.
                 let (inner, out) = (&mut self.inner, &mut self.out);
                 beside_the_loop(inner.unread(), || inner.finish(elapsed, out))
             }

@@ -44,6 +44,7 @@ pub(crate) enum Undecided {
 pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<Decided, Undecided> {
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
+    // Before the first attempt: the body is held for certain only then.
     if flow.ctx.record.routing.attempts == 0 && is_replayed {
         flow.ctx.record.request.replay = Some(Box::new(replay_fields(request.view(flow.ctx))));
     }
@@ -160,6 +161,7 @@ pub(super) fn reserve_better(
         let mut random = Live { topology, rng: &mut rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
         let may_retry = || {
+            // Safe: not a byte of a response has come, and the first attempt is dropped.
             let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
             flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
         };
@@ -198,6 +200,7 @@ fn preferred_only(request: &ScannedRequest) -> Option<BackendSet> {
 }
 
 fn is_client_gone(ctx: &RequestContext) -> bool {
+    // Polled once: no task waits for the result.
     let mut cx = Context::from_waker(Waker::noop());
     ctx.client.as_ref().is_some_and(|client| client.poll_gone(&mut cx).is_ready())
 }
@@ -250,6 +253,8 @@ fn reserve(
                 permit.watch_progress(wait, input.now);
             }
             let prompt = request.profile.prefill_tokens().0;
+            // Counted with the permit: the next decision sees this work before the engine reports
+            // it.
             permit.count_tokens(RequestTokens { prompt, uncached, output: expected.tokens.0 });
             permit.estimate_drain(expected, input.now);
             if router.predicts() {
@@ -289,6 +294,7 @@ pub(super) fn route_input<'a>(
         session: request.session.map(|session| RoutedSession { id: session.root, home: None }),
         requester: ctx.requester,
         objectives: match ctx.record.queue.wait {
+            // The client has waited since its arrival: the queue's time is a part of its objective.
             Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),
             None => request.objectives,
         },

@@ -96,15 +96,18 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition
         return Disposition::Relay;
     }
     let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
+    // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
     if is_empty || matches!(seen.status, 204 | 205) {
         return Disposition::Hold(Refusal::NoWork);
     }
     let judged = match (seen.stream, seen.body) {
+        // A stream may report a failure in its first event.
         (Some(_), None) => Disposition::Read,
         (Some(framing), Some(body)) => of_stream(terms, framing, body, seen.is_whole),
         (None, body) => of_whole(terms, seen, body),
     };
     let dialect = terms.operation.row().dialect.row();
+    // The head that the client has says 200, and names the framing of its dialect.
     let continues = seen.status == 200
         && seen.stream.is_some_and(|stream| terms.is_converted || stream == dialect.framing);
     match judged {
@@ -125,6 +128,7 @@ fn of_stream(
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
         }
+        // A report of an error is short: a longer event is output.
         FirstEvent::Incomplete | FirstEvent::Good => Disposition::Relay,
     }
 }
@@ -180,6 +184,7 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
         return Disposition::Shorten(refusal);
     }
     let unsupported = read_unsupported(body);
+    // All of it, or nothing: the engine would refuse what is left of it again.
     if !unsupported.is_empty() && terms.may_drop.contains(unsupported) {
         return Disposition::Drop(unsupported);
     }
@@ -218,11 +223,14 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
     }
     let is_own = terms.key == SentKey::Own;
     match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
+        // The operator's key is rejected, or its account is empty: other backends have other
+        // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
         // Moderation is about the prompt, not about penstock's key.
         (403, ErrorMeaning::Moderated) => None,
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
+        // The engine may be too old for the path: another one may know it.
         (404 | 405 | 501, _) if !terms.is_path_known => Some(Refusal::OperationMissing),
         (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),
         (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Refusal::Overloaded),
@@ -240,6 +248,7 @@ fn is_judged(operation: Operation) -> bool {
 /// Returns whether failures can be read from the responses to an operation.
 fn is_read(operation: Operation) -> bool {
     let row = operation.row();
+    // A request for speech is JSON, but its response is audio.
     is_judged(operation) && row.body == BodyFormat::Json && operation != Operation::Speech
 }
 

@@ -108,6 +108,7 @@ impl Ensembles {
         let limit = config.ensembles.in_flight;
         let grow = |count: usize| (count < limit).then_some(count + 1);
         let in_flight = &self.figures.in_flight;
+        // In one step: two requests at the same time must not both take the last slot.
         if in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_err() {
             return Err(too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)")));
         }
@@ -146,6 +147,7 @@ impl Drop for Slot {
         let mut counts = counts.lock();
         if let Some(count) = counts.get_mut(&name) {
             *count = count.saturating_sub(1);
+            // Otherwise the table would grow with every key that was ever used.
             if *count == 0 {
                 counts.remove(&name);
             }

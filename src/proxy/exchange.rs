@@ -61,6 +61,7 @@ pub(super) async fn exchange<'a>(
     loop {
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
+        // A server must not switch unless the client requests it (RFC 9110 §7.8).
         exchange.accepts_switch = request.upgrade.is_some();
         exchange.needs_payload = attempt.converted_to().is_some();
         let error = match send(flow, &mut exchange, request, attempt).await {
@@ -91,9 +92,11 @@ pub(super) async fn exchange<'a>(
 
 fn deadline(RequestView { ctx, request }: RequestView<'_>, attempt: &Attempt<'_>) -> Deadline {
     let timeouts = &attempt.serving.timeouts;
+    // From the arrival: earlier attempts and the wait in a queue count.
     let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
     let total = [total, request.deadline].into_iter().flatten().min();
     let (limit, code) = match request.profile.streaming {
+        // Tokens show the progress of a stream; a whole response shows none before its end.
         true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),
         false => (timeouts.response, ErrorCode::ResponseTimeout),
     };

@@ -8,12 +8,14 @@ use penstock_core::fleet::{Outcome, RefusedPart};
 use penstock_core::routing::RouteError;
 
 use crate::downstream::body::BodyError;
-use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure, Refusal};
+use crate::upstream::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
+use crate::upstream::relay::ReadWholeError;
 
 /// The outcome of a failure, for the backend's health and circuit breaker. `cooldown`: the time
 /// that a refusal pauses it.
 pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
+        // The shortage is this machine's: the backend has done nothing wrong.
         Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
         Failure::NotSent(_) => Outcome::Unreachable,
         Failure::NoResponse { .. } | Failure::TimedOut(_) | Failure::BadResponse(_) => {
@@ -216,6 +218,25 @@ impl OwnError {
     /// The error after the last failed attempt.
     pub(crate) fn from_failure(failure: &Failure) -> Self {
         Self::new(code_of(failure), message_of(failure))
+    }
+
+    /// The error for a response that could not be read whole.
+    pub(crate) fn from_unread(error: ReadWholeError) -> Self {
+        let code = match error {
+            ReadWholeError::TooLarge => {
+                let message = "The backend's response is too large to be converted";
+                return Self::new(ErrorCode::BadUpstreamResponse, message);
+            }
+            ReadWholeError::MemoryFull => ErrorCode::ResponseMemoryFull,
+            ReadWholeError::Broken(ExchangeError::BadResponse(_)) => ErrorCode::BadUpstreamResponse,
+            ReadWholeError::Broken(ExchangeError::TimedOut(code)) => code,
+            ReadWholeError::Broken(
+                ExchangeError::ClientGone
+                | ExchangeError::ClosedWhileSending
+                | ExchangeError::Ended(_),
+            ) => ErrorCode::UpstreamClosed,
+        };
+        Self::new(code, timeout_message(code))
     }
 
     /// The response to a request that no backend can take. `share`: random, in 0..1.

@@ -173,6 +173,7 @@ impl RequestContext {
     /// Ends a request whose client has left with its whole response.
     pub(crate) fn left_after_end(&mut self) -> Served {
         let gone = self.client_gone();
+        // The client has all that it came for: its departure is no cancellation.
         self.record.response.outcome = None;
         gone
     }
@@ -181,6 +182,8 @@ impl RequestContext {
     pub(crate) fn client_gone(&mut self) -> Served {
         self.record.response.outcome = Some(Outcome::Cancel);
         if self.record.response.status == 0 {
+            // The status of nginx for this case: for logs and metrics, since no client is left to
+            // get it.
             self.record.response.status = 499;
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")

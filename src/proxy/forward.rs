@@ -118,6 +118,7 @@ async fn run(
         Recipient::Tunnel { protocol } if reply.head.status == 101 => {
             AttemptEnd::Relayed(switch(flow, reply, protocol).await)
         }
+        // The backend refuses to switch: its response is an ordinary one.
         Recipient::Tunnel { .. } => AttemptEnd::Relayed(relay(flow, request, reply).await),
     }
 }
@@ -182,6 +183,7 @@ async fn judge(
         match read {
             Ok(()) => {}
             Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
+            // Not a byte of the body has come, so that another attempt is possible.
             Err(ExchangeError::TimedOut(code)) if is_success && known == 0 => {
                 return Err(Failure::TimedOut(code));
             }

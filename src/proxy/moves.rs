@@ -45,6 +45,8 @@ impl Movable {
     /// Returns the request as movable if its prediction is trusted, and it was not moved before.
     pub(super) fn of(view: RequestView<'_>, attempt: &Attempt<'_>) -> Option<Self> {
         let RequestView { ctx, request } = view;
+        // One move per request: each wastes what an engine has computed. What continues a stored
+        // response stays with its holder.
         if !attempt.is_predicted || ctx.record.routing.is_moved || request.preferred.is_some() {
             return None;
         }

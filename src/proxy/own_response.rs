@@ -141,6 +141,8 @@ async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnR
     }
     client.write_head(Box::new(head)).await?;
     client.write_body(body, true).await?;
+    // A close with unread bytes resets the connection, and the client may lose the response (RFC
+    // 9112 §9.6).
     if closes && let Some(client) = &flow.ctx.client {
         drain(client, &flow.proxy.clients.refused_drains).await;
     }
@@ -161,6 +163,7 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
         // A 426 names what the server does take (RFC 9110 §15.5.22).
         head.insert_header(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"))?;
     }
+    // A 401 names the scheme that is missing (RFC 9110 §15.5.2).
     if row.status == 401 {
         head.insert_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
     }
@@ -195,6 +198,7 @@ pub(crate) fn add_common_fields(
     budgets::add_fields(head, ctx)?;
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
+        // Otherwise a cache could give the response to a page of another origin.
         head.insert_header(header::VARY, HeaderValue::from_static("origin"))?;
         head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED)?;
     }

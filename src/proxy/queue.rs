@@ -54,6 +54,8 @@ impl Queues {
     /// Returns whether no request waits. Costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
+        // Relaxed: a newcomer may overtake a request that joins at this instant, as if it came
+        // before.
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
@@ -76,6 +78,7 @@ impl Queues {
         if self.is_empty() {
             return;
         }
+        // The map is not locked while the queues wake their requests.
         let queues: Vec<Arc<SharedQueue>> = self.by_model.read().values().cloned().collect();
         let now = now();
         queues.iter().for_each(|queue| queue.signal(now));

@@ -70,6 +70,7 @@ pub(crate) async fn relay(
     };
     let Reply { mut exchange, mut head, attempt, started } = reply;
     finish_head(flow, &mut head, request, attempt)?;
+    // Streams are open for long: the buffer for the next head can wait.
     if is_stream {
         attempt.client.shrink();
     }
@@ -216,6 +217,7 @@ pub(super) fn record_head(
         attempt.prompt_done();
     }
     ctx.record.response.status = head.status;
+    // All tokens of a whole response come with its head.
     ctx.record.response.first_token = head.stream.is_none().then_some(now);
     ctx.record_backend(attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
@@ -249,6 +251,7 @@ fn finish_head(
     if flow.ctx.generation.config.routing.expose_decision {
         add_decision(header, request.view(flow.ctx), attempt)?;
     }
+    // The head of a stream with a timing waits for the first token, and states that time.
     if head.stream.is_none()
         && let Some(timing) = timing_of(flow)
     {
@@ -372,6 +375,7 @@ impl<'a> RelayProgress<'a> {
             ids.learn(id, backend, self.owner, self.id_limit);
         }
         let conversation = self.view.request.conversation.as_deref();
+        // A request that failed has used no conversation, and must not claim it.
         if let Some(id) = conversation.filter(|_| self.result.outcome == Outcome::Ok) {
             ids.claim(id, backend, self.owner, self.id_limit);
         }

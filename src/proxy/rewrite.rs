@@ -177,6 +177,7 @@ fn to_kinds<const COUNT: usize>(applies: [bool; COUNT]) -> RewriteKinds {
 pub(crate) fn rewrites(kinds: RewriteKinds) -> impl Iterator<Item = &'static dyn Rewrite> {
     let mut left = kinds.0;
     from_fn(move || {
+        // An empty set has 8 trailing zeros: a position past the table.
         let position = usize::try_from(left.trailing_zeros()).ok()?;
         // Without its lowest bit.
         left &= left.wrapping_sub(1);

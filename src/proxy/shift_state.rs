@@ -60,6 +60,7 @@ impl ContextShift {
         let declared = serving.context_length.map(|length| length.0);
         let refused = self.refused_by.filter(|(id, _)| *id == serving.id).map(|(_, limit)| limit);
         let known = [refused, learned.map(|learned| learned.tokens), declared];
+        // The least of them: a prompt within it fits, whichever is right.
         let tokens = known.into_iter().flatten().min()?;
         let counted = self.scale.or(learned.map(|learned| learned.scale));
         Some(ContextLimit { tokens, scale: counted.unwrap_or(UNIT) })

@@ -104,6 +104,7 @@ impl<'a> Target<'a> {
             Some((id, "input_items")) => (id, StoredPart::InputItems),
             Some(_) => return None,
         };
+        // The id becomes a part of a backend's path, which no dot or slash may leave.
         let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         (is_plain && !id.is_empty()).then_some(Self::StoredResponse { id, part })
     }

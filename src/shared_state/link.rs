@@ -62,6 +62,16 @@ impl LinkError {
     }
 }
 
+/// The share of a request in the limits of its accounts.
+#[derive(Debug)]
+pub(super) struct Reservation<'a> {
+    pub(super) tokens: u64,
+    /// The name under which the request counts as in flight.
+    pub(super) lease: &'a str,
+    /// The time after which it no longer counts, unless the lease is renewed.
+    pub(super) lease_time: Duration,
+}
+
 /// A replica's report of its requests in flight, and the reports it knows of other replicas.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
@@ -189,14 +199,14 @@ impl Link {
         &self.name
     }
 
-    /// Runs the script that admits a request with a number of tokens under a lease.
+    /// Runs the script that reserves a request's share of all accounts, or nothing.
     pub(super) async fn admit(
         &self,
         keys: &[String],
         accounts: &[SharedAccount],
-        (tokens, lease): (u64, &str),
-        lease_time: Duration,
+        reservation: &Reservation<'_>,
     ) -> Result<Vec<i64>, LinkError> {
+        let Reservation { tokens, lease, lease_time } = *reservation;
         let mut script = call(&self.admit, keys);
         script.arg(tokens).arg(lease).arg(millis(lease_time));
         for SharedAccount { limits, .. } in accounts {

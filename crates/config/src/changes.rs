@@ -55,6 +55,7 @@ impl Changes {
         let (Dump::Map(before), Dump::Map(after)) = (Config::dump(old), Config::dump(new)) else {
             return changes;
         };
+        // A dump lists every section, always in the same order.
         for ((section, before), (_, after)) in before.iter().zip(&after) {
             if section != "backends" {
                 changes.compare(section, before, after);

@@ -41,6 +41,7 @@ const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 /// Checks `config`, which was read from `root`, as far as the settings are valid.
 pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
     let holds = |keys: &[&str]| keys.iter().all(|key| sound.holds_at(root, key));
+    // Gets `sound`, as others below: it looks at more than one section, and skips each by itself.
     check_addresses(config, root, sound, reader);
     if holds(&["limits"]) {
         check_limits(config, root, reader);
@@ -97,6 +98,7 @@ fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut
     let place = &admin.at("listen").place;
     check_address(&ListenAddress::Tcp(address), &mut seen, place, reader);
     let is_open = !address.ip().is_loopback() && config.admin.token.is_none();
+    // A misspelled key may be that of the token.
     if is_open && sound.is_complete(admin) {
         reader.fault(place, Problem::AdminNeedsToken { listen: address });
     }
@@ -112,8 +114,10 @@ fn check_listeners(
     let list = server.at("listen");
     let mut seen: Vec<ListenAddress> = Vec::new();
     for (index, listener) in config.server.listen.iter().enumerate() {
+        // The default listener is not in the file.
         let item = list.items().get(index).unwrap_or(list);
         check_address(&listener.address, &mut seen, &item.at("address").place, reader);
+        // A misspelled key may be the one that lists them.
         let trusts_none = config.server.trusted_proxies.is_empty() && sound.is_complete(server);
         if listener.proxy_protocol && trusts_none {
             reader.fault(item.key_place("proxy_protocol"), Problem::NoTrustedProxies);
@@ -148,6 +152,7 @@ fn check_address(
 
 fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
     let (body, all) = (config.limits.max_body_size, config.limits.buffered_bodies);
+    // A body of the largest size could never be held.
     if body > all {
         let low = format!("limits.max_body_size: {body}");
         let high = format!("limits.buffered_bodies: {all}");
@@ -201,6 +206,7 @@ fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &
 fn check_routing(config: &Config, root: &Node, sound: &Soundness, reader: &mut Reader) {
     let (routing, node) = (&config.routing, root.at("routing"));
     let weights = node.at("weights");
+    // A misspelled weight would blame the sum.
     if sound.holds_at(node, "weights") && sound.is_complete(weights) {
         check_weights(routing, "routing", node, reader);
     }
@@ -243,6 +249,7 @@ fn check_strategy(
         reader.warn(node.key_place(key), warning);
     }
     if routing.strategy == Strategy::Weighted
+        // A list of scorers may equal a preset, and then has the same weakness.
         && let Some((preset, warning)) = Preset::like(&routing.scorer_specs())
             .and_then(|preset| Some((preset.name, preset.warning?)))
     {

@@ -148,6 +148,7 @@ impl Config {
         resolve_scorer_conflicts(&mut root, &mut reader);
         let mut config = Self::default();
         match root.content {
+            // An empty file gets the message that it has no backends.
             Content::Null => root.content = Content::Map(Vec::new()),
             Content::Scalar(_) => {
                 reader.fault(&root.place, Problem::NotAMapping { found: root.kind() });
@@ -203,6 +204,7 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     if sound.holds_at(root, "shared_state") {
         load_redis_tls(config, root, reader);
     }
+    // Last: the rules read settled values.
     checks::check(config, root, &sound, reader);
 }
 
@@ -210,6 +212,7 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
 /// them.
 fn load_backend_tls(config: &mut Config, items: &[Node], sound: &Soundness, reader: &mut Reader) {
     for (index, (backend, item)) in config.backends.iter_mut().zip(items).enumerate() {
+        // `tls` beside a plain URL is refused by the checks.
         if backend.url.https
             && sound.holds(item)
             && let Err(source) = backend.load_tls()

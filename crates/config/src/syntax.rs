@@ -1,6 +1,7 @@
 //! The syntax of a configuration file: YAML with positions, the format of single values, the
 //! declaration of an option, and the possible errors. Knows nothing of any section.
 
+pub(super) mod checked_text;
 pub(super) mod collections;
 pub(super) mod document;
 pub(super) mod dump;

@@ -177,6 +177,8 @@ impl Fleet {
                 let state = fleet.adopt(&config);
                 let mut before = previous.backends.iter();
                 let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
+                // Not when the process starts: a slow start needs others that take the rest of the
+                // requests.
                 if before.is_none() && !previous.backends.is_empty() {
                     state.expect_slow_start();
                 }
@@ -218,6 +220,7 @@ impl Fleet {
         let block_size = || state.telemetry.details().and_then(|details| details.block_size);
         let before = block_size();
         let has_restarted = state.telemetry.learn_details(details);
+        // Prompts are cut into the engine's blocks: with other blocks no hash would match.
         if block_size() != before {
             let topology = self.topology();
             let serves = |model: &&Model| model.serving.iter().any(|row| row.id == state.id);
@@ -253,6 +256,7 @@ impl Fleet {
                 backend
             })
             .collect();
+        // Most lists show nothing new, and a topology is costly to build.
         if changed {
             self.publish(backends);
         }
@@ -304,6 +308,7 @@ impl Fleet {
         if let Some((_, state)) = alive.iter().find(|(other, _)| *other == identity) {
             return Arc::clone(state);
         }
+        // The lowest free number, because a set of backends has a bit for each.
         let is_free = |number: &u16| alive.iter().all(|(_, state)| state.id.0 != *number);
         let number = (0..u16::MAX).find(is_free).unwrap_or(u16::MAX);
         let state = Arc::new(BackendState::new(BackendId(number), config));
@@ -320,6 +325,7 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
         .iter()
         .map(|entry| {
             let upstream = entry.upstream_id.as_deref().unwrap_or(&entry.id);
+            // The exact name first: the list may have another spelling as another entry.
             let exact = discovered.iter().find(|fact| fact.id == upstream);
             let same = || discovered.iter().find(|fact| is_same_model(&fact.id, upstream));
             let Some(fact) = exact.or_else(same) else {
@@ -331,6 +337,7 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
                 context_length: entry.context_length.or(fact.context_length),
                 capabilities: entry.capabilities.or(fact.capabilities),
                 operations: entry.operations.or(fact.operations),
+                // No engine reports these three.
                 max_in_flight: entry.max_in_flight,
                 tier: entry.tier,
                 price: entry.price.clone(),

@@ -61,6 +61,7 @@ impl ResponseConverter {
         let framing = self.client.row().dialect.row().framing;
         match (self.conversion.reply.terms.stream, framing) {
             (true, framing) => framing.content_type(),
+            // As Ollama itself sends it.
             (false, StreamFraming::Lines) => "application/json; charset=utf-8",
             (false, StreamFraming::Events) => "application/json",
         }

@@ -60,6 +60,7 @@ fn read_inputs<'a>(
     };
     let is_empty = match inputs.as_slice() {
         [] => true,
+        // In Ollama's API one empty text loads the model.
         [only] => only.is_empty(),
         _ => false,
     };
@@ -79,6 +80,7 @@ fn to_openai(
     let mut object = Object::new(out);
     object.text("model", terms.model);
     write_inputs(&inputs, &mut object);
+    // Ollama's API has no vectors in base64.
     object.text("encoding_format", "float");
     if let (true, Some(KeepAlive::Seconds(seconds))) =
         (terms.engine.row().fields.takes_ttl, keep_alive)

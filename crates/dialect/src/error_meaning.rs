@@ -49,6 +49,7 @@ impl ErrorMeaning {
         let names_model = message.contains("model") && message.contains(&model.to_lowercase());
         let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
         let lacks_name = names.contains("not_found") && message.starts_with("model:");
+        // A number is the status that the backend means, whatever the response has.
         match code.trim() {
             "429" => return Self::RateLimited,
             "503" | "529" => return Self::Overloaded,

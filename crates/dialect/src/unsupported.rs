@@ -79,6 +79,7 @@ struct Edit {
 }
 
 fn apply(body: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
+    // Tools and images were found by two walks.
     edits.sort_by_key(|edit| edit.range.start);
     let mut out = Vec::with_capacity(body.len());
     let mut at = 0;
@@ -159,6 +160,7 @@ impl Images<'_, '_> {
     /// Empties Ollama's list of images.
     fn empty(&mut self, list: &RawValue) -> Option<()> {
         let range = range_in(self.body, list)?;
+        // Without a quote the list is empty already.
         if list.get().contains('"') {
             self.edits.push(Edit { range: range.clone(), by: "[]", seen: range });
         }

@@ -44,6 +44,7 @@ impl BatchRatios {
 
     #[inline(always)]
     pub(super) fn from_bits(bits: u64) -> Self {
+        // In the order of this machine: the number never leaves the process.
         Self(bits.to_ne_bytes())
     }
 
@@ -84,6 +85,7 @@ impl BatchRatioLearner {
         let Some(at) = index(decodes) else { return };
         for (mean, known) in self.ratios.iter_mut().zip(&mut self.steps).skip(at).take(1) {
             *known = (*known + steps).min(MAX_STEPS);
+            // Bounded, because more steps than the mean counts must not overshoot the sample.
             *mean += (steps / *known).min(1.0) * (ratio - *mean);
         }
     }

@@ -44,6 +44,7 @@ impl Coefficients {
     /// `cached_tokens` ones.
     #[inline]
     pub fn prefill_us(&self, cached_tokens: f64, uncached_tokens: f64) -> f64 {
+        // A token has attention to all before it: to half of the new ones, on average.
         self.token_us * uncached_tokens
             + self.pair_us * uncached_tokens * (cached_tokens + uncached_tokens * 0.5)
     }
@@ -176,6 +177,7 @@ impl StepLearner {
     /// `(gap_us - expected) / gap_us`, so the regressors are divided by the gap.
     pub(crate) fn learn_gap(&mut self, sample: &GapSample) {
         let GapSample { gap_us, decodes, context_tokens, steps } = *sample;
+        // A single infinite gap would spoil the weights for good.
         if !(gap_us > 0.0 && gap_us.is_finite()) {
             return;
         }

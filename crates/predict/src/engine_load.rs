@@ -36,6 +36,7 @@ impl EngineLoad {
     /// Returns the load of peers that is counted after they have reported `self`, if `before` was
     /// counted until then.
     pub(super) fn smoothed(&self, before: &Self) -> Self {
+        // At once: a smoothed value would approach zero and never reach it.
         if *self == Self::default() {
             return *self;
         }

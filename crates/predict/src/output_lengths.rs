@@ -185,9 +185,11 @@ impl OutputLengths {
             start = end;
             survival = next;
         }
+        // Longer outputs are taken to end with the last bucket.
         if let Some(last) = self.survival.last_mut() {
             *last = 0.0;
         }
+        // The sum above starts at a length of 1, which every output has.
         self.mean_tokens = mean + 1.0;
     }
 

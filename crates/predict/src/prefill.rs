@@ -94,6 +94,7 @@ impl PrefillLearner {
     /// Learns from one sample.
     pub(crate) fn learn(&mut self, sample: &PrefillSample) {
         let PrefillSample { tokens, pairs, time_us, has_front_end } = *sample;
+        // A single infinite time would spoil the weights for good.
         if !(tokens > 0.0 && time_us.is_finite()) {
             return;
         }

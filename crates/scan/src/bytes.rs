@@ -165,6 +165,7 @@ impl Stop {
     /// Returns whether the byte is a quote.
     #[inline(always)]
     pub(super) fn is_quote(self) -> bool {
+        // The bit, widened to all bits of its byte.
         let byte = (self.bit >> 7) * 0xff;
         self.bit != 0 && (self.word ^ (LOW * 0x22)) & byte == 0
     }

@@ -108,6 +108,7 @@ impl<'a> Cursor<'a> {
                 Some(byte) if *byte > b' ' => return *byte,
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
                 Some(byte) => return *byte,
+                // Zero starts no value, so a truncated body needs no case in the callers.
                 None => return 0,
             }
         }

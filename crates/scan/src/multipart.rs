@@ -227,6 +227,7 @@ impl Form {
                     Err(malformed(offset + 2, MultipartSyntax::End))
                 };
             }
+            // RFC 2046 §5.1.1 allows blanks between a boundary and its line break.
             let head = skip_blanks(rest)
                 .strip_prefix(b"\r\n")
                 .ok_or(malformed(offset, MultipartSyntax::BoundaryEnd))?;

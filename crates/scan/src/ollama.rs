@@ -92,6 +92,7 @@ impl OllamaFacts {
                 }
                 OptionMember::Other => return cursor.skip(kind),
             };
+            // A repeated member replaces the earlier one, whatever its type.
             *slot = None;
             if !kind.is_ascii_digit() {
                 return cursor.skip(kind);

@@ -27,8 +27,12 @@ const OTHER: &[u8] = &[0xfd];
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
     [(b"role\":", Some(true)), (b"content\":", Some(false))];
 
-/// The start and the end of a value.
-type Span = (usize, usize);
+/// The place of a value.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from: usize,
+    to: usize,
+}
 
 /// The parts of a body that make up its prompt.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +133,7 @@ impl<'a> Outline<'a> {
         if !is_written {
             self.begin_message(role, sink);
         }
-        if let Some((from, _)) = content {
+        if let Some(Span { from, .. }) = content {
             let author = role.map_or(Author::Other, |span| Author::of(part(self.body, span)));
             self.write_content(&mut self::cursor(self.body, from), author, sink);
         }
@@ -150,7 +154,7 @@ impl<'a> Outline<'a> {
 
     fn begin_message(&self, role: Option<Span>, sink: &mut impl OutlineSink) {
         sink.add(MESSAGE);
-        if let Some((from, _)) = role {
+        if let Some(Span { from, .. }) = role {
             write_value(&mut cursor(self.body, from), sink);
         }
         sink.add(CONTENT);
@@ -194,12 +198,12 @@ impl<'a> Outline<'a> {
             let from = cursor.at;
             found.read(member, cursor, kind)?;
             if matches!(member, PartMember::Text) {
-                text = Some((from, cursor.at));
+                text = Some(from);
             }
             Ok(())
         })?;
         match (found.kind, text) {
-            (PartKind::Text, Some((from, _))) => {
+            (PartKind::Text, Some(from)) => {
                 author.write_text(&mut self::cursor(self.body, from), sink);
             }
             (PartKind::Image, _) => {
@@ -287,10 +291,10 @@ fn leave(cursor: &mut Cursor<'_>) {
 fn take(cursor: &mut Cursor<'_>, kind: u8) -> Result<Span, Syntax> {
     let from = cursor.at;
     cursor.skip(kind)?;
-    Ok((from, cursor.at))
+    Ok(Span { from, to: cursor.at })
 }
 
-fn part(body: &[u8], (from, to): Span) -> &[u8] {
+fn part(body: &[u8], Span { from, to }: Span) -> &[u8] {
     between(body, from, to)
 }
 

@@ -119,6 +119,7 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, has_images: bool, into: &mut Prom
             let kind = cursor.peek();
             content(cursor, kind, Nesting::Outer, &mut found)?;
         }
+        // Apart, because a repeated content replaces what was found in it.
         let mut beside = Prompt::default();
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, MessageMember::of);
         let visit = |cursor: &mut Cursor<'_>, member: MessageMember, kind| match member {
@@ -286,6 +287,7 @@ fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed 
         return prompt_element(cursor, kind, into);
     }
     cursor.elements(|cursor, kind| {
+        // Numbers in the outer list are the token ids of a single prompt.
         into.texts += u64::from(matches!(kind, b'"' | b'['));
         if kind != b'[' {
             return prompt_element(cursor, kind, into);

@@ -47,6 +47,7 @@ impl FirstEvent {
                     _ => Self::of(operation, framing, before(payload, at + line.len()), data.len()),
                 };
             }
+            // Engines send comments to keep the connection open while they work.
             if framing == StreamFraming::Events && line.starts_with(b":") {
                 return Self::Good;
             }
@@ -63,6 +64,7 @@ impl FirstEvent {
     fn of(operation: Operation, framing: StreamFraming, start: &[u8], length: usize) -> Self {
         let mut scanner = EventScanner::new(operation, framing);
         scanner.feed(start);
+        // Ends the line, which lacks its break if the stream ends with it.
         let read = scanner.feed(b"\n");
         match (read.error, read.done && read.tokens == 0) {
             (true, _) => Self::Failed(start.len().saturating_sub(length)..start.len()),

@@ -204,6 +204,7 @@ impl EventScanner {
         } else if let Some(name) = line.strip_prefix(b"event:") {
             self.read_type(name.trim_ascii());
         } else if line.is_empty() {
+            // An empty line ends the event, and with it the effect of its name.
             self.event_ends = false;
         }
     }

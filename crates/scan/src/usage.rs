@@ -156,6 +156,7 @@ fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Par
     if !kind.is_ascii_digit() {
         return cursor.skip(kind);
     }
+    // A fraction is no count, and leaves an earlier one in place.
     *count = cursor.number()?.or(*count);
     Ok(())
 }

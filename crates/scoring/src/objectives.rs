@@ -96,6 +96,7 @@ pub struct Headroom {
 impl Headroom {
     fn of(limit: f64, predicted: f64) -> Self {
         let ms = limit - predicted;
+        // A long wait leaves an objective of 0.
         Self { ms, share: ms / limit.max(1e-9) }
     }
 

@@ -120,6 +120,7 @@ impl Params {
             None => Ok(default),
             Some(Value::Number(number)) => {
                 let is_fit = number.fract() == 0.0 && (1.0..=f64::from(most)).contains(number);
+                // By its text, because a cast from a float is not checked.
                 let count = is_fit.then(|| format!("{number:.0}").parse().ok()).flatten();
                 count.ok_or(ParamError::Bad { name, expected })
             }

@@ -237,6 +237,7 @@ fn rank(features: &RequestFeatures, candidate: &Candidate) -> u64 {
 
 /// The rank if prompts do not count: the candidates take turns.
 fn turn(features: &RequestFeatures, places: u64, place: u32) -> u64 {
+    // `places` comes first, so that the difference stays above 0.
     let since = (u64::from(place) + places - features.turn % places) % places;
     u64::MAX - since
 }

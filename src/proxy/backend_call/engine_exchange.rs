@@ -70,8 +70,10 @@ impl EngineRequest {
         let target = format!("{}{}", backend.config.url.base_path, self.path);
         let mut head = RequestHeader::build(self.method.clone(), target.as_bytes(), Some(8))?;
         head.insert_header(header::HOST, &*backend.authority)?;
+        // The connection serves one exchange: its end shows the engine that no client waits.
         head.insert_header(header::CONNECTION, "close")?;
         head.insert_header(header::USER_AGENT, "penstock")?;
+        // The response is parsed here, where nothing decodes it.
         head.insert_header(header::ACCEPT_ENCODING, "identity")?;
         head.insert_header(REQUEST_ID, self.request_id.clone())?;
         match (backend.config.authorization, &backend.config.api_key, &self.authorization) {
@@ -161,10 +163,12 @@ impl EngineExchange {
                     return Ok(Some(line.freeze()));
                 }
             }
+            // Otherwise an engine that sends no line end fills the memory.
             if self.read.len() > LINE_LIMIT {
                 return Err(ExchangeFailure::LineTooLong);
             }
             let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? else {
+                // The last line may come without its end.
                 let rest = self.read.split().freeze();
                 return Ok(Some(rest).filter(|rest| !rest.trim_ascii().is_empty()));
             };

@@ -150,6 +150,7 @@ impl SharedQueue {
     }
 
     fn unwatch_if_empty(self: &Arc<Self>, state: &mut State) {
+        // A backend's permits then wake no queue in which none waits.
         if state.queue.is_empty() && !state.watched.is_empty() {
             let waker = Waker::from(Arc::clone(self));
             state.watched_ids = BackendSet::default();

@@ -48,6 +48,7 @@ pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &Failure) -> bool {
         return false;
     }
     let config = &flow.ctx.generation.config.routing.cooldown;
+    // Without a cooldown the next decision could pick the same backend at once, again and again.
     let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
     pauses && flow.ctx.record.queue.refusals < MAX_REFUSALS && has_queue(flow.proxy)
 }

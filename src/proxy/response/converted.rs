@@ -2,7 +2,6 @@
 //! read, so that a failed conversion becomes an error instead of a broken response.
 
 use http::header::{self, HeaderValue};
-use penstock_api::ErrorCode;
 use penstock_clock::now;
 
 use crate::downstream::body::BodyClaim;
@@ -31,17 +30,13 @@ pub(super) async fn relay_whole(
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return flow.ctx.client_gone(),
-        Err(error) => {
-            let (code, message) = reason_of(error);
-            return fail(flow, OwnError::new(code, message)).await;
-        }
+        Err(error) => return fail(flow, OwnError::from_unread(error)).await,
     };
     let mut monitor = monitor_of(request, attempt, None);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();
     if !claim_conversion(&mut claim, body.len()) {
-        let (code, message) = reason_of(ReadWholeError::MemoryFull);
-        return fail(flow, OwnError::new(code, message)).await;
+        return fail(flow, OwnError::from_unread(ReadWholeError::MemoryFull)).await;
     }
     let mut converter = converter(way_back, request.view(flow.ctx));
     let body = match converter.apply(body, true, now()) {
@@ -79,23 +74,6 @@ const CONVERSION_SHARE: usize = 5;
 /// Claims memory for the conversion of a response of `bytes`. A single one finds it in any case.
 pub(super) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
     claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
-}
-
-/// The reason why a response could not be read, for the client.
-pub(super) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
-    let code = match error {
-        ReadWholeError::TooLarge => {
-            let message = "The backend's response is too large to be converted";
-            return (ErrorCode::BadUpstreamResponse, message);
-        }
-        ReadWholeError::MemoryFull => ErrorCode::ResponseMemoryFull,
-        ReadWholeError::Broken(ExchangeError::BadResponse(_)) => ErrorCode::BadUpstreamResponse,
-        ReadWholeError::Broken(ExchangeError::TimedOut(code)) => code,
-        ReadWholeError::Broken(
-            ExchangeError::ClientGone | ExchangeError::ClosedWhileSending | ExchangeError::Ended(_),
-        ) => ErrorCode::UpstreamClosed,
-    };
-    (code, timeout_message(code))
 }
 
 /// Responds with an error for a backend's response that cannot be had.

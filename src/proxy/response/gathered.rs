@@ -11,7 +11,7 @@ use crate::proxy::failure::{OwnError, timeout_message};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::Reply;
-use crate::proxy::response::converted::{claim_conversion, reason_of};
+use crate::proxy::response::converted::claim_conversion;
 use crate::proxy::rewrite::conversions::converter;
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::relay::{ReadWholeError, Transform};
@@ -67,8 +67,7 @@ pub(crate) async fn gather(
 }
 
 fn unread(error: ReadWholeError) -> AttemptEnd {
-    let (code, message) = reason_of(error);
-    AttemptEnd::Unreadable(OwnError::new(code, message))
+    AttemptEnd::Unreadable(OwnError::from_unread(error))
 }
 
 fn unreadable(converter: &Converter, code: ErrorCode) -> AttemptEnd {

@@ -46,6 +46,7 @@ pub(crate) fn held_of(
         Some(FirstEvent::Failed(place)) => body.slice(place),
         Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
     };
+    // SDKs go by the status: with the engine's 200 they would take the error for a response.
     if refusal.is_some() && status < 400 {
         status = ErrorMeaning::read(&error, model, request.body()).status();
     }
@@ -67,6 +68,7 @@ pub(crate) fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
 /// a date.
 fn retry_after(header: &ResponseHeader) -> Option<Duration> {
     let text = |name: &str| header.headers.get(name)?.to_str().ok();
+    // The finer of two fields that may both be there.
     if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {
         return Some(Duration::from_millis(millis));
     }

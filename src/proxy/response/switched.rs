@@ -131,6 +131,7 @@ impl Tunnel<'_> {
             let count = from.read(&mut buffer).await?;
             self.last_byte.store(to_micros(now().since(self.started)), Ordering::Relaxed);
             let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+                // Only this direction ends: bytes of the other one may still be on their way.
                 return to.shutdown().await;
             };
             to.write_all(bytes).await?;

@@ -152,6 +152,7 @@ impl RequestEdit<'_> {
         };
         let TooLong { held, refusal } = too_long;
         shift.last = Some((held, decision));
+        // The refusal of the whole conversation is the reason to shorten it, and does not count.
         shift.refusals += u32::from(shift.shifts > 0);
         let known = shift.limit_of(serving).map(|limit| limit.tokens);
         let Some(limit) = refusal.limit.or(known) else { return false };

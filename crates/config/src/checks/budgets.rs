@@ -15,6 +15,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_currencies(config, root, reader);
     let node = root.at("budgets");
     let count = config.budgets.len();
+    // The checks below compare each with all before it.
     if count > MAX_BUDGETS {
         let problem = Problem::TooManyBudgets { count, limit: MAX_BUDGETS };
         reader.fault(root.key_place("budgets"), problem);
@@ -95,6 +96,7 @@ fn check_keys(config: &Config, root: &Node, reader: &mut Reader) {
 /// Refuses prices in several currencies: nothing converts them.
 fn check_currencies(config: &Config, root: &Node, reader: &mut Reader) {
     let mut named = config.prices().filter_map(|price| price.currency.as_deref());
+    // A price without a currency has that of the others.
     let Some(first) = named.next() else { return };
     if let Some(other) = named.find(|other| *other != first) {
         let (first, second) = (first.to_owned(), other.to_owned());

@@ -12,6 +12,7 @@ use crate::syntax::warnings::Warning;
 /// Checks a backend, which was read from `item`.
 pub(super) fn check(config: &Config, backend: &BackendConfig, item: &Node, reader: &mut Reader) {
     let name = || backend.name.clone();
+    // An underscore starts the names of SRV records, not those of hosts.
     if backend.url.host.starts_with('_') && backend.srv.is_none() {
         let host = backend.url.host.clone();
         reader.warn(&item.at("url").place, Warning::ServiceHost { backend: name(), host });

@@ -61,6 +61,7 @@ fn alias_paths<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<Vec<&'a st
             ended.push(path);
             continue;
         }
+        // Reversed, because the stack returns the last one first.
         for target in targets.iter().take(followed).rev() {
             let is_repeated = path.contains(&target.to.as_str());
             let longer = path.iter().copied().chain([target.to.as_str()]).collect();
@@ -166,6 +167,7 @@ fn check_targets(
     for alias in routing.aliases.keys() {
         for path in alias_paths(routing, alias) {
             let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
+            // A fallback serves what the target cannot.
             let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
             if !declared.contains(target) && !has_chain {
                 let (place, target) = (places.place(alias), target.to_owned());

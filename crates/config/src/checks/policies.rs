@@ -18,6 +18,7 @@ use crate::syntax::warnings::Warning;
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     let node = root.at("policies");
     let count = config.policies.len();
+    // The checks below compare each with all before it.
     if count > MAX_POLICIES {
         let problem = Problem::TooManyPolicies { count, limit: MAX_POLICIES };
         reader.fault(root.key_place("policies"), problem);
@@ -73,6 +74,7 @@ fn serves_under(backend: &BackendConfig, policy: &PolicyConfig) -> bool {
     if !is_in_zone(backend, policy) {
         return false;
     }
+    // A flexible tier is a preference: lower ones serve as well.
     let wanted = policy.min_tier.filter(|_| policy.tier_mode == TierMode::Strict);
     let has_tier = |tier| wanted.is_none_or(|least| tier >= least);
     let Some(models) = &backend.models else { return has_tier(backend.tier) };
@@ -91,6 +93,7 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
         return;
     }
     let place = root.key_place("policies");
+    // Discovery may find models of any name.
     let Some(declared) = declared_models(config) else { return };
     for model in &declared {
         let is_met = config.policies.iter().any(|policy| is_about(config, policy, model));
@@ -100,6 +103,7 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
     }
     let fallbacks = root.at("routing").at("fallbacks");
     for (model, chain) in &config.routing.fallbacks {
+        // A policy for some clients leaves the fallback to the others.
         let for_all = |policy: &&PolicyConfig| policy.keys.is_empty() && policy.teams.is_empty();
         let mut policies = config.policies.iter().filter(for_all);
         let policy = policies.find(|policy| is_about(config, policy, model));

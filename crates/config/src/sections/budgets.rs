@@ -7,6 +7,7 @@ use penstock_api::choice;
 use serde_json::json;
 
 use super::price::Amount;
+use crate::syntax::checked_text::{Checked, TextRule};
 use crate::syntax::collections::{List, Maybe};
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
@@ -89,24 +90,11 @@ impl Setting for BudgetPeriod {
 /// The name of a time zone.
 struct ZoneName;
 
-impl Setting for ZoneName {
-    type Value = String;
+impl TextRule for ZoneName {
+    const EXPECTED: &'static str = "a time zone such as UTC or Europe/Berlin";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "a time zone such as UTC or Europe/Berlin";
-        let text = reader.scalar(node, EXPECTED)?;
-        match TimeZone::get(text) {
-            Ok(_) => Some(text.to_owned()),
-            Err(_) => reader.refuse_value(node, text, EXPECTED),
-        }
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
+    fn accepts(text: &str) -> bool {
+        TimeZone::get(text).is_ok()
     }
 }
 
@@ -150,7 +138,7 @@ section! {
         /// The period: day, week or month, or a duration, which is counted back from now.
         pub every: BudgetPeriod = BudgetPeriod::Month,
         /// The time zone in which days, weeks and months begin.
-        pub time_zone: String ["time_zone" as ZoneName] = "UTC".to_owned(),
+        pub time_zone: String ["time_zone" as Checked<ZoneName>] = "UTC".to_owned(),
         /// The clients that share the amount: everything, the keys of each team, or each key.
         pub per: BudgetScope = BudgetScope::Everything,
         /// The teams it is for, with the wildcards * and ?. Without teams and keys it is for all.

@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use super::prompt::{CritiquePrompt, FinalPrompt, Prompt};
-use crate::syntax::document::Node;
-use crate::syntax::dump::Dump;
-use crate::syntax::reader::Reader;
-use crate::syntax::setting::{Setting, section};
-use crate::syntax::shape::Shape;
+use crate::syntax::checked_text::{Checked, TextRule, is_one_word};
+use crate::syntax::setting::section;
 use crate::syntax::values::{AtLeastOne, Positive};
 
 section! {
@@ -16,7 +13,7 @@ section! {
         /// Makes names with the prefix ensembles.
         pub enabled: bool = false,
         /// The start of an ensemble's name, before the name of its model.
-        pub prefix: String ["prefix" as Prefix] = "moe-".to_owned(),
+        pub prefix: String ["prefix" as Checked<Prefix>] = "moe-".to_owned(),
         /// The maximum number of ensembles at one time; further ones get 429.
         pub in_flight: usize ["in_flight" as AtLeastOne<usize>] = 16,
         /// Time for the drafts, and the same again for the critiques. What takes longer is left
@@ -36,24 +33,10 @@ section! {
 /// The start of a name: not empty, or every model would be an ensemble.
 struct Prefix;
 
-impl Setting for Prefix {
-    type Value = String;
+impl TextRule for Prefix {
+    const EXPECTED: &'static str = "the start of model names, without spaces";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "the start of model names, without spaces";
-        let text = reader.scalar(node, EXPECTED)?;
-        let is_fit = |letter: char| !letter.is_control() && !letter.is_whitespace();
-        if text.is_empty() || !text.chars().all(is_fit) {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(text.to_owned())
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
+    fn accepts(text: &str) -> bool {
+        is_one_word(text)
     }
 }

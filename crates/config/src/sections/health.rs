@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use crate::syntax::checked_text::{Checked, TextRule};
 use crate::syntax::collections::Maybe;
-use crate::syntax::document::Node;
-use crate::syntax::dump::Dump;
-use crate::syntax::reader::Reader;
-use crate::syntax::setting::{Setting, section};
+use crate::syntax::setting::section;
 use crate::syntax::shape::Shape;
 use crate::syntax::values::{AtLeastOne, Positive, Share};
 
@@ -36,7 +34,7 @@ section! {
         /// is off.
         pub slow_start: Duration = Duration::from_secs(5),
         /// The path of the health check. Default: the engine's health path.
-        pub path: Option<String> ["path" as Maybe<PagePath>] = None,
+        pub path: Option<String> ["path" as Maybe<Checked<PagePath>>] = None,
         /// The circuit breaker.
         pub breaker: BreakerConfig = BreakerConfig::default(),
     }
@@ -64,20 +62,11 @@ section! {
 /// The path of a page on a backend.
 pub(crate) struct PagePath;
 
-impl Setting for PagePath {
-    type Value = String;
+impl TextRule for PagePath {
+    const EXPECTED: &'static str = "a path such as /health";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "a path such as /health";
-        let text = reader.scalar(node, EXPECTED)?;
-        if !text.starts_with('/') || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(text.to_owned())
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
+    fn accepts(text: &str) -> bool {
+        text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
     }
 
     fn shape() -> Shape {

@@ -8,6 +8,7 @@ use http::Uri;
 use penstock_api::choice;
 use penstock_api::units::ByteSize;
 
+use crate::syntax::checked_text::{Checked, TextRule, is_one_word};
 use crate::syntax::collections::{Maybe, OneOrMore};
 use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
@@ -87,27 +88,27 @@ section! {
     pub struct ClaimNames {
         /// The claim whose value identifies the client for good: its limits, usage and stored
         /// responses belong to it, together with the issuer.
-        pub id: String ["id" as ClaimName] = "sub".to_owned(),
+        pub id: String ["id" as Checked<ClaimName>] = "sub".to_owned(),
         /// The claim with the name in logs and metrics, where the name of the issuer and / precede
         /// it.
-        pub name: String ["name" as ClaimName] = "sub".to_owned(),
+        pub name: String ["name" as Checked<ClaimName>] = "sub".to_owned(),
         /// The claim with the team. Default: tokens have no team.
-        pub team: Option<String> ["team" as Maybe<ClaimName>] = None,
+        pub team: Option<String> ["team" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the models, with the wildcards * and ?: a list, or a text with spaces.
         /// Default: all models.
-        pub models: Option<String> ["models" as Maybe<ClaimName>] = None,
+        pub models: Option<String> ["models" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the zones, likewise. Default: all zones.
-        pub zones: Option<String> ["zones" as Maybe<ClaimName>] = None,
+        pub zones: Option<String> ["zones" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the policies that requests may name to loosen others, likewise. Default:
         /// none.
-        pub policies: Option<String> ["policies" as Maybe<ClaimName>] = None,
+        pub policies: Option<String> ["policies" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the name of the budget. Default: none.
-        pub budget: Option<String> ["budget" as Maybe<ClaimName>] = None,
+        pub budget: Option<String> ["budget" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the objective of requests that name none. Default: none.
-        pub objective: Option<String> ["objective" as Maybe<ClaimName>] = None,
+        pub objective: Option<String> ["objective" as Maybe<Checked<ClaimName>>] = None,
         /// The claim with the highest priority, from -100 to 100. Default: that of the objective,
         /// else 0.
-        pub priority: Option<String> ["priority" as Maybe<ClaimName>] = None,
+        pub priority: Option<String> ["priority" as Maybe<Checked<ClaimName>>] = None,
     }
 }
 
@@ -115,7 +116,7 @@ section! {
     /// An identity provider whose tokens are valid in place of a key.
     pub struct JwtConfig requires ["issuer", "jwks", "audience"] {
         /// The `iss` of its tokens, letter for letter.
-        pub issuer: String ["issuer" as IssuerText] = String::new(),
+        pub issuer: String ["issuer" as Checked<IssuerText>] = String::new(),
         /// The name of the issuer, before the names of its clients. Default: the host of `issuer`.
         pub name: Option<String> ["name" as Maybe<Name>] = None,
         /// The keys of the provider: an https:// URL, or a file. Redirects are not followed.
@@ -123,7 +124,7 @@ section! {
         /// A PEM file with the CAs of the URL's certificate. Default: those of the system.
         pub jwks_ca: Option<PathBuf> ["jwks_ca" as Maybe<FilePath>] = None,
         /// The audiences that a token may have in `aud`; one of them is enough.
-        pub audience: Vec<String> ["audience" as OneOrMore<ClaimName>] = Vec::new(),
+        pub audience: Vec<String> ["audience" as OneOrMore<Checked<ClaimName>>] = Vec::new(),
         /// The algorithms of signatures. A token with another one is refused, whatever its key.
         pub algorithms: Vec<TokenAlgorithm> ["algorithms" as OneOrMore<TokenAlgorithm>] =
             vec![TokenAlgorithm::Rs256, TokenAlgorithm::Es256, TokenAlgorithm::EdDsa],
@@ -207,53 +208,22 @@ impl Setting for JwksSource {
 /// The issuer of tokens.
 struct IssuerText;
 
-impl Setting for IssuerText {
-    type Value = String;
+impl TextRule for IssuerText {
+    // Without # the id of a client has one place where its issuer ends.
+    const EXPECTED: &'static str = "a URL or a name of at most 512 bytes, without spaces or #";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        // Without # the id of a client has one place where its issuer ends.
-        const EXPECTED: &str = "a URL or a name of at most 512 bytes, without spaces or #";
-        let text = reader.scalar(node, EXPECTED)?;
-        let is_fit = |letter: char| !letter.is_control() && !letter.is_whitespace();
-        if text.is_empty()
-            || text.len() > MAX_ISSUER
-            || text.contains('#')
-            || !text.chars().all(is_fit)
-        {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(text.to_owned())
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
+    fn accepts(text: &str) -> bool {
+        text.len() <= MAX_ISSUER && !text.contains('#') && is_one_word(text)
     }
 }
 
 /// The name of a claim, or one of its values.
 struct ClaimName;
 
-impl Setting for ClaimName {
-    type Value = String;
+impl TextRule for ClaimName {
+    const EXPECTED: &'static str = "a text of 1 to 256 bytes";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "a text of 1 to 256 bytes";
-        let text = reader.scalar(node, EXPECTED)?;
-        if text.is_empty() || text.len() > 256 {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(text.to_owned())
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
+    fn accepts(text: &str) -> bool {
+        (1..=256).contains(&text.len())
     }
 }

@@ -8,6 +8,7 @@ use penstock_api::choice;
 
 use super::listener::{Listener, ListenerItem};
 use super::proxies::TrustedProxy;
+use crate::syntax::checked_text::{Checked, TextRule};
 use crate::syntax::collections::{List, OneOrMore};
 use crate::syntax::document::{Content, Node};
 use crate::syntax::dump::Dump;
@@ -122,48 +123,35 @@ impl Setting for Cors {
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
         match &node.content {
             Content::Scalar(text) if text.trim().eq_ignore_ascii_case("off") => Some(Self::Off),
-            _ => OneOrMore::<Origin>::read(node, reader).map(Self::Origins),
+            _ => OneOrMore::<Checked<Origin>>::read(node, reader).map(Self::Origins),
         }
     }
 
     fn dump(value: &Self) -> Dump {
         match value {
             Self::Off => Dump::text("off"),
-            Self::Origins(origins) => OneOrMore::<Origin>::dump(origins),
+            Self::Origins(origins) => OneOrMore::<Checked<Origin>>::dump(origins),
         }
     }
 
     fn shape() -> Shape {
-        OneOrMore::<Origin>::shape().or_word("off")
+        OneOrMore::<Checked<Origin>>::shape().or_word("off")
     }
 }
 
 /// An origin as browsers send it, or `*`.
 struct Origin;
 
-impl Setting for Origin {
-    type Value = String;
+impl TextRule for Origin {
+    const EXPECTED: &'static str = "off, \"*\" or origins such as https://chat.example.com";
 
-    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "off, \"*\" or origins such as https://chat.example.com";
-        let text = reader.scalar(node, EXPECTED)?;
+    fn accepts(text: &str) -> bool {
         // Browsers compare origins as text: one with a path would never match.
         let is_origin = text.split_once("://").is_some_and(|(scheme, host)| {
             !scheme.is_empty()
                 && !host.is_empty()
                 && host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@,".contains(&byte))
         });
-        if text != "*" && !is_origin {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(text.to_owned())
-    }
-
-    fn dump(value: &String) -> Dump {
-        Dump::text(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
+        text == "*" || is_origin
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use penstock_api::choice;
 
 use super::health::PagePath;
+use crate::syntax::checked_text::Checked;
 use crate::syntax::collections::Maybe;
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{AtLeastOne, Positive, Share};
@@ -45,7 +46,7 @@ section! {
         /// Scrapes the engine.
         pub enabled: bool = true,
         /// The path of the metrics. Default: the engine's metrics path.
-        pub path: Option<String> ["path" as Maybe<PagePath>] = None,
+        pub path: Option<String> ["path" as Maybe<Checked<PagePath>>] = None,
         /// The port of the metrics, without TLS. Default: the URL's port.
         pub port: Option<u16> ["port" as Maybe<AtLeastOne<u16>>] = None,
     }

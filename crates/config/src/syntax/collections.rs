@@ -80,6 +80,7 @@ impl<C: Setting> Setting for Table<C> {
         let mut table = BTreeMap::new();
         for entry in entries {
             let step = format!(".{}", entry.key);
+            // The entry of an error is left out: the configuration is refused anyway.
             if let Some(value) = reader.within(step, |reader| C::read(&entry.node, reader)) {
                 table.insert(entry.key.clone(), value);
             }

@@ -112,6 +112,7 @@ impl<'a> KeyPlaces<'a> {
 pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, ConfigError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
+        // A scalar keeps its text; the setting that reads it judges it.
         non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPEATED },
         budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },

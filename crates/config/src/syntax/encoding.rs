@@ -14,6 +14,7 @@ pub(crate) fn decode(bytes: Vec<u8>, file: &Arc<str>) -> Result<String, ConfigEr
     let place = |line: u64, column: u64| SourcePlace::File { file: Arc::clone(file), line, column };
     let is_utf16 = bytes.starts_with(&[0xff, 0xfe])
         || bytes.starts_with(&[0xfe, 0xff])
+        // Without a byte order mark, the zero byte of an ASCII letter shows it.
         || bytes.get(..2).is_some_and(|start| start.contains(&0));
     if is_utf16 {
         return Err(ConfigError::NotUtf8 { place: place(1, 1), encoding: Encoding::Utf16 });

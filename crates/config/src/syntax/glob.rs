@@ -74,6 +74,7 @@ impl ModelGlob {
                     }
                 }
                 None if rest.clone().next().is_none() => return true,
+                // Text is left over: the last `*` takes more of it.
                 None => {}
             }
             let Some((suffix, mut from)) = retry.take() else { return false };

@@ -33,6 +33,7 @@ impl Secret {
         if text.is_empty() {
             return Err(SecretError::Empty);
         }
+        // A line break would end the header field that carries the secret.
         if !text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
             return Err(SecretError::NotPrintable);
         }
@@ -119,6 +120,7 @@ impl Setting for SecretFile {
                 return reader.refuse(node, |key| Problem::SecretFile { key, path, source });
             }
         };
+        // Editors end a file with a line break.
         match Secret::new(text.trim()) {
             Ok(secret) => {
                 // Absolute, so that a dump names the same file from any directory.

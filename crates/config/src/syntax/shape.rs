@@ -84,6 +84,7 @@ impl Shape {
     pub(crate) fn to_schema(&self) -> Value {
         match self {
             Self::Scalar(schema) => {
+                // A key without a value keeps its default.
                 json!({"anyOf": [schema, {"$ref": "#/$defs/variable"}, {"type": "null"}]})
             }
             Self::List(item) => json!({"type": ["array", "null"], "items": item.to_schema()}),

@@ -41,6 +41,7 @@ pub(super) fn cause_of(
         return here(SyntaxCause::Colon);
     }
     if INDENTATION.iter().any(|words| is_said(words)) {
+        // A tab first: the columns look right, and the advice on columns would not help.
         return tab_near(text, line).or(here(SyntaxCause::Indentation));
     }
     if is_said("illegal placement of ':'") {
@@ -73,5 +74,6 @@ fn tab_near(text: &str, line: u64) -> Option<Misled> {
 fn has_two_keys(content: &str, column: u64) -> bool {
     let before = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX);
     let before: String = content.chars().take(before).collect();
+    // Only a colon before a space separates in YAML.
     before.contains(": ")
 }

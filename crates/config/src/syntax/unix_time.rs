@@ -31,6 +31,7 @@ impl UnixTime {
         }
         let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
         let local = i64::try_from(local.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
+        // The offset may lead to a time before 1970.
         u64::try_from(local - offset).ok().map(Self)
     }
 

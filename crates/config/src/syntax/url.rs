@@ -87,6 +87,8 @@ impl FromStr for BackendUrl {
         let port = match uri.port_u16() {
             Some(0) => return Err(UrlError::Port),
             Some(port) => port,
+            // The parser shows no port that it cannot read, such as 99999: the default would hide
+            // it.
             None if has_port => return Err(malformed()),
             None if https => 443,
             None => 80,

@@ -60,6 +60,7 @@ fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N
     let text = reader.scalar(node, &expected)?;
     match text.parse::<N>() {
         Ok(number) if number >= N::from(least) => Some(number),
+        // Digits that do not parse are too many for the type.
         Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
             let expected = format!("a whole number from {least} to {}", N::MAX_VALUE);
             reader.refuse_value(node, text, &expected)

@@ -47,6 +47,7 @@ pub fn system_certificates() -> Vec<CertificateDer<'static>> {
     let loaded = rustls_native_certs::load_native_certs();
     loaded
         .inspect_err(|error| tracing::warn!(%error, "cannot read the system's root certificates"))
+        // No failure: a backend with `ca`, or without TLS, needs none of them.
         .unwrap_or_else(|_logged| Vec::new())
 }
 
@@ -57,6 +58,7 @@ impl ClientTls {
     /// [`TlsError`] when a file cannot be read, or when the files do not fit together.
     pub fn load(files: ClientTlsFiles<'_>) -> Result<Self, TlsError> {
         let name = files.server_name;
+        // Parsed only to be checked: a connection would fail by it, and only later.
         ServerName::try_from(name)
             .map_err(|_invalid| TlsError::ServerName { name: name.to_owned() })?;
         let provider = provider();

@@ -164,6 +164,7 @@ impl ServerTls {
         };
         let ca_revoked = !trust.includes(old);
         if !ca_revoked {
+            // Connections from before the change end with the next CA that is revoked.
             trust.ended = old.ended.clone();
         }
         // Stored before the cancellation: a client that reconnects at once must get the new

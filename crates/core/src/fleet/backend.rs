@@ -295,6 +295,7 @@ impl BackendState {
     /// Records the engine that its responses come from.
     pub fn detect_engine(&self, engine: Engine) {
         let position = Engine::ALL.iter().position(|one| *one == engine);
+        // 0 is `Auto`: an engine that is not in the table counts as not detected.
         let position = position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0);
         self.detected_engine.store(position, Ordering::Relaxed);
     }

@@ -40,6 +40,7 @@ impl CatalogueRequest {
     }
 
     fn set(&self, what: u8) {
+        // What was pending before has woken the waiter already.
         if self.pending.fetch_or(what, Ordering::AcqRel) & what != what {
             self.waker.wake();
         }

@@ -54,6 +54,7 @@ impl CooldownScope {
 
     /// Every request for a model, by the backend's name for it.
     pub fn of_model(name: &str) -> Self {
+        // At least 1, because 0 covers every model.
         Self { model: xxhash_rust::xxh3::xxh3_64(name.as_bytes()).max(1), credential: 0 }
     }
 

@@ -125,6 +125,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         state.load.set_in_flight(count);
     }
     if let Some(count) = row.others_in_flight {
+        // Requests of others come from one replica at least, even if a dump by hand omits it.
         state.load.restore_peers(count, row.other_penstocks.unwrap_or(1));
     }
     if let Some(took) = duration_of(&row.name, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {

@@ -167,6 +167,7 @@ impl Groups {
     /// Sorts the addresses, drops duplicates, and drops those above the limit of `config`.
     fn fitted(mut self, config: &Config) -> Self {
         let single = config.backends.iter().filter(|backend| !backend.is_group()).count();
+        // The backends that are listed one by one have their place, whatever the names resolve to.
         let mut room = MAX_BACKENDS.saturating_sub(single);
         let limit = usize::try_from(config.discovery.max_addresses).unwrap_or(usize::MAX);
         for group in &mut self.0 {
@@ -194,6 +195,7 @@ pub(super) fn member_name(group: &str, address: SocketAddr) -> String {
 
 /// Splits the name of a member into its group and address.
 pub(super) fn split_member(name: &str) -> Option<(&str, SocketAddr)> {
+    // From the right: the name of a group may contain the sign, an address never does.
     let (group, address) = name.rsplit_once('@')?;
     Some((group, address.parse().ok()?))
 }

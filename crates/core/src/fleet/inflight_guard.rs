@@ -179,6 +179,7 @@ impl InflightGuard {
                 prediction: None,
             });
         }
+        // Otherwise a request that is never sent would keep all others from probing.
         probe.free(state);
         None
     }
@@ -293,6 +294,7 @@ impl InflightGuard {
     }
 
     fn free_probe(&mut self) {
+        // Once only: from then on the slot may be another request's.
         if std::mem::take(&mut self.excludes_probes) {
             self.probe.free(&self.state);
         }
@@ -340,6 +342,7 @@ impl Drop for InflightGuard {
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);
         }
+        // Last: a request that is woken finds everything released.
         self.state.capacity.wake();
     }
 }

@@ -77,6 +77,7 @@ impl ModelLatency {
     /// Records the length of a stream that ended properly.
     pub fn learn_length(&self, tokens: TokenCount) {
         let old = self.stream_tokens.load(Ordering::Relaxed);
+        // Four parts old and one part new, like the other averages.
         let mixed =
             if old == 0 { tokens.0.into() } else { (u64::from(old) * 4 + u64::from(tokens.0)) / 5 };
         let mixed = u32::try_from(mixed).unwrap_or(u32::MAX).max(1);

@@ -59,6 +59,7 @@ impl PeersInFlight {
     /// Sets both numbers. Returns whether there may be more room than before.
     pub(super) fn set(&self, count: u32, peer_count: u8) -> bool {
         let packed = u32::from(peer_count) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
+        // In one total order with the registration of watchers for capacity.
         self.0.swap(packed, Ordering::SeqCst) != packed
     }
 
@@ -81,6 +82,7 @@ impl PeersInFlight {
     /// used up.
     pub(super) fn try_begin(&self, in_flight: &AtomicU32, limit: u32) -> bool {
         let limit = self.own_limit(limit);
+        // In one step: the limit holds under any number of threads.
         let taken = in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
             if now < limit { now.checked_add(1) } else { None }
         });

@@ -29,6 +29,7 @@ impl LongestResponse {
     /// Learns from a response that ended at `now`.
     pub(super) fn learn(&self, took: Duration, now: Timestamp) {
         if self.value(now).is_none_or(|longest| took >= longest) {
+            // At least 1, because 0 stands for no response so far.
             self.micros.store(to_micros(took).max(1), Ordering::Relaxed);
             self.learned_at.store(now.0, Ordering::Relaxed);
         }

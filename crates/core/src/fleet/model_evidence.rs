@@ -220,6 +220,7 @@ impl ModelEvidence {
     ) -> Learned {
         if sign.is_fault {
             self.active_until.fetch_max(sign.at.after(config.window).0, Ordering::Relaxed);
+        // Most responses end here: without a recent fault they take no lock.
         } else if !self.is_active(sign.at) {
             return Learned::default();
         }
@@ -232,6 +233,7 @@ impl ModelEvidence {
                 let share = shares.share_of_prompts(sign.at, config.window, least, counts);
                 share.is_some_and(|share| share >= BAD_PROMPTS)
             };
+            // On a single backend it is open whether the prompts or the backend are at fault.
             record.has_bad_prompts.store(are_bad(2, &|_| true), Ordering::Relaxed);
             // A failure on a backend that fails for all clients says nothing about prompts.
             let is_sound = |serial| self.everyone.state(serial, sign.at) == BreakerState::Closed;

@@ -42,6 +42,7 @@ impl OperationLessons {
 
     /// Records that the backend does not know the operation's path. Returns whether that is new.
     pub(super) fn learn_lacking(&self, operation: Operation, now: Timestamp) -> bool {
+        // The path exists: this response is about what the request named.
         if self.has_served(operation) {
             return false;
         }

@@ -113,6 +113,7 @@ impl Serving {
         if is_loaded(residency) || memory.fits(self.model_state.size()) {
             return Eviction::Nothing;
         }
+        // Requests for other models are in flight, and one of these models may have to go.
         match self.state.load.of_all() > self.model_state.of_all() {
             true => Eviction::InUse,
             false if memory.is_empty() => Eviction::Nothing,

@@ -133,6 +133,7 @@ impl Figures {
         }
         // requests x e^(-t / window) = least.
         let rest = rule.window.as_secs_f64() * (self.requests / least).max(1.0).ln();
+        // Bounded, because the conversion panics on what no duration holds.
         let rest = Duration::from_secs_f64(rest.clamp(0.001, 1e6));
         now.after(rest).0
     }

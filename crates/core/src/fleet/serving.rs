@@ -155,6 +155,7 @@ impl Serving {
         let details = telemetry.details();
         let capacity = details.as_deref().and_then(EngineDetails::capacity_tokens);
         let state = CacheState::new(params, block_tokens, capacity, telemetry.epoch());
+        // An engine that keeps no prefixes has none that a prompt could match.
         let is_off = details.is_some_and(|details| details.prefix_caching == Some(false));
         if is_off { CacheState { capacity: 0, ..state } } else { state }
     }

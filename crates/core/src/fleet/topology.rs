@@ -304,6 +304,7 @@ impl Topology {
 
     /// The model called `name`, or by an equivalent name: another case, with or without `:latest`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
+        // The exact name first: it may be one of two that differ in case alone.
         let exact = self.by_name.get(name).copied();
         let folded = || self.by_key.get(CanonicalName::new(name)?.as_str()).copied();
         let tagged = || default_tag_forms(name).find_map(|form| self.by_name.get(&*form).copied());

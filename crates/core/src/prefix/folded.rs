@@ -32,6 +32,7 @@ pub fn fold(blocks: &[u64]) -> impl Iterator<Item = u64> + '_ {
         *end += group as usize;
         Some(*end)
     });
+    // The last block of a group stands for all of it, so a part of a group has no hash.
     ends.map_while(|end| blocks.get(end - 1).copied())
 }
 

@@ -120,6 +120,7 @@ impl PrefixIndex {
             && let Some(run) = rest.first().and_then(|head| self.runs.find(*head))
         {
             let (run, common) = (run.1, run.1.in_common(rest));
+            // Slots that hold nothing of this run end with the blocks before it.
             bits(alive & !run.holders()).for_each(|slot| found(slot, length));
             alive &= run.holders();
             for (slot, hold) in bits(run.holders()).zip(run.holds()) {
@@ -153,6 +154,7 @@ impl PrefixIndex {
         let known = self.take_known(slot, kept, &mut path);
         let (known, new) = kept.split_at(known);
         self.take_new(slot, known, new, &mut path);
+        // From the end: the first run of the prompt becomes the newest.
         while let Some(run) = path.pop() {
             self.unlink(slot, run);
             self.link_newest(slot, run);

@@ -86,12 +86,15 @@ impl ModelIndex {
     /// in the same order. A backend keeps its slot; slots of backends that no longer serve the
     /// model are cleared and reused.
     pub fn assign(&self, backends: impl Iterator<Item = u64> + Clone) -> Vec<Slot> {
+        // Only here are both locked at one time, so the order cannot differ.
         let mut assigned = self.assigned.lock();
         let mut shards = self.shards.lock();
         for (index, owner) in assigned.iter_mut().enumerate() {
             if owner.is_some_and(|serial| !backends.clone().any(|other| other == serial)) {
                 *owner = None;
                 if let Some(cache) = shards.caches.get_mut(index) {
+                    // Ends the membership: the backend's other models have a larger even share
+                    // again.
                     *cache = None;
                 }
                 if let Some(shard) = shards.indexes.get_mut(index / SLOTS) {
@@ -259,6 +262,7 @@ impl Shards {
         }
         let index = slot.index();
         if self.epochs.len() <= index {
+            // A slot in between may get an epoch that is not its own: it holds nothing yet.
             self.epochs.resize(index + 1, state.epoch);
         }
         self.sync_epoch(slot, state.epoch);

@@ -64,6 +64,7 @@ impl<T: Default> Pages<T> {
         let Some(slot) = self.pages.get_mut(place as usize) else { return };
         let Some(page) = slot else { return };
         if page.free == 0 {
+            // It was full, so `take` may have removed it from the list.
             self.roomy.push(place);
         }
         page.free |= 1 << (at % u64::BITS);

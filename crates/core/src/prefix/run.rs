@@ -119,6 +119,7 @@ impl Run {
     pub(super) fn add_hold(&mut self, slot: usize, hold: Hold) {
         let index = self.rank(slot);
         self.holders |= 1 << slot;
+        // Exact, because the budget pays for the capacity, used or not.
         self.holds.reserve_exact(1);
         self.holds.insert(index, hold);
     }
@@ -128,6 +129,7 @@ impl Run {
         if let Some(index) = self.index_of(slot) {
             self.holds.remove(index);
             self.holders &= !(1 << slot);
+            // By halves: a holder that comes and goes does not reallocate each time.
             if self.holds.len() <= self.holds.capacity() / 2 {
                 self.holds.shrink_to_fit();
             }

@@ -77,6 +77,7 @@ impl EnsemblePlan {
         if !config.ensembles.enabled {
             return None;
         }
+        // Checked, because the length of the prefix may fall inside a letter of the name.
         let (prefix, model) = name.split_at_checked(config.ensembles.prefix.len())?;
         let is_ensemble =
             prefix.eq_ignore_ascii_case(&config.ensembles.prefix) && !model.is_empty();

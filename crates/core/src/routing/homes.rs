@@ -147,6 +147,7 @@ impl SessionHomes {
             return;
         }
         let age = |slot: &&AtomicU64| {
+            // An empty slot is the oldest of all.
             Entry::of(slot.load(Ordering::Relaxed)).map_or(Duration::MAX, |entry| entry.age(now))
         };
         let Some(oldest) = table.bucket(session.own).iter().max_by_key(age) else { return };
@@ -163,6 +164,7 @@ impl SessionHomes {
             return table;
         }
         let table = Arc::new(Table::of(limit));
+        // Of two requests that do so at once one loses its table, which costs preferences.
         self.table.store(Arc::clone(&table));
         table
     }

@@ -24,6 +24,7 @@ impl RoutingDecision {
     /// stream there slowed beyond its objective.
     pub fn is_better_than(&self, from: &Self, remaining_us: f64, estimate: &Estimate) -> bool {
         let Estimate { prediction, tightest_tpot_us: tightest, is_trusted, .. } = estimate;
+        // A request that has a place takes no risk: it neither probes nor exceeds a limit.
         let is_ordinary = self.probe == Probe::None && !self.spills;
         let is_elsewhere = self.model == from.model && self.backend != from.backend;
         is_ordinary

@@ -48,6 +48,7 @@ impl Passthrough {
 fn is_relative(segment: &str) -> bool {
     let plain = segment.to_ascii_lowercase().replace("%2e", ".");
     matches!(plain.as_str(), "." | "..")
+        // Servlet containers drop what follows a semicolon before they resolve the dots.
         || plain.starts_with("..;")
         || plain.contains(['\\', '\0'])
         || plain.contains("%2f")

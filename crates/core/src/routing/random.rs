@@ -26,6 +26,7 @@ pub struct Live<'a> {
 
 impl RandomSource for Live<'_> {
     fn turn(&mut self, model: ModelId) -> u64 {
+        // Relaxed: two requests must get two turns, in whatever order.
         self.topology.model(model).map_or(0, |model| model.turn.fetch_add(1, Ordering::Relaxed))
     }
 

@@ -69,6 +69,7 @@ impl RetryCredit {
 
     fn refill(&self, config: &RetryBudget, now: Timestamp) {
         let before = self.filled_at.load(Ordering::Relaxed);
+        // A minute fills the budget in any case, and bounds the product.
         let passed = now.0.saturating_sub(before).min(60_000_000);
         let earned = passed.saturating_mul(u64::from(config.per_second)) / 1000;
         // One thread claims the time since the last refill: otherwise several would earn it.

@@ -20,6 +20,7 @@ use super::policies::Policies;
 use super::random::RandomSource;
 use super::recorder::Recorder;
 use super::resolve::Names;
+use super::route_context::RouteContext;
 use super::scratch::Scratch;
 use super::session::{SessionField, SessionIds, SessionNames};
 use super::split::SplitPoint;
@@ -171,15 +172,18 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Result<RoutingDecision, RouteError> {
+        let context = &mut RouteContext { random, scratch, recorder };
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut shed = None;
-        if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+        if let Some(decision) = self.pick(target, input, context) {
             match self.may_shed(target, input, &decision) {
                 Ok(()) => return Ok(decision),
                 Err(error) => shed = Some(error),
             }
+        // Before any fallback: the client requested this model, and a backend of it may have
+        // recovered.
         } else if input.may_probe
-            && let Some(decision) = self.pick_next_probe(target, input, recorder)
+            && let Some(decision) = self.pick_next_probe(target, input, context.recorder)
         {
             return Ok(decision);
         }
@@ -191,7 +195,7 @@ impl Router {
         }
         for entry in chain {
             let (target, input) = self.fall_back(input, entry);
-            if let Some(decision) = self.pick(target, &input, random, scratch, recorder)
+            if let Some(decision) = self.pick(target, &input, context)
                 && self.may_shed(target, &input, &decision).is_ok()
             {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
@@ -264,33 +268,29 @@ impl Router {
         &self,
         name: &str,
         input: &RouteInput<'_>,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<RoutingDecision> {
         if input.policy.restriction.has_preferences() {
-            return self.pick_preferred(name, input, random, scratch, recorder);
+            return self.pick_preferred(name, input, context);
         }
-        self.pick_among(name, input, random, scratch, recorder)
+        self.pick_among(name, input, context)
     }
 
     fn pick_among(
         &self,
         name: &str,
         input: &RouteInput<'_>,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<RoutingDecision> {
         let considered = self.consider(input, name)?;
         let Considered { model, id, strategy, .. } = considered;
         let in_panic = self.is_in_panic(model);
         let strict = Conditions { in_panic, ..Conditions::STRICT };
         // Backends that are assumed to have a capability count only if none is known to have it.
-        let known = self.pick_of(considered, strict, random, scratch, recorder);
+        let known = self.pick_of(considered, strict, context);
         let (picked, conditions) = match known {
             Some(picked) => (picked, strict),
-            None => self.pick_assumed_or_spill(considered, strict, random, scratch, recorder)?,
+            None => self.pick_assumed_or_spill(considered, strict, context)?,
         };
         let is_assumed =
             conditions.candidacy == Candidacy::Usable && !input.request.needs.is_empty();

@@ -22,6 +22,7 @@ pub(super) struct Readings {
 impl Scratch {
     /// Returns space for up to `most` rows, and the readings.
     pub(super) fn split(&mut self, most: usize) -> (Rows<'_>, &mut Readings) {
+        // Never shrinks: after the largest model of a fleet no decision allocates.
         if self.rows.len() < most {
             self.rows.resize(most, 0);
             self.keys.resize(most, 0);

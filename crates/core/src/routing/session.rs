@@ -99,6 +99,7 @@ impl SessionField {
         // Each key has its own seed; without a key the hash is that of the name alone.
         let scope = names.key.map_or(0, |key| xxh3_64(key.as_bytes()));
         let id = xxh3_64_with_seed(name, scope);
+        // Agents of two sessions may have the same name: their session is the seed.
         let agent = |name: &[u8]| xxh3_64_with_seed(name, id);
         if source == CLAUDE_SESSION {
             let Some(own) = header(CLAUDE_AGENT) else { return Some(SessionIds::plain(id)) };
@@ -106,6 +107,7 @@ impl SessionField {
             return Some(SessionIds { root: id, parent, own: agent(own) });
         }
         let parent = header(PARENT_HEADER).map_or(id, |name| xxh3_64_with_seed(name, scope));
+        // Such agents name one session above their own, which stands for all of them.
         Some(SessionIds { root: parent, parent, own: id })
     }
 

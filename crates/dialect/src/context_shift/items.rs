@@ -89,6 +89,7 @@ impl Item {
         match operation {
             Operation::Messages => item.read_blocks(wire.content),
             Operation::Responses => {
+                // The items of all tools end so, those of tools to come as well.
                 item.is_result = kind.ends_with("_output");
                 item.is_output = !item.is_result && role != "user" && item.author != Author::System;
                 item.calls_tools = kind.ends_with("_call");
@@ -174,6 +175,7 @@ impl<'i> Units<'i> {
     }
 
     fn join(&mut self, one: usize, other: usize) {
+        // As in a union-find structure; the root of a unit is its first message, which names it.
         let (one, other) = (self.first_of(one), self.first_of(other));
         if let Some(earlier) = self.earlier.get_mut(one.max(other)) {
             *earlier = one.min(other);

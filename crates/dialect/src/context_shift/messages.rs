@@ -129,6 +129,7 @@ impl Conversation {
             let members: Vec<_> = self.members.iter().map(|(_, range)| range.clone()).collect();
             let is_tool = |index| self.members.get(index).is_some_and(|(is_tool, _)| *is_tool);
             cuts.extend(cut_items(&members, is_tool));
+            // Members lie before and behind the messages, and `apply` needs ascending cuts.
             cuts.sort_by_key(|cut| cut.start);
         }
         Some(Shift { cuts, dropped: u32::try_from(dropped).unwrap_or(u32::MAX) })

@@ -156,6 +156,7 @@ fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRef
     let mut refusal =
         ContextRefusal { prompt: fields.n_prompt_tokens, limit: fields.n_ctx, output: 0 };
     for Form(number, before, after) in FORMS {
+        // Fields come before prose, and an earlier form before later ones.
         let Some(value) = number_between(&text, before, after) else { continue };
         match number {
             Number::Prompt => refusal.prompt = refusal.prompt.or(Some(value)),

@@ -106,6 +106,7 @@ fn read_message(message: ChatMessage<'_>, index: usize) -> Result<Message<'_>, C
         _ => return Err(invalid("a message of system, user, assistant or tool")),
     };
     let mut parts = Vec::with_capacity(2);
+    // Engines use one name or the other.
     let thinking = message.reasoning_content.or(message.reasoning);
     if let Some(text) = thinking.filter(|text| !text.is_empty()) {
         parts.push(Part::Thinking { text, signature: None });
@@ -117,6 +118,7 @@ fn read_message(message: ChatMessage<'_>, index: usize) -> Result<Message<'_>, C
     for call in message.tool_calls.into_iter().flatten() {
         let id = call.id.unwrap_or_default();
         let arguments = call.function.arguments.unwrap_or_default();
+        // A call without arguments may come with an empty text.
         let arguments = if arguments.trim().is_empty() { "{}".into() } else { arguments };
         if !is_object(&arguments) {
             return Err(invalid(

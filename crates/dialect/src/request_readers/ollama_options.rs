@@ -44,6 +44,7 @@ pub(super) fn fill<'a>(
 ) -> Result<(), ConvertError> {
     fields.discard(&["model"]);
     fields.discard(OLLAMA_ONLY);
+    // Ollama streams unless a request switches that off.
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(true);
     conversation.format = fields.take("format").map(read_format).transpose()?.flatten();
     conversation.thinking = fields.take("think").map(read_think).transpose()?.unwrap_or_default();
@@ -69,6 +70,7 @@ fn read_options<'a>(
         options.take("stop").map(openai_fields::read_stop).transpose()?.unwrap_or_default();
     let mut sampling = Sampling::default();
     for (name, value) in options.iter().filter(|(_, value)| value.get() != "null") {
+        // Sampling options have llama.cpp's names, and only this one differs.
         let name = if name == "num_keep" { "n_keep" } else { name };
         sampling.push(name.to_owned(), value);
     }

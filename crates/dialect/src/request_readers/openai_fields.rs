@@ -121,6 +121,7 @@ pub(super) fn fill_chat<'a>(
 ) -> Result<(), ConvertError> {
     let newer = fields.take_as("max_completion_tokens", "a whole number")?;
     let older = fields.take_as("max_tokens", "a whole number")?;
+    // OpenAI has replaced the older name, which engines go on taking.
     conversation.max_tokens = newer.or(older);
     conversation.tools.list = read_chat_tools(fields)?;
     fill_tool_choice(&mut conversation.tools, fields)?;

@@ -129,6 +129,7 @@ fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut List
     let mut object = list.object();
     object.text("role", "assistant");
     let (text, has_calls) = (message.text(), message.calls().next().is_some());
+    // OpenAI's form of a message that only calls tools.
     if text.is_empty() && has_calls {
         object.raw("content", "null");
     } else {
@@ -205,6 +206,7 @@ fn write_format(format: Option<&Format<'_>>, body: &mut Object<'_>) {
             let mut format = body.object("response_format");
             format.text("type", "json_schema");
             let mut object = format.object("json_schema");
+            // OpenAI's API requires a name.
             object.text("name", name.as_deref().unwrap_or("response"));
             object.raw("schema", schema.get());
             object.raw_if("strict", *strict);

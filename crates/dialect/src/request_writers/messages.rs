@@ -182,6 +182,7 @@ fn write_tools(tools: &Tools<'_>, body: &mut Object<'_>) {
     let mut choice = body.object("tool_choice");
     choice.text("type", kind);
     choice.text_if("name", name);
+    // `none` has no such flag.
     if let Some(parallel) = tools.parallel.filter(|_| kind != "none") {
         // The API has the negation of OpenAI's flag.
         choice.flag("disable_parallel_tool_use", !parallel);

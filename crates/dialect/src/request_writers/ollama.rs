@@ -185,6 +185,7 @@ fn write_options(
     terms: &RequestTerms<'_>,
     options: &mut Object<'_>,
 ) {
+    // First: the options that the client writes itself win over translated ones.
     for (name, value) in own.iter() {
         options.raw(name, value.get());
     }

@@ -119,6 +119,7 @@ impl ResponseReader for ChatReader {
             sink(Event::Timings(timings.timings()))?;
             sink(Event::Usage(timings.usage()))?;
         }
+        // Last: these counts replace those of the timings.
         chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
     }
 

@@ -113,6 +113,7 @@ impl LlamaTimings {
     pub(super) fn usage(&self) -> TokenUsage {
         let count = |count: Option<Count>| count.map(|Count(count)| count);
         let cached = count(self.cache_n);
+        // `prompt_n` counts only the tokens that were computed.
         let prompt = count(self.prompt_n).map(|read| read + cached.unwrap_or(0));
         TokenUsage { prompt, cached, output: count(self.predicted_n), thinking: None }
     }

@@ -49,6 +49,7 @@ impl ResponseWriter for ChatChunks {
                 call.text("type", "function");
                 let mut function = call.object("function");
                 function.text("name", name);
+                // Clients append the pieces of the arguments to it.
                 function.text("arguments", "");
             }),
             Event::CallName { place, piece } => {
@@ -170,6 +171,7 @@ pub(crate) fn write_whole(
 
 fn write_message(gathered: &Gathered, moment: Moment<'_>, message: &mut Object<'_>) {
     message.text("role", "assistant");
+    // OpenAI's form of a message that only calls tools.
     if gathered.text.is_empty() && !gathered.calls.is_empty() {
         message.raw("content", "null");
     } else {

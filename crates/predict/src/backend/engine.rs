@@ -18,6 +18,7 @@ impl BackendPredictor {
     pub(crate) fn restarted(&mut self) {
         self.limit_learner = LimitLearner::default();
         self.step_size_learner = StepSizeLearner::new(self.limits.step_tokens);
+        // The new process may have other limits: until it reports them, the learned ones count.
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
         self.use_learned_limits();
         (self.bursts, self.pace_learner) = (Bursts::default(), PaceLearner::default());

@@ -44,6 +44,7 @@ impl BackendPredictor {
             sent_at_us: prompt.sent_at_us,
             first_step,
             tokens,
+            // A token has attention to all before it: to half of the new ones, on average.
             pairs: tokens * (ticket.request.cached_tokens + tokens * 0.5),
             step_us,
             steps_ended: Some(self.steps_ended).filter(|_| self.stream_count() >= 1.0),
@@ -121,6 +122,7 @@ impl BackendPredictor {
         let Prediction { raw_ttft_us, decode_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
         self.residual.learn(regime, raw_ttft_us, took_us);
+        // The first token comes with the prefill, without a gap.
         let gap_us = (took_us - (raw_ttft_us - decode_us)) / (output - 1.0);
         // The gap of a short response is mostly the error of its predicted first token.
         if output >= 8.0 && gap_us > 0.0 {

@@ -179,6 +179,7 @@ impl BackendPredictor {
             f64::from(output_tokens.unwrap_or(ticket.emitted_tokens).max(ticket.emitted_tokens));
         let (predicted_us, actual_us) = (
             ticket.prediction.tpot_us,
+            // A single token has no gap to divide by.
             (now_us - ticket.first_token_at_us) / (length - 1.0).max(1.0),
         );
         self.pace_spread_learner.learn(predicted_us, actual_us, length);

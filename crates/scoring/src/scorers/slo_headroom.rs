@@ -104,6 +104,7 @@ impl Scorer for SloHeadroom {
         for (score, one) in scores.iter_mut().zip(candidates) {
             *score = match &one.prediction {
                 None => f64::NAN,
+                // Kept out of the range of costs; becomes 0 below.
                 Some(prediction) if packs && !meets(prediction) => f64::INFINITY,
                 Some(prediction) => usual.cost(prediction, objectives),
             };
@@ -174,6 +175,7 @@ impl Usual {
         let each = prompts * self.token + self.slowdown;
         let own = TTFT * f64::from(one.ttft) + SLOT * f64::from(one.slot_wait);
         let time = own + f64::from(one.further) + requests * each;
+        // Nothing can be missed.
         if !objectives.has_latency() && !one.tightest_tpot.is_finite() {
             return time;
         }

@@ -43,6 +43,7 @@ impl Scorer for Sticky {
         let (warm, cold) = (least(true), least(false));
         least_is_best(candidates, scores, |one| Some(cost(one)));
         let keeps = warm.is_finite() && (warm - cold) / self.peak_prefill <= self.release;
+        // With one group only, the order by cost stands.
         if keeps && cold.is_finite() {
             for (score, one) in scores.iter_mut().zip(candidates) {
                 *score = if is_warm(one) { WARM + WARM * *score } else { COLD * *score };

@@ -14,6 +14,7 @@ use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
 impl BackendState {
     /// Records a health check. A backend that was away or joined a running fleet starts slowly.
     pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
+        // At least 1, because 0 stands for no check so far.
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
         let is_passed = matches!(check.outcome, CheckOutcome::Passed(_));
         if let CheckOutcome::Passed(took) = check.outcome {

@@ -288,6 +288,7 @@ fn backend_cooldown(
         let here = |one: &&Serving| one.id == state.id;
         let rows = topology.models().iter().flat_map(|model| model.serving.iter().filter(here));
         let cooldowns = rows.map(|one| state.cooldowns.shown(one.model_scope(), now));
+        // A single model without a cooldown is enough for the backend to be in use.
         let all: Option<Vec<Arc<Cooldown>>> = cooldowns.collect();
         all?.into_iter().min_by_key(|one| one.ends_at())
     };

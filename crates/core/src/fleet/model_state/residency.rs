@@ -95,6 +95,7 @@ impl ModelState {
             if !was_resident && found.residency == Residency::Resident {
                 self.resident_since.store(asked_at.0, Ordering::Relaxed);
             }
+            // At least 1, because 0 stands for no expiry.
             let expires_at = found.expires_at.map_or(0, |at| at.0.max(1));
             self.expires_at.store(expires_at, Ordering::Relaxed);
         }

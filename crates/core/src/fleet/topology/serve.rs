@@ -52,6 +52,7 @@ pub(super) fn serve(
     let tier = declared.and_then(|model| model.tier).unwrap_or(backend.config.tier);
     let offer = |capabilities| Offer::new(usable_operations, capabilities).placed(zone, tier);
     Serving {
+        // The configuration allows far fewer backends.
         backend: u16::try_from(index).unwrap_or(u16::MAX),
         id: backend.state.id,
         priority: backend.config.priority,

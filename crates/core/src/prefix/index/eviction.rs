@@ -20,6 +20,7 @@ impl PrefixIndex {
 
     /// Evicts some blocks of the slot that holds most. Returns whether there were any.
     pub(super) fn evict_least_recent(&mut self) -> bool {
+        // The lists of different slots have no common order of use.
         let most = self.slots.iter().enumerate().max_by_key(|(_, slot)| slot.count);
         let Some((slot, _)) = most.filter(|(_, slot)| slot.count > 0) else { return false };
         self.evict(slot, EVICTED_AT_ONCE);
@@ -76,6 +77,7 @@ impl PrefixIndex {
     pub(super) fn link_newest(&mut self, slot: usize, run: u32) {
         let Some(own) = self.slots.get_mut(slot) else { return };
         let before = std::mem::replace(&mut own.newest, run);
+        // Used now, so it counts again, whatever the slot has missed before.
         let used = own.missed;
         self.set_newer_of(slot, before, run);
         if let Some(hold) = self.runs.hold_mut(run, slot) {

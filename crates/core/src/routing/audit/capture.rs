@@ -32,6 +32,7 @@ pub struct Lease(AtomicU64);
 impl Lease {
     /// Captures decisions until `until`.
     pub fn extend(&self, until: Timestamp) {
+        // Relaxed: it does not matter whether a decision at this very instant is captured.
         self.0.store(until.0, Ordering::Relaxed);
     }
 
@@ -201,6 +202,7 @@ impl Router {
     ) -> Capture {
         let topology = input.fleet;
         let pass = trace.pass(decision.model);
+        // A pass that admitted no backend has read no features, and a capture has them in any case.
         let unread = || {
             let block_tokens = PrefixParams::default().block_tokens;
             readings::features(input, topology.model(decision.model), block_tokens)

@@ -14,6 +14,7 @@ use super::trace::{Pass, Trace};
 use crate::fleet::Model;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::{Peek, RandomSource};
+use crate::routing::route_context::RouteContext;
 use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
 
@@ -111,11 +112,13 @@ impl Router {
         let result = self.route(input, random, &mut scratch, &mut trace);
         // Fallbacks that were not needed are shown as they would have been considered.
         let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
+        let context =
+            &mut RouteContext { random: &mut peek, scratch: &mut scratch, recorder: &mut trace };
         for entry in self.names.chain(input.model, input.fleet, input.split) {
             let (name, input) = self.fall_back(input, entry);
             let id = input.fleet.model_id(name);
-            if id.is_some_and(|id| trace.pass(id).is_none()) {
-                self.pick(name, &input, &mut peek, &mut scratch, &mut trace);
+            if id.is_some_and(|id| context.recorder.pass(id).is_none()) {
+                self.pick(name, &input, context);
             }
         }
         let passes = trace

@@ -12,6 +12,7 @@ use crate::fleet::ModelId;
 use crate::routing::filters::{self, RejectReason};
 use crate::routing::random::Replay;
 use crate::routing::recorder::Recorder;
+use crate::routing::route_context::RouteContext;
 use crate::routing::{Router, Scratch};
 
 /// The id of the captured model: a capture is about one model, identified by its name.
@@ -115,7 +116,9 @@ impl Router {
         let mut random = Replay { turn: capture.turn.unwrap_or(turn), rng: &mut rng };
         let features = capture.features();
         let strategy = self.strategy_again(capture);
-        let picked = self.choose(strategy, &features, MODEL, &mut random, &mut scratch, &mut trace);
+        let context =
+            &mut RouteContext { random: &mut random, scratch: &mut scratch, recorder: &mut trace };
+        let picked = self.choose(strategy, &features, MODEL, context);
         let row = picked.map(|picked| picked.row);
         let pass = trace.pass(MODEL);
         let found = capture.candidates.iter().find(|one| Some(one.readings.row) == row);

@@ -165,6 +165,7 @@ impl Router {
             rows.map(move |row| row.admitted_ttft(&shape(row), input.now))
         });
         let best = times.min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)).unwrap_or_default();
+        // A prediction may be infinite, on which the conversion would panic.
         let time = |us: f64| Duration::from_secs_f64(us.clamp(0.0, 1e9) / 1e6);
         ServiceTime { mean: time(best.mean_us), p90: time(best.p90_us) }
     }

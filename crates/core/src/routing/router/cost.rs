@@ -24,6 +24,7 @@ impl RequestSize {
         let Some(price) = &row.price else { return 0.0 };
         let usual = || row.latency.length().map_or(ASSUMED_OUTPUT, |length| length.0.into());
         let output = self.output.unwrap_or_else(|| usual().saturating_mul(self.responses));
+        // No response is longer than the context of its engine.
         let window = u64::from(row.window.0).saturating_mul(self.responses);
         let cost = |cached| price.request_cost(self.input, cached, output.min(window));
         // Cached input may be the dearer one.

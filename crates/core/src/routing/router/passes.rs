@@ -10,7 +10,7 @@ use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
 use crate::routing::random::RandomSource;
 use crate::routing::readings;
 use crate::routing::recorder::Recorder;
-use crate::routing::scratch::Scratch;
+use crate::routing::route_context::RouteContext;
 use crate::routing::strategies::{LiveReading, Picked, Rules, weighted};
 use crate::routing::weighted::Weighted;
 
@@ -21,15 +21,13 @@ impl Router {
         &self,
         considered: Considered<'_>,
         strict: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<Picked> {
-        let picked = self.pass(considered, strict, random, scratch, recorder);
+        let picked = self.pass(considered, strict, context);
         if picked.is_some() {
             return picked;
         }
-        self.pick_leniently(considered, strict, random, scratch, recorder)
+        self.pick_leniently(considered, strict, context)
     }
 
     /// Picks among backends that are only assumed to meet the needs. If requests may spill, also
@@ -39,10 +37,9 @@ impl Router {
         &self,
         considered: Considered<'_>,
         strict: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<(Picked, Conditions)> {
+        // A limit is exceeded only if not even an assumed capability finds room within it.
         let ways =
             [(Candidacy::Usable, false), (Candidacy::Known, true), (Candidacy::Usable, true)];
         for (candidacy, spills) in ways {
@@ -50,7 +47,7 @@ impl Router {
                 return None;
             }
             let conditions = Conditions { candidacy, spills, ..strict };
-            let picked = self.pick_of(considered, conditions, random, scratch, recorder);
+            let picked = self.pick_of(considered, conditions, context);
             if let Some(picked) = picked {
                 return Some((picked, conditions));
             }
@@ -65,9 +62,7 @@ impl Router {
         &self,
         considered: Considered<'_>,
         strict: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<Picked> {
         // If only backends in slow start are left, they take every request; the same holds for
         // backends that fail more than others.
@@ -76,14 +71,14 @@ impl Router {
         let has_faults = states().any(|state| state.has_recent_faults(now) || state.is_frozen());
         if has_faults || states().any(BackendState::is_in_slow_start) {
             let conditions = Conditions { ignores_slow_start: true, ..strict };
-            let picked = self.pass(considered, conditions, random, scratch, recorder);
+            let picked = self.pass(considered, conditions, context);
             // A working backend without room is waited for: failing ones are fast and attract
             // requests.
             if picked.is_some() || !has_faults || is_any_full(considered, conditions) {
                 return picked;
             }
             let conditions = Conditions { ignores_faults: true, ..conditions };
-            return self.pass(considered, conditions, random, scratch, recorder);
+            return self.pass(considered, conditions, context);
         }
         None
     }
@@ -94,18 +89,16 @@ impl Router {
         &self,
         considered: Considered<'_>,
         conditions: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut R,
+        context: &mut RouteContext<'_, impl RandomSource, R>,
     ) -> Option<Picked> {
         if !R::RECORDS && self.weighted_in(considered.strategy).is_none() {
             return if considered.model.has_weights() {
-                self.pick_unrecorded::<true>(considered, conditions, random, scratch)
+                self.pick_unrecorded::<true>(considered, conditions, context)
             } else {
-                self.pick_unrecorded::<false>(considered, conditions, random, scratch)
+                self.pick_unrecorded::<false>(considered, conditions, context)
             };
         }
-        self.pick_by_readings(considered, conditions, random, scratch, recorder)
+        self.pick_by_readings(considered, conditions, context)
     }
 
     /// The pass that takes every reading before the strategy decides: for scorers and recorders.
@@ -114,11 +107,10 @@ impl Router {
         &self,
         considered: Considered<'_>,
         conditions: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut R,
+        context: &mut RouteContext<'_, impl RandomSource, R>,
     ) -> Option<Picked> {
         let Considered { input, model, id, strategy } = considered;
+        let RouteContext { scratch, recorder, .. } = &mut *context;
         recorder.start_pass(id);
         let filters = Filters::new(input, model, conditions);
         let readings = &mut scratch.readings;
@@ -140,7 +132,7 @@ impl Router {
         let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
         let features = readings::features(input, Some(model), block_tokens);
         recorder.read(&features, &readings.candidates);
-        self.choose(strategy, &features, id, random, scratch, recorder)
+        self.choose(strategy, &features, id, context)
     }
 
     /// The unobserved pass of a strategy without scorers: it reads the backends as it passes them.
@@ -150,8 +142,7 @@ impl Router {
         &self,
         considered: Considered<'_>,
         conditions: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<Picked> {
         let Considered { input, model, id, strategy } = considered;
         let filters = Filters::new(input, model, conditions);
@@ -165,8 +156,8 @@ impl Router {
             is_streaming,
             now,
         });
-        let (rows, _) = scratch.split(model.serving.len());
-        rules.pick(readings, rows, random, id)
+        let (rows, _) = context.scratch.split(model.serving.len());
+        rules.pick(readings, rows, context.random, id)
     }
 
     /// Picks one of the candidates in `scratch` by their readings alone, live or recorded.
@@ -175,22 +166,18 @@ impl Router {
         strategy: Strategy,
         features: &RequestFeatures,
         model: ModelId,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<Picked> {
-        let (rows, readings) = scratch.split_for_readings();
         let picked = match self.weighted_in(strategy) {
-            Some(weighted) => {
-                weighted::pick(weighted.profile(), features, readings, model, random, recorder)
-            }
+            Some(weighted) => weighted::pick(weighted.profile(), features, model, context),
             None => {
                 let rules = Rules { strategy, weights: &self.weights };
-                rules.pick(readings.candidates.iter(), rows, random, model)
+                let (rows, readings) = context.scratch.split_for_readings();
+                rules.pick(readings.candidates.iter(), rows, context.random, model)
             }
         };
         if let Some(turn) = picked.as_ref().and_then(|picked| picked.turn) {
-            recorder.took_turn(turn);
+            context.recorder.took_turn(turn);
         }
         picked
     }

@@ -7,7 +7,7 @@ use crate::routing::policies::{
 };
 use crate::routing::random::RandomSource;
 use crate::routing::recorder::Recorder;
-use crate::routing::scratch::Scratch;
+use crate::routing::route_context::RouteContext;
 use crate::routing::{RouteInput, RoutingDecision};
 
 impl Router {
@@ -52,15 +52,13 @@ impl Router {
         &self,
         name: &str,
         input: &RouteInput<'_>,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
+        context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
     ) -> Option<RoutingDecision> {
         let preferred = input.policy.restriction.preferred_tier;
         for restriction in input.policy.restriction.narrowings() {
             let policy = PolicyScope { restriction, ..input.policy };
             let narrowed = RouteInput { policy, ..*input };
-            if let Some(decision) = self.pick_among(name, &narrowed, random, scratch, recorder) {
+            if let Some(decision) = self.pick_among(name, &narrowed, context) {
                 let serving = decision.serving(input.fleet);
                 let is_below_tier = serving.is_some_and(|serving| serving.tier < preferred);
                 let quality = serving.and_then(|serving| serving.quality.as_ref());

@@ -75,6 +75,7 @@ fn rank(candidate: &impl Reading) -> u64 {
     let (in_flight, priority) = (candidate.in_flight(), candidate.priority());
     let is_resident = placement.residency == Residency::Resident;
     if placement.model_in_flight >= placement.slots {
+        // Without a free slot the request would wait, however cheap the model is there.
         return pack(3, [used, u32::from(!is_resident), in_flight]);
     }
     if is_resident {

@@ -9,25 +9,27 @@ use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
 use crate::routing::record::ScoreRecord;
 use crate::routing::recorder::Recorder;
+use crate::routing::route_context::RouteContext;
 use crate::routing::scratch::Readings;
 
-/// Picks one of the candidates in `readings` by those readings alone, live or recorded. `features`
-/// are the request's, with `in_turn` set if it has no prompt.
-pub(in crate::routing) fn pick<R: Recorder>(
+/// Picks one of the candidates in `context.scratch` by their readings alone, live or recorded.
+/// `features` are the request's, with `in_turn` set if it has no prompt.
+pub(in crate::routing) fn pick(
     profile: &Profile,
     features: &RequestFeatures,
-    readings: &mut Readings,
     model: ModelId,
-    random: &mut impl RandomSource,
-    recorder: &mut R,
+    context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
 ) -> Option<Picked> {
-    let Readings { candidates, matrix, .. } = readings;
+    let RouteContext { random, scratch, recorder } = context;
+    let Readings { candidates, matrix, .. } = &mut scratch.readings;
     if candidates.is_empty() {
         return None;
     }
-    exclude_failing(candidates, recorder);
+    exclude_failing(candidates, *recorder);
     let mut features = *features;
+    // Equals that no prompt distinguishes take turns.
     features.in_turn |= !profile.reads_prompts();
+    // Taken only if it counts, because a live source advances it.
     let turn = features.in_turn.then(|| random.turn(model));
     features.turn = turn.unwrap_or(0);
     let chosen = profile.pick(&features, candidates, matrix, random.rng())?;
@@ -74,6 +76,7 @@ mod tests {
     use super::*;
     use crate::routing::random::Replay;
     use crate::routing::recorder::NoRecord;
+    use crate::routing::scratch::Scratch;
     use penstock_scoring::{Picker, PredictedLatency, parse_scorers};
 
     /// Returns the requests of 20,000 that the last of three equals gets; only the first is known.
@@ -95,10 +98,15 @@ mod tests {
         };
         let picked = |_| {
             let candidates = (0..3).map(candidate).collect();
-            let mut readings = Readings { candidates, ..Readings::default() };
+            let mut scratch = Scratch::default();
+            scratch.readings.candidates = candidates;
             let mut random = Replay { turn: 0, rng: &mut rng };
-            let (model, mut recorder) = (ModelId(0), NoRecord);
-            pick(&profile, &features, &mut readings, model, &mut random, &mut recorder)
+            let context = &mut RouteContext {
+                random: &mut random,
+                scratch: &mut scratch,
+                recorder: &mut NoRecord,
+            };
+            pick(&profile, &features, ModelId(0), context)
         };
         (0..20_000).filter_map(picked).filter(|picked| picked.row == 2).count()
     }

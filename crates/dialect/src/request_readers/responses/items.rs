@@ -120,6 +120,7 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
         Some("reasoning") => {
             let content = item.content.map(read_content).unwrap_or_default().unwrap_or_default();
             let summary = item.summary.into_iter().flatten().filter_map(read_part).collect();
+            // The summary shortens what the content has whole.
             let texts: Vec<Part<'_>> = if content.is_empty() { summary } else { content };
             let thinking = texts.into_iter().filter_map(|part| match part {
                 Part::Text(text) => Some(Part::Thinking { text, signature: None }),

@@ -64,6 +64,7 @@ fn read_tool(tool: ResponsesTool<'_>, index: usize) -> Result<Option<Tool<'_>>, 
     let is_free_form = match &*tool.kind {
         "function" => false,
         "custom" => true,
+        // By their start, because types end in a date or a version.
         hosted if HOSTED.iter().any(|name| hosted.starts_with(name)) => return Ok(None),
         known if BUILT_IN.iter().any(|name| known.starts_with(name)) => {
             let reason = "of the tools without a schema, such as local_shell, shell, apply_patch, computer \

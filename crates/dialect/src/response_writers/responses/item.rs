@@ -136,6 +136,7 @@ impl Item {
             input: Text<'a>,
         }
         match self.kind {
+            // Clients parse the arguments, and an empty text is no JSON.
             Kind::Call(_) if self.text.is_empty() => "{}".into(),
             Kind::FreeForm(_) => match serde_json::from_str::<Arguments<'_>>(&self.text) {
                 Ok(arguments) => arguments.input.to_string().into(),

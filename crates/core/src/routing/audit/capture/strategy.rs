@@ -91,6 +91,8 @@ impl StrategyRecord {
             if let Some(PickerRecord { name, temperature }) = &self.picker {
                 routing.picker = Picker::from_name(name, *temperature)?;
             }
+            // Only for its error: a router would do without such scorers, and replay by another
+            // strategy.
             Profile::new(&routing.scorers, routing.picker)?;
             PrefixParams::of(&routing.scorers).map_err(|error| CaptureError::Prefix { error })?;
         }

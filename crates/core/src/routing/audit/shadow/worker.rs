@@ -19,6 +19,7 @@ use crate::prefix::{Chain, MemoryBudget, prompt_chain};
 use crate::routing::random::Replay;
 use crate::routing::readings::prompt_features;
 use crate::routing::recorder::NoRecord;
+use crate::routing::route_context::RouteContext;
 use crate::routing::{Router, Scratch, Weighted};
 
 /// The seed of the shadow's random picks: fixed, because they need not be unpredictable.
@@ -122,6 +123,7 @@ impl Worker {
 
     /// Returns the row that the shadow would have picked; `None` without candidates.
     fn decide(&mut self, live: &ObservedDecision, model: &Model) -> Option<u32> {
+        // No strategy decided, so that the shadow's would not have decided either.
         if live.is_next_probe {
             return Some(live.row);
         }
@@ -146,16 +148,13 @@ impl Worker {
             ..prompt_features(prompt, self.tracking.params.block_tokens)
         };
         let mut random = Replay { turn: side.turn, rng: &mut self.rng };
-        let scratch = &mut self.scratch;
+        let context = &mut RouteContext {
+            random: &mut random,
+            scratch: &mut self.scratch,
+            recorder: &mut NoRecord,
+        };
         let strategy = self.router.strategy_of(model, live.at);
-        let picked = self.router.choose(
-            strategy,
-            &features,
-            live.model,
-            &mut random,
-            scratch,
-            &mut NoRecord,
-        )?;
+        let picked = self.router.choose(strategy, &features, live.model, context)?;
         side.turn += u64::from(picked.turn.is_some());
         Some(picked.row)
     }
