@@ -304,8 +304,12 @@ pub(super) fn route_input<'a>(
 
 /// Records the reasons against each backend for a request that none can take.
 pub(crate) fn record_rejections(ctx: &mut RequestContext, request: &ScannedRequest) {
-    let router = &ctx.generation.router;
-    let found = router.rejections(&route_input(request.view(ctx), &request.tried, None));
+    let found = SCRATCH.with_borrow_mut(|(_, chain)| {
+        let view = request.view(ctx);
+        // A backend that has the prompt cached has less work before it.
+        let prompt = read_prompt(view, chain);
+        ctx.generation.router.rejections(&route_input(view, &request.tried, prompt))
+    });
     ctx.record.routing.rejections = Some(Box::new(found));
 }
 
