@@ -8,6 +8,7 @@ use crate::front_end::FrontEndLearner;
 use crate::learned_state::LearnedState;
 use crate::limit_learner::LimitLearner;
 use crate::pace::PaceLearner;
+use crate::pauses::PauseLearner;
 use crate::prompts::Work;
 use crate::residual::Residual;
 use crate::step_size::StepSizeLearner;
@@ -22,6 +23,7 @@ impl BackendPredictor {
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
         self.use_learned_limits();
         (self.bursts, self.pace_learner) = (Bursts::default(), PaceLearner::default());
+        self.pause_learner = PauseLearner::default();
         self.front_end_learner = FrontEndLearner::default();
         self.max_stream_count = 0.0;
         self.stall.forget();
