@@ -3,7 +3,7 @@
 
 /// The least gap between tokens that is a pause, in expected gaps.
 const MIN_GAPS: f64 = 4.0;
-/// The most long gaps in a row that are pauses: between two of them an engine may end one step only.
+/// The most long gaps in a row that are pauses: between two an engine may end one step only.
 const MAX_RUN: u32 = 2;
 /// The longest pause that counts, in microseconds: 200 ms, twice the period of a CPU quota in
 /// Linux. One garbage collection or network fault must not pass for a slow engine.
