@@ -215,7 +215,7 @@ impl KeyStore {
     /// Returns every revoked token, the newest first.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// [`KeyStoreError`] if the file cannot be read.
     pub fn revoked_tokens(&self) -> Result<Vec<RevokedToken>, KeyStoreError> {
         let all = self.database.lock().revoked_tokens()?.whole.into_iter();
         Ok(all.map(|stored| stored.token).filter(RevokedToken::is_revoked).collect())
@@ -224,7 +224,7 @@ impl KeyStore {
     /// Revokes the token that a JSON object describes.
     ///
     /// # Errors
-    /// When the object is not valid, or the token cannot be written.
+    /// [`KeyStoreError`] if the object is not valid, or the token cannot be written.
     pub fn revoke_token(&self, given: Value, now: UnixTime) -> Result<RevokedToken, KeyStoreError> {
         let token = RevokedToken::read(given, now)?;
         self.write(|database| {
@@ -248,7 +248,7 @@ impl KeyStore {
     /// Takes back the revocation of a `jti` for one issuer, or the one for all issuers.
     ///
     /// # Errors
-    /// When there is none, or that cannot be written.
+    /// [`KeyStoreError`] if there is none, or that cannot be written.
     pub fn restore_token(
         &self,
         jti: &str,

@@ -111,7 +111,7 @@ impl Tokens {
     /// Returns the verdict on a token with that hash; `None` for a text that is no token.
     ///
     /// # Errors
-    /// When it is not valid now.
+    /// [`TokenRefusal`] if it is not valid now.
     pub fn find(
         &self,
         hash: &KeyHash,

@@ -94,8 +94,8 @@ pub struct KeyLimits {
 fn some_or_all<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
     match Option::<Vec<String>>::deserialize(reader)? {
         Some(list) if list.is_empty() => Err(serde::de::Error::custom(
-            "'models' and 'zones' are lists with at least one text: leave one out, or set it to \
-             null, to allow all",
+            "'models' and 'zones' need at least one entry: to allow all, leave the list out or set it \
+             to null",
         )),
         list => Ok(list.unwrap_or_default()),
     }

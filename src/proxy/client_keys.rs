@@ -167,7 +167,7 @@ impl ClientKeys {
     /// name none here.
     ///
     /// # Errors
-    /// When it names no key, or none that is valid now.
+    /// [`KeyFailure`] if it names no key, or none that is valid now.
     pub(crate) fn find_named(
         &self,
         generation: &Generation,

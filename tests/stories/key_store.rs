@@ -13,6 +13,7 @@ use crate::support::client::{Response, request};
 use crate::support::command::{Ran, run};
 use crate::support::engines::{backend, engine};
 use crate::support::eventually;
+use crate::support::fleet::find_metric;
 use crate::support::penstock::{Penstock, scratch};
 
 pub const CHAT: &str = "/v1/chat/completions";
@@ -238,7 +239,9 @@ fn known_keys_go_on_when_the_file_fails() {
     }
     let refused = admin(&penstock, "POST", "/keys", &json!({ "name": "b" }));
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "key_store_unavailable"));
-    std::thread::sleep(SOON);
+    let failures = || find_metric(&penstock, "penstock_key_store_failures_total").unwrap();
+    let before = failures();
+    eventually("it is looked for again", 2 * SOON, || failures() >= before + 3.0);
     let lines = penstock.log().matches("auth.store cannot be read").count();
     assert_eq!(lines, 1, "one line for a failure that lasts");
     std::fs::rename(store.with_extension("away"), &store).unwrap();

@@ -13,12 +13,12 @@ use penstock_mock::Pace;
 use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat, streaming_chat};
-use crate::support::eventually;
 use crate::support::fleet::{
     CHAT, FAULTS_FORGOTTEN, Fleet, SOON, Setup, begin, find_metric, read_until, yaml,
 };
 use crate::support::penstock::{Penstock, scratch};
 use crate::support::redis::Redis;
+use crate::support::{eventually, eventually_async};
 
 /// A token of `m` costs 0.001.
 const PRICES: &str = "models: { m: { price: { input: 1000, output: 1000 } } }";
@@ -257,9 +257,7 @@ impl Clocked {
     }
 
     async fn reserve(&self, amount: f64, unix: u64) -> Option<SharedHold> {
-        while !self.shared.is_ready() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually_async("the server is reached", SOON, async || self.shared.is_ready()).await;
         let proposal = self.budgets.propose(None, Money::of(amount), unix).ok()?;
         match self.shared.reserve(proposal).await {
             Ok(hold) => Some(hold),
@@ -297,17 +295,7 @@ fn clocks_apart_by_seconds_share_a_midnight() {
         let held = ahead.reserve(0.9, midnight + 86_400).await;
         assert!(held.is_some() && behind.reserve(0.2, midnight + 86_401).await.is_none());
         drop(held);
-        eventually_async("it is free", || behind.reserve(0.2, midnight + 86_401)).await;
+        let is_free = async || behind.reserve(0.2, midnight + 86_401).await.is_some();
+        eventually_async("it is free", SOON, is_free).await;
     });
-}
-
-async fn eventually_async<F: Future<Output = Option<SharedHold>>>(
-    what: &str,
-    try_it: impl Fn() -> F,
-) {
-    let started = penstock_clock::now();
-    while try_it().await.is_none() {
-        assert!(penstock_clock::now().since(started) < SOON, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::client_keys::send;
 use super::key_store::{CHAT, admin, keys};
 use crate::support::engines::{backend, engine};
-use crate::support::eventually;
 use crate::support::fleet::find_metric;
 use crate::support::identity_provider::{Provider, SigningKey, unix};
 use crate::support::penstock::{Penstock, scratch};
 use crate::support::redis::{Redis, UP};
+use crate::support::{eventually, eventually_async};
 
 const ISSUER: &str = "https://login.example.com/tenant";
 /// The time within which a change is in effect in the other penstock.
@@ -176,16 +176,16 @@ fn server_forgets_records_at_their_end() {
         let state = SharedState::new(&config.shared_state, 1).unwrap();
         tokio::spawn(Arc::clone(&state).run());
         let mut exchange = RecordExchange::new(state, "things");
-        while exchange.exchange(&own).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let first = async || exchange.exchange(&own).await.is_some();
+        eventually_async("the records are exchanged", SOON, first).await;
         assert_eq!(contents(&redis, "HKEYS", "penstock:things:all").len(), 3);
         // A newer version is kept for longer.
         own[2] = SharedRecord { version: 2, ends_at: None, ..own[2].clone() };
-        while unix() <= end {
+        let has_ended = async || {
             assert!(exchange.exchange(&own).await.is_some());
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            unix() > end
+        };
+        eventually_async("the short one ends", 2 * SOON, has_ended).await;
         assert!(exchange.exchange(&own).await.is_some());
         let mut left = contents(&redis, "HKEYS", "penstock:things:all");
         left.sort_unstable();

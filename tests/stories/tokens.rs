@@ -12,6 +12,7 @@ use crate::support::command::run;
 use crate::support::engines::{backend, engine};
 use crate::support::eventually;
 use crate::support::identity_provider::{Provider, Reply, SigningKey, key_set, unix};
+use crate::support::pace::pause_between_readings;
 use crate::support::penstock::{Penstock, scratch};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -154,7 +155,7 @@ fn rotated_keys_are_fetched_for_their_first_token() {
     let before = old.token(&provider.claims("alice"));
     assert_eq!(status(&penstock, &before), 200);
     // The interval of fetches has passed: the token waits for the keys and is let in at once.
-    std::thread::sleep(Duration::from_secs(11));
+    pause_between_readings(Duration::from_secs(11));
     provider.set_keys(&[&old, &new]);
     let after = new.token(&provider.claims("bob"));
     assert_eq!(status(&penstock, &after), 200, "the first token with the new key");
@@ -353,7 +354,9 @@ fn file_of_keys_is_read_again() {
     let token = new.token(&claims);
     eventually("the file is read", Duration::from_secs(7), || status(&penstock, &token) == 200);
     std::fs::write(&file, "half a docu").unwrap();
-    std::thread::sleep(Duration::from_secs(6));
+    eventually("the half is refused", Duration::from_secs(7), || {
+        penstock.log().contains("the provider's keys cannot be fetched, the last ones stay")
+    });
     assert_eq!(status(&penstock, &token), 200, "the last keys stay");
     assert_eq!(status(&penstock, &old.token(&claims)), 401);
     // A reload with other claims counts for tokens that are remembered, too, and loses no key.

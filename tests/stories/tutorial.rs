@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::markdown::{Block, blocks};
+use crate::support::pace::pause_between_readings;
 use crate::support::penstock::{binary, remove_own_variables, scratch};
 use crate::support::{free_address, skip};
 
@@ -102,7 +103,7 @@ fn three_teams_share_a_gateway_as_the_tutorial_shows() {
     let started = Instant::now();
     let mut shell = Shell(command.spawn().unwrap());
     while shell.0.try_wait().unwrap().is_none() && started.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(50));
+        pause_between_readings(Duration::from_millis(50));
     }
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let shown = format!("{}\n-- errors --\n{}", read(&output), read(&errors));

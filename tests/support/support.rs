@@ -85,6 +85,15 @@ pub fn is_long() -> bool {
 /// The polling interval for state without a notification.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// The same as [`eventually`] where looking takes an asynchronous call.
+pub async fn eventually_async(what: &str, limit: Duration, mut check: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !check().await {
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.
 pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
     let started = Instant::now();

@@ -94,7 +94,7 @@ impl KeyTable {
     /// are valid now; if they belong to several clients, the name is that of none.
     ///
     /// # Errors
-    /// When no key of that name is valid now.
+    /// [`KeyRefusal`] if no key of that name is valid now.
     pub fn find_named(
         &self,
         name: &str,
