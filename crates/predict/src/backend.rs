@@ -43,8 +43,13 @@ const OVERRUN_FACTOR: f64 = 1.5;
 /// The most steps until the first token of a prompt with nothing before it, besides those that its
 /// length explains.
 const MAX_FIRST_STEPS: f64 = 4.0;
-/// The fraction of the room for streams above which the wait curve is computed.
+/// The fraction of the room for streams above which the wait curve is computed with each refresh.
 const NEARLY_FULL_SHARE: f64 = 0.5;
+/// The fraction from which on it is computed as streams start and end, and the least time between
+/// two such curves, in microseconds. In a full batch of 16 a stream ends every few steps, so that a
+/// curve that is a second old is off by as much as it predicts.
+const FULL_SHARE: f64 = 0.9;
+const CURVE_US: f64 = 100e3;
 
 /// The limits and the load that an engine reports; a limit that it does not report is infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,6 +107,10 @@ pub struct BackendPredictor {
     /// The end of the last step, and the number of steps that have ended.
     step_ended_at_us: f64,
     steps_ended: f64,
+    /// True if a first token has shown that end, and not the stream that shows the ends of steps.
+    is_end_inferred: bool,
+    /// The start of that step; `None` if several ended at one time.
+    step_started_at_us: Option<f64>,
     /// The time for which the engine has stood still.
     paused_us: f64,
     /// True if the current step computes no prompt, as far as is known.
@@ -139,6 +148,8 @@ impl BackendPredictor {
             sent_count: 0,
             step_ended_at_us: 0.0,
             steps_ended: 0.0,
+            is_end_inferred: false,
+            step_started_at_us: None,
             paused_us: 0.0,
             is_decode_only: false,
             bursts: Bursts::default(),
@@ -243,17 +254,31 @@ impl BackendPredictor {
         if self.limit_learner.learn_reported(reported.running_while_queued, has_overdue, now_us) {
             self.use_learned_limits();
         }
-        let limits = self.limits;
         // Far from full no request waits for a slot, and computing the curve is expensive.
-        let (streams, context_tokens) = (self.stream_count(), self.context_tokens());
-        let room =
-            limits.slots.min(limits.kv_tokens / (context_tokens / streams.max(1.0)).max(1.0));
-        if streams + f64::from(self.waiting_count) + self.peer_load.waiting_count
-            > room * NEARLY_FULL_SHARE
-        {
+        if self.used_share() > NEARLY_FULL_SHARE {
             self.lengths.see_running(self.streams.ages());
-            wait_curve.compute(&self.lengths, &self.streams, now_us);
+            self.compute_curve(wait_curve, now_us);
         }
+    }
+
+    /// Computes the curve again after a stream has started or ended, if requests may wait for a
+    /// slot now and it is not new.
+    pub(crate) fn update_curve(&self, wait_curve: &WaitCurve, now_us: f64) {
+        if self.used_share() > FULL_SHARE && now_us >= wait_curve.computed_at_us() + CURVE_US {
+            self.compute_curve(wait_curve, now_us);
+        }
+    }
+
+    fn compute_curve(&self, wait_curve: &WaitCurve, now_us: f64) {
+        wait_curve.compute(&self.lengths, &self.streams, self.steps_ended, now_us);
+    }
+
+    /// Returns the share of the room for streams that requests take.
+    fn used_share(&self) -> f64 {
+        let streams = self.stream_count();
+        let mean_context_tokens = (self.context_tokens() / streams.max(1.0)).max(1.0);
+        let room = self.limits.slots.min(self.limits.kv_tokens / mean_context_tokens);
+        (streams + f64::from(self.waiting_count) + self.peer_load.waiting_count) / room
     }
 
     /// Returns the share of an objective for the time per token that a prediction may reach before

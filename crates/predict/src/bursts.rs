@@ -8,6 +8,9 @@ use super::step_size::{PromptSteps, steps_of};
 /// The share of a step within which two times are the same.
 pub(super) const SAME_STEP_SHARE: f64 = 0.3;
 
+/// The noise of a step as a share of its duration: it lasts a little longer or shorter than
+/// predicted, and its end is seen late.
+const STEP_NOISE: f64 = 0.15;
 /// The largest share of a complete burst's tokens that prompts without a first token may have: the
 /// part of those that was computed took some of the time.
 const MAX_UNFINISHED_SHARE: f64 = 0.5;
@@ -159,8 +162,9 @@ impl Bursts {
         let unseen_steps = steps_of(tokens, step_tokens) - step_count;
         let passed_us = at_us - first_step.at_us - (paused_us - first_step.paused_us);
         let time_us = passed_us - steps_us - unseen_steps.max(0.0) * step_us;
+        let noise_us = STEP_NOISE * step_us * (step_count + unseen_steps.max(0.0)).sqrt();
         Some(BurstSample {
-            prefill: PrefillSample { tokens, pairs, time_us, has_front_end },
+            prefill: PrefillSample { tokens, pairs, time_us, noise_us, has_front_end },
             steps: (!has_unseen_steps).then_some(PromptSteps { tokens, steps: step_count }),
         })
     }

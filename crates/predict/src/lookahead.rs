@@ -198,13 +198,17 @@ mod tests {
     #[test]
     fn streams_end_until_tokens_are_fast_enough() {
         let mut lengths = OutputLengths::default();
-        (0..5000).for_each(|_| lengths.learn(100.0));
+        (0..5000).for_each(|_| lengths.learn(100.0, f64::INFINITY));
         let mut streams = Streams::default();
-        let stream =
-            Stream { prompt_tokens: 500.0, age_tokens: 0, max_output_tokens: f64::INFINITY };
-        (1..=100).for_each(|age_tokens| streams.add(&Stream { age_tokens, ..stream }));
+        let stream = Stream {
+            number: 0,
+            prompt_tokens: 500.0,
+            age_tokens: 0,
+            max_output_tokens: f64::INFINITY,
+        };
+        (1..=100).for_each(|age_tokens| streams.add(&Stream { age_tokens, ..stream }, 0.0));
         let wait_curve = WaitCurve::default();
-        wait_curve.compute(&lengths, &streams, 0.0);
+        wait_curve.compute(&lengths, &streams, 0.0, 0.0);
         let busy = EngineView {
             stream_count: 100.0,
             own_stream_count: 100.0,

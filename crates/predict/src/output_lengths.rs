@@ -41,23 +41,47 @@ impl BucketPosition {
         let (from, to) = (start_of(bucket), start_of(bucket + 1));
         Self { bucket, part: ((tokens - from) / (to - from)).clamp(0.0, 1.0) }
     }
+
+    fn value(self, survival: &Survival) -> f64 {
+        let at = |bucket: usize| survival.get(bucket).copied().unwrap_or(0.0);
+        at(self.bucket) + self.part * (at(self.bucket + 1) - at(self.bucket))
+    }
+}
+
+/// Computes the survival from the outputs that ended in each bucket, of those that came so far.
+fn survival_of(ended: impl Iterator<Item = f64>, there: impl Iterator<Item = f64>) -> Survival {
+    let (mut survival, mut share) = ([0.0; BUCKETS + 1], 1.0);
+    for ((ended, there), place) in ended.zip(there).zip(&mut survival) {
+        *place = share;
+        // No output has come this far, but the survival must still fall.
+        share *= if there > 1e-9 { 1.0 - ended / there } else { 0.5 };
+    }
+    // Longer outputs are taken to end with the last bucket.
+    survival
 }
 
 /// The share of outputs that are longer than a number of tokens (a survival function), by the
 /// estimator of Kaplan and Meier: for each bucket, the share of the outputs in it that end there.
 /// An output that still runs counts in the buckets that it has passed, so that long outputs are not
 /// missed because they end late.
+///
+/// A second survival is that without limits. In it, an output that ended at the limit of its
+/// request has passed: it says nothing of when one with a larger limit ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Counts", into = "Counts")]
 pub(crate) struct OutputLengths {
     ended: [f64; BUCKETS],
+    /// Those of `ended` that ended at the limit of their requests.
+    limited: [f64; BUCKETS],
     passed: [f64; BUCKETS],
     /// The weight of the next output.
     weight: f64,
     /// The outputs that have passed each bucket and still run.
     running: [f64; BUCKETS],
     /// The survival at the start of each bucket; computed when enough was learned.
-    survival: [f64; BUCKETS + 1],
+    survival: Survival,
+    /// The survival without limits.
+    unlimited: Survival,
     mean_tokens: f64,
     /// The number of outputs that were learned, at most [`MAX_OUTPUTS`], and of those since the
     /// survival was computed.
@@ -65,24 +89,29 @@ pub(crate) struct OutputLengths {
     new_count: f64,
 }
 
-/// The stored form: for each bucket the numbers of outputs that ended there and that passed it.
+/// The survival at the start of each bucket, and at the end of the last one.
+type Survival = [f64; BUCKETS + 1];
+
+/// The stored form: for each bucket the numbers of outputs that ended there, that passed it, and
+/// that ended there at the limit of their requests (absent in older states).
 #[derive(Serialize, Deserialize)]
-struct Counts(Vec<(f32, f32)>);
+struct Counts(Vec<Vec<f32>>);
 
 impl From<OutputLengths> for Counts {
     fn from(lengths: OutputLengths) -> Self {
-        let both = lengths.ended.iter().zip(&lengths.passed);
-        let share = |count: f64| narrow(count / lengths.weight);
-        Self(both.map(|(ended, passed)| (share(*ended), share(*passed))).collect())
+        let counts = lengths.ended.iter().zip(&lengths.passed).zip(&lengths.limited);
+        let share = |count: &f64| narrow(count / lengths.weight);
+        Self(counts.map(|((ended, passed), at)| [ended, passed, at].map(share).into()).collect())
     }
 }
 
 impl From<Counts> for OutputLengths {
     fn from(counts: Counts) -> Self {
         let mut lengths = Self::default();
-        let places = lengths.ended.iter_mut().zip(&mut lengths.passed);
-        for ((ended, passed), count) in places.zip(counts.0) {
-            (*ended, *passed) = (count.0.into(), count.1.into());
+        let places = lengths.ended.iter_mut().zip(&mut lengths.passed).zip(&mut lengths.limited);
+        for (((ended, passed), limited), counts) in places.zip(counts.0) {
+            let count = |index: usize| counts.get(index).copied().unwrap_or(0.0).into();
+            (*ended, *passed, *limited) = (count(0), count(1), count(2));
         }
         lengths.output_count = MAX_OUTPUTS.min(lengths.ended.iter().sum());
         lengths.refresh();
@@ -95,10 +124,12 @@ impl Default for OutputLengths {
         // Geometric around the mean: the same hazard per token everywhere.
         let mut lengths = Self {
             ended: [0.0; BUCKETS],
+            limited: [0.0; BUCKETS],
             passed: [0.0; BUCKETS],
             weight: 1.0,
             running: [0.0; BUCKETS],
             survival: [0.0; BUCKETS + 1],
+            unlimited: [0.0; BUCKETS + 1],
             mean_tokens: 0.0,
             output_count: 0.0,
             new_count: 0.0,
@@ -119,11 +150,16 @@ impl Default for OutputLengths {
 }
 
 impl OutputLengths {
-    /// Learns from an output that has ended.
-    pub(crate) fn learn(&mut self, tokens: f64) {
+    /// Learns from an output that has ended, of a request whose limit is `max_tokens` (infinite if
+    /// it has none).
+    pub(crate) fn learn(&mut self, tokens: f64, max_tokens: f64) {
         let at = bucket_of(tokens);
         let weight = self.next_weight();
         self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += weight);
+        // Engines that report no usage are counted by events, which may be one less.
+        if tokens + 1.0 >= max_tokens {
+            self.limited.iter_mut().skip(at).take(1).for_each(|one| *one += weight);
+        }
         self.passed.iter_mut().take(at).for_each(|one| *one += weight);
         self.learned();
     }
@@ -152,7 +188,8 @@ impl OutputLengths {
         self.weight *= GROWTH;
         if self.weight > MAX_WEIGHT {
             let share = 1.0 / self.weight;
-            self.ended.iter_mut().chain(&mut self.passed).for_each(|one| *one *= share);
+            let counts = self.ended.iter_mut().chain(&mut self.limited).chain(&mut self.passed);
+            counts.for_each(|one| *one *= share);
             self.weight = 1.0;
         }
         self.weight
@@ -168,29 +205,18 @@ impl OutputLengths {
 
     fn refresh(&mut self) {
         self.new_count = 0.0;
-        let mut survival = 1.0;
-        let mut mean = 0.0;
         let weight = self.weight;
-        let there = self.passed.iter().zip(&self.running);
-        let there = there.map(|(passed, running)| passed + running * weight);
-        let mut start = start_of(0);
-        let counts = self.ended.iter().zip(there).enumerate();
-        for ((bucket, (ended, passed)), place) in counts.zip(&mut self.survival) {
-            *place = survival;
-            let there = ended + passed;
-            // No output has come this far, but the survival must still fall.
-            let next = if there > 1e-9 { survival * (1.0 - ended / there) } else { survival * 0.5 };
-            let end = start_of(bucket + 1);
-            mean += (survival + next) * 0.5 * (end - start);
-            start = end;
-            survival = next;
-        }
-        // Longer outputs are taken to end with the last bucket.
-        if let Some(last) = self.survival.last_mut() {
-            *last = 0.0;
-        }
-        // The sum above starts at a length of 1, which every output has.
-        self.mean_tokens = mean + 1.0;
+        let counts = self.ended.iter().zip(&self.passed).zip(&self.running);
+        let there = counts.map(|((ended, passed), running)| ended + passed + running * weight);
+        let unlimited = self.ended.iter().zip(&self.limited).map(|(all, limited)| all - limited);
+        self.unlimited = survival_of(unlimited, there.clone());
+        self.survival = survival_of(self.ended.iter().copied(), there);
+        let areas = self.survival.windows(2).enumerate().map(|(bucket, ends)| {
+            let width = start_of(bucket + 1) - start_of(bucket);
+            ends.iter().sum::<f64>() * 0.5 * width
+        });
+        // The area starts at a length of 1, which every output has.
+        self.mean_tokens = areas.sum::<f64>() + 1.0;
     }
 
     /// Returns the share of outputs with more than `tokens` tokens.
@@ -201,12 +227,13 @@ impl OutputLengths {
 
     /// Returns the share of outputs that are longer than at `position`.
     pub(crate) fn survival_at(&self, position: &BucketPosition) -> f64 {
-        let BucketPosition { bucket, part } = *position;
-        let (above, below) = (
-            self.survival.get(bucket).copied().unwrap_or(0.0),
-            self.survival.get(bucket + 1).copied().unwrap_or(0.0),
-        );
-        above + part * (below - above)
+        position.value(&self.survival)
+    }
+
+    /// Returns the share of outputs that would be longer than at `position` without the limits of
+    /// their requests.
+    pub(crate) fn unlimited_at(&self, position: &BucketPosition) -> f64 {
+        position.value(&self.unlimited)
     }
 
     /// Returns the share of outputs with more than `age_tokens` tokens that end within `more`
@@ -232,14 +259,14 @@ mod tests {
         let mut lengths = OutputLengths::default();
         assert!((150.0..350.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
         for n in 0..4000_u32 {
-            lengths.learn(f64::from(n % 100 + 1));
+            lengths.learn(f64::from(n % 100 + 1), f64::INFINITY);
         }
         assert!((45.0..60.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
         assert!((0.4..0.6).contains(&lengths.survival(50.0)), "{}", lengths.survival(50.0));
         assert!(lengths.survival(200.0) < 0.01);
         assert!((0.35..0.65).contains(&lengths.ends_within(60.0, 20.0)));
         for _ in 0..4000 {
-            lengths.learn(1000.0);
+            lengths.learn(1000.0, f64::INFINITY);
         }
         assert!((800.0..1300.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
     }
@@ -258,10 +285,25 @@ mod tests {
         let (mut cut, mut without) = (OutputLengths::default(), OutputLengths::default());
         for _ in 0..2000 {
             for lengths in [&mut cut, &mut without] {
-                lengths.learn(100.0);
+                lengths.learn(100.0, f64::INFINITY);
             }
             cut.learn_cut(400.0);
         }
         assert!(cut.survival(150.0) > 0.4 && without.survival(150.0) < 0.05);
+    }
+
+    #[test]
+    fn limits_of_requests_do_not_end_those_with_larger_ones() {
+        let mut lengths = OutputLengths::default();
+        (0..2000).for_each(|n| lengths.learn(f64::from(n % 100 + 20), f64::from(n % 100 + 20)));
+        let at = |tokens| BucketPosition::of(tokens);
+        assert!(lengths.survival(100.0) < 0.3 && lengths.unlimited_at(&at(100.0)) > 0.95);
+        assert!((60.0..80.0).contains(&lengths.mean_tokens()), "{}", lengths.mean_tokens());
+        let stored = serde_json::to_string(&lengths).unwrap();
+        let read: OutputLengths = serde_json::from_str(&stored).unwrap();
+        assert!((read.unlimited_at(&at(100.0)) - lengths.unlimited_at(&at(100.0))).abs() < 0.01);
+        // States of an earlier version hold pairs.
+        let pairs: OutputLengths = serde_json::from_str("[[1.0, 0.0], [1.0, 2.0]]").unwrap();
+        assert_eq!(pairs.survival, pairs.unlimited);
     }
 }

@@ -46,8 +46,10 @@ pub(crate) struct PrefillSample {
     pub tokens: f64,
     /// The number of pairs of tokens between which they have attention.
     pub pairs: f64,
-    /// The time that they took, in microseconds.
+    /// The time that they took, in microseconds; below 0 if the steps were shorter than predicted.
     pub time_us: f64,
+    /// The noise in it of the steps that would have passed anyway: a standard deviation.
+    pub noise_us: f64,
     /// True if the time includes what lies before the first step.
     pub has_front_end: bool,
 }
@@ -93,7 +95,7 @@ impl PrefillLearner {
 
     /// Learns from one sample.
     pub(crate) fn learn(&mut self, sample: &PrefillSample) {
-        let PrefillSample { tokens, pairs, time_us, has_front_end } = *sample;
+        let PrefillSample { tokens, pairs, time_us, noise_us, has_front_end } = *sample;
         // A single infinite time would spoil the weights for good.
         if !(tokens > 0.0 && time_us.is_finite()) {
             return;
@@ -101,10 +103,15 @@ impl PrefillLearner {
         let front = if has_front_end { 1.0 } else { 0.0 };
         let counts = [front, tokens / TOKENS_UNIT, pairs / PAIRS_UNIT];
         let expected_ms = dot(&counts, &self.weights).max(MIN_EXPECTED_MS);
-        let mut took_ms = (time_us / 1000.0).max(0.0);
+        let noise_ms = noise_us / 1000.0;
+        let mut took_ms = (time_us / 1000.0).max(-noise_ms);
         if self.sample_count >= FIRST_SAMPLES {
             // After a pause of the engine, prompts seem to take ten times as long, or no time.
-            took_ms = took_ms.clamp(expected_ms / OUTLIER_FACTOR, expected_ms * OUTLIER_FACTOR);
+            let (least_ms, most_ms) = (expected_ms / OUTLIER_FACTOR, expected_ms * OUTLIER_FACTOR);
+            // Without room for the noise short prompts beside long steps would all be at a bound,
+            // and the cost would follow it down.
+            let room_ms = noise_ms.min(expected_ms);
+            took_ms = took_ms.clamp(least_ms - room_ms, most_ms + room_ms);
         } else if took_ms > expected_ms * WRONG_PRIOR_FACTOR {
             let enough_tokens = tokens.max(MIN_TOKENS);
             let deviation = PRIOR_DEVIATION * took_ms * TOKENS_UNIT / enough_tokens;
@@ -114,7 +121,9 @@ impl PrefillLearner {
             self.covariance[2][2] += pair_variance(took_ms * 1000.0 / enough_tokens);
         }
         // A prompt that a step caught just as it started took less than the steps; that is noise.
-        let scale = took_ms.max(expected_ms / OUTLIER_FACTOR);
+        // Without the noise in the scale, of two times that are off by as much the shorter one
+        // would count more, and the costs would be too low.
+        let scale = took_ms.max(expected_ms / OUTLIER_FACTOR).hypot(noise_ms);
         let regressors = counts.map(|one| one / scale);
         let residual = took_ms / scale - dot(&regressors, &self.weights);
         let px: Vec3 = self.covariance.map(|row| dot(&row, &regressors));
@@ -205,7 +214,13 @@ mod tests {
             let has_front_end = n % 4 > 0;
             let front = if has_front_end { 8_000.0 } else { 0.0 };
             let time_us = (front + tokens * 50.0) * (1.0 + 0.2 * noise);
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end });
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs: 0.0,
+                time_us,
+                noise_us: 0.0,
+                has_front_end,
+            });
         }
         assert!((learner.token_us() / 50.0 - 1.0).abs() < 0.06, "{learner:?}");
         assert!((learner.front_end_us() / 8_000.0 - 1.0).abs() < 0.25, "{learner:?}");
@@ -216,7 +231,13 @@ mod tests {
         let mut learner = PrefillLearner::new(20.0, 0.0);
         let took = |tokens: f64| 45_000.0 + tokens * 10_500.0;
         let mut learn = |tokens: f64, time_us: f64| {
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end: true });
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs: 0.0,
+                time_us,
+                noise_us: 0.0,
+                has_front_end: true,
+            });
             learner.front_end_us() + learner.token_us() * tokens
         };
         let prompts = [12.0, 74.0, 12.0, 24.0, 49.0, 24.0, 74.0, 12.0, 24.0, 49.0];
@@ -245,7 +266,13 @@ mod tests {
                 let pairs = tokens * tokens / 2.0;
                 let time_us = (9_000.0 + tokens * 50.0) * (1.0 + 0.2 * noise);
                 let has_front_end = n % 3 > 0;
-                learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end });
+                learner.learn(&PrefillSample {
+                    tokens,
+                    pairs,
+                    time_us,
+                    noise_us: 0.0,
+                    has_front_end,
+                });
             }
             for tokens in lengths {
                 let found = learner.front_end_us()
@@ -261,7 +288,13 @@ mod tests {
         let mut learner = PrefillLearner::new(5_000.0, 0.0);
         for _ in 0..6 {
             let (tokens, time_us) = (400.0, 20_000.0);
-            learner.learn(&PrefillSample { tokens, pairs: 0.0, time_us, has_front_end: true });
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs: 0.0,
+                time_us,
+                noise_us: 0.0,
+                has_front_end: true,
+            });
         }
         let predicted = learner.front_end_us() + learner.token_us() * 400.0;
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
@@ -277,7 +310,13 @@ mod tests {
                 learner.demote_to_prior();
             }
             let pairs = tokens * 1_500.0;
-            learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end: true });
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs,
+                time_us,
+                noise_us: 0.0,
+                has_front_end: true,
+            });
             let (token_us, pair_us) = (learner.token_us(), learner.pair_us());
             learner.front_end_us() + token_us * 1_000.0 + pair_us * 1_500_000.0
         };
@@ -303,7 +342,13 @@ mod tests {
             let tokens = f64::from(20 + n * 7 % 60);
             let time_us = if n % 4 == 0 { 400_000.0 } else { tokens * 50.0 + 500.0 };
             let pairs = tokens * tokens / 2.0;
-            learner.learn(&PrefillSample { tokens, pairs, time_us, has_front_end: n % 2 == 0 });
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs,
+                time_us,
+                noise_us: 0.0,
+                has_front_end: n % 2 == 0,
+            });
             assert!(
                 learner.pair_us() <= learner.token_us() / MAX_PAIR_TOKENS * 1.001,
                 "{learner:?}"
@@ -312,5 +357,25 @@ mod tests {
         let tokens = 12_000.0;
         let predicted = learner.token_us() * tokens + learner.pair_us() * tokens * tokens / 2.0;
         assert!(predicted < 15e6, "{predicted} {learner:?}");
+    }
+
+    #[test]
+    fn short_prompts_beside_long_steps_cost_what_they_take() {
+        let mut learner = PrefillLearner::new(60.0, 0.0);
+        for n in 0..2000_u32 {
+            let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
+            let tokens = f64::from(n % 6 + 1) * 50.0;
+            // The end of a step of 36 ms is off by up to 9 ms.
+            let time_us = tokens * 100.0 + 18_000.0 * noise;
+            learner.learn(&PrefillSample {
+                tokens,
+                pairs: tokens * 1_000.0,
+                time_us,
+                noise_us: 5_400.0,
+                has_front_end: false,
+            });
+        }
+        let cost_us = learner.token_us() + 1_000.0 * learner.pair_us();
+        assert!((cost_us / 100.0 - 1.0).abs() < 0.2, "{cost_us} {learner:?}");
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn replay(requests: &[Request], slots: f64) -> Replayed {
 /// Long prompts take several steps there, with the short ones of other slots beside them.
 #[test]
 fn first_tokens_of_llamacpp_are_predicted() {
-    for (engine, max) in [("fast", 0.5), ("slow", 0.3)] {
+    for (engine, max) in [("fast", 0.4), ("slow", 0.3)] {
         let requests = requests(engine);
         let found = replay(&requests, 4.0).found;
         let (mut off, mut sum, mut long) = (0.0, 0.0, (0.0, 0.0));
@@ -119,7 +119,7 @@ fn first_tokens_of_llamacpp_are_predicted() {
         }
         assert!(off / sum < max, "{engine}: {} of {}", off / sum, requests.len());
         let ratio = long.0 / long.1;
-        assert!((0.7..1.3).contains(&ratio), "{engine}, long prompts: {ratio}");
+        assert!((0.6..1.3).contains(&ratio), "{engine}, long prompts: {ratio}");
     }
 }
 
@@ -165,6 +165,58 @@ fn slotted(slots: usize, rate: f64) -> Vec<Request> {
         request
     });
     requests.collect()
+}
+
+/// Returns requests to an engine with 16 slots that computes up to 512 tokens in a step of 20 ms,
+/// 0.1 ms per prompt token and 1 ms per stream. Tokens of a step come up to 3 ms apart.
+fn batched(rate: f64) -> Vec<Request> {
+    let (mut random, mut arrival_us) = (random(), 0.0);
+    let mut requests: Vec<Request> = Vec::new();
+    for _ in 0..1500 {
+        arrival_us -= (1.0 - random()).ln() / rate * 1e6;
+        let prompt = 20.0 * (4.5 * random()).exp();
+        requests.push(Request { sent_at_us: arrival_us, prompt, tokens: Vec::new() });
+    }
+    let lengths: Vec<usize> = requests.iter().map(|_| 20 + (100.0 * random()) as usize).collect();
+    // The requests in the batch, each with the tokens of its prompt that are left.
+    let (mut now_us, mut next, mut batch) = (0.0_f64, 0, Vec::<(usize, f64)>::new());
+    while next < requests.len() || !batch.is_empty() {
+        if batch.is_empty() {
+            now_us = now_us.max(requests[next].sent_at_us);
+        }
+        while batch.len() < 16 && requests.get(next).is_some_and(|one| one.sent_at_us <= now_us) {
+            batch.push((next, requests[next].prompt));
+            next += 1;
+        }
+        let streams = batch.iter().filter(|(_, left)| *left <= 0.0).count();
+        let (mut room, mut computed) = (512.0 - streams as f64, Vec::new());
+        for (_, left) in &batch {
+            computed.push(left.min(room));
+            room -= left.min(room);
+        }
+        let tokens: f64 = computed.iter().sum();
+        now_us += 20e3 + 100.0 * tokens + 1e3 * streams as f64;
+        for ((index, left), tokens) in batch.iter_mut().zip(computed) {
+            *left -= tokens;
+            if *left <= 0.0 {
+                requests[*index].tokens.push(now_us + 3e3 * random());
+            }
+        }
+        batch.retain(|(index, _)| requests[*index].tokens.len() < lengths[*index]);
+    }
+    requests
+}
+
+/// First tokens come before or after those of the streams in the same step, and limits end streams.
+#[test]
+fn waits_in_a_full_batch_are_predicted() {
+    for (rate, max) in [(3.0, 0.15), (4.0, 0.15)] {
+        let found = replay(&batched(rate), 16.0).found;
+        let known = &found[300..];
+        let off: f64 = known.iter().map(|(predicted, actual)| (predicted - actual).abs()).sum();
+        let sum: f64 = known.iter().map(|(_, actual)| actual).sum();
+        assert!(off / sum < max, "{rate} per second: {} of {sum}", off / sum);
+    }
 }
 
 /// Streams go on while requests wait for a slot, as they do before a hosted API.

@@ -1,5 +1,5 @@
-//! The ages of a backend's streams and the tokens that they may still emit, in buckets, from which
-//! the ends of streams are predicted.
+//! The ages of a backend's streams and the steps at which they reach their limits, from which the
+//! ends of streams are predicted.
 
 use penstock_api::units::floor_index;
 
@@ -7,39 +7,56 @@ use penstock_api::units::floor_index;
 /// to 2^17.
 pub(super) const AGE_BUCKETS: usize = 60;
 /// The tokens from which on a limit is as good as none.
-const MAX_BOUND: f64 = 16_384.0;
+const MAX_LEFT: f64 = 16_384.0;
 
 /// A stream: its prompt, what it has emitted, and the most that it may emit, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stream {
+    /// The number of its request on the backend.
+    pub(crate) number: u64,
     pub(crate) prompt_tokens: f64,
     pub(crate) age_tokens: u32,
     /// Infinite if the request sets no limit.
     pub(crate) max_output_tokens: f64,
 }
 
-impl Stream {
-    /// Returns the bucket of the tokens that it may still emit, if those are limited.
-    fn bound(&self, age_tokens: u32) -> Option<usize> {
-        let left = self.max_output_tokens - f64::from(age_tokens);
-        (left < MAX_BOUND).then(|| bucket_of_tokens(left))
+/// A stream with a limit. A step emits a token of each stream, so that steps are its clock: between
+/// the tokens that are learned of it, its age and what it may still emit follow from the steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Limited {
+    number: u64,
+    /// The step with which it has emitted its first token, and that of the last that it may emit.
+    first_step: f64,
+    last_step: f64,
+}
+
+impl Limited {
+    /// Returns the stream by its state after `steps_ended` steps, if its limit is near enough.
+    fn of(stream: &Stream, steps_ended: f64) -> Option<Self> {
+        let age_tokens = f64::from(stream.age_tokens);
+        let left_tokens = stream.max_output_tokens - age_tokens;
+        (left_tokens < MAX_LEFT).then_some(Self {
+            number: stream.number,
+            first_step: steps_ended - age_tokens,
+            last_step: steps_ended + left_tokens,
+        })
     }
 }
 
-/// Streams with about as many tokens left: their number, and the sum of their ages.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Bounded {
-    count: f64,
-    age_tokens: f64,
+/// The age of a stream with a limit, and the tokens that it may still emit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LimitedStream {
+    pub(super) age_tokens: u32,
+    pub(super) left_tokens: f64,
 }
 
 /// The streams of a backend.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Streams {
     /// The number of streams in each bucket of ages.
     counts: [f32; AGE_BUCKETS],
-    /// The streams with a limit, in buckets of the tokens that they may still emit.
-    bounded: [Bounded; AGE_BUCKETS],
+    /// The streams with a limit, in no order.
+    limited: Vec<Limited>,
     /// The tokens of their prompts and outputs.
     context_tokens: f64,
     count: f64,
@@ -47,25 +64,16 @@ pub(crate) struct Streams {
 
 impl Default for Streams {
     fn default() -> Self {
-        Self {
-            counts: [0.0; AGE_BUCKETS],
-            bounded: [Bounded::default(); AGE_BUCKETS],
-            context_tokens: 0.0,
-            count: 0.0,
-        }
+        Self { counts: [0.0; AGE_BUCKETS], limited: Vec::new(), context_tokens: 0.0, count: 0.0 }
     }
 }
 
 /// Returns the bucket of an age, by its highest bit and the two behind it.
-fn bucket_of(age_tokens: u32) -> usize {
+pub(super) fn bucket_of(age_tokens: u32) -> usize {
     let age_tokens = age_tokens.max(4);
     let octave = u32::BITS - 1 - age_tokens.leading_zeros();
     let quarter = (age_tokens >> (octave - 2)) & 3;
     ((octave - 2) * 4 + quarter).min(59) as usize
-}
-
-fn bucket_of_tokens(tokens: f64) -> usize {
-    bucket_of(u32::try_from(floor_index(tokens)).unwrap_or(u32::MAX))
 }
 
 /// Returns the middle of a bucket, in tokens.
@@ -76,42 +84,38 @@ pub(super) fn age_of(bucket: usize) -> f64 {
 }
 
 impl Streams {
-    /// Adds a stream that has started.
-    pub(crate) fn add(&mut self, stream: &Stream) {
+    /// Adds a stream that has started, after `steps_ended` steps of the engine.
+    pub(crate) fn add(&mut self, stream: &Stream, steps_ended: f64) {
         self.change(stream.age_tokens, 1.0);
-        self.change_bounded(stream, stream.age_tokens, 1.0);
+        self.limited.extend(Limited::of(stream, steps_ended));
         self.context_tokens += stream.prompt_tokens + f64::from(stream.age_tokens);
         self.count += 1.0;
     }
 
     /// Records that a stream has emitted tokens: `after` in all.
-    pub(crate) fn grow(&mut self, stream: &Stream, after: u32) {
+    pub(crate) fn grow(&mut self, stream: &Stream, after: u32, steps_ended: f64) {
         let before = stream.age_tokens;
         self.context_tokens += f64::from(after.saturating_sub(before));
         if bucket_of(before) != bucket_of(after) {
             self.change(before, -1.0);
             self.change(after, 1.0);
         }
-        if stream.max_output_tokens.is_finite() {
-            self.change_bounded(stream, before, -1.0);
-            self.change_bounded(stream, after, 1.0);
+        if stream.max_output_tokens.is_finite()
+            && let Some(known) = self.limited.iter_mut().find(|one| one.number == stream.number)
+            && let Some(now) = Limited::of(&Stream { age_tokens: after, ..*stream }, steps_ended)
+        {
+            *known = now;
         }
     }
 
     /// Removes a stream that has ended.
     pub(crate) fn remove(&mut self, stream: &Stream) {
         self.change(stream.age_tokens, -1.0);
-        self.change_bounded(stream, stream.age_tokens, -1.0);
+        if let Some(index) = self.limited.iter().position(|one| one.number == stream.number) {
+            self.limited.swap_remove(index);
+        }
         self.context_tokens -= stream.prompt_tokens + f64::from(stream.age_tokens);
         self.count -= 1.0;
-    }
-
-    fn change_bounded(&mut self, stream: &Stream, age_tokens: u32, by: f64) {
-        let bounded = stream.bound(age_tokens).and_then(|bucket| self.bounded.get_mut(bucket));
-        if let Some(bounded) = bounded {
-            bounded.count += by;
-            bounded.age_tokens += by * f64::from(age_tokens);
-        }
     }
 
     fn change(&mut self, age_tokens: u32, by: f32) {
@@ -139,13 +143,12 @@ impl Streams {
         counts.map(|(bucket, count)| (bucket, f64::from(*count)))
     }
 
-    /// Returns the streams with a limit: the tokens that they may still emit, the bucket of their
-    /// mean age, and their number.
-    pub(super) fn bounded(&self) -> impl Iterator<Item = (f64, usize, f64)> + '_ {
-        let buckets = self.bounded.iter().enumerate().filter(|(_, one)| one.count > 0.5);
-        buckets.map(|(bucket, one)| {
-            let mean_age = one.age_tokens / one.count;
-            (age_of(bucket), bucket_of_tokens(mean_age), one.count)
+    /// Returns the streams with a limit as they are after `steps_ended` steps.
+    pub(super) fn limited(&self, steps_ended: f64) -> impl Iterator<Item = LimitedStream> + '_ {
+        self.limited.iter().map(move |one| LimitedStream {
+            age_tokens: u32::try_from(floor_index(steps_ended - one.first_step))
+                .unwrap_or(u32::MAX),
+            left_tokens: (one.last_step - steps_ended).max(0.0),
         })
     }
 }
@@ -166,17 +169,19 @@ mod tests {
     #[test]
     fn streams_that_end_leave_nothing() {
         let mut streams = Streams::default();
-        let bounded = Stream { prompt_tokens: 100.0, age_tokens: 1, max_output_tokens: 600.0 };
-        let free = Stream { prompt_tokens: 50.0, max_output_tokens: f64::INFINITY, ..bounded };
-        streams.add(&bounded);
-        streams.add(&free);
+        let limited =
+            Stream { number: 1, prompt_tokens: 100.0, age_tokens: 1, max_output_tokens: 600.0 };
+        let free =
+            Stream { number: 2, prompt_tokens: 50.0, max_output_tokens: f64::INFINITY, ..limited };
+        streams.add(&limited, 0.0);
+        streams.add(&free, 0.0);
         for age_tokens in 1..500 {
-            streams.grow(&Stream { age_tokens, ..bounded }, age_tokens + 1);
+            streams.grow(&Stream { age_tokens, ..limited }, age_tokens + 1, f64::from(age_tokens));
         }
         assert_eq!((streams.count(), streams.context_tokens()), (2.0, 651.0));
-        let left: Vec<_> = streams.bounded().collect();
-        assert_eq!(left, [(age_of(bucket_of(100)), bucket_of(500), 1.0)]);
-        streams.remove(&Stream { age_tokens: 500, ..bounded });
+        let left: Vec<_> = streams.limited(510.0).collect();
+        assert_eq!(left, [LimitedStream { age_tokens: 511, left_tokens: 89.0 }]);
+        streams.remove(&Stream { age_tokens: 500, ..limited });
         streams.remove(&free);
         assert_eq!(streams, Streams::default());
     }

@@ -37,7 +37,12 @@ impl Ticket {
     /// Returns its stream.
     pub(super) fn stream(&self) -> Stream {
         let RequestShape { prompt_tokens, max_output_tokens, .. } = self.request;
-        Stream { prompt_tokens, age_tokens: self.emitted_tokens, max_output_tokens }
+        Stream {
+            number: self.number,
+            prompt_tokens,
+            age_tokens: self.emitted_tokens,
+            max_output_tokens,
+        }
     }
 }
 

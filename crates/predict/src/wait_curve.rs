@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use penstock_api::units::{floor_index, narrow};
 
 use super::output_lengths::{BucketPosition, OutputLengths};
-use super::streams::{AGE_BUCKETS, Streams, age_of};
+use super::streams::{AGE_BUCKETS, LimitedStream, Streams, age_of, bucket_of};
 
 /// The number of points at which the curve is computed, in tokens: sixths of an octave up to 2^14.
 const GRID: usize = 85;
@@ -45,6 +45,11 @@ impl Positions {
             between: (0..GRID).map(between).collect(),
         }
     }
+}
+
+/// Returns the first point with at least `tokens` tokens.
+fn first_point_from(tokens: f64) -> usize {
+    floor_index((tokens.max(1.0).log2() * 6.0).ceil())
 }
 
 /// The position of a number of tokens between two points.
@@ -88,27 +93,34 @@ impl Default for WaitCurve {
 }
 
 impl WaitCurve {
-    /// Computes it at `now_us`.
-    pub(crate) fn compute(&self, lengths: &OutputLengths, streams: &Streams, now_us: f64) {
+    /// Computes it at `now_us`, after `steps_ended` steps of the engine.
+    pub(crate) fn compute(
+        &self,
+        lengths: &OutputLengths,
+        streams: &Streams,
+        steps_ended: f64,
+        now_us: f64,
+    ) {
         let mut ended = [0.0_f32; GRID];
         let positions = &*POSITIONS;
+        // Limits end streams below, each at its own.
         for (bucket, count) in streams.buckets() {
             let Some((age, points)) = positions.ages.get(bucket) else { continue };
-            let alive = lengths.survival_at(age);
+            let alive = lengths.unlimited_at(age);
             for (sum, point) in ended.iter_mut().zip(points) {
-                let later = lengths.survival_at(point);
+                let later = lengths.unlimited_at(point);
                 let share = if alive <= 1e-9 { 1.0 } else { 1.0 - later / alive };
                 *sum += narrow(share * count);
             }
         }
         // Those that would run on reach their limit.
-        for (left_tokens, bucket, count) in streams.bounded() {
-            let Some((age, points)) = positions.ages.get(bucket) else { continue };
-            let alive = lengths.survival_at(age);
-            for (index, (sum, point)) in ended.iter_mut().zip(points).enumerate() {
-                if tokens_at(index) >= left_tokens && alive > 1e-9 {
-                    *sum += narrow(lengths.survival_at(point) / alive * count);
-                }
+        for LimitedStream { age_tokens, left_tokens } in streams.limited(steps_ended) {
+            let Some((age, points)) = positions.ages.get(bucket_of(age_tokens)) else { continue };
+            let alive = lengths.unlimited_at(age);
+            let from = first_point_from(left_tokens);
+            for (sum, point) in ended.iter_mut().zip(points).skip(from) {
+                let share = if alive > 1e-9 { lengths.unlimited_at(point) / alive } else { 0.0 };
+                *sum += narrow(share);
             }
         }
         let mut fresh = [0.0; GRID];
@@ -135,9 +147,7 @@ impl WaitCurve {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
-        let since_us =
-            (now_us - f64::from_bits(self.computed_at_us.load(Ordering::Relaxed))).max(0.0);
-        let passed_tokens = since_us / step_us.max(1.0);
+        let passed_tokens = (now_us - self.computed_at_us()).max(0.0) / step_us.max(1.0);
         let before =
             if passed_tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(passed_tokens)) };
         Some((self.crossing(narrow(needed_streams + before)) - passed_tokens).max(1.0))
@@ -149,11 +159,14 @@ impl WaitCurve {
         if self.at_point(GRID - 1) <= 0.0 {
             return None;
         }
-        let since_us =
-            (now_us - f64::from_bits(self.computed_at_us.load(Ordering::Relaxed))).max(0.0);
-        let passed_tokens = since_us / step_us.max(1.0);
+        let passed_tokens = (now_us - self.computed_at_us()).max(0.0) / step_us.max(1.0);
         let ended = |tokens: f64| if tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(tokens)) };
         Some((ended(passed_tokens + tokens) - ended(passed_tokens)).max(0.0))
+    }
+
+    /// Returns the time at which it was computed.
+    pub(crate) fn computed_at_us(&self) -> f64 {
+        f64::from_bits(self.computed_at_us.load(Ordering::Relaxed))
     }
 
     fn at_point(&self, point: usize) -> f32 {
@@ -216,33 +229,33 @@ mod tests {
     use crate::streams::Stream;
 
     fn aged(age_tokens: u32) -> Stream {
-        Stream { prompt_tokens: 100.0, age_tokens, max_output_tokens: f64::INFINITY }
+        Stream { number: 0, prompt_tokens: 100.0, age_tokens, max_output_tokens: f64::INFINITY }
     }
 
     #[test]
     fn streams_end_at_their_limits() {
         let mut lengths = OutputLengths::default();
-        (0..5000).for_each(|_| lengths.learn(2_000.0));
+        (0..5000).for_each(|_| lengths.learn(2_000.0, f64::INFINITY));
         let mut streams = Streams::default();
-        (0..5).for_each(|_| streams.add(&aged(50)));
+        (0..5).for_each(|_| streams.add(&aged(50), 0.0));
         assert!(curve(&lengths, &streams).tokens_until(1.0, 1e4, 0.0).unwrap() > 1_000.0);
-        (0..2).for_each(|_| streams.add(&Stream { max_output_tokens: 90.0, ..aged(50) }));
+        (0..2).for_each(|_| streams.add(&Stream { max_output_tokens: 90.0, ..aged(50) }, 0.0));
         let wait = curve(&lengths, &streams).tokens_until(1.0, 1e4, 0.0).unwrap();
         assert!((34.0..50.0).contains(&wait), "{wait}");
     }
 
     fn curve(lengths: &OutputLengths, streams: &Streams) -> WaitCurve {
         let curve = WaitCurve::default();
-        curve.compute(lengths, streams, 0.0);
+        curve.compute(lengths, streams, 0.0, 0.0);
         curve
     }
 
     #[test]
     fn streams_of_one_length_end_when_they_are_due() {
         let mut lengths = OutputLengths::default();
-        (0..5000).for_each(|_| lengths.learn(200.0));
+        (0..5000).for_each(|_| lengths.learn(200.0, f64::INFINITY));
         let mut streams = Streams::default();
-        (0..10).for_each(|_| streams.add(&aged(10)));
+        (0..10).for_each(|_| streams.add(&aged(10), 0.0));
         let young = curve(&lengths, &streams);
         assert_eq!(WaitCurve::default().tokens_until(5.0, 1e4, 0.0), None);
         let wait = young.tokens_until(5.0, 1e4, 0.0).unwrap();
@@ -253,14 +266,14 @@ mod tests {
         // Fifteen have ended when the second ten are half through.
         let later = young.tokens_until(15.0, 1e4, 0.0).unwrap();
         assert!((300.0..480.0).contains(&later), "{later}");
-        (0..10).for_each(|_| streams.add(&aged(180)));
+        (0..10).for_each(|_| streams.add(&aged(180), 0.0));
         assert!(curve(&lengths, &streams).tokens_until(5.0, 1e4, 0.0).unwrap() < 80.0);
     }
 
     #[test]
     fn positions_are_those_that_would_be_computed() {
         let mut lengths = OutputLengths::default();
-        (0..500).for_each(|n| lengths.learn(f64::from(n * 7 % 900 + 1)));
+        (0..500).for_each(|n| lengths.learn(f64::from(n * 7 % 900 + 1), f64::INFINITY));
         for bucket in 0..AGE_BUCKETS {
             let (age, after) = &POSITIONS.ages[bucket];
             assert_eq!(lengths.survival_at(age), lengths.survival(age_of(bucket)));
@@ -274,7 +287,7 @@ mod tests {
     #[test]
     fn longer_queues_wait_longer() {
         let mut streams = Streams::default();
-        (0..32).for_each(|age| streams.add(&aged(age * 10 + 1)));
+        (0..32).for_each(|age| streams.add(&aged(age * 10 + 1), 0.0));
         let curve = curve(&OutputLengths::default(), &streams);
         let wait =
             |needed_streams: u32| curve.tokens_until(f64::from(needed_streams), 1e4, 0.0).unwrap();

@@ -10,6 +10,10 @@ use crate::prediction::Prediction;
 use crate::prompts::{Prompt, StepEnd};
 use crate::ticket::Ticket;
 
+/// The factor by which a gap may exceed its step and the prompts in it if the engine did nothing
+/// else meanwhile.
+const SAME_STEP_FACTOR: f64 = 2.0;
+
 impl BackendPredictor {
     /// Learns from a first token how long the front end takes, if prompts ahead do not make it
     /// longer.
@@ -36,8 +40,10 @@ impl BackendPredictor {
         };
         let (tokens, step_us) = (ticket.request.uncached_tokens(), self.step_us());
         if now_us - first_step.at_us < SAME_STEP_SHARE * step_us {
-            // No prompt is computed in no time: it was there before, so the front end takes less.
-            return self.prefill_learner.bound_front_end(now_us - prompt.sent_at_us - step_us);
+            // No prompt is computed in no time: it was there when that step started, so the front
+            // end takes less.
+            let there_at_us = self.step_started_at_us.unwrap_or(now_us - step_us);
+            return self.prefill_learner.bound_front_end(there_at_us - prompt.sent_at_us);
         }
         let first = FirstToken {
             now_us,
@@ -118,7 +124,7 @@ impl BackendPredictor {
     /// decodes.
     pub(super) fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now_us: f64) {
         let Some(output) = output.map(f64::from).filter(|output| *output >= 1.0) else { return };
-        self.lengths.learn(output);
+        self.lengths.learn(output, ticket.request.max_output_tokens);
         let Prediction { raw_ttft_us, decode_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
         self.residual.learn(regime, raw_ttft_us, took_us);
@@ -151,11 +157,14 @@ impl BackendPredictor {
     /// Records that the engine has ended `steps` steps since the last call, the last one at
     /// `at_us`: tokens came.
     pub(crate) fn step_ended(&mut self, at_us: f64, steps: f64) {
-        let gap_us = at_us - self.step_ended_at_us;
+        let (gap_us, step_us) = (at_us - self.step_ended_at_us, self.step_us());
+        // The leading stream shows the step that a first token has shown a moment ago.
+        let is_counted =
+            std::mem::take(&mut self.is_end_inferred) && gap_us < SAME_STEP_SHARE * step_us;
+        let steps = if is_counted { steps - 1.0 } else { steps };
         if gap_us <= 0.0 || steps < 1.0 {
             return;
         }
-        let step_us = self.step_us();
         let (decodes, context_tokens) = (self.stream_count(), self.context_tokens());
         // A full batch takes no prompts.
         let has_prompts = self.prompts.admitted_count() > 0 && decodes < self.limits.slots;
@@ -177,6 +186,9 @@ impl BackendPredictor {
         } else {
             0.0
         };
+        let longest_us = SAME_STEP_FACTOR * (step_us + self.prompts.in_batch().time_us);
+        let is_one_step = steps < 2.0 && decodes >= 1.0 && gap_us <= longest_us;
+        self.step_started_at_us = is_one_step.then_some(self.step_ended_at_us);
         (self.step_ended_at_us, self.steps_ended) = (at_us, self.steps_ended + steps);
         self.prompts.step_ended(at_us, self.prefill_learner.front_end_us(), computed_us);
         self.start_prompts(at_us);
@@ -212,6 +224,6 @@ impl BackendPredictor {
 
     /// Learns the length of one output of earlier traffic.
     pub fn learn_length(&mut self, tokens: f64) {
-        self.lengths.learn(tokens);
+        self.lengths.learn(tokens, f64::INFINITY);
     }
 }

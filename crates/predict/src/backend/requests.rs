@@ -10,6 +10,9 @@ use crate::ticket::Ticket;
 /// The number of tokens over which a stream may spend its lead over its objective.
 const SLACK_TOKENS: f64 = 64.0;
 
+/// The longest front end, in steps, behind which first tokens come with those of other streams.
+const MAX_FRONT_END_STEPS: f64 = 10.0;
+
 impl BackendPredictor {
     /// Adds a request that is sent by this prediction. `tpot_objective_us` is for its time per
     /// token.
@@ -97,9 +100,13 @@ impl BackendPredictor {
         // First of all: a limit shows in the streams beside which the request waited.
         self.learn_limits(ticket, now_us);
         self.waiting_count = self.waiting_count.saturating_sub(1);
-        if now_us > self.step_ended_at_us + SAME_STEP_SHARE * self.step_us() {
+        let (gap_us, step_us) = (now_us - self.step_ended_at_us, self.step_us());
+        if gap_us > SAME_STEP_SHARE * step_us {
             // A first token ends a step, which the leading stream may not have shown yet.
             self.step_ended(now_us, 1.0);
+            // Behind a long front end, as of a hosted API, they come at any time.
+            self.is_end_inferred = gap_us > (1.0 - SAME_STEP_SHARE) * step_us
+                && self.prefill_learner.front_end_us() < MAX_FRONT_END_STEPS * step_us;
         }
         let prompt = self.prompts.first_token(ticket.number, now_us);
         if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
@@ -119,7 +126,7 @@ impl BackendPredictor {
     fn start_stream(&mut self, ticket: &mut Ticket, now_us: f64) {
         ticket.emitted_tokens = 1;
         ticket.first_token_at_us = now_us;
-        self.streams.add(&ticket.stream());
+        self.streams.add(&ticket.stream(), self.steps_ended);
         self.max_stream_count = self.max_stream_count.max(self.stream_count());
         self.allowances.set(ticket, ticket.tpot_objective_us);
         if self.limit_learner.observe_streams(self.stream_count()) {
@@ -132,7 +139,7 @@ impl BackendPredictor {
         if ticket.emitted_tokens == 0 || tokens <= ticket.emitted_tokens {
             return;
         }
-        self.streams.grow(&ticket.stream(), tokens);
+        self.streams.grow(&ticket.stream(), tokens, self.steps_ended);
         ticket.emitted_tokens = tokens;
         self.stall.emitted(now_us);
         if let Some(tpot_objective_us) = ticket.tpot_objective_us {
@@ -186,7 +193,10 @@ impl BackendPredictor {
         if let Some(tpot_objective_us) = ticket.tpot_objective_us {
             self.batch_share_learner.learn(tpot_objective_us, predicted_us, actual_us, length);
         }
-        if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
+        match is_complete {
+            true => self.lengths.learn(length, ticket.request.max_output_tokens),
+            false => self.lengths.learn_cut(length),
+        }
     }
 
     /// Records the end of a request of which no token was seen: it came as a whole, or was cut

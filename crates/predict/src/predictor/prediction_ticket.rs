@@ -52,8 +52,11 @@ impl PredictionTicket {
         }
         self.last_seen_us = now_us;
         if self.emitted_tokens == 0 {
-            let ticket = &mut self.ticket;
-            self.predictor.learn(|backend| backend.first_token(ticket, now_us));
+            let (ticket, wait_curve) = (&mut self.ticket, &self.predictor.wait_curve);
+            self.predictor.learn(|backend| {
+                backend.first_token(ticket, now_us);
+                backend.update_curve(wait_curve, now_us);
+            });
             (self.emitted_tokens, self.learned_tokens) = (1, 1);
             return;
         }
@@ -121,9 +124,11 @@ impl PredictionTicket {
         }
         let (ticket, emitted_tokens, seen_at_us) =
             (&mut self.ticket, self.emitted_tokens, self.last_seen_us);
+        let wait_curve = &self.predictor.wait_curve;
         self.predictor.learn(|backend| {
             backend.progress(ticket, emitted_tokens, seen_at_us);
             backend.ended(ticket, output_tokens, is_complete, now_us);
+            backend.update_curve(wait_curve, now_us);
         });
         let (leader, none) = (&self.predictor.leader, 0);
         // Another stream may lead by now, and it goes on leading.
