@@ -67,8 +67,6 @@ pub(crate) struct SeenResponse<'a> {
 pub(crate) enum Disposition {
     /// It goes to the client as it comes.
     Relay,
-    /// More of its body has to be read first, up to [`MAX_HELD`].
-    Read,
     /// It does not go to the client, while another backend may do better.
     Hold(Refusal),
     /// It goes to the client as an error of the client's dialect.
@@ -82,8 +80,9 @@ pub(crate) enum Disposition {
 }
 
 impl Disposition {
-    /// Decides the next step with a response.
-    pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Self {
+    /// Decides the next step with a response; `None` while more of its body has to be read first, up
+    /// to [`MAX_HELD`].
+    pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Self> {
         match seen.status {
             200..=299 => of_success(terms, seen),
             _ => of_error(terms, seen),
@@ -91,29 +90,29 @@ impl Disposition {
     }
 }
 
-fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
+fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disposition> {
     if !is_read(terms.operation) {
-        return Disposition::Relay;
+        return Some(Disposition::Relay);
     }
     let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
     // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
     if is_empty || matches!(seen.status, 204 | 205) {
-        return Disposition::Hold(Refusal::NoWork);
+        return Some(Disposition::Hold(Refusal::NoWork));
     }
     let judged = match (seen.stream, seen.body) {
         // A stream may report a failure in its first event.
-        (Some(_), None) => Disposition::Read,
+        (Some(_), None) => None,
         (Some(framing), Some(body)) => of_stream(terms, framing, body, seen.is_whole),
         (None, body) => of_whole(terms, seen, body),
-    };
+    }?;
     let dialect = terms.operation.row().dialect.row();
     // The head that the client has says 200, and names the framing of its dialect.
     let continues = seen.status == 200
         && seen.stream.is_some_and(|stream| terms.is_converted || stream == dialect.framing);
-    match judged {
+    Some(match judged {
         Disposition::Relay if terms.has_head && !continues => Disposition::NoStream,
         judged => judged,
-    }
+    })
 }
 
 fn of_stream(
@@ -121,30 +120,30 @@ fn of_stream(
     framing: StreamFraming,
     body: &[u8],
     is_whole: bool,
-) -> Disposition {
-    match FirstEvent::read(terms.sent, framing, body, is_whole) {
-        FirstEvent::Incomplete if body.len() < MAX_HELD => Disposition::Read,
+) -> Option<Disposition> {
+    Some(match FirstEvent::read(terms.sent, framing, body, is_whole) {
+        FirstEvent::Incomplete if body.len() < MAX_HELD => return None,
         FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
         }
         // A report of an error is short: a longer event is output.
         FirstEvent::Incomplete | FirstEvent::Good => Disposition::Relay,
-    }
+    })
 }
 
 fn of_whole(
     terms: &ResponseTerms<'_>,
     seen: &SeenResponse<'_>,
     body: Option<&[u8]>,
-) -> Disposition {
+) -> Option<Disposition> {
     // A large response is no error.
     let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
     let Some(body) = body.filter(|_| !is_large) else {
         let is_read = seen.is_json && !is_large;
-        return if is_read { Disposition::Read } else { Disposition::Relay };
+        return (!is_read).then_some(Disposition::Relay);
     };
-    match body.trim_ascii_start().first() {
+    Some(match body.trim_ascii_start().first() {
         None if seen.is_whole => Disposition::Hold(Refusal::NoWork),
         // White space before the end is relayed: it keeps a client's connection alive.
         Some(b'{') if seen.is_whole => match reports_failure(body) {
@@ -152,9 +151,9 @@ fn of_whole(
             false => Disposition::Relay,
         },
         // A body that has content passes as it comes.
-        Some(b'{') if body.len() < MAX_HELD && may_report_failure(body) => Disposition::Read,
+        Some(b'{') if body.len() < MAX_HELD && may_report_failure(body) => return None,
         _ => Disposition::Relay,
-    }
+    })
 }
 
 /// The reason to hold back a response that reports a failure with a good status.
@@ -168,33 +167,33 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
     }
 }
 
-fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
+fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disposition> {
     // A large error is passed on, whatever it says, unless its status says enough.
     let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
     let body = match seen.body {
         None if is_large => &[],
-        None if !reads_error(terms, seen.status) => return Disposition::Relay,
-        None => return Disposition::Read,
-        Some(body) if !seen.is_whole && body.len() < MAX_HELD => return Disposition::Read,
+        None if !reads_error(terms, seen.status) => return Some(Disposition::Relay),
+        None => return None,
+        Some(body) if !seen.is_whole && body.len() < MAX_HELD => return None,
         Some(body) => body,
     };
     if terms.may_shorten
         && let Some(refusal) = read_refusal(body)
     {
-        return Disposition::Shorten(refusal);
+        return Some(Disposition::Shorten(refusal));
     }
     let unsupported = read_unsupported(body);
     // All of it, or nothing: the engine would refuse what is left of it again.
     if !unsupported.is_empty() && terms.may_drop.contains(unsupported) {
-        return Disposition::Drop(unsupported);
+        return Some(Disposition::Drop(unsupported));
     }
-    match refusal_of_status(terms, seen.status, body) {
+    Some(match refusal_of_status(terms, seen.status, body) {
         Some(refusal) => Disposition::Hold(refusal),
         None if terms.is_converted || terms.is_gathered || terms.has_head => {
             Disposition::ConvertError
         }
         None => Disposition::Relay,
-    }
+    })
 }
 
 /// Returns whether an error of this status says more than its status.

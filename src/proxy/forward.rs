@@ -149,7 +149,7 @@ async fn judge(
             };
             Disposition::of(&terms, &seen)
         };
-        if disposition != Disposition::Read {
+        if let Some(disposition) = disposition {
             return Ok(disposition);
         }
         if !has_started {
@@ -238,7 +238,7 @@ async fn deliver(
         Err(failure) => return AttemptEnd::Failed(failure),
     };
     match disposition {
-        Disposition::Relay | Disposition::Read => {
+        Disposition::Relay => {
             // From here on there is no retry, so the body is released.
             request.body = None;
             AttemptEnd::Relayed(relay(flow, request, reply).await)
@@ -294,7 +294,7 @@ async fn deliver_text(
     };
     record_head(flow.ctx, request, &reply.head, reply.attempt);
     match disposition {
-        Disposition::Relay | Disposition::Read if matches!(reply.head.status, 200..=299) => {
+        Disposition::Relay if matches!(reply.head.status, 200..=299) => {
             let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
             gather(flow, request, reply, way_back).await
         }

@@ -44,13 +44,18 @@ fn stream(body: &str, is_whole: bool) -> SeenResponse<'_> {
     }
 }
 
+/// Returns what is decided about a response of which enough was read.
+fn decided(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
+    Disposition::of(terms, seen).expect("enough was read")
+}
+
 const HELD: fn(Refusal) -> Disposition = Disposition::Hold;
 const ERROR: &str = r#"{"error":{"message":"x","type":"y"}}"#;
 const CHAT: &str = r#"{"id":"c","choices":[{"message":{"content":"hi"}}]}"#;
 
 #[test]
 fn status_of_an_error_decides_with_the_key_that_was_sent() {
-    let of = |status, key| Disposition::of(&ResponseTerms { key, ..chat() }, &whole(status, ERROR));
+    let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, ERROR));
     for (status, own, clients) in [
         (400, Disposition::Relay, Disposition::Relay),
         (401, HELD(Refusal::KeyRejected), Disposition::Relay),
@@ -76,14 +81,14 @@ fn status_of_an_error_decides_with_the_key_that_was_sent() {
 fn server_errors_go_elsewhere_only_where_that_is_configured() {
     let terms = ResponseTerms { retries_5xx: true, ..chat() };
     for status in [500, 502, 504] {
-        let found = Disposition::of(&terms, &whole(status, ERROR));
+        let found = decided(&terms, &whole(status, ERROR));
         assert_eq!(found, HELD(Refusal::ServerError), "{status}");
     }
-    assert_eq!(Disposition::of(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
     let busy = r#"{"error":{"message":"Overloaded","type":"overloaded_error"}}"#;
-    assert_eq!(Disposition::of(&chat(), &whole(500, busy)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&chat(), &whole(500, busy)), HELD(Refusal::Overloaded));
     let quoted = r#"{"error":{"message":"bad value: rate limit","type":"invalid_request_error"}}"#;
-    assert_eq!(Disposition::of(&chat(), &whole(400, quoted)), Disposition::Relay);
+    assert_eq!(decided(&chat(), &whole(400, quoted)), Disposition::Relay);
 }
 
 #[test]
@@ -101,10 +106,10 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
         (chat(), 405, path, Disposition::Relay),
         (chat(), 501, path, Disposition::Relay),
     ] {
-        assert_eq!(Disposition::of(&terms, &whole(status, body)), expected, "{status} {body}");
+        assert_eq!(decided(&terms, &whole(status, body)), expected, "{status} {body}");
     }
     let flagged = r#"{"error":{"message":"Your input was flagged","code":403}}"#;
-    assert_eq!(Disposition::of(&chat(), &whole(403, flagged)), Disposition::Relay);
+    assert_eq!(decided(&chat(), &whole(403, flagged)), Disposition::Relay);
 }
 
 #[test]
@@ -130,9 +135,8 @@ fn success_is_judged_by_what_it_holds() {
         ),
         (stream("data: {\"choices\":[]}\n\n", false), Disposition::Relay),
         (stream(": ping\n", false), Disposition::Relay),
-        (stream("data: {", false), Disposition::Read),
     ] {
-        assert_eq!(Disposition::of(&chat(), &seen), expected, "{seen:?}");
+        assert_eq!(decided(&chat(), &seen), expected, "{seen:?}");
     }
 }
 
@@ -142,17 +146,18 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
     let large = SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(200, "")) };
     let text = SeenResponse { is_json: false, framing: Framing::Chunked, ..unread(whole(200, "")) };
     for (seen, expected) in [
-        (unread(stream("", false)), Disposition::Read),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(200, "")) }, Disposition::Read),
-        (large, Disposition::Relay),
-        (text, Disposition::Relay),
-        (SeenResponse { is_whole: false, ..whole(200, "\n") }, Disposition::Relay),
-        (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, Disposition::Read),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) }, Disposition::Relay),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(401, "")) }, Disposition::Read),
+        (unread(stream("", false)), None),
+        (stream("data: {", false), None),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(200, "")) }, None),
+        (large, Some(Disposition::Relay)),
+        (text, Some(Disposition::Relay)),
+        (SeenResponse { is_whole: false, ..whole(200, "\n") }, Some(Disposition::Relay)),
+        (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, None),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) }, Some(Disposition::Relay)),
+        (SeenResponse { framing: Framing::Chunked, ..unread(whole(401, "")) }, None),
         (
             SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(503, "")) },
-            HELD(Refusal::Overloaded),
+            Some(HELD(Refusal::Overloaded)),
         ),
     ] {
         assert_eq!(Disposition::of(&chat(), &seen), expected, "{seen:?}");
@@ -165,25 +170,25 @@ fn passed_through_responses_speak_for_themselves() {
     for (status, body) in
         [(200, ERROR), (200, ""), (204, ""), (401, ERROR), (404, ERROR), (500, ERROR)]
     {
-        assert_eq!(Disposition::of(&terms, &whole(status, body)), Disposition::Relay, "{status}");
+        assert_eq!(decided(&terms, &whole(status, body)), Disposition::Relay, "{status}");
     }
-    assert_eq!(Disposition::of(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
 }
 
 #[test]
 fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     let converted = ResponseTerms { is_converted: true, ..chat() };
-    assert_eq!(Disposition::of(&converted, &whole(400, ERROR)), Disposition::ConvertError);
-    assert_eq!(Disposition::of(&converted, &whole(500, ERROR)), Disposition::ConvertError);
+    assert_eq!(decided(&converted, &whole(400, ERROR)), Disposition::ConvertError);
+    assert_eq!(decided(&converted, &whole(500, ERROR)), Disposition::ConvertError);
     let too_long = r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError"}}"#;
     let shortens = ResponseTerms { may_shorten: true, ..chat() };
-    assert!(matches!(Disposition::of(&shortens, &whole(400, too_long)), Disposition::Shorten(_)));
+    assert!(matches!(decided(&shortens, &whole(400, too_long)), Disposition::Shorten(_)));
     let drops = ResponseTerms { may_drop: Capabilities::TOOLS, ..chat() };
     let unsupported = r#"{"error":"registry.ollama.ai/library/m does not support tools"}"#;
-    let found = Disposition::of(&drops, &whole(400, unsupported));
+    let found = decided(&drops, &whole(400, unsupported));
     assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
     let has_head = ResponseTerms { has_head: true, ..chat() };
-    assert_eq!(Disposition::of(&has_head, &whole(200, CHAT)), Disposition::NoStream);
-    let found = Disposition::of(&has_head, &stream("data: {\"choices\":[]}\n\n", false));
+    assert_eq!(decided(&has_head, &whole(200, CHAT)), Disposition::NoStream);
+    let found = decided(&has_head, &stream("data: {\"choices\":[]}\n\n", false));
     assert_eq!(found, Disposition::Relay);
 }
