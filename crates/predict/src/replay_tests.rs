@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use penstock_api::units::floor_index;
+
 use super::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
 /// Two llama.cpp servers with four slots, one of them three times as slow: short prompts and some
@@ -177,7 +179,7 @@ fn batched(rate: f64) -> Vec<Request> {
         let prompt = 20.0 * (4.5 * random()).exp();
         requests.push(Request { sent_at_us: arrival_us, prompt, tokens: Vec::new() });
     }
-    let lengths: Vec<usize> = requests.iter().map(|_| 20 + (100.0 * random()) as usize).collect();
+    let lengths: Vec<usize> = requests.iter().map(|_| 20 + floor_index(100.0 * random())).collect();
     // The requests in the batch, each with the tokens of its prompt that are left.
     let (mut now_us, mut next, mut batch) = (0.0_f64, 0, Vec::<(usize, f64)>::new());
     while next < requests.len() || !batch.is_empty() {

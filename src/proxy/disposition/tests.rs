@@ -153,7 +153,10 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
         (text, Some(Disposition::Relay)),
         (SeenResponse { is_whole: false, ..whole(200, "\n") }, Some(Disposition::Relay)),
         (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, None),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) }, Some(Disposition::Relay)),
+        (
+            SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) },
+            Some(Disposition::Relay),
+        ),
         (SeenResponse { framing: Framing::Chunked, ..unread(whole(401, "")) }, None),
         (
             SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(503, "")) },

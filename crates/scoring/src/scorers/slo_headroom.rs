@@ -23,14 +23,15 @@ const RESERVE: f64 = 0.2;
 const TTFT: f64 = 2.0;
 /// The weight of the time for its prompt per request there: requests that arrive meanwhile wait as
 /// well. Found in simulation: with 1, up to 15 points fewer requests are in time on fleets that are
-/// nearly full.
-const DELAY: f64 = 4.0;
+/// nearly full; with 4, up to 1 % fewer tokens per second of agents whose caches are full.
+const DELAY: f64 = 8.0;
 /// The cost of missing the objective for the first token. The unit is the duration of a response
-/// that just meets its time per token. Found in simulation: with half the cost for both objectives,
-/// up to 2 points fewer requests are in time on unequal engines.
-const MISS_TTFT: f64 = 6.0;
-/// The cost of missing the objective per token; see [`MISS_TTFT`].
-const MISS_TPOT: f64 = 5.0;
+/// that just meets its time per token. Found in simulation: with 6, up to 0.5 points fewer requests
+/// are in time beside long prompts.
+const MISS_TTFT: f64 = 4.0;
+/// The cost of missing the objective per token. Found in simulation: with 3.5, up to 2 points fewer
+/// requests are in time on unequal engines; with 5, about 0.7 points.
+const MISS_TPOT: f64 = 6.0;
 /// If every backend has at least this chance of missing the time per token, misses count for
 /// nothing: avoiding them would only move them to other requests.
 const LOST: f64 = 0.5;
@@ -55,7 +56,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 4 x its own, and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (6 x chance of a late first token + 5 x (chance of a late time per token + requests there x how much that chance grows by it)). Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
+    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 8 x its own, and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (4 x chance of a late first token + 6 x (chance of a late time per token + requests there x how much that chance grows by its prompt and its tokens)). Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -151,7 +152,7 @@ impl Usual {
     fn of(all: impl Iterator<Item = PredictedLatency>, objectives: &Objectives) -> Self {
         let (mut sums, mut least) = ([0.0; 5], LOST);
         for one in all {
-            least = least.min(own_chance(&one, objectives).missed);
+            least = least.min(own_chance(&one, objectives));
             let own = [1.0, one.work, one.uncached, one.slowdown, one.tpot].map(f64::from);
             sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
         }
@@ -180,40 +181,34 @@ impl Usual {
             return time;
         }
         let first = objectives.ttft_ms.unwrap_or(f64::INFINITY);
-        let first = Chance::of(first, one.ttft, one.ttft_p90);
+        let first = chance(first, one.ttft, one.ttft_p90);
         let limit = objectives.tpot_ms.unwrap_or(f64::INFINITY);
-        let own = own_chance(one, objectives);
-        let others = Chance::of(limit.min(one.tightest_tpot.into()), one.tpot, one.tpot_p90);
-        let missed = own.missed + requests * others.growth * f64::from(one.added);
+        let others_limit = limit.min(one.tightest_tpot.into());
+        // A stream stands still while the prompt is computed.
+        let added = one.added + one.work / one.output.max(1.0);
+        let later = chance(others_limit, one.tpot + added, one.tpot_p90 + added);
+        let growth = later - chance(others_limit, one.tpot, one.tpot_p90);
+        let missed = own_chance(one, objectives) + requests * growth.max(0.0);
         let each = if limit.is_finite() { limit } else { self.tpot };
         let whole = self.hope * each * f64::from(one.output);
-        time + whole * (MISS_TTFT * first.missed + MISS_TPOT * missed)
+        time + whole * (MISS_TTFT * first + MISS_TPOT * missed)
     }
 }
 
-/// The chance of missing an objective, and its growth per millisecond.
-#[derive(Debug, Clone, Copy, Default)]
-struct Chance {
-    missed: f64,
-    growth: f64,
-}
-
-impl Chance {
-    /// The chance for a limit, which may be infinite, by a predicted mean and 90th percentile.
-    fn of(limit: f64, mean: f32, p90: f32) -> Self {
-        let scale = (SCALE * f64::from(p90 - mean)).max(MIN_SCALE * limit.max(1e-3));
-        let below = (limit - f64::from(mean)) / scale;
-        if !limit.is_finite() || below >= SURE {
-            return Self::default();
-        }
-        let missed = 1.0 / (1.0 + below.exp());
-        Self { missed, growth: missed * (1.0 - missed) / scale }
+/// Returns the chance of missing a limit, which may be infinite, by a predicted mean and 90th
+/// percentile.
+fn chance(limit: f64, mean: f32, p90: f32) -> f64 {
+    let scale = (SCALE * f64::from(p90 - mean)).max(MIN_SCALE * limit.max(1e-3));
+    let below = (limit - f64::from(mean)) / scale;
+    if !limit.is_finite() || below >= SURE {
+        return 0.0;
     }
+    1.0 / (1.0 + below.exp())
 }
 
-/// The chance that the request misses its own objective per token.
-fn own_chance(one: &PredictedLatency, objectives: &Objectives) -> Chance {
-    Chance::of(objectives.tpot_ms.unwrap_or(f64::INFINITY), one.tpot, one.tpot_p90)
+/// Returns the chance that the request misses its own objective per token.
+fn own_chance(one: &PredictedLatency, objectives: &Objectives) -> f64 {
+    chance(objectives.tpot_ms.unwrap_or(f64::INFINITY), one.tpot, one.tpot_p90)
 }
 
 /// Returns whether backends with the prompt come first. They do while they are not much slower,

@@ -178,6 +178,33 @@ fn backend_that_just_meets_the_time_per_token_is_not_crowded() {
 }
 
 #[test]
+fn long_prompt_does_not_delay_streams_that_just_meet_their_time_per_token() {
+    let takes_first = |work: f32| {
+        let candidates = [(100.0, 45.0), (1500.0, 30.0)].map(|(ttft, tpot)| Candidate {
+            prediction: Some(PredictedLatency {
+                ttft,
+                ttft_p90: ttft,
+                tpot,
+                tpot_p90: tpot,
+                output: 200.0,
+                requests: 10.0,
+                work,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        });
+        let objectives = Objectives { tpot_ms: Some(60.0), ..Objectives::default() };
+        let features = RequestFeatures { objectives, ..RequestFeatures::default() };
+        let mut scores = [0.0; 2];
+        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
+        scores[0] > scores[1]
+    };
+    assert!(takes_first(10.0));
+    assert!(!takes_first(2000.0), "10 ms more for each of 200 tokens");
+}
+
+#[test]
 fn objective_that_is_missed_or_met_everywhere_changes_nothing() {
     let backends = [(12.0, 55.0), (10.0, 70.0)];
     let order = |limit| {
@@ -191,12 +218,12 @@ fn objective_that_is_missed_or_met_everywhere_changes_nothing() {
 
 #[test]
 fn chance_of_a_miss_grows_with_the_prediction() {
-    let missed = |mean, p90| Chance::of(100.0, mean, p90).missed;
+    let missed = |mean, p90| chance(100.0, mean, p90);
     assert_eq!(missed(100.0, 140.0), 0.5);
     assert!((missed(80.0, 100.0) - 0.1).abs() < 1e-6, "it is the 90th percentile");
     assert!(missed(80.0, 120.0) > 0.2 && missed(80.0, 80.0) < 0.02 && missed(1e9, 2e9) <= 1.0);
-    assert_eq!(Chance::of(f64::INFINITY, 50.0, 90.0).missed, 0.0);
-    assert!(Chance::of(0.0, 50.0, 60.0).missed > 0.99, "what is left after a wait may be nothing");
+    assert_eq!(chance(f64::INFINITY, 50.0, 90.0), 0.0);
+    assert!(chance(0.0, 50.0, 60.0) > 0.99, "what is left after a wait may be nothing");
 }
 
 #[test]
