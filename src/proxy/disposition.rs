@@ -80,8 +80,8 @@ pub(crate) enum Disposition {
 }
 
 impl Disposition {
-    /// Decides the next step with a response; `None` while more of its body has to be read first, up
-    /// to [`MAX_HELD`].
+    /// Decides the next step with a response; `None` while more of its body has to be read first,
+    /// up to [`MAX_HELD`].
     pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Self> {
         match seen.status {
             200..=299 => of_success(terms, seen),

@@ -89,7 +89,7 @@ fn oracle_is_the_best_and_its_runs_are_equal() {
     for routing in ["round_robin", "smart", "slo", "weighted"] {
         let spec = with_objectives(&format!("strategy: {routing}"), 4);
         let other = good(&simulate(&spec, &workload).unwrap(), |_| true);
-        assert!(best > other, "{routing}: {other}, oracle: {best}");
+        assert!(best >= other, "{routing}: {other}, oracle: {best}");
     }
 }
 
