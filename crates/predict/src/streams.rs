@@ -6,6 +6,9 @@ use penstock_api::units::floor_index;
 /// The number of buckets of ages: quarter octaves of the tokens that a stream has emitted, from 4
 /// to 2^17.
 pub(super) const AGE_BUCKETS: usize = 60;
+/// The most streams with a limit that are followed one by one: each learned token searches them.
+/// Further ones are taken to end as those without a limit do.
+const MAX_LIMITED: usize = 1024;
 /// The tokens from which on a limit is as good as none.
 const MAX_LEFT: f64 = 16_384.0;
 
@@ -87,7 +90,9 @@ impl Streams {
     /// Adds a stream that has started, after `steps_ended` steps of the engine.
     pub(crate) fn add(&mut self, stream: &Stream, steps_ended: f64) {
         self.change(stream.age_tokens, 1.0);
-        self.limited.extend(Limited::of(stream, steps_ended));
+        if self.limited.len() < MAX_LIMITED {
+            self.limited.extend(Limited::of(stream, steps_ended));
+        }
         self.context_tokens += stream.prompt_tokens + f64::from(stream.age_tokens);
         self.count += 1.0;
     }
