@@ -333,7 +333,7 @@ fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
         state.invalidate_models();
     } else if result.outcome == Outcome::Ok
         // A model that was loaded may have evicted others.
-        && (result.unloads || attempt.serving.model_state.learn_response(at))
+        && (result.unloads || attempt.serving.learn_response(at))
     {
         state.invalidate_loaded();
     }

@@ -73,10 +73,7 @@ impl Serving {
         let most = self.max_in_flight;
         let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;
         if !is_loaded {
-            // At least 1, because 0 stands for never.
-            let now = Timestamp(request.now.0.max(1));
-            self.model_state.prove(now);
-            self.state.memory.begin_load(self.model_state.size(), now);
+            self.begin_load(request.now);
             guard.note_load();
         }
         if let Some((owners, owner)) = self.owners.as_ref().zip(request.owner) {
@@ -85,14 +82,38 @@ impl Serving {
         Some(guard)
     }
 
+    /// Records that the engine loads the model at `now`, which may evict others.
+    fn begin_load(&self, now: Timestamp) {
+        // At least 1, because 0 stands for never.
+        let now = Timestamp(now.0.max(1));
+        self.model_state.prove(now);
+        self.state.memory.begin_load(self.model_state.size(), now);
+    }
+
+    /// Records that a response of the model was complete at `now`, so that it is in memory. Returns
+    /// whether that is new, so that the known list of models in memory is outdated.
+    pub fn learn_response(&self, now: Timestamp) -> bool {
+        // A request from before the eviction made the engine load the model again. Counting both
+        // as resident would let them evict each other for as long as such requests are in flight.
+        if self.model_state.is_pushed_out() && !self.is_disputed() {
+            self.begin_load(now);
+        }
+        self.model_state.learn_response(now)
+    }
+
+    /// Returns whether a later load of another model may have evicted the model.
+    #[inline(always)]
+    fn is_disputed(&self) -> bool {
+        self.model_state.proved_at() < self.state.memory.disputed_at()
+    }
+
     /// The residency of the model on the backend at `now`. It counts as loadable if a later load of
     /// another model may evict it, or has. It also counts as loadable if its context is shorter
     /// than requests will require.
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.model_state.residency(now);
-        let is_disputed = self.model_state.proved_at() < self.state.memory.disputed_at();
-        if residency == Residency::Resident && (is_disputed || self.is_loaded_too_short()) {
+        if residency == Residency::Resident && (self.is_disputed() || self.is_loaded_too_short()) {
             return Residency::Loadable;
         }
         residency

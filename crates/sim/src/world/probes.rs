@@ -72,7 +72,7 @@ impl World<'_> {
         let backend = u32::from(serving.backend);
         let server = self.engines.all.get(usize::from(serving.backend));
         let loads = server.is_some_and(|server| server.engine.loads_on_demand());
-        if serving.model_state.learn_response(timestamp(at)) && loads {
+        if serving.learn_response(timestamp(at)) && loads {
             self.queue.push(at + to_micros(SOON), Event::ProbeOnce { balancer, backend });
         }
     }

@@ -8,6 +8,7 @@
 //! A request in flight counts as residency, because the backend loads the model for it. This does
 //! not hold after a probe has shown an eviction: otherwise two models that evict each other on one
 //! backend would both count as resident while each has requests in flight.
+//! A response to a request from before the eviction shows that the model has been loaded again.
 //! [`crate::fleet::Serving::residency`] adds the effect of other models on the backend.
 
 use std::sync::atomic::Ordering;
@@ -47,8 +48,9 @@ impl ModelState {
         }
     }
 
+    /// Returns whether a probe no longer showed it although it was in use.
     #[inline(always)]
-    fn is_pushed_out(&self) -> bool {
+    pub(in crate::fleet) fn is_pushed_out(&self) -> bool {
         self.residency.load(Ordering::Relaxed) == PUSHED_OUT
     }
 
@@ -133,7 +135,7 @@ impl ModelState {
 
     /// Records that a response of the model was complete at `now`, so that it is in memory. Returns
     /// whether that is new, so that other models may have been evicted.
-    pub fn learn_response(&self, now: Timestamp) -> bool {
+    pub(in crate::fleet) fn learn_response(&self, now: Timestamp) -> bool {
         self.last_used.store(now.0.max(1), Ordering::Relaxed);
         let was_resident = self.stored_residency() == Residency::Resident;
         // The engine restarts its expiry at the response; the next probe shows the new time.

@@ -141,6 +141,26 @@ fn load_makes_others_loadable_until_a_probe_shows_them() {
 }
 
 #[test]
+fn model_that_returns_after_its_eviction_has_evicted_the_other() {
+    let fleet = ollamas(1, "", "num_parallel: 4");
+    let respond =
+        |model, at| with_row(&fleet, model, "b0", |row| row.learn_response(Timestamp(at)));
+    let states = || ["m", "n"].map(|model| residency(&fleet, model, "b0"));
+    let _in_flight = [send(&fleet, "m", "b0", 10), send(&fleet, "n", "b0", 11)];
+    assert!(respond("n", 20));
+    show(&fleet, &["m"], 19);
+    assert_eq!(states(), [Residency::Resident; 2], "the probe was sent before the response");
+    show(&fleet, &["n"], 30);
+    assert_eq!(states(), [Residency::Loadable, Residency::Resident]);
+    assert!(respond("m", 31), "loaded again for a request from before the probe");
+    assert_eq!(states(), [Residency::Resident, Residency::Loadable], "one at a time");
+    assert!(!respond("n", 32));
+    assert_eq!(states(), [Residency::Resident, Residency::Loadable], "its response is no proof");
+    show(&fleet, &["m", "n"], 40);
+    assert_eq!(states(), [Residency::Resident; 2], "both fit");
+}
+
+#[test]
 fn saturated_model_is_refused_unless_it_may_spill() {
     let mut fleet = ollamas(2, "", "");
     let held: Vec<_> = (0..2).map(|_| take(&mut fleet, "m").unwrap()).collect();
