@@ -25,12 +25,9 @@ fn page(waiting: u32, running: u32, kv: &str) -> String {
 }
 
 fn fleet(count: usize, sections: &str) -> Fleet {
-    let fleet =
-        Fleet::start(count, Setup { sections, backend: "engine: vllm", ..Setup::default() });
-    for engine in &fleet.engines {
-        engine.set_page("/metrics", Some(&page(2, 3, "0.25")));
-    }
-    fleet
+    let page = page(2, 3, "0.25");
+    let metrics = Some(&*page);
+    Fleet::start(count, Setup { sections, metrics, backend: "engine: vllm", ..Setup::default() })
 }
 
 fn telemetry(fleet: &Fleet, backend: &str, key: &str) -> Value {

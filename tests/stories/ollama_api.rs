@@ -21,6 +21,7 @@ const OLLAMA: Setup<'static> = Setup {
     pace: Pace::at_once(8),
     listeners: &[],
     server: "",
+    metrics: None,
 };
 
 fn chat(more: &Value) -> Value {

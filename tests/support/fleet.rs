@@ -41,6 +41,8 @@ pub struct Setup<'a> {
     pub listeners: &'a [String],
     /// Further keys of `server`.
     pub server: &'a str,
+    /// The engines' `/metrics`, from before penstock starts.
+    pub metrics: Option<&'a str>,
 }
 
 impl Default for Setup<'_> {
@@ -55,6 +57,7 @@ impl Default for Setup<'_> {
             pace: Pace::at_once(8),
             listeners: &[],
             server: "",
+            metrics: None,
         }
     }
 }
@@ -75,6 +78,7 @@ impl Fleet {
     pub fn of(models: &[&str], setup: Setup<'_>) -> Self {
         let engines: Vec<MockEngine> =
             (0..models.len()).map(|index| engine(&name(index), setup.pace)).collect();
+        engines.iter().for_each(|engine| engine.set_page("/metrics", setup.metrics));
         let yaml = yaml(&engines, models, setup);
         let penstock = Penstock::start_listening(setup.listeners, setup.server, &yaml);
         Self { penstock, engines }

@@ -26,7 +26,7 @@ pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
 pub use prediction::PredictedLatency;
 pub use prefix_params::PrefixParams;
-pub use preset::{PRESETS, Preset};
+pub use preset::{PRESETS, Preset, SLO_SCORERS};
 pub use profile::{Profile, ProfileError, ScoreMatrix};
 pub use reading_values::{Adapter, Standing, known_reading};
 pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading, WARM};

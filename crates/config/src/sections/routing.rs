@@ -7,7 +7,7 @@ use penstock_api::Capabilities;
 use penstock_api::TokenEstimate;
 use penstock_api::choice;
 use penstock_api::units::ByteSize;
-use penstock_scoring::{Picker, Preset, ScorerSpec, Value};
+use penstock_scoring::{Picker, Preset, SLO_SCORERS, ScorerSpec, Value};
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
@@ -141,12 +141,19 @@ section! {
 
 impl RoutingConfig {
     /// Returns the scorers of the weighted strategy: those configured, those of the preset, or
-    /// those of the default preset. The strategy slo has a single scorer.
+    /// those of the default preset. The strategy slo has its own.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
         if self.strategy == Strategy::Slo {
-            let mut spec = ScorerSpec::new("slo-headroom", 1.0);
-            spec.params.set("prefer", Value::Text(self.prefer.name().to_owned()));
-            return vec![spec];
+            let scorers = SLO_SCORERS.iter().map(|(name, weight)| {
+                let mut spec = ScorerSpec::new(name, *weight);
+                if spec.is("slo-headroom") {
+                    spec.params.set("prefer", Value::Text(self.prefer.name().to_owned()));
+                }
+                spec
+            });
+            // Caches and their load would spread what is to be packed.
+            let packs = self.prefer != HeadroomPreference::Most;
+            return scorers.filter(|spec| !packs || spec.is("slo-headroom")).collect();
         }
         if !self.scorers.is_empty() {
             return self.scorers.clone();

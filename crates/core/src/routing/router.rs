@@ -213,7 +213,7 @@ impl Router {
     }
 
     /// Refuses a sheddable request if every backend would miss its objectives, or those of the
-    /// streams there. Only the best backend is examined: the others miss them by more.
+    /// streams there. Only the picked backend is examined: those that meet them come first.
     fn may_shed(
         &self,
         model: &str,

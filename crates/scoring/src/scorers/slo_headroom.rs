@@ -26,9 +26,9 @@ const TTFT: f64 = 2.0;
 /// nearly full; with 4, up to 1 % fewer tokens per second of agents whose caches are full.
 const DELAY: f64 = 8.0;
 /// The cost of missing the objective for the first token. The unit is the duration of a response
-/// that just meets its time per token. Found in simulation: with 6, up to 0.5 points fewer requests
-/// are in time beside long prompts.
-const MISS_TTFT: f64 = 4.0;
+/// that just meets its time per token. Found in simulation: with 4, up to 1.1 points fewer requests
+/// are in time in bursts, and up to 1.5 more of agents whose caches are full.
+const MISS_TTFT: f64 = 8.0;
 /// The cost of missing the objective per token. Found in simulation: with 3.5, up to 2 points fewer
 /// requests are in time on unequal engines; with 5, about 0.7 points.
 const MISS_TPOT: f64 = 6.0;
@@ -43,8 +43,9 @@ const SLOT: f64 = 5.0;
 const SCALE: f64 = 1.0 / 2.197_224_577_336_219_5; // 1 / ln 9
 /// The minimum scale as a share of an objective: the certainty of predictions is limited.
 const MIN_SCALE: f64 = 0.05;
-/// The distance below an objective, in scales, from which the chance of a miss is 0.
-const SURE: f64 = 20.0;
+/// The distance below an objective, in scales, from which the chance of a miss is 0: below half the
+/// objective if predictions are certain. An objective of a day would multiply any rest of a chance.
+const SURE: f64 = 10.0;
 /// The least score of a backend with a prediction.
 const MIN_SCORE: f64 = 1e-3;
 /// The delay, in milliseconds, up to which a backend with the prompt is preferred to faster ones:
@@ -56,7 +57,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 8 x its own, and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (4 x chance of a late first token + 6 x (chance of a late time per token + requests there x how much that chance grows by its prompt and its tokens)). Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
+    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 8 x its own, and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (8 x chance of a late first token + 6 x (chance of a late time per token + requests there x how much that chance grows by its prompt and its tokens)). Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the best of them is 5 s slower than the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
