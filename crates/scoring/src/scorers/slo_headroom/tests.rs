@@ -178,6 +178,16 @@ fn backend_that_just_meets_the_time_per_token_is_not_crowded() {
 }
 
 #[test]
+fn backend_that_is_late_does_not_take_all_further_requests() {
+    let takes_late = |requests| {
+        let [good, late] = by_tpot(Some(60.0), [(40.0, 50.0), (requests, 120.0)]);
+        late > good
+    };
+    assert!(takes_late(10.0), "each of forty may miss it for one that does not");
+    assert!(!takes_late(40.0), "those that are late become later");
+}
+
+#[test]
 fn long_prompt_does_not_delay_streams_that_just_meet_their_time_per_token() {
     let takes_first = |work: f32| {
         let candidates = [(100.0, 45.0), (1500.0, 30.0)].map(|(ttft, tpot)| Candidate {
