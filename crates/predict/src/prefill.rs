@@ -205,22 +205,26 @@ fn subtract_outer(covariance: &mut [Vec3; 3], p: &Vec3, factor: f64) {
 mod tests {
     use super::*;
 
+    /// A sample without noise from steps.
+    fn sample(tokens: f64, pairs: f64, time_us: f64, has_front_end: bool) -> PrefillSample {
+        PrefillSample { tokens, pairs, time_us, noise_us: 0.0, has_front_end }
+    }
+
+    /// Returns evenly distributed numbers from -0.5 to 0.5, the same in each run.
+    fn noise(n: u32) -> f64 {
+        f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5
+    }
+
     #[test]
     fn cost_and_front_end_are_separated() {
         let mut learner = PrefillLearner::new(300.0, 0.0);
         for n in 0..200_u32 {
-            let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
+            let noise = noise(n);
             let tokens = f64::from(n % 10 + 1) * 150.0;
             let has_front_end = n % 4 > 0;
             let front = if has_front_end { 8_000.0 } else { 0.0 };
             let time_us = (front + tokens * 50.0) * (1.0 + 0.2 * noise);
-            learner.learn(&PrefillSample {
-                tokens,
-                pairs: 0.0,
-                time_us,
-                noise_us: 0.0,
-                has_front_end,
-            });
+            learner.learn(&sample(tokens, 0.0, time_us, has_front_end));
         }
         assert!((learner.token_us() / 50.0 - 1.0).abs() < 0.06, "{learner:?}");
         assert!((learner.front_end_us() / 8_000.0 - 1.0).abs() < 0.25, "{learner:?}");
@@ -231,13 +235,7 @@ mod tests {
         let mut learner = PrefillLearner::new(20.0, 0.0);
         let took = |tokens: f64| 45_000.0 + tokens * 10_500.0;
         let mut learn = |tokens: f64, time_us: f64| {
-            learner.learn(&PrefillSample {
-                tokens,
-                pairs: 0.0,
-                time_us,
-                noise_us: 0.0,
-                has_front_end: true,
-            });
+            learner.learn(&sample(tokens, 0.0, time_us, true));
             learner.front_end_us() + learner.token_us() * tokens
         };
         let prompts = [12.0, 74.0, 12.0, 24.0, 49.0, 24.0, 74.0, 12.0, 24.0, 49.0];
@@ -261,18 +259,12 @@ mod tests {
         for lengths in [[12.0; 2], [100.0; 2], [100.0, 101.0], [500.0, 600.0], [20_000.0; 2]] {
             let mut learner = PrefillLearner::new(20.0, 0.000_8);
             for n in 0..20_000_u32 {
-                let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
+                let noise = noise(n);
                 let tokens = lengths[usize::from(noise > 0.0)];
                 let pairs = tokens * tokens / 2.0;
                 let time_us = (9_000.0 + tokens * 50.0) * (1.0 + 0.2 * noise);
                 let has_front_end = n % 3 > 0;
-                learner.learn(&PrefillSample {
-                    tokens,
-                    pairs,
-                    time_us,
-                    noise_us: 0.0,
-                    has_front_end,
-                });
+                learner.learn(&sample(tokens, pairs, time_us, has_front_end));
             }
             for tokens in lengths {
                 let found = learner.front_end_us()
@@ -288,13 +280,7 @@ mod tests {
         let mut learner = PrefillLearner::new(5_000.0, 0.0);
         for _ in 0..6 {
             let (tokens, time_us) = (400.0, 20_000.0);
-            learner.learn(&PrefillSample {
-                tokens,
-                pairs: 0.0,
-                time_us,
-                noise_us: 0.0,
-                has_front_end: true,
-            });
+            learner.learn(&sample(tokens, 0.0, time_us, true));
         }
         let predicted = learner.front_end_us() + learner.token_us() * 400.0;
         assert!((predicted / 20_000.0 - 1.0).abs() < 0.2, "{learner:?}");
@@ -310,13 +296,7 @@ mod tests {
                 learner.demote_to_prior();
             }
             let pairs = tokens * 1_500.0;
-            learner.learn(&PrefillSample {
-                tokens,
-                pairs,
-                time_us,
-                noise_us: 0.0,
-                has_front_end: true,
-            });
+            learner.learn(&sample(tokens, pairs, time_us, true));
             let (token_us, pair_us) = (learner.token_us(), learner.pair_us());
             learner.front_end_us() + token_us * 1_000.0 + pair_us * 1_500_000.0
         };
@@ -363,7 +343,7 @@ mod tests {
     fn short_prompts_beside_long_steps_cost_what_they_take() {
         let mut learner = PrefillLearner::new(60.0, 0.0);
         for n in 0..2000_u32 {
-            let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
+            let noise = noise(n);
             let tokens = f64::from(n % 6 + 1) * 50.0;
             // The end of a step of 36 ms is off by up to 9 ms.
             let time_us = tokens * 100.0 + 18_000.0 * noise;

@@ -49,11 +49,11 @@ fn default_scorers_are_those_of_the_balanced_preset() {
     let llm_d = routing("{ strategy: weighted, preset: llm-d }");
     assert_eq!(names(&llm_d), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
     assert_eq!(names(&routing("{ strategy: weighted, preset: LMetric }")), ["new-prefill-batch:1"]);
-    let slo = ["slo-headroom:4", "prefix-affinity:2", "kv-utilization:1"];
+    let slo = ["slo-headroom:3", "prefix-affinity:2", "kv-utilization:1"];
     assert_eq!(names(&routing("{ strategy: slo }")), slo);
     for packs in ["least", "knee"] {
         let packing = routing(&format!("{{ strategy: slo, prefer: {packs} }}"));
-        assert_eq!(names(&packing), ["slo-headroom:4"], "nothing spreads what it packs");
+        assert_eq!(names(&packing), ["slo-headroom:3"], "nothing spreads what it packs");
     }
 }
 
