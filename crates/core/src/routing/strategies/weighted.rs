@@ -1,6 +1,6 @@
 //! `weighted`: the highest sum of weighted scores.
 
-use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, ScoreMatrix, Standing};
+use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
 
 use super::exploration::explored;
 use super::{Picked, home};
@@ -37,8 +37,6 @@ pub(in crate::routing) fn pick(
     let decides_homes = profile.needs().contains(Needs::HOMES);
     let kept = if decides_homes { None } else { home::kept(&features, candidates) };
     let chosen = kept.unwrap_or(chosen);
-    let chosen =
-        if decides_homes { in_time(&features, candidates, matrix, chosen) } else { chosen };
     // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
     let other = if is_home { None } else { explored(&features, candidates, random.rng()) };
@@ -49,27 +47,6 @@ pub(in crate::routing) fn pick(
         turn,
         scores: Some(ScoreRecord::of(profile, &features, candidates, matrix, chosen)),
     })
-}
-
-/// Returns the choice for a request that may be refused: it is refused only if no backend meets its
-/// objectives, so the best of those that do comes first.
-fn in_time(
-    features: &RequestFeatures,
-    candidates: &[Candidate],
-    matrix: &ScoreMatrix,
-    chosen: usize,
-) -> usize {
-    let objectives = &features.objectives;
-    let meets = |one: &Candidate| {
-        let headroom = one.prediction.and_then(|prediction| objectives.headroom(&prediction));
-        headroom.is_none_or(|headroom| headroom.is_met())
-    };
-    if !objectives.is_sheddable() || candidates.get(chosen).is_some_and(meets) {
-        return chosen;
-    }
-    let total = |index: usize| matrix.totals().get(index).copied().unwrap_or_default();
-    let others = (0..candidates.len()).filter(|index| candidates.get(*index).is_some_and(meets));
-    others.max_by(|a, b| total(*a).total_cmp(&total(*b))).unwrap_or(chosen)
 }
 
 /// Drops candidates whose engines have not been scraped for long while another's sample is fresh:
@@ -100,9 +77,7 @@ mod tests {
     use crate::routing::random::Replay;
     use crate::routing::recorder::NoRecord;
     use crate::routing::scratch::Scratch;
-    use penstock_scoring::{
-        Objectives, Picker, PredictedLatency, SLO_SCORERS, ScorerSpec, parse_scorers,
-    };
+    use penstock_scoring::{Picker, PredictedLatency, parse_scorers};
 
     /// Returns the requests of 20,000 that the last of three equals gets; only the first is known.
     fn strays(home: Option<u32>) -> usize {
@@ -141,43 +116,5 @@ mod tests {
         assert!((60..140).contains(&strays(None)), "{}", strays(None));
         assert_eq!(strays(Some(0)), 0, "home is one that is known");
         assert_eq!(strays(Some(1)), 0, "home is one that is not");
-    }
-
-    #[test]
-    fn request_that_may_be_refused_goes_where_it_is_in_time() {
-        let specs: Vec<ScorerSpec> =
-            SLO_SCORERS.iter().map(|(name, weight)| ScorerSpec::new(name, *weight)).collect();
-        let profile = Profile::new(&specs, Picker::MaxScore).unwrap();
-        let candidate = |row: u32, ttft_p90, matched_blocks| Candidate {
-            row,
-            matched_blocks,
-            prompt_blocks: 10,
-            prediction: Some(PredictedLatency {
-                ttft: 100.0,
-                ttft_p90,
-                is_trusted: true,
-                tightest_tpot: f32::INFINITY,
-                ..PredictedLatency::default()
-            }),
-            ..Candidate::default()
-        };
-        let row_for = |priority, p90: [f32; 3]| {
-            let objectives = Objectives { ttft_ms: Some(200.0), tpot_ms: None, priority };
-            let features = RequestFeatures { objectives, ..RequestFeatures::default() };
-            let candidates = (0..).zip(p90).map(|(row, p90)| candidate(row, p90, 7 - row));
-            let mut scratch = Scratch::default();
-            scratch.readings.candidates = candidates.collect();
-            let mut rng = SmallRng::seed_from_u64(1);
-            let mut random = Replay { turn: 0, rng: &mut rng };
-            let context = &mut RouteContext {
-                random: &mut random,
-                scratch: &mut scratch,
-                recorder: &mut NoRecord,
-            };
-            pick(&profile, &features, ModelId(0), context).unwrap().row
-        };
-        assert_eq!(row_for(0, [210.0, 195.0, 195.0]), 0, "more of the prompt is cached there");
-        assert_eq!(row_for(-1, [210.0, 195.0, 195.0]), 1, "the best of those in time");
-        assert_eq!(row_for(-1, [210.0, 211.0, 212.0]), 0, "none is");
     }
 }
