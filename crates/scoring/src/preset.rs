@@ -18,8 +18,8 @@ pub struct Preset {
 /// The scorers of the strategy `slo` with their weights. The predicted time of one request does not
 /// see that its prompt pushes other prompts out of a cache, nor that a full KV cache preempts
 /// streams. Found in simulation: without the other two, 4 points fewer requests of agents whose
-/// caches are full are in time, and 0.6 fewer beside long prompts, but up to 6 more on unequal
-/// engines that are full.
+/// caches are full are in time, and 1.3 fewer beside long prompts; on unequal engines the same,
+/// within a point.
 pub const SLO_SCORERS: &[(&str, f64)] =
     &[("slo-headroom", 3.0), ("prefix-affinity", 2.0), ("kv-utilization", 1.0)];
 
