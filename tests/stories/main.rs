@@ -102,6 +102,7 @@ mod shared_budgets;
 mod shared_keys;
 mod shared_state;
 mod shared_tokens;
+mod slow_backends;
 mod slow_start;
 mod stored_responses;
 mod strategies;

@@ -102,6 +102,8 @@ pub struct BackendPredictor {
     peer_load: EngineLoad,
     lengths: OutputLengths,
     residual: Residual,
+    /// When it last learned from a time to the first token; minus infinity before.
+    learned_at_us: f64,
     allowances: Allowances,
     sent_count: u64,
     /// The end of the last step, and the number of steps that have ended.
@@ -144,6 +146,7 @@ impl BackendPredictor {
             peer_load: EngineLoad::default(),
             lengths: OutputLengths::default(),
             residual: Residual::default(),
+            learned_at_us: f64::NEG_INFINITY,
             allowances: Allowances::default(),
             sent_count: 0,
             step_ended_at_us: 0.0,
@@ -294,6 +297,16 @@ impl BackendPredictor {
             let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
             one.sent_at_us + one.work_us + steps * self.step_us()
         })
+    }
+
+    /// Returns when it last learned from a time to the first token; minus infinity before.
+    pub(crate) fn learned_at_us(&self) -> f64 {
+        self.learned_at_us
+    }
+
+    /// Returns the number of first tokens that it has learned from.
+    pub(crate) fn first_token_count(&self) -> f64 {
+        self.residual.first_token_count()
     }
 
     /// Returns the least time per token that a running stream can bear; infinite if none has an

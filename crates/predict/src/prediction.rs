@@ -74,6 +74,17 @@ impl EngineView<'_> {
         self.pauses.factor / (1.0 - share) * self.pace_factor
     }
 
+    /// Returns the time of the whole response of the request of `prediction` if nothing else was
+    /// there. `step_us` is the duration of a step with this request alone.
+    pub(super) fn alone_us(&self, prediction: &Prediction, step_us: f64) -> f64 {
+        let Pauses { factor, rest_us } = self.pauses;
+        let computed_us = (prediction.work_us + step_us) * factor;
+        let first_us = self.front_end_us + rest_us + computed_us;
+        let further_us =
+            (prediction.output_tokens - 1.0).max(0.0) * step_us * factor * self.pace_factor;
+        first_us * self.factors.of(Regime::Idle).mean + further_us
+    }
+
     /// Returns the factor by which a step grows once the requests without a first token have
     /// theirs.
     pub(super) fn growth(&self) -> f64 {

@@ -61,6 +61,8 @@ pub struct Estimate {
     pub batch_share: f64,
     /// The time per token of the request if it ran there alone.
     pub tpot_alone_us: f64,
+    /// The time of the whole response if it ran there alone.
+    pub alone_us: f64,
     /// The time per token beside all that is there, once the requests without a first token have
     /// theirs: requests that are sent at the same time have none yet.
     pub tpot_among_all_us: f64,
@@ -69,6 +71,10 @@ pub struct Estimate {
     /// The time that the oldest prompt there has waited for others, whatever is known of the
     /// engine's limits.
     pub waited_us: f64,
+    /// The time since a first token there was last learned from; infinite if none was.
+    pub since_learned_us: f64,
+    /// The number of first tokens there that were learned from.
+    pub first_token_count: f64,
     /// True if enough is known of the backend to refuse a request by its predictions.
     pub is_trusted: bool,
 }
@@ -145,8 +151,11 @@ impl Predictor {
             tightest_tpot_us: published.tightest_tpot_us(),
             batch_share: published.batch_share(),
             tpot_alone_us,
+            alone_us: view.alone_us(&prediction, tpot_alone_us),
             slots: view.limits.slots,
             waited_us: (now_us - published.oldest_due_at_us()).max(0.0),
+            since_learned_us: (now_us - published.learned_at_us()).max(0.0),
+            first_token_count: published.first_token_count(),
             // How long a silence lasts is a guess, and no request is refused by a guess.
             is_trusted: published.is_trusted() && prediction.stall_us <= 0.0,
         }
@@ -205,6 +214,8 @@ impl Predictor {
             tightest_tpot_us: backend.tightest_tpot_us(),
             batch_share: backend.batch_share(),
             oldest_due_at_us: backend.oldest_due_at_us(),
+            learned_at_us: backend.learned_at_us(),
+            first_token_count: backend.first_token_count(),
             is_trusted: backend.is_trusted(),
         };
         // The time does not matter: the decayed work is published with the time of its last change.

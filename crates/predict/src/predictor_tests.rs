@@ -17,13 +17,19 @@ fn send(predictor: &Arc<Predictor>, now_us: f64) -> PredictionTicket {
 /// Streams of 100 tokens, one after the other, on an engine with 40 ms to the first token and 5 ms
 /// per step.
 fn serve_alone(predictor: &Arc<Predictor>, requests: u32) {
+    serve_streams(predictor, requests, [40_000.0, 5_000.0], 100);
+}
+
+/// Streams, one after the other, on an engine with these microseconds to the first token and per
+/// step.
+fn serve_streams(predictor: &Arc<Predictor>, requests: u32, [first, step]: [f64; 2], tokens: u32) {
     for request in 0..requests {
         let start = f64::from(request) * 1e7;
         let mut ticket = send(predictor, start);
-        let mut now_us = start + 40_000.0;
-        for _ in 0..100 {
+        let mut now_us = start + first;
+        for _ in 0..tokens {
             ticket.tokens(1, now_us);
-            now_us += 5_000.0;
+            now_us += step;
         }
         ticket.complete(None, now_us);
     }
@@ -278,4 +284,23 @@ fn silence_is_seen_although_some_tokens_are_learned_at_the_end() {
     streams.iter_mut().for_each(|stream| stream.cut(53e6));
     assert!(stall(53e6) > 2.5e6, "{}", stall(53e6));
     assert!(stall(56.5e6) <= 0.0, "{}", stall(56.5e6));
+}
+
+#[test]
+fn fast_engine_that_starts_like_a_slow_one_is_learned() {
+    let slow = Arc::new(Predictor::default());
+    serve_streams(&slow, 20, [200_000.0, 20_000.0], 12);
+    let predictor = Arc::new(Predictor::default());
+    predictor.adopt(&slow.learned_state());
+    let estimate = predictor.estimate(&SENT, 1e9);
+    assert_eq!((estimate.first_token_count, estimate.since_learned_us), (0.0, f64::INFINITY));
+    assert!(estimate.alone_us > 200_000.0, "{estimate:?}");
+    serve_streams(&predictor, 20, [10_000.0, 2_000.0], 40);
+    let estimate = predictor.estimate(&SENT, 1e9);
+    let step_us = predictor.report(1e9).coefficients.base_us;
+    assert!((1_500.0..2_500.0).contains(&step_us), "{step_us}");
+    assert_eq!(estimate.first_token_count, 20.0);
+    assert_eq!(estimate.since_learned_us, 1e9 - 19e7 - 10_000.0);
+    let expected_us = 10_000.0 + estimate.prediction.output_tokens * 2_000.0;
+    assert!((0.7..1.3).contains(&(estimate.alone_us / expected_us)), "{estimate:?}");
 }

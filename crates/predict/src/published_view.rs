@@ -62,6 +62,8 @@ pub(super) struct PublishedView {
     tightest_tpot_us: Number,
     batch_share: Number,
     oldest_due_at_us: Number,
+    learned_at_us: Number,
+    first_token_count: Number,
     is_trusted: Number,
 }
 
@@ -76,6 +78,10 @@ pub(super) struct PublishedExtras {
     /// The time at which the first token of the oldest prompt is due if nothing is before it;
     /// infinite if none waits.
     pub(super) oldest_due_at_us: f64,
+    /// When a time to the first token was last learned from; minus infinity if none was.
+    pub(super) learned_at_us: f64,
+    /// The number of first tokens that were learned from.
+    pub(super) first_token_count: f64,
     /// True if enough is known to refuse a request by predictions.
     pub(super) is_trusted: bool,
 }
@@ -159,6 +165,18 @@ impl PublishedView {
         self.oldest_due_at_us.get()
     }
 
+    /// Returns when a time to the first token was last learned from; minus infinity if none was.
+    #[inline(always)]
+    pub(super) fn learned_at_us(&self) -> f64 {
+        self.learned_at_us.get()
+    }
+
+    /// Returns the number of first tokens that were learned from.
+    #[inline(always)]
+    pub(super) fn first_token_count(&self) -> f64 {
+        self.first_token_count.get()
+    }
+
     /// Returns whether enough is known to refuse a request by predictions.
     #[inline(always)]
     pub(super) fn is_trusted(&self) -> bool {
@@ -200,6 +218,8 @@ impl PublishedView {
             (&self.tightest_tpot_us, extras.tightest_tpot_us),
             (&self.batch_share, extras.batch_share),
             (&self.oldest_due_at_us, extras.oldest_due_at_us),
+            (&self.learned_at_us, extras.learned_at_us),
+            (&self.first_token_count, extras.first_token_count),
             (&self.is_trusted, f64::from(u8::from(extras.is_trusted))),
         ];
         for (place, number) in numbers {

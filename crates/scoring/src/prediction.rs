@@ -53,13 +53,27 @@ pub struct PredictedLatency {
     pub requests: f32,
     /// The number of sheddable requests among them.
     pub sheddable: f32,
+    /// Time of the whole response if nothing else was there.
+    pub alone: f32,
+    /// Time since a first token there was last learned from; infinite if none was.
+    pub since_learned: f32,
+    /// The number of first tokens there that were learned from.
+    pub first_tokens: f32,
     /// True if enough is known of the backend to refuse a request because of it.
     pub is_trusted: bool,
 }
 
 impl From<Estimate> for PredictedLatency {
     fn from(estimate: Estimate) -> Self {
-        let Estimate { prediction, tightest_tpot_us: tightest, is_trusted, .. } = estimate;
+        let Estimate {
+            prediction,
+            tightest_tpot_us: tightest,
+            alone_us,
+            since_learned_us,
+            first_token_count,
+            is_trusted,
+            ..
+        } = estimate;
         let millis = |micros: f64| narrow(micros / 1000.0);
         Self {
             ttft: millis(prediction.ttft_us),
@@ -83,6 +97,9 @@ impl From<Estimate> for PredictedLatency {
             output: narrow(prediction.output_tokens),
             requests: narrow(prediction.request_count),
             sheddable: 0.0,
+            alone: millis(alone_us),
+            since_learned: millis(since_learned_us),
+            first_tokens: narrow(first_token_count),
             is_trusted,
         }
     }
@@ -113,11 +130,11 @@ impl PredictedLatency {
 
     /// Returns the prediction as JSON.
     pub fn to_value(&self) -> Value {
-        let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);
+        let finite = |value: f32| Some(value).filter(|value| value.is_finite()).map(widen);
         json!({
             "ttft_ms": widen(self.ttft), "ttft_p90_ms": widen(self.ttft_p90),
             "tpot_ms": widen(self.tpot), "tpot_p90_ms": widen(self.tpot_p90),
-            "tightest_tpot_ms": tightest,
+            "tightest_tpot_ms": finite(self.tightest_tpot),
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase), "stall_ms": widen(self.stall),
             "front_end_ms": widen(self.front_end), "decode_ms": widen(self.decode), "further_ms": widen(self.further),
@@ -125,6 +142,9 @@ impl PredictedLatency {
             "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
             "added_ms": widen(self.added), "output_tokens": widen(self.output),
             "requests": widen(self.requests), "sheddable_requests": widen(self.sheddable),
+            "alone_ms": widen(self.alone),
+            "since_learned_ms": finite(self.since_learned),
+            "first_tokens": widen(self.first_tokens),
             "trusted": self.is_trusted,
         })
     }
@@ -165,6 +185,9 @@ impl ReadingValue for Option<PredictedLatency> {
             output: get("output_tokens").unwrap_or_default(),
             requests: get("requests").unwrap_or_default(),
             sheddable: get("sheddable_requests").unwrap_or_default(),
+            alone: get("alone_ms").unwrap_or_default(),
+            since_learned: get("since_learned_ms").unwrap_or(f32::INFINITY),
+            first_tokens: get("first_tokens").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
         }))
     }

@@ -4,6 +4,7 @@
 mod deployment;
 mod exploration;
 mod home;
+mod laggards;
 mod priority_only;
 mod random;
 mod round_robin;

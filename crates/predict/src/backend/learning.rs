@@ -128,6 +128,7 @@ impl BackendPredictor {
         let Prediction { raw_ttft_us, decode_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
         self.residual.learn(regime, raw_ttft_us, took_us);
+        self.learned_at_us = now_us;
         // The first token comes with the prefill, without a gap.
         let gap_us = (took_us - (raw_ttft_us - decode_us)) / (output - 1.0);
         // The gap of a short response is mostly the error of its predicted first token.

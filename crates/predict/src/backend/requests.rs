@@ -97,6 +97,7 @@ impl BackendPredictor {
         }
         let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
+        self.learned_at_us = now_us;
         // First of all: a limit shows in the streams beside which the request waited.
         self.learn_limits(ticket, now_us);
         self.waiting_count = self.waiting_count.saturating_sub(1);

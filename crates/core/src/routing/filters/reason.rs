@@ -67,6 +67,8 @@ pub enum RejectReason {
     Quality,
     /// Its telemetry is stale while another backend's is fresh.
     Telemetry,
+    /// Responses take much longer there than on another backend.
+    Slower,
 }
 
 impl RejectReason {
@@ -95,6 +97,7 @@ impl RejectReason {
         "kept",
         "quality",
         "telemetry",
+        "slower",
     ];
 
     /// Returns a short name for metrics and JSON.
@@ -123,6 +126,7 @@ impl RejectReason {
             Self::Kept => "kept",
             Self::Quality => "quality",
             Self::Telemetry => "telemetry",
+            Self::Slower => "slower",
         }
     }
 
@@ -199,6 +203,9 @@ impl RejectReason {
             }
             Self::Quality => "is beyond the bounds of the request's policy for quality".to_owned(),
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
+            Self::Slower => {
+                "a response takes over 4 times as long there as on another backend".to_owned()
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
 
 use super::exploration::explored;
-use super::{Picked, home};
+use super::{Picked, home, laggards};
 use crate::fleet::ModelId;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
@@ -26,6 +26,7 @@ pub(in crate::routing) fn pick(
         return None;
     }
     exclude_failing(candidates, *recorder);
+    laggards::exclude(candidates, *recorder);
     let mut features = *features;
     // Equals that no prompt distinguishes take turns.
     features.in_turn |= !profile.reads_prompts();
@@ -39,7 +40,7 @@ pub(in crate::routing) fn pick(
     let chosen = kept.unwrap_or(chosen);
     // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
-    let other = if is_home { None } else { explored(&features, candidates, random.rng()) };
+    let other = if is_home { None } else { explored(&features, candidates, chosen, random.rng()) };
     let chosen = other.unwrap_or(chosen);
     Some(Picked {
         row: candidates.get(chosen)?.row,
@@ -91,6 +92,7 @@ mod tests {
                 ttft: [100.0, 110.0, 120.0][row as usize],
                 ttft_p90: 150.0,
                 is_trusted: row == 0,
+                first_tokens: 8.0,
                 tightest_tpot: f32::INFINITY,
                 ..PredictedLatency::default()
             }),
