@@ -9,8 +9,8 @@ use crate::support::client::{chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, engine, yaml};
 use crate::support::penstock::Penstock;
 
-/// More than are sent until eight of them have tried a new backend: each does so with a chance of 1
-/// in 4.
+/// More than are sent until eight of them have tried the second backend: each does so with a chance
+/// of 1 in 4.
 const MANY: u32 = 150;
 
 fn pace(first_token: u64, per_token: u64) -> Pace {

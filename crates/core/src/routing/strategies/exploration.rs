@@ -2,18 +2,18 @@
 //! nothing new is learned about it. A share of the requests that may be late goes to a backend of
 //! which little is known.
 
-use penstock_scoring::{Candidate, Objectives, PredictedLatency, RequestFeatures};
+use penstock_scoring::{Candidate, Objectives, RequestFeatures};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 /// The share of requests that explore.
 const SHARE: f64 = 0.01;
-/// The share while an idle backend has served fewer requests than [`FIRST`]. It is predicted like
-/// another one, so without requests there it would seem as slow as that.
-const FIRST_SHARE: f64 = 0.25;
+/// The share while only one backend has shown how fast it is. The others are predicted like that
+/// one, so without requests there they would seem as slow.
+const SECOND_SHARE: f64 = 0.25;
 /// The number of first tokens that show how fast a backend is: what was believed of its front end
 /// counts until then.
-const FIRST: f32 = 8.0;
+const SHOWN: f32 = 8.0;
 
 /// Returns the candidate that the request explores instead of `chosen`, if it does. Backends with
 /// trusted predictions are excluded: the slow ones stay unused. So are stalled ones: they get a
@@ -26,34 +26,20 @@ pub(super) fn explored(
 ) -> Option<usize> {
     let objectives = &features.objectives;
     let may_be_late = !objectives.has_latency() || objectives.is_sheddable();
+    let second = second(candidates);
+    if second.is_some() && (may_be_late || is_late(candidates.get(chosen)?, objectives)) {
+        return second.filter(|_| rng.random::<f64>() < SECOND_SHARE);
+    }
     let unknown = candidates.iter().filter(|one| is_unknown(one)).count();
     // If none is trusted, all of them get requests anyway.
     if unknown == 0 || unknown == candidates.len() {
         return None;
     }
-    let untried = candidates.iter().filter(|one| is_untried(one)).count();
-    if untried > 0 && (may_be_late || is_late(candidates.get(chosen)?, objectives)) {
-        return nth_of(candidates, is_untried, untried, FIRST_SHARE, rng);
-    }
-    if !may_be_late {
+    if !may_be_late || rng.random::<f64>() >= SHARE {
         return None;
     }
-    nth_of(candidates, is_unknown, unknown, SHARE, rng)
-}
-
-/// Returns one of the `count` candidates of this kind for a share of the requests.
-fn nth_of(
-    candidates: &[Candidate],
-    is_of_kind: fn(&Candidate) -> bool,
-    count: usize,
-    share: f64,
-    rng: &mut SmallRng,
-) -> Option<usize> {
-    if rng.random::<f64>() >= share {
-        return None;
-    }
-    let nth = rng.random_range(0..count);
-    let mut places = candidates.iter().enumerate().filter(|(_, one)| is_of_kind(one));
+    let nth = rng.random_range(0..unknown);
+    let mut places = candidates.iter().enumerate().filter(|(_, one)| is_unknown(one));
     places.nth(nth).map(|(place, _)| place)
 }
 
@@ -61,10 +47,17 @@ fn is_unknown(one: &Candidate) -> bool {
     one.prediction.is_some_and(|one| !one.is_trusted && one.stall <= 0.0)
 }
 
-/// Returns whether a backend is idle and too few requests have shown how fast it is.
-fn is_untried(one: &Candidate) -> bool {
-    let is_idle = |one: PredictedLatency| one.first_tokens < FIRST && one.requests < 1.0;
-    is_unknown(one) && one.prediction.is_some_and(is_idle)
+/// Returns the backend to compare the only one with that has shown how fast it is: of those that
+/// are idle, the one that has shown most. `None` if none or several have, or none is idle.
+fn second(candidates: &[Candidate]) -> Option<usize> {
+    let shown = |one: &Candidate| one.prediction.map_or(0.0, |one| one.first_tokens);
+    if candidates.iter().filter(|one| shown(one) >= SHOWN).count() != 1 {
+        return None;
+    }
+    let is_idle = |one: &Candidate| one.prediction.is_some_and(|one| one.requests < 1.0);
+    let places = candidates.iter().enumerate();
+    let idle = places.filter(|(_, one)| is_unknown(one) && is_idle(one) && shown(one) < SHOWN);
+    idle.max_by(|(_, one), (_, other)| shown(one).total_cmp(&shown(other))).map(|(place, _)| place)
 }
 
 /// Returns whether a request is predicted to miss its objectives on a candidate.
@@ -78,7 +71,7 @@ mod tests {
     use rand::SeedableRng;
 
     use super::*;
-    use penstock_scoring::{Objectives, PredictedLatency};
+    use penstock_scoring::PredictedLatency;
 
     fn counts(objectives: Objectives, trusted: &[bool]) -> Vec<u32> {
         let prediction = |is_trusted: &bool| PredictedLatency {
@@ -121,20 +114,30 @@ mod tests {
     }
 
     #[test]
-    fn idle_backend_with_few_responses_is_tried_soon() {
+    fn second_backend_is_tried_soon() {
         let known = PredictedLatency {
             ttft: 1000.0,
             ttft_p90: 1000.0,
             is_trusted: true,
+            first_tokens: 20.0,
             ..Default::default()
         };
-        let adopted = PredictedLatency { is_trusted: false, first_tokens: 7.0, ..known };
-        let tried = PredictedLatency { requests: 1.0, ..adopted };
-        let counts = |objectives, other| counts_by(objectives, [known, other].into_iter())[1];
+        let adopted = PredictedLatency { is_trusted: false, first_tokens: 0.0, ..known };
+        let shown = |first_tokens| PredictedLatency { first_tokens, ..adopted };
+        let counts =
+            |objectives, all: &[PredictedLatency]| counts_by(objectives, all.iter().copied());
         let within = |ttft_ms| Objectives { ttft_ms: Some(ttft_ms), ..Objectives::default() };
-        assert!((4700..5300).contains(&counts(Objectives::default(), adopted)));
-        assert!((150..250).contains(&counts(Objectives::default(), tried)), "one at a time");
-        assert_eq!(counts(within(2000.0), adopted), 0, "the request is in time where it goes");
-        assert!((4700..5300).contains(&counts(within(500.0), adopted)), "it is late there");
+        let (any, pair) = (Objectives::default(), [known, adopted]);
+        assert!((4700..5300).contains(&counts(any, &pair)[1]));
+        assert_eq!(counts(within(2000.0), &pair)[1], 0, "the request is in time where it goes");
+        assert!((4700..5300).contains(&counts(within(500.0), &pair)[1]), "it is late there");
+        let of_three = counts(any, &[known, shown(1.0), adopted]);
+        assert!((4700..5300).contains(&of_three[1]) && of_three[2] == 0, "{of_three:?}");
+        let is_rare =
+            |all: &[PredictedLatency]| (150..250).contains(&counts(any, all).iter().sum::<u32>());
+        assert!(is_rare(&[known, shown(8.0), adopted]), "two have shown it");
+        let busy = PredictedLatency { requests: 1.0, ..adopted };
+        assert!(is_rare(&[known, busy]), "one request at a time");
+        assert_eq!(counts(any, &[adopted, adopted]), [0, 0], "all get requests anyway");
     }
 }
