@@ -1,10 +1,12 @@
 //! Exploration: if predictions decide, a backend that is predicted too slow is never picked, so
 //! nothing new is learned about it. A share of the requests that may be late goes to a backend of
-//! which little is known.
+//! which little is known, or nothing new for a while.
 
 use penstock_scoring::{Candidate, Objectives, RequestFeatures};
 use rand::Rng;
 use rand::rngs::SmallRng;
+
+use super::laggards;
 
 /// The share of requests that explore.
 const SHARE: f64 = 0.01;
@@ -16,8 +18,8 @@ const SECOND_SHARE: f64 = 0.25;
 const SHOWN: f32 = 8.0;
 
 /// Returns the candidate that the request explores instead of `chosen`, if it does. Backends with
-/// trusted predictions are excluded: the slow ones stay unused. So are stalled ones: they get a
-/// single request once they may work again.
+/// trusted predictions are excluded, so that slow ones stay unused, but for laggards that may have
+/// recovered. So are stalled ones: they get a single request once they may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],
@@ -30,16 +32,19 @@ pub(super) fn explored(
     if second.is_some() && (may_be_late || is_late(candidates.get(chosen)?, objectives)) {
         return second.filter(|_| rng.random::<f64>() < SECOND_SHARE);
     }
-    let unknown = candidates.iter().filter(|one| is_unknown(one)).count();
+    if !may_be_late {
+        return None;
+    }
+    let fastest = laggards::fastest(candidates);
+    let is_of_use =
+        |one: &Candidate| is_unknown(one) || laggards::is_tried_again(one, fastest.as_ref());
+    let count = candidates.iter().filter(|one| is_of_use(one)).count();
     // If none is trusted, all of them get requests anyway.
-    if unknown == 0 || unknown == candidates.len() {
+    if count == 0 || count == candidates.len() || rng.random::<f64>() >= SHARE {
         return None;
     }
-    if !may_be_late || rng.random::<f64>() >= SHARE {
-        return None;
-    }
-    let nth = rng.random_range(0..unknown);
-    let mut places = candidates.iter().enumerate().filter(|(_, one)| is_unknown(one));
+    let nth = rng.random_range(0..count);
+    let mut places = candidates.iter().enumerate().filter(|(_, one)| is_of_use(one));
     places.nth(nth).map(|(place, _)| place)
 }
 
@@ -138,6 +143,12 @@ mod tests {
         assert!(is_rare(&[known, shown(8.0), adopted]), "two have shown it");
         let busy = PredictedLatency { requests: 1.0, ..adopted };
         assert!(is_rare(&[known, busy]), "one request at a time");
+        let laggard = PredictedLatency { alone: 5000.0, since_learned: 59_000.0, ..known };
+        assert_eq!(counts(any, &[known, laggard])[1], 0, "it stays unused");
+        let later = PredictedLatency { since_learned: 61_000.0, ..laggard };
+        assert!(is_rare(&[known, later]), "it may have recovered");
+        let slow = PredictedLatency { alone: 3000.0, ..later };
+        assert_eq!(counts(any, &[known, slow])[1], 0, "it gets requests when others are full");
         assert_eq!(counts(any, &[adopted, adopted]), [0, 0], "all get requests anyway");
     }
 }

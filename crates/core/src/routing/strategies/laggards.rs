@@ -16,28 +16,41 @@ const RETRY_MS: f32 = 60_000.0;
 
 /// Drops the laggards among the candidates. The one that they are compared with stays.
 pub(super) fn exclude<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
-    let known = candidates.iter().filter_map(|one| one.prediction);
-    let known = known.filter(|one| one.first_tokens >= 1.0 && one.stall <= 0.0);
-    let fastest = known.min_by(|one, other| whole(one).total_cmp(&whole(other)));
-    let Some(fastest) = fastest else { return };
+    let Some(fastest) = fastest(candidates) else { return };
     candidates.retain(|one| {
-        let is_laggard = one.prediction.is_some_and(|one| is_laggard(&one, &fastest));
-        if is_laggard {
+        let is_kept = !is_laggard(one, &fastest) || may_have_recovered(one);
+        if !is_kept {
             recorder.excluded(one.row, RejectReason::Slower);
         }
-        !is_laggard
+        is_kept
     });
+}
+
+/// Returns whether a candidate is a laggard that was kept to be tried again.
+pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
+    fastest.is_some_and(|fastest| is_laggard(one, fastest)) && may_have_recovered(one)
+}
+
+/// Returns the prediction of the candidate with the shortest response, of those that have shown how
+/// fast they are.
+pub(super) fn fastest(candidates: &[Candidate]) -> Option<PredictedLatency> {
+    let known = candidates.iter().filter_map(|one| one.prediction);
+    let known = known.filter(|one| one.first_tokens >= 1.0 && one.stall <= 0.0);
+    known.min_by(|one, other| whole(one).total_cmp(&whole(other)))
 }
 
 /// Returns whether a response takes much longer on a backend than on the fastest one, even if
 /// nothing else was there: load is for the scorers to weigh. The first token must not come later on
 /// the fastest one: a response in time is worth more than a short one.
-fn is_laggard(one: &PredictedLatency, fastest: &PredictedLatency) -> bool {
-    let may_have_recovered = one.requests < 1.0 && one.since_learned > RETRY_MS;
-    one.is_trusted
-        && !may_have_recovered
-        && one.alone > FACTOR * whole(fastest)
-        && fastest.ttft <= one.ttft
+fn is_laggard(one: &Candidate, fastest: &PredictedLatency) -> bool {
+    one.prediction.is_some_and(|one| {
+        one.is_trusted && one.alone > FACTOR * whole(fastest) && fastest.ttft <= one.ttft
+    })
+}
+
+fn may_have_recovered(one: &Candidate) -> bool {
+    let is_long_idle = |one: PredictedLatency| one.requests < 1.0 && one.since_learned > RETRY_MS;
+    one.prediction.is_some_and(is_long_idle)
 }
 
 /// Returns the time of a whole response, in milliseconds.
