@@ -31,8 +31,8 @@ pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>
     fastest.is_some_and(|fastest| is_laggard(one, fastest)) && may_have_recovered(one)
 }
 
-/// Returns the prediction of the candidate with the shortest response, of those that have shown how
-/// fast they are.
+/// Returns the prediction of the candidate with the shortest response, of those that have sent at
+/// least one first token: others are only believed to be as fast.
 pub(super) fn fastest(candidates: &[Candidate]) -> Option<PredictedLatency> {
     let known = candidates.iter().filter_map(|one| one.prediction);
     let known = known.filter(|one| one.first_tokens >= 1.0 && one.stall <= 0.0);
@@ -48,12 +48,13 @@ fn is_laggard(one: &Candidate, fastest: &PredictedLatency) -> bool {
     })
 }
 
+/// Returns whether a backend is idle and has shown nothing for [`RETRY_MS`].
 fn may_have_recovered(one: &Candidate) -> bool {
     let is_long_idle = |one: PredictedLatency| one.requests < 1.0 && one.since_learned > RETRY_MS;
     one.prediction.is_some_and(is_long_idle)
 }
 
-/// Returns the time of a whole response, in milliseconds.
+/// Returns the time of a whole response with what runs there, in milliseconds.
 fn whole(one: &PredictedLatency) -> f32 {
     one.ttft + one.further
 }
