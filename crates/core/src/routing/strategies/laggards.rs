@@ -34,24 +34,24 @@ pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>
 /// Returns the prediction of the candidate with the shortest response, of those that have sent at
 /// least one first token: others are only believed to be as fast.
 pub(super) fn fastest(candidates: &[Candidate]) -> Option<PredictedLatency> {
-    let known = candidates.iter().filter_map(|one| one.prediction);
+    let known = candidates.iter().filter_map(|one| one.prediction.as_ref());
     let known = known.filter(|one| one.first_tokens >= 1.0 && one.stall <= 0.0);
-    known.min_by(|one, other| whole(one).total_cmp(&whole(other)))
+    known.min_by(|one, other| whole(one).total_cmp(&whole(other))).copied()
 }
 
 /// Returns whether a response takes much longer on a backend than on the fastest one, even if
 /// nothing else was there: load is for the scorers to weigh. The first token must not come later on
 /// the fastest one: a response in time is worth more than a short one.
 fn is_laggard(one: &Candidate, fastest: &PredictedLatency) -> bool {
-    one.prediction.is_some_and(|one| {
+    one.prediction.as_ref().is_some_and(|one| {
         one.is_trusted && one.alone > FACTOR * whole(fastest) && fastest.ttft <= one.ttft
     })
 }
 
 /// Returns whether a backend is idle and has shown nothing for [`RETRY_MS`].
 fn may_have_recovered(one: &Candidate) -> bool {
-    let is_long_idle = |one: PredictedLatency| one.requests < 1.0 && one.since_learned > RETRY_MS;
-    one.prediction.is_some_and(is_long_idle)
+    let is_long_idle = |one: &PredictedLatency| one.requests < 1.0 && one.since_learned > RETRY_MS;
+    one.prediction.as_ref().is_some_and(is_long_idle)
 }
 
 /// Returns the time of a whole response with what runs there, in milliseconds.
