@@ -17,6 +17,7 @@ use super::learned_state::LearnedState;
 use super::lookahead;
 use super::prediction::{EngineLimits, MeanAndP90, Prediction, RequestShape, predict};
 use super::published_view::{PublishedExtras, PublishedView};
+use super::residual::Regime;
 use super::wait_curve::WaitCurve;
 
 pub use prediction_ticket::PredictionTicket;
@@ -99,8 +100,10 @@ pub struct PredictorReport {
     pub slots: f64,
     /// The remaining prefill work.
     pub backlog_us: f64,
-    /// The logarithm of the factor that corrects the mean of [`super::Regime::Prefill`].
+    /// The logarithm of the factor that corrects the mean of [`Regime::Prefill`].
     pub bias: f64,
+    /// The same for [`Regime::Idle`].
+    pub idle_bias: f64,
     /// The share of first tokens within the predicted 90th percentile.
     pub coverage: f64,
     /// The mean absolute error of predictions, as a share of the truth.
@@ -332,7 +335,8 @@ impl Predictor {
             front_end_us: view.front_end_us,
             slots: view.limits.slots,
             backlog_us: view.in_batch.time_us + view.queued.time_us,
-            bias: residual.bias(),
+            bias: residual.bias(Regime::Prefill),
+            idle_bias: residual.bias(Regime::Idle),
             coverage: residual.coverage(),
             error: residual.error(),
             first_token_count: residual.first_token_count(),

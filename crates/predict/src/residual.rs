@@ -264,9 +264,9 @@ impl Residual {
         self.coverage
     }
 
-    /// Returns the natural logarithm of the mean factor of [`Regime::Prefill`].
-    pub(crate) fn bias(&self) -> f64 {
-        self.bias.first().copied().unwrap_or(0.0)
+    /// Returns the natural logarithm of the mean factor of a regime.
+    pub(crate) fn bias(&self, regime: Regime) -> f64 {
+        self.bias.get(index(regime)).copied().unwrap_or(0.0)
     }
 
     /// Returns the mean absolute error of predictions, as a share of the truth.

@@ -57,6 +57,12 @@ pub(super) const ROWS: &[MetricRow] = &[
         "factor by which predictions are corrected: above 1 where the engine is slower than its steps explain",
     ),
     gauge(
+        "penstock_prediction_idle_bias_ratio",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.idle_bias.exp())),
+        "the same factor while the engine has nothing else to do: far above 1 where all first tokens have become late",
+    ),
+    gauge(
         "penstock_prediction_trusted",
         LABELS,
         |_, scrape| per_predictor(scrape, |one| Some(f64::from(u8::from(one.is_trusted)))),

@@ -376,6 +376,7 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "error": rounded(report.error),
         "coverage": rounded(report.coverage),
         "bias": rounded(report.bias.exp()),
+        "idle_bias": rounded(report.idle_bias.exp()),
         "first_tokens": report.first_token_count,
         "steps": report.gap_count.round(),
         "backlog_ms": rounded(report.backlog_us / 1000.0),
