@@ -7,6 +7,7 @@ mod model_list;
 mod request_head;
 mod unknown_path;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -24,7 +25,7 @@ use crate::data_port::request_head::{Forwarded, read_head};
 use crate::direct::passthrough::serve_passthrough;
 use crate::direct::stored_responses::serve_stored;
 use crate::direct::tunnel::{Upgrade, requested_websocket, serve_tunnel};
-use crate::downstream::acceptor::Acceptor;
+use crate::downstream::acceptor::{Acceptor, Host};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
@@ -43,7 +44,7 @@ use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
 use crate::proxy::request::{read_body, scan_body};
 use crate::proxy::retry::serve;
-use penstock_core::routing::RequestRecord;
+use penstock_core::routing::{Generation, RequestRecord};
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -52,16 +53,20 @@ pub struct DataPlane(pub Arc<Proxy>);
 impl DataPlane {
     /// The application behind the data port's listeners.
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
-        let (current, observed) = (Arc::clone(&self.0), Arc::clone(&self.0));
-        let clients = Arc::clone(&self.0.clients);
+        let (host, clients) = (Arc::clone(&self.0), Arc::clone(&self.0.clients));
         let mut app = HttpProxy::new(self, Arc::clone(conf));
         app.handle_init_modules();
-        Acceptor::new(
-            app,
-            clients,
-            Box::new(move || current.generation()),
-            Box::new(move |code, client| observed.observers.refused(code, client)),
-        )
+        Acceptor::new(app, clients, host)
+    }
+}
+
+impl Host for Proxy {
+    fn generation(&self) -> Arc<Generation> {
+        self.generation()
+    }
+
+    fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
+        self.observers.refused(code, client);
     }
 }
 

@@ -239,10 +239,7 @@ impl SharedState {
 
     fn report_down(&self, reason: &str) {
         if self.logged.lock().is_due(false, Instant::now()) {
-            tracing::warn!(
-                reason,
-                "shared state is not reached: limits hold per process until it is"
-            );
+            tracing::warn!(reason, "shared state unreachable, limits apply per process");
         }
     }
 
@@ -294,7 +291,7 @@ impl SharedState {
                 _instant = renewal.tick() => {
                     let renewed = self.renew(link).await;
                     if renewed.is_ok() && self.logged.lock().is_due(true, Instant::now()) {
-                        tracing::info!(server = link.name(), "shared state is reached");
+                        tracing::info!(server = link.name(), "shared state connected");
                     }
                     renewed
                 }

@@ -130,7 +130,8 @@ fn retired_words_stay_out() {
 }
 
 /// The words that no doc comment opens with: a clause takes the place of the noun after them.
-const OPENINGS: &[&str] = &["What", "Whose", "Has", "Of", "Whether"];
+const OPENINGS: &[&str] =
+    &["What", "Whose", "Has", "Of", "Whether", "When", "Where", "How", "Which", "Who", "Those"];
 /// The words that no comment has: they take the place of a parameter's name.
 const VAGUE: &[&str] = &["so many", "is told"];
 const MAX_COLUMNS: usize = 100;

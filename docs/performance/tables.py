@@ -272,8 +272,9 @@ def main():
         "overload": lambda: overload(given.binary, given.seeds),
         "worlds": lambda: worlds(given.binary, min(given.seeds, 5)),
     }
+    columns = {"policies": POLICIES, "goodput": STRATEGIES, "worlds": WORLD_POLICIES}
     for name, cells in tables.items():
-        if given.only not in (None, name):
+        if given.only not in (None, name) or columns.get(name) == {}:
             continue
         path = HERE / f"{name}.json"
         found = []

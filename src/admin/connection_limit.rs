@@ -30,7 +30,7 @@ use crate::proxy::Proxy;
 
 /// The number of refused connections that get an error response at a time; further ones are closed
 /// without one.
-const REFUSED_AT_ONCE: usize = 64;
+const MAX_REFUSED_AT_ONCE: usize = 64;
 /// The idle timeout between two requests of a connection.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -163,7 +163,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> 
         if self.waiting.evict() {
             return self.serve(stream, limits, shutdown).await;
         }
-        if over <= REFUSED_AT_ONCE {
+        if over <= MAX_REFUSED_AT_ONCE {
             self.refusal.send(&mut stream).await;
         }
         None

@@ -39,7 +39,7 @@ const SCHEMA: &str = include_str!("score/schema.json");
 const READINGS_MARK: &str = "\"readings\": {}";
 
 /// The maximum length of a line, in bytes.
-const LINE_LIMIT: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -57,7 +57,7 @@ pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError>
         return output.line(schema());
     }
     let mut book = Book::new(args.routing.scorers()?);
-    let mut lines = Lines::new(io::stdin().lock(), LINE_LIMIT);
+    let mut lines = Lines::new(io::stdin().lock(), MAX_LINE_BYTES);
     while let Some(line) = lines.read().map_err(CliError::Input)? {
         output.line(book.score(line))?;
     }

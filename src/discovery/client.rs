@@ -14,7 +14,7 @@ use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 
 /// The largest number of bytes that are read of a response.
-const BODY_LIMIT: usize = 8 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// The reason why a check or a discovery failed.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +155,7 @@ async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
             Ok(None) => return Ok(body.freeze()),
             Err(_broken) => return Err(DiscoveryError::Connection("the response broke off")),
         }
-        if body.len() > BODY_LIMIT {
+        if body.len() > MAX_BODY_BYTES {
             return Err(DiscoveryError::TooLarge);
         }
     }

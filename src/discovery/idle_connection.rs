@@ -13,7 +13,7 @@ use super::engines::facts;
 /// The silence after which a response counts as complete.
 const SETTLE: Duration = Duration::from_millis(500);
 /// The largest number of bytes that are read of a raw response.
-const HEAD_LIMIT: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// A backend's handling of an idle connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) async fn watch_idle(
     stream.write_all(request_text(backend).as_bytes()).await.ok()?;
     let mut response = Vec::new();
     let mut wait = timeout;
-    while response.len() < HEAD_LIMIT {
+    while response.len() < MAX_HEAD_BYTES {
         match tokio::time::timeout(wait, stream.read_buf(&mut response)).await {
             Ok(Ok(0) | Err(_)) => {
                 let closes =
@@ -57,9 +57,11 @@ pub(super) async fn watch_idle(
     }
     let idle_since = now();
     let watching = async {
-        while stream.read_buf(&mut Vec::with_capacity(HEAD_LIMIT)).await.is_ok_and(|read| read > 0)
-        {
-        }
+        while stream
+            .read_buf(&mut Vec::with_capacity(MAX_HEAD_BYTES))
+            .await
+            .is_ok_and(|read| read > 0)
+        {}
     };
     // The connection was idle during the silence that ended the response, too.
     let keep_alive = match tokio::time::timeout(watch.saturating_sub(SETTLE), watching).await {

@@ -8,7 +8,7 @@ use penstock_config::ModelEntry;
 use penstock_core::fleet::DroppedModels;
 
 /// The largest number of models taken from one backend.
-const MODEL_LIMIT: usize = 10_000;
+const MAX_MODELS: usize = 10_000;
 
 /// The models a backend lists.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl ListedModels {
                 () if id.len() > MAX_NAME => &mut dropped.too_long,
                 () if id.is_empty() || id.contains(is_unprintable) => &mut dropped.unprintable,
                 () if seen.contains(id) => &mut dropped.duplicate,
-                () if list.models.len() >= MODEL_LIMIT => &mut dropped.over_limit,
+                () if list.models.len() >= MAX_MODELS => &mut dropped.over_limit,
                 () => {
                     seen.insert(id.to_owned());
                     list.models.push(entry);
@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn list_is_bounded() {
-        let ids: Vec<String> = (0..MODEL_LIMIT + 3).map(|number| number.to_string()).collect();
+        let ids: Vec<String> = (0..MAX_MODELS + 3).map(|number| number.to_string()).collect();
         let list = list(ids.iter().map(String::as_str));
-        assert_eq!((list.models.len(), list.dropped.over_limit), (MODEL_LIMIT, 3));
+        assert_eq!((list.models.len(), list.dropped.over_limit), (MAX_MODELS, 3));
     }
 }

@@ -1,10 +1,12 @@
 //! The application behind every data listener: enforces the connection limit, brings a connection
 //! to HTTP, and calls a Pingora HTTP application once per request.
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use penstock_api::ErrorCode;
 use penstock_core::routing::Generation;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
@@ -16,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::accepted::AcceptedConnection;
 use super::clients::Clients;
 use super::close_reasons::CloseReason;
-use super::connection_limit::{ConnectionLimit, Excess, OnRefused};
+use super::connection_limit::{ConnectionLimit, Excess};
 use super::counted::Counted;
 use super::http1::{GuardedStream, HeadWait, Http1Connection, IDLE_GRACE};
 use super::http2;
@@ -25,32 +27,32 @@ use super::listener::{AcceptError, Port};
 use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
 
-/// Returns the configuration in force. Called for each connection, because a reload may have
-/// changed it.
-pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;
+/// The program behind the acceptor.
+pub(crate) trait Host: Send + Sync + 'static {
+    /// Returns the configuration in force. Called for each connection, because a reload may have
+    /// changed it.
+    fn generation(&self) -> Arc<Generation>;
+
+    /// Records a refused connection with its reason, and the client's address if it is known.
+    fn refused(&self, code: ErrorCode, client: Option<IpAddr>);
+}
 
 /// Serves client connections with an HTTP application.
-pub(crate) struct Acceptor<A> {
+pub(crate) struct Acceptor<A, H> {
     app: Arc<A>,
     clients: Arc<Clients>,
-    current: CurrentGeneration,
+    host: Arc<H>,
     connection_limit: ConnectionLimit,
     /// Cancelled to close connections that wait for a request.
     closing: CancellationToken,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
-    /// Serves the connections of `clients` with `app`; calls `on_refused` for connections over the
-    /// limit.
-    pub(crate) fn new(
-        app: A,
-        clients: Arc<Clients>,
-        current: CurrentGeneration,
-        on_refused: OnRefused,
-    ) -> Self {
-        let connection_limit = ConnectionLimit::new(on_refused);
+impl<A: HttpServerApp + Send + Sync + 'static, H: Host> Acceptor<A, H> {
+    /// Serves the connections of `clients` with `app`.
+    pub(crate) fn new(app: A, clients: Arc<Clients>, host: Arc<H>) -> Self {
+        let connection_limit = ConnectionLimit::new();
         let closing = CancellationToken::new();
-        Self { app: Arc::new(app), clients, current, connection_limit, closing }
+        Self { app: Arc::new(app), clients, host, connection_limit, closing }
     }
 
     /// Serves one request after the other. Pingora's session is created when a head has arrived: it
@@ -128,7 +130,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
 }
 
 #[async_trait]
-impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
+impl<A: HttpServerApp + Send + Sync + 'static, H: Host> ServerApp for Acceptor<A, H> {
     async fn process_new(
         self: &Arc<Self>,
         stream: Stream,
@@ -136,7 +138,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
     ) -> Option<Stream> {
         // Counted before the comparison: connections that arrive together must not all pass.
         let open = Counted::new(&self.clients.connections);
-        let generation = (self.current)();
+        let generation = self.host.generation();
         let limits = ConnectionLimits::of(&generation.config);
         let port = self.clients.ports.of(&stream)?;
         let affordable = self.clients.affordable();
@@ -147,6 +149,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
                 false => Excess::OfConnections(excess),
             };
             let trusted = &generation.config.server.trusted_proxies;
+            // A connection that is closed without a response counts as well.
+            self.host.refused(reason.code(), port.peer(&stream).address());
             // Boxed: it may contain a handshake, which is large; other connections need no room for
             // it.
             Box::pin(self.connection_limit.refuse(stream, port, trusted, reason)).await;

@@ -1,7 +1,6 @@
 //! Refuses connections over `limits.connections`: with a 503 as long as that is cheap, else by
 //! closing them.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -17,13 +16,10 @@ use super::prefixed_stream::PrefixedStream;
 use super::response_writer::{REFUSAL_TIMEOUT, RawResponse};
 
 /// The most connections that get a 503 at one time; further ones are closed without a response.
-const REFUSED_AT_ONCE: usize = 1024;
+const MAX_REFUSED_AT_ONCE: usize = 1024;
 /// The most TLS handshakes at one time that only serve to send a 503: they cost more than the
 /// response.
-const HANDSHAKES_AT_ONCE: usize = 16;
-
-/// Called with the reason of every refusal, and the client's address if it is known.
-pub(crate) type OnRefused = Box<dyn Fn(ErrorCode, Option<IpAddr>) + Send + Sync>;
+const MAX_HANDSHAKES_AT_ONCE: usize = 16;
 
 /// The number of connections over a limit, and which limit it is.
 #[derive(Debug, Clone, Copy)]
@@ -34,21 +30,30 @@ pub(crate) enum Excess {
     OfOpenFiles(usize),
 }
 
+impl Excess {
+    /// Returns the error that a refused client gets.
+    pub(super) fn code(self) -> ErrorCode {
+        match self {
+            Self::OfConnections(_) => ErrorCode::TooManyConnections,
+            Self::OfOpenFiles(_) => ErrorCode::OutOfResources,
+        }
+    }
+}
+
 /// Responds to connections over the limit.
 pub(crate) struct ConnectionLimit {
     too_many_connections: RawResponse,
     too_few_files: RawResponse,
     handshakes: Arc<AtomicUsize>,
-    on_refused: OnRefused,
 }
 
 impl ConnectionLimit {
-    pub(crate) fn new(on_refused: OnRefused) -> Self {
+    pub(crate) fn new() -> Self {
         let message = "Too many connections (limits.connections)";
         let too_many_connections = RawResponse::new(ErrorCode::TooManyConnections, message);
         let message = "Too many connections for the limit of open files (LimitNOFILE, ulimit -n)";
         let too_few_files = RawResponse::new(ErrorCode::OutOfResources, message);
-        Self { too_many_connections, too_few_files, handshakes: Arc::default(), on_refused }
+        Self { too_many_connections, too_few_files, handshakes: Arc::default() }
     }
 
     pub(crate) async fn refuse(
@@ -58,22 +63,18 @@ impl ConnectionLimit {
         trusted: &[TrustedProxy],
         excess: Excess,
     ) {
-        let (excess, code, refusal) = match excess {
-            Excess::OfConnections(excess) => {
-                (excess, ErrorCode::TooManyConnections, &self.too_many_connections)
-            }
-            Excess::OfOpenFiles(excess) => (excess, ErrorCode::OutOfResources, &self.too_few_files),
+        let (excess, refusal) = match excess {
+            Excess::OfConnections(excess) => (excess, &self.too_many_connections),
+            Excess::OfOpenFiles(excess) => (excess, &self.too_few_files),
         };
-        // Before any return: a connection that is closed without a response counts as well.
-        (self.on_refused)(code, port.peer(&stream).address());
-        if excess > REFUSED_AT_ONCE {
+        if excess > MAX_REFUSED_AT_ONCE {
             return;
         }
         if !port.is_encrypted() {
             return refusal.send(&mut stream).await;
         }
         let handshake = Counted::new(&self.handshakes);
-        if handshake.count() > HANDSHAKES_AT_ONCE {
+        if handshake.count() > MAX_HANDSHAKES_AT_ONCE {
             return;
         }
         let Ok(accepted) = port.accept(stream, trusted, REFUSAL_TIMEOUT).await else { return };

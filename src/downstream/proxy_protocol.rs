@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The longest line of version 1, including its CR LF.
-const LINE_LIMIT: usize = 107;
+const MAX_LINE_BYTES: usize = 107;
 /// The longest addresses and extensions of version 2; extensions are skipped.
 const EXTENSIONS_LIMIT: usize = 4096;
 
@@ -48,10 +48,10 @@ fn could_start_with(bytes: &[u8], prefix: &[u8]) -> bool {
 
 fn parse_line(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     let Some(end) = memchr::memchr(b'\n', bytes) else {
-        return if bytes.len() < LINE_LIMIT { Ok(Header::Partial) } else { Err(InvalidHeader) };
+        return if bytes.len() < MAX_LINE_BYTES { Ok(Header::Partial) } else { Err(InvalidHeader) };
     };
     let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(InvalidHeader)?;
-    if end + 1 > LINE_LIMIT {
+    if end + 1 > MAX_LINE_BYTES {
         return Err(InvalidHeader);
     }
     let line = std::str::from_utf8(line).map_err(|_not_ascii| InvalidHeader)?;

@@ -21,7 +21,7 @@ use crate::proxy::request::{Decided, RequestView, Reserved, ScannedRequest};
 
 /// The maximum number of times a decision is repeated because another request took the last permit
 /// first.
-const RACES: usize = 64;
+const MAX_RACES: usize = 64;
 
 thread_local! {
     // One per thread: once its buffers have grown, a decision allocates nothing in them.
@@ -217,7 +217,7 @@ fn reserve(
     let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
     let saturated = || RouteError::Saturated { model: request.wanted_model().to_owned() };
     let session = routed_session(flow, request);
-    for _ in 0..RACES {
+    for _ in 0..MAX_RACES {
         // Read again after a lost race: another request has changed the state of the backends.
         let input = RouteInput { session, ..route_input(request.view(flow.ctx), tried, prompt) };
         let is_captured = flow.proxy.captures.lasts(|| input.now);

@@ -18,7 +18,7 @@ use super::response_head::{BadResponse, HeadReader, ResponseHead};
 use crate::wire::poll_read_into;
 
 /// The longest single read of a response.
-const READ_MAX: usize = 64 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// A connection in use for one request.
 pub(crate) struct Exchange<'a> {
@@ -127,9 +127,9 @@ impl<'a> Exchange<'a> {
         .await?
         .map_err(|error| ExchangeError::Ended(end_of(&error)))?;
         // A read that fills its limit has more after it: the next one is larger.
-        self.next_read = if count == limit { READ_MAX } else { READ_CHUNK };
-        if self.next_read == READ_MAX {
-            self.connection.read.reserve(READ_MAX);
+        self.next_read = if count == limit { MAX_READ_BYTES } else { READ_CHUNK };
+        if self.next_read == MAX_READ_BYTES {
+            self.connection.read.reserve(MAX_READ_BYTES);
         }
         Ok(count)
     }

@@ -25,7 +25,7 @@ const MAX_STREAMS: usize = 100;
 /// connection's window covers all streams together, so an unread stream never blocks another.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-const HEAD_LIMIT: u32 = 64 * 1024;
+const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
 /// Open HTTP/2 connections of all backends.
 pub(crate) struct Http2Connections {
@@ -95,7 +95,7 @@ impl Http2Connections {
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(HEAD_LIMIT)
+            .max_header_list_size(MAX_HEAD_BYTES)
             .handshake(transport)
             .await;
         let (requests, driver) = handshake.map_err(|_not_http2| ConnectError::Http2)?;

@@ -30,10 +30,10 @@ use penstock_api::StreamFraming;
 use penstock_api::content_coding::{CodingError, ContentCoding};
 
 /// The most bytes of a response's head.
-const HEAD_LIMIT: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
 /// The most interim (1xx) responses; more than any engine has a reason to send.
-const INTERIM_LIMIT: u32 = 1024;
+const MAX_INTERIM_RESPONSES: u32 = 1024;
 
 /// The head of a response, ready to be relayed.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl HeadReader {
             let length =
                 match parser.parse_response_with_uninit_headers(&mut parsed, read, &mut slots) {
                     Ok(httparse::Status::Complete(length)) => length,
-                    Ok(httparse::Status::Partial) if read.len() > HEAD_LIMIT => {
+                    Ok(httparse::Status::Partial) if read.len() > MAX_HEAD_BYTES => {
                         return Err(BadResponse::HeadTooLarge);
                     }
                     Ok(httparse::Status::Partial) => return Ok(None),
@@ -112,7 +112,7 @@ impl HeadReader {
                 101 if !self.accepts_switch => return Err(BadResponse::Switching),
                 100 | 102..=199 => {
                     self.interim += 1;
-                    if self.interim > INTERIM_LIMIT {
+                    if self.interim > MAX_INTERIM_RESPONSES {
                         return Err(BadResponse::Interim);
                     }
                     read.advance(length);

@@ -169,7 +169,7 @@ fn killed_server_leaves_each_an_even_share() {
         assert!((0.0..ESTIMATE).contains(&share), "{share} of its share is left");
         assert!(find_metric(penstock, "penstock_budget_alone_total").unwrap() > 0.0);
         let log = penstock.log();
-        assert_eq!(log.matches("shared state is not reached").count(), 1, "{log}");
+        assert_eq!(log.matches("shared state unreachable").count(), 1, "{log}");
         sum += own;
     }
     drop(redis);

@@ -113,7 +113,7 @@ fn keys_go_on_and_change_without_the_server() {
     eventually("it waits", SOON, || find_metric(&two.one, UNSHARED) == Some(1.0));
     for penstock in [&two.one, &two.other] {
         let log = penstock.log();
-        assert_eq!(log.matches("shared state is not reached").count(), 1, "{log}");
+        assert_eq!(log.matches("shared state unreachable").count(), 1, "{log}");
     }
     drop(redis);
     let redis = Redis::start_at(address).unwrap();

@@ -107,7 +107,7 @@ fn killed_server_fails_no_request_and_is_shared_again() {
     for penstock in pair.both() {
         assert!(find_metric(penstock, "penstock_shared_state_errors_total").unwrap() > 0.0);
         assert_eq!(send(penstock).status, 200);
-        let lines = penstock.log().matches("shared state is not reached").count();
+        let lines = penstock.log().matches("shared state unreachable").count();
         assert_eq!(lines, 1, "one line per change: {}", penstock.log());
     }
     drop(redis);

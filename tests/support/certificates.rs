@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::penstock::scratch;
 
-/// Who signs.
+/// The party that signs.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// Its own certificate as a file.

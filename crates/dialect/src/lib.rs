@@ -10,7 +10,6 @@ mod context_shift;
 mod conversation;
 mod converter;
 mod embeddings;
-mod empty_request;
 mod engine_error;
 mod ensemble;
 mod error;
@@ -34,7 +33,6 @@ mod unsupported;
 
 pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
 pub use converter::ResponseConverter;
-pub use empty_request::{EmptyReply, empty_reply};
 pub use engine_error::{convert_error, convert_error_event};
 pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text};
 pub use error::{BadResponse, ConvertError};

@@ -33,7 +33,7 @@ const MAX_COVERAGE: f64 = 0.97;
 /// for everything, predictions are nearly always right.
 const SMALL_ERROR: f64 = 0.15;
 /// The error at which predictions are not trusted, whatever share comes within the 90th percentile:
-/// they are off by as much as the truth.
+/// it is as large as the times themselves.
 const MAX_ERROR: f64 = 1.0;
 /// The number of first tokens from which on the coverage counts.
 const MIN_COVERAGE_SAMPLES: f64 = 100.0;
@@ -102,7 +102,7 @@ pub struct BackendPredictor {
     peer_load: EngineLoad,
     lengths: OutputLengths,
     residual: Residual,
-    /// When it last learned from a time to the first token; minus infinity before.
+    /// The last time at which it learned from a first token; minus infinity before.
     learned_at_us: f64,
     allowances: Allowances,
     sent_count: u64,

@@ -71,7 +71,7 @@ fn survival_of(ended: impl Iterator<Item = f64>, there: impl Iterator<Item = f64
 #[serde(from = "Counts", into = "Counts")]
 pub(crate) struct OutputLengths {
     ended: [f64; BUCKETS],
-    /// Those of `ended` that ended at the limit of their requests.
+    /// The outputs among `ended` that ended at the limit of their requests.
     limited: [f64; BUCKETS],
     passed: [f64; BUCKETS],
     /// The weight of the next output.

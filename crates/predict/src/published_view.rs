@@ -78,7 +78,7 @@ pub(super) struct PublishedExtras {
     /// The time at which the first token of the oldest prompt is due if nothing is before it;
     /// infinite if none waits.
     pub(super) oldest_due_at_us: f64,
-    /// When a time to the first token was last learned from; minus infinity if none was.
+    /// The last time at which a first token was learned from; minus infinity if none was.
     pub(super) learned_at_us: f64,
     /// The number of first tokens that were learned from.
     pub(super) first_token_count: f64,

@@ -93,7 +93,7 @@ impl Traffic {
         runtime.spawn(async move {
             // Only an error of a socket ends the faults; the load continues.
             if let Err(error) = play_faults(&engines).await {
-                tracing::warn!(%error, "the engines of the demo fail no more");
+                tracing::warn!(%error, "demo: fault injection has stopped");
             }
         });
     }

@@ -89,7 +89,7 @@ fn log_change(before: Option<&Group>, after: &Group) {
     if after.unused > 0 && after.unused != before.unused {
         tracing::warn!(
             backend = %after.name, unused = after.unused,
-            "the name has more addresses than discovery.max_addresses, or than there may be backends"
+            "too many addresses for discovery.max_addresses, or for the number of backends: the rest is unused"
         );
     }
 }

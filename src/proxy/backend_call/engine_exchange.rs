@@ -18,7 +18,7 @@ use crate::upstream::failure::ConnectError;
 use crate::upstream::headers::REQUEST_ID;
 
 /// The maximum number of bytes in a line of progress, or in an error.
-const LINE_LIMIT: usize = 256 * 1024;
+const MAX_LINE_BYTES: usize = 256 * 1024;
 
 /// The reason why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +164,7 @@ impl EngineExchange {
                 }
             }
             // Otherwise an engine that sends no line end fills the memory.
-            if self.read.len() > LINE_LIMIT {
+            if self.read.len() > MAX_LINE_BYTES {
                 return Err(ExchangeFailure::LineTooLong);
             }
             let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? else {

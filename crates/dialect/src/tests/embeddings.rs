@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use penstock_api::Engine;
-use penstock_api::Operation::{
-    self, Chat, Embeddings, OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate,
-};
+use penstock_api::Operation::{self, Embeddings, OllamaEmbed, OllamaEmbeddings};
 use serde_json::{Value, json};
 
 use super::{context, convert, convert_for, refused};
-use crate::{BadResponse, ConvertError, ResponseConverter, empty_reply};
+use crate::{BadResponse, ConvertError, ResponseConverter};
 
 /// Returns the response to `request` of a backend that sends `response`.
 fn exchange(
@@ -133,34 +131,9 @@ fn bad_responses_are_errors() {
 }
 
 #[test]
-fn empty_requests_get_ollamas_response() {
-    let reply = |operation, body: Value| {
-        let reply = empty_reply(operation, body.to_string().as_bytes(), &context(), Duration::ZERO);
-        reply.map(|reply| (serde_json::from_slice::<Value>(&reply.body).unwrap(), reply.unloads))
-    };
+fn requests_without_texts_are_not_converted() {
     for body in [json!({"input": []}), json!({"input": ""}), json!({})] {
         let error = convert_for(Engine::Vllm, OllamaEmbed, Embeddings, &body).unwrap_err();
         assert_eq!(error, ConvertError::Empty { field: "input" });
-        let (body, _) = reply(OllamaEmbed, body).unwrap();
-        assert_eq!(body, json!({"model": "client-model", "embeddings": []}));
     }
-    let (body, _) = reply(OllamaEmbeddings, json!({"prompt": ""})).unwrap();
-    assert_eq!(body, json!({"embedding": []}));
-    let (body, unloads) = reply(OllamaChat, json!({"model": "m", "messages": []})).unwrap();
-    assert!(!unloads);
-    assert_eq!(
-        body,
-        json!({
-            "model": "client-model", "created_at": "2023-11-14T22:13:20.000000005Z",
-            "message": {"role": "assistant", "content": ""}, "done": true, "done_reason": "load",
-        })
-    );
-    for keep_alive in [json!(0), json!("0s")] {
-        let body = json!({"model": "m", "prompt": "", "keep_alive": keep_alive});
-        let (body, unloads) = reply(OllamaGenerate, body).unwrap();
-        assert!(unloads);
-        assert_eq!(body["done_reason"], "unload");
-        assert_eq!(body["response"], "");
-    }
-    assert_eq!(reply(Chat, json!({"model": "m", "messages": []})), None);
 }

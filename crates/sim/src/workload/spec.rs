@@ -173,15 +173,6 @@ impl WorkloadSpec {
         self.duration = self.duration.map(|duration| duration.times(factor));
         self
     }
-
-    /// Returns the same workload with every rate and number of users multiplied by `factor`.
-    #[must_use]
-    pub fn at_rate(mut self, factor: f64) -> Self {
-        for arrivals in self.streams.iter_mut().filter_map(|stream| stream.arrivals.as_mut()) {
-            arrivals.rate *= factor;
-        }
-        self
-    }
 }
 
 impl StreamSpec {
