@@ -268,6 +268,16 @@ fn every_named_file_exists() {
     }
 }
 
+#[test]
+fn every_page_is_packaged() {
+    let manifest = page("Cargo.toml").text;
+    for page in pages().iter().filter(|page| page.name.starts_with("docs/")) {
+        let folder = page.name.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_packaged = manifest.contains(&format!("[\"{folder}/*.md\", "));
+        assert!(is_packaged, "Cargo.toml: the Debian package lacks {}", page.name);
+    }
+}
+
 const EXAMPLE: &str = "conf/examples/mixed-fleet-vision.yaml";
 
 #[test]
