@@ -194,6 +194,13 @@ fn chosen_strategies(generation: &Generation) -> Vec<String> {
     if !lines.is_empty() && all.len() > SHOWN_MODELS {
         lines.push(format!("  and {} more", all.len() - SHOWN_MODELS));
     }
+    let config = &generation.config;
+    let is_discovered =
+        config.discovery.enabled && config.backends.iter().any(|one| one.models.is_none());
+    if config.routing.strategy == Strategy::Auto && is_discovered {
+        lines
+            .push("  models by discovery: chosen for each once it is found, see /fleet".to_owned());
+    }
     lines
 }
 

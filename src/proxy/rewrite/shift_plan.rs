@@ -2,7 +2,7 @@
 //! backend is sent it, and the backend for the remainder. Decides with the same functions as the
 //! proxy. Contexts that engines reported in refusals count like declared ones.
 
-use penstock_api::Operation;
+use penstock_api::{ErrorCode, Operation};
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::audit::{
     ContextShiftReport, DryRun, DryRunOutcome, DryRunReport, DryRunRequest,
@@ -15,8 +15,12 @@ use crate::proxy::rewrite::context_shift::{ShiftTerms, forbids_shift};
 use crate::proxy::shift_state::ContextShift;
 
 /// Errors that say nothing about the length of a request.
-const OTHER_ERRORS: &[&str] =
-    &["all_backends_busy", "backends_cooling_down", "model_not_found", "discovery_pending"];
+const OTHER_ERRORS: [ErrorCode; 4] = [
+    ErrorCode::AllBackendsBusy,
+    ErrorCode::BackendsCoolingDown,
+    ErrorCode::ModelNotFound,
+    ErrorCode::DiscoveryPending,
+];
 
 /// Explains a request as [`DryRun::explain`] does. If only a shortened request fits, explains the
 /// shortened request; `context_shift` says what it loses.
@@ -27,7 +31,9 @@ pub fn explain_with_shift(
 ) -> DryRunReport {
     let whole = dry_run.explain(sample, random);
     let may_be_too_long = match &whole.outcome {
-        DryRunOutcome::Refused { error, .. } => !OTHER_ERRORS.contains(&&*error.code),
+        DryRunOutcome::Refused { error, .. } => {
+            OTHER_ERRORS.iter().all(|other| error.code != other.row().name)
+        }
         DryRunOutcome::Decided { .. } => false,
     };
     let Some(plan) = ShiftPlan::of(dry_run, sample).filter(|_| may_be_too_long) else {

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use penstock_scan::RequestRequirements;
-use penstock_scoring::Objectives;
+use penstock_scoring::{Eviction, Objectives};
 use serde_json::Value;
 
 use super::report::{
@@ -257,7 +257,7 @@ fn scores_text(candidate: &CandidateReport) -> String {
 /// Returns a text like `loadable (evicts idle), 1 of 2 slots, `; empty if there is no placement.
 fn placement_text(candidate: &CandidateReport) -> String {
     let Some(residency) = &candidate.residency else { return String::new() };
-    let evicts = candidate.evicts.as_ref().filter(|what| *what != "nothing");
+    let evicts = candidate.evicts.as_ref().filter(|what| *what != Eviction::Nothing.name());
     let evicts = evicts.map(|what| format!(" (evicts {what})")).unwrap_or_default();
     let used = candidate.model_in_flight.unwrap_or_default();
     match candidate.slots {
