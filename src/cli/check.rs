@@ -198,8 +198,7 @@ fn chosen_strategies(generation: &Generation) -> Vec<String> {
     let is_discovered =
         config.discovery.enabled && config.backends.iter().any(|one| one.models.is_none());
     if config.routing.strategy == Strategy::Auto && is_discovered {
-        lines
-            .push("  models by discovery: chosen for each once it is found, see /fleet".to_owned());
+        lines.push("  models by discovery: each gets its own once found, see /fleet".to_owned());
     }
     lines
 }
