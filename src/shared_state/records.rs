@@ -131,7 +131,9 @@ impl RecordExchange {
         sent: &[&SharedRecord],
         changed: &mut Vec<SharedRecord>,
     ) -> Option<()> {
-        let fresh = format!("{}-{}", self.shared.instance, penstock_clock::unix_seconds());
+        // A server may lose what it has twice within one second.
+        let now = penstock_clock::unix_time().as_nanos();
+        let fresh = format!("{}-{now}", self.shared.instance);
         let mut arguments =
             vec![fresh, self.identity.clone(), self.changes.clone(), PAGE.to_string()];
         for record in sent {

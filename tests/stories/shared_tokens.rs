@@ -155,30 +155,57 @@ fn outages_bring_no_token_back() {
     }
 }
 
-#[test]
-fn server_forgets_records_at_their_end() {
-    let Some(redis) = Redis::start("shared_tokens") else { return };
-    let yaml = format!("backends: [http://h:1]\n{}", redis.section("timeout: 5s"));
-    let environment = Environment::default();
-    let config = Config::parse(&yaml, "test.yaml", std::path::Path::new(""), &environment).unwrap();
-    let record = |id: &str, ends_at: Option<u64>| SharedRecord {
+fn record(id: &str, ends_at: Option<u64>) -> SharedRecord {
+    SharedRecord {
         id: id.to_owned(),
         is_final: false,
         version: 1,
         ends_at: ends_at.map(UnixTime),
         text: "x".to_owned(),
-    };
-    let end = unix() + 2;
-    let mut own =
-        vec![record("kept", None), record("short", Some(end)), record("moved", Some(end))];
+    }
+}
+
+/// Runs a test with an exchange of records, and the name of their hash on the server.
+fn with_exchange(redis: &Redis, test: impl AsyncFnOnce(RecordExchange, &str)) {
+    let yaml = format!("backends: [http://h:1]\n{}", redis.section("timeout: 5s"));
+    let environment = Environment::default();
+    let config = Config::parse(&yaml, "test.yaml", std::path::Path::new(""), &environment).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let state = SharedState::new(&config.shared_state, 1).unwrap();
         tokio::spawn(Arc::clone(&state).run());
-        let mut exchange = RecordExchange::new(state, "things");
+        test(RecordExchange::new(state, "things"), "penstock:things:all").await;
+    });
+}
+
+#[test]
+fn server_gets_again_what_it_loses() {
+    let Some(redis) = Redis::start("shared_tokens") else { return };
+    let own = [record("a", None), record("b", None)];
+    with_exchange(&redis, async |mut exchange, all| {
         let first = async || exchange.exchange(&own).await.is_some();
         eventually_async("the records are exchanged", SOON, first).await;
-        assert_eq!(contents(&redis, "HKEYS", "penstock:things:all").len(), 3);
+        let client = redis::Client::open(format!("redis://:a-password@{}/", redis.address));
+        let mut connection = client.unwrap().get_connection().unwrap();
+        // Many times within one second.
+        for _ in 0..20 {
+            assert_eq!(contents(&redis, "HKEYS", all).len(), 2);
+            redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+            assert!(exchange.exchange(&own).await.is_some());
+        }
+    });
+}
+
+#[test]
+fn server_forgets_records_at_their_end() {
+    let Some(redis) = Redis::start("shared_tokens") else { return };
+    let end = unix() + 2;
+    let mut own =
+        vec![record("kept", None), record("short", Some(end)), record("moved", Some(end))];
+    with_exchange(&redis, async |mut exchange, all| {
+        let first = async || exchange.exchange(&own).await.is_some();
+        eventually_async("the records are exchanged", SOON, first).await;
+        assert_eq!(contents(&redis, "HKEYS", all).len(), 3);
         // A newer version is kept for longer.
         own[2] = SharedRecord { version: 2, ends_at: None, ..own[2].clone() };
         let has_ended = async || {
@@ -187,7 +214,7 @@ fn server_forgets_records_at_their_end() {
         };
         eventually_async("the short one ends", 2 * SOON, has_ended).await;
         assert!(exchange.exchange(&own).await.is_some());
-        let mut left = contents(&redis, "HKEYS", "penstock:things:all");
+        let mut left = contents(&redis, "HKEYS", all);
         left.sort_unstable();
         assert_eq!(left, ["kept", "moved"]);
         assert!(own.iter().all(|record| exchange.has(record)), "nothing is sent again");
