@@ -56,11 +56,16 @@ fn may_have_recovered(one: &Candidate) -> bool {
 
 /// Returns the time of a whole response with what runs there, in milliseconds.
 fn whole(one: &PredictedLatency) -> f32 {
-    one.ttft + one.further
+    // Predictions of idle and of busy engines are corrected by different factors, so that a response
+    // may seem to take longer alone than beside others. Without the bound even the fastest one would
+    // be dropped.
+    (one.ttft + one.further).max(one.alone)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::routing::recorder::NoRecord;
 
@@ -109,6 +114,29 @@ mod tests {
         let queue = PredictedLatency { ttft: 9000.0, alone: 1000.0, ..slow() };
         let batch = PredictedLatency { further: 9000.0, alone: 1000.0, ..slow() };
         assert_eq!(rows(&[fast(), queue, batch]), [0, 1, 2]);
+    }
+
+    #[test]
+    fn response_takes_no_longer_alone() {
+        let all = [PredictedLatency { is_trusted: true, alone: 9000.0, ..fast() }; 3];
+        assert_eq!(rows(&all), [0, 1, 2]);
+        assert_eq!(rows(&[fast(), all[1]]), [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn one_backend_is_always_left(
+            times in proptest::collection::vec((0_f32..1e6, 0_f32..1e6, 0_f32..1e6, 0_f32..3.0), 1..5),
+        ) {
+            let prediction = |(ttft, further, alone, first_tokens)| PredictedLatency {
+                is_trusted: true,
+                alone,
+                first_tokens,
+                ..taking(ttft, further)
+            };
+            let predictions: Vec<_> = times.into_iter().map(prediction).collect();
+            prop_assert!(!rows(&predictions).is_empty());
+        }
     }
 
     #[test]
