@@ -106,6 +106,8 @@ pub struct BackendPredictor {
     learned_at_us: f64,
     allowances: Allowances,
     sent_count: u64,
+    /// The work of all prompts that were sent.
+    sent_work_us: f64,
     /// The end of the last step, and the number of steps that have ended.
     step_ended_at_us: f64,
     steps_ended: f64,
@@ -149,6 +151,7 @@ impl BackendPredictor {
             learned_at_us: f64::NEG_INFINITY,
             allowances: Allowances::default(),
             sent_count: 0,
+            sent_work_us: 0.0,
             step_ended_at_us: 0.0,
             steps_ended: 0.0,
             is_end_inferred: false,

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use super::{PredictionTicket, Predictor, ReportedLimits, RequestShape};
 
-/// An engine with chunked prefill of 512 tokens and 16 slots: a step takes 20 ms, 0.1 ms per prompt
-/// token and 1 ms per stream, times `slow`.
+/// An engine with chunked prefill and 16 slots: a step takes 20 ms, 0.1 ms per prompt token and
+/// 1 ms per stream, times `slow`.
 struct Engine {
     slow: f64,
+    /// The most prompt tokens of a step.
+    chunk: f64,
     now_us: f64,
     waiting: VecDeque<(usize, f64)>,
     running: Vec<(usize, u32)>,
 }
 
 const SLOTS: usize = 16;
-const CHUNK: f64 = 512.0;
 
 impl Engine {
     /// Sends `count` prompts at once and has them served; returns the times to the first tokens.
@@ -37,7 +38,7 @@ impl Engine {
         self.waiting.extend((0..count).map(|index| (index, sent.uncached_tokens())));
         let mut refreshed = start;
         while !self.waiting.is_empty() || !self.running.is_empty() {
-            let mut budget = CHUNK;
+            let mut budget = self.chunk;
             let mut started = Vec::new();
             while self.running.len() + started.len() < SLOTS && budget > 0.0 {
                 let Some((index, left)) = self.waiting.front_mut() else { break };
@@ -49,7 +50,8 @@ impl Engine {
                 }
             }
             let streams = self.running.len() as f64;
-            self.now_us += self.slow * (20_000.0 + 100.0 * (CHUNK - budget) + 1_000.0 * streams);
+            self.now_us +=
+                self.slow * (20_000.0 + 100.0 * (self.chunk - budget) + 1_000.0 * streams);
             for (index, tokens) in &mut self.running {
                 *tokens += 1;
                 tickets[*index].as_mut().unwrap().tokens(1, self.now_us);
@@ -81,12 +83,19 @@ impl Engine {
 
 #[test]
 fn idle_engine_is_predicted_right_after_bursts() {
-    let shapes =
-        [(2.5, 400.0, 40), (1.0, 400.0, 40), (2.5, 400.0, 4), (2.5, 60.0, 40), (2.5, 2000.0, 20)];
-    for (slow, prompt, output) in shapes {
+    let shapes = [
+        (2.5, 512.0, 400.0, 40),
+        (1.0, 512.0, 400.0, 40),
+        (2.5, 512.0, 400.0, 4),
+        (2.5, 512.0, 60.0, 40),
+        (2.5, 512.0, 2000.0, 20),
+        // All first tokens of a burst come together.
+        (2.5, 16_384.0, 400.0, 40),
+    ];
+    for (slow, chunk, prompt, output) in shapes {
         let predictor = Arc::new(Predictor::default());
         let mut engine =
-            Engine { slow, now_us: 0.0, waiting: VecDeque::new(), running: Vec::new() };
+            Engine { slow, chunk, now_us: 0.0, waiting: VecDeque::new(), running: Vec::new() };
         let sent = RequestShape {
             prompt_tokens: prompt,
             cached_tokens: 0.0,
@@ -98,7 +107,8 @@ fn idle_engine_is_predicted_right_after_bursts() {
             alone = engine.serve(&predictor, 1, sent, output)[0];
             engine.rest(&predictor, 1);
         }
-        for burst in [12, 25, 40].into_iter().cycle().take(24) {
+        let bursts = if chunk > 512.0 { [4, 9, 14] } else { [12, 25, 40] };
+        for burst in bursts.into_iter().cycle().take(24) {
             engine.serve(&predictor, burst, sent, output);
             engine.rest(&predictor, 10);
             let predicted = predictor.estimate(&sent, engine.now_us).prediction.ttft_us;

@@ -304,3 +304,39 @@ fn fast_engine_that_starts_like_a_slow_one_is_learned() {
     let expected_us = 10_000.0 + estimate.prediction.output_tokens * 2_000.0;
     assert!((0.7..1.3).contains(&(estimate.alone_us / expected_us)), "{estimate:?}");
 }
+
+/// Serves requests in pairs, the second sent while the first one has no token, with these
+/// microseconds to the first token. Returns the prediction for an idle engine after them.
+fn serve_pairs(predictor: &Arc<Predictor>, pairs: u32, first: f64, start: f64) -> f64 {
+    for pair in 0..pairs {
+        let start = start + f64::from(pair) * 1e7;
+        let tickets = [0.0, 1_000.0].map(|later| (send(predictor, start + later), start + later));
+        for (mut ticket, sent) in tickets {
+            (0..20_u32).for_each(|n| ticket.tokens(1, sent + first + 5_000.0 * f64::from(n)));
+            ticket.complete(None, sent + first + 100_000.0);
+        }
+    }
+    predictor.estimate(&SENT, start + 1e9).prediction.ttft_us
+}
+
+#[test]
+fn late_first_tokens_of_an_idle_engine_are_found_soon() {
+    let predictor = Arc::new(Predictor::default());
+    serve_alone(&predictor, 100);
+    let before = predictor.estimate(&SENT, 2e9).prediction.ttft_us;
+    assert!((35e3..45e3).contains(&before), "{before}");
+    let three = serve_pairs(&predictor, 3, 2e6, 2e9);
+    assert!(three < 4.0 * before, "{three}: three may be chance");
+    let eight = serve_pairs(&predictor, 5, 2e6, 4e9);
+    assert!(eight > 800e3, "{eight}");
+    // A backend that seems slow gets few requests: a few show that it has recovered.
+    let start = 6e9;
+    for n in 0..3 {
+        let start = start + f64::from(n) * 1e8;
+        let mut ticket = send(&predictor, start);
+        ticket.tokens(1, start + 40e3);
+        ticket.complete(None, start + 50e3);
+    }
+    let recovered = predictor.estimate(&SENT, 7e9).prediction.ttft_us;
+    assert!(recovered < 0.4 * eight, "{recovered} after {eight}");
+}

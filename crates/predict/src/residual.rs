@@ -57,8 +57,17 @@ const ERROR_RATE: f64 = 0.02;
 const SLOW_START: f64 = 100.0;
 /// The share of first tokens within the percentile.
 const PERCENTILE: f64 = 0.9;
-/// The logarithm of the largest factor: e^3, about 20.
-const MAX_LOG_RATIO: f64 = 3.0;
+/// The logarithm of the largest factor: e^4, about 55.
+const MAX_LOG_RATIO: f64 = 4.0;
+/// The factor by which a first token must come later than its percentile, or earlier than its mean,
+/// to be a surprise: its logarithm.
+const SURPRISE: f64 = std::f64::consts::LN_2;
+/// The number of surprises in a row that show that the engine has changed. First tokens that come
+/// too early show it sooner: a backend that seems slow gets few.
+const LATE_SURPRISES: f64 = 4.0;
+const EARLY_SURPRISES: f64 = 2.0;
+/// The rate at which the factors follow from then on.
+const SURPRISED_RATE: f64 = 0.5;
 /// The percentile before any first token was seen: 30 % above the mean.
 const PRIOR_P90: f64 = 0.26;
 
@@ -76,6 +85,10 @@ pub(crate) struct Residual {
     #[serde(rename = "usual")]
     slow: [[f64; REGIMES]; 2],
     is_relearning: bool,
+    /// The number of surprises in a row on the idle engine; negative if the first tokens came too
+    /// early.
+    #[serde(skip)]
+    surprises: f64,
     /// The weights of all samples of a regime.
     #[serde(rename = "known")]
     weights: [f64; REGIMES],
@@ -95,6 +108,7 @@ impl Default for Residual {
             since_change: None,
             slow: [[0.0; REGIMES], [PRIOR_P90; REGIMES]],
             is_relearning: false,
+            surprises: 0.0,
             weights: [0.0; REGIMES],
             coverage: PERCENTILE,
             error: 0.0,
@@ -143,6 +157,39 @@ impl Residual {
         let error = (raw_ttft_us * mean / actual_us - 1.0).abs();
         self.error += rate.max(ERROR_RATE) * (error - self.error);
         self.update(regime, log_ratio, 1.0);
+        if regime == Regime::Idle {
+            self.follow_surprises(log_ratio);
+        }
+    }
+
+    /// Learns from a first token of an engine that was idle, if it is a surprise even without the
+    /// time that requests sent later explain: `actual_us` is the rest. A smaller difference may be
+    /// theirs as well.
+    pub(crate) fn learn_unexplained(&mut self, raw_ttft_us: f64, actual_us: f64) {
+        let late_us = raw_ttft_us * self.factors(Regime::Idle).p90 * SURPRISE.exp();
+        if actual_us > late_us {
+            self.learn(Regime::Idle, raw_ttft_us, actual_us);
+        }
+    }
+
+    /// Follows an idle engine whose first tokens have become much later or earlier, each by more
+    /// than those before explain: the usual rates would take a hundred of them. Beside other
+    /// requests, bursts explain it.
+    fn follow_surprises(&mut self, log_ratio: f64) {
+        let at = index(Regime::Idle);
+        for (bias, p90) in self.bias.iter_mut().zip(&mut self.p90).skip(at).take(1) {
+            self.surprises = if log_ratio > p90.max(*bias) + SURPRISE {
+                self.surprises.max(0.0) + 1.0
+            } else if log_ratio < *bias - SURPRISE {
+                self.surprises.min(0.0) - 1.0
+            } else {
+                0.0
+            };
+            if self.surprises >= LATE_SURPRISES || self.surprises <= -EARLY_SURPRISES {
+                *bias += SURPRISED_RATE * (log_ratio - *bias);
+                *p90 += SURPRISED_RATE * (log_ratio + PRIOR_P90 - *p90);
+            }
+        }
     }
 
     /// Learns from a request that still waits after `elapsed_us`, longer than predicted: its wait
@@ -256,5 +303,20 @@ mod tests {
         }
         assert!(residual.factors(Regime::Slot).mean > 2.5);
         assert_eq!(residual.factors(Regime::Prefill).mean, 1.0);
+    }
+
+    #[test]
+    fn surprises_in_a_row_are_followed() {
+        let mut residual = Residual::default();
+        let late = |residual: &mut Residual, regime, count| {
+            (0..count).for_each(|_| residual.learn(regime, 100.0, 1000.0));
+            residual.factors(regime).mean
+        };
+        assert!(late(&mut residual, Regime::Idle, 3) < 1.1);
+        residual.learn(Regime::Idle, 100.0, 100.0);
+        assert!(late(&mut residual, Regime::Idle, 3) < 1.1, "not in a row");
+        assert!(late(&mut residual, Regime::Idle, 4) > 5.0);
+        assert!(residual.factors(Regime::Idle).p90 > residual.factors(Regime::Idle).mean);
+        assert!(late(&mut residual, Regime::Prefill, 20) < 2.0, "bursts explain it");
     }
 }

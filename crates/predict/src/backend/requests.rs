@@ -32,6 +32,7 @@ impl BackendPredictor {
         // While the engine was idle, nothing showed the ends of its steps.
         self.is_decode_only &= !own_idle;
         self.sent_count += 1;
+        self.sent_work_us += prediction.work_us;
         let number = self.sent_count;
         let prompt = self.new_prompt(&request, &prediction, now_us);
         if is_idle {
@@ -58,6 +59,7 @@ impl BackendPredictor {
             tpot_objective_us,
             allowed_ns: None,
             first_token_at_us: 0.0,
+            sent_work_us: self.sent_work_us,
             emitted_tokens: 0,
         };
         if request.is_whole {
@@ -116,9 +118,12 @@ impl BackendPredictor {
         }
         self.is_decode_only = false;
         self.stall.computed(ticket.prediction.work_us, now_us);
-        // If another request was sent later, this one was not alone on the engine.
         if regime != Regime::Idle || ticket.number == self.sent_count {
             self.residual.learn(regime, raw_ttft_us, took_us);
+        } else {
+            // Others were sent later, so it was not alone on the engine; they explain that much.
+            let later_us = self.sent_work_us - ticket.sent_work_us;
+            self.residual.learn_unexplained(raw_ttft_us, took_us - later_us);
         }
         self.stall.started(self.step_us(), now_us);
         self.start_stream(ticket, now_us);
