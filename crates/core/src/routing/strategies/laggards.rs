@@ -56,9 +56,9 @@ fn may_have_recovered(one: &Candidate) -> bool {
 
 /// Returns the time of a whole response with what runs there, in milliseconds.
 fn whole(one: &PredictedLatency) -> f32 {
-    // Predictions of idle and of busy engines are corrected by different factors, so that a response
-    // may seem to take longer alone than beside others. Without the bound even the fastest one would
-    // be dropped.
+    // Predictions of idle and of busy engines are corrected by different factors, so that a
+    // response may seem to take longer alone than beside others. Without the bound even the fastest
+    // one would be dropped.
     (one.ttft + one.further).max(one.alone)
 }
 
