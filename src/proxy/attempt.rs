@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Engine, ErrorCode, Operation, Operations, TraceContext, Work, is_same_model};
 use penstock_clock::now;
 use penstock_core::fleet::{
-    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Requester, Serving, Topology,
-    cooldown_time,
+    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Requester, Serving, SlotId,
+    Topology, cooldown_time,
 };
 use penstock_core::routing::{AttemptEnded, Generation, RoutingDecision};
+use penstock_predict::Prediction;
 use penstock_scan::Usage;
 
 use crate::downstream::body::BodyClaim;
@@ -44,8 +44,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) conversion: Option<(Operation, Operation)>,
     /// True if the attempt's tokens count in predictions.
     pub(crate) is_predicted: bool,
-    /// The in-flight permit; gone once the backend's part is over.
-    pub(crate) permit: Mutex<Option<InflightGuard>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -56,7 +54,7 @@ impl<'a> Attempt<'a> {
         decision: &'a RoutingDecision,
         fleet: &'a Topology,
         client: &'a Client,
-        mut permit: InflightGuard,
+        permit: &mut Permit,
         seeds: &Seeds,
     ) -> Option<Self> {
         let serving = decision.serving(fleet)?;
@@ -74,7 +72,6 @@ impl<'a> Attempt<'a> {
             kinds: RewriteKinds::default(),
             conversion: None,
             is_predicted,
-            permit: Mutex::new(Some(permit)),
         })
     }
 
@@ -103,25 +100,41 @@ impl<'a> Attempt<'a> {
         let takes_any = self.engine().row().takes_any_spelling;
         name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
+}
+
+/// The in-flight permit of an attempt; empty once the backend's part is over.
+// Beside the attempt, which the exchange and the relay share: the relay alone changes the permit, a
+// token at a time, and a lock for each token would buy nothing.
+pub(crate) struct Permit(pub(crate) Option<InflightGuard>);
+
+impl Permit {
+    /// The prediction for the attempt, if there is one.
+    pub(crate) fn prediction(&mut self) -> Option<Prediction> {
+        Some(*self.0.as_mut()?.prediction()?.prediction())
+    }
+
+    /// The attempt's slot in the drain estimate.
+    pub(crate) fn drain_slot(&self) -> Option<SlotId> {
+        self.0.as_ref().and_then(InflightGuard::drain_slot)
+    }
 
     /// Records that the engine has computed the prompt: its tokens no longer count as waiting.
-    pub(crate) fn prompt_done(&self) {
-        if let Some(permit) = &mut *self.permit.lock() {
+    pub(crate) fn prompt_done(&mut self) {
+        if let Some(permit) = &mut self.0 {
             permit.end_prefill();
         }
     }
 
     /// Records `count` tokens of a stream, received at `now`.
-    pub(crate) fn tokens(&self, count: u32, now: Timestamp) {
-        let mut permit = self.permit.lock();
-        if let Some(ticket) = permit.as_mut().and_then(InflightGuard::prediction) {
+    pub(crate) fn tokens(&mut self, count: u32, now: Timestamp) {
+        if let Some(ticket) = self.0.as_mut().and_then(InflightGuard::prediction) {
             ticket.tokens(count, now.0 as f64);
         }
     }
 
     /// Records the first token of a stream.
-    pub(crate) fn first_token(&self) {
-        if let Some(permit) = &mut *self.permit.lock() {
+    pub(crate) fn first_token(&mut self) {
+        if let Some(permit) = &mut self.0 {
             permit.first_token();
         }
     }
@@ -265,12 +278,13 @@ impl AttemptResult {
 /// with it.
 pub(crate) fn record_outcome(
     attempt: &Attempt<'_>,
+    permit: &mut Permit,
     result: &AttemptResult,
     generation: &Generation,
     observers: &Observers,
 ) {
     // Dropped at the end: a request that its release wakes sees what this attempt has taught.
-    let Some(mut permit) = attempt.permit.lock().take() else { return };
+    let Some(mut permit) = permit.0.take() else { return };
     let at = now();
     let outcome = result.outcome;
     if outcome == Outcome::Ok {

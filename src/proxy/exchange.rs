@@ -13,7 +13,7 @@ use penstock_api::Engine;
 use penstock_api::{Dialect, ErrorCode, Operation};
 
 use crate::downstream::client::Client;
-use crate::proxy::attempt::Attempt;
+use crate::proxy::attempt::{Attempt, Permit};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::Reply;
@@ -50,6 +50,7 @@ pub(super) async fn exchange<'a>(
     flow: &Flow<'_>,
     request: &ScannedRequest,
     attempt: &'a Attempt<'a>,
+    permit: &'a mut Permit,
 ) -> Result<Reply<'a>, Failure> {
     let mut interrupts = Interrupts::new(attempt.client, deadline(request.view(flow.ctx), attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
@@ -71,7 +72,7 @@ pub(super) async fn exchange<'a>(
                     head.framing = Framing::Empty;
                 }
                 let started = Beginning::new(head.framing);
-                return Ok(Reply { exchange, head, attempt, started });
+                return Ok(Reply { exchange, head, attempt, permit, started });
             }
             Err(error) => error,
         };

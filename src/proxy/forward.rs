@@ -11,7 +11,9 @@ use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Outcome;
 
-use crate::proxy::attempt::{Attempt, AttemptEnd, AttemptResult, Elsewhere, record_outcome};
+use crate::proxy::attempt::{
+    Attempt, AttemptEnd, AttemptResult, Elsewhere, Permit, record_outcome,
+};
 use crate::proxy::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
 use crate::proxy::exchange::exchange;
 use crate::proxy::failure::OwnError;
@@ -58,6 +60,7 @@ pub(crate) async fn make_attempt(
     decided: Decided,
 ) -> AttemptEnd {
     let Decided { decision, permit } = decided;
+    let mut permit = Permit(Some(permit));
     request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);
     let client = flow.ctx.client.clone();
@@ -66,7 +69,7 @@ pub(crate) async fn make_attempt(
     let scope = request.policy.restriction;
     let is_admitted = decision.serving(&fleet).is_some_and(|row| scope.admits_zone(row.zone));
     let attempt = client.as_ref().filter(|_| is_admitted).and_then(|client| {
-        Attempt::start(flow.ctx, &decision, &fleet, client, permit, &flow.proxy.seeds)
+        Attempt::start(flow.ctx, &decision, &fleet, client, &mut permit, &flow.proxy.seeds)
     });
     let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
@@ -74,14 +77,14 @@ pub(crate) async fn make_attempt(
     };
     attempt.kinds = kinds_at(request, attempt.serving);
     let is_gathered = matches!(to, Recipient::Ensemble);
-    let end = run(flow, to, request, &mut attempt).await;
+    let end = run(flow, to, request, &mut attempt, &mut permit).await;
     let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
     if is_gathered {
         flow.ctx.record.response.outcome = Some(result.outcome);
         flow.ctx.record.response.code = result.code;
     }
     // Does nothing for a response that was relayed: it was recorded with its last part.
-    record_outcome(&attempt, &result, &flow.ctx.generation, &flow.proxy.observers);
+    record_outcome(&attempt, &mut permit, &result, &flow.ctx.generation, &flow.proxy.observers);
     end
 }
 
@@ -90,6 +93,7 @@ async fn run(
     to: Recipient,
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
+    permit: &mut Permit,
 ) -> AttemptEnd {
     for rewrite in rewrites(attempt.kinds) {
         if let Some(end) = rewrite.prepare(flow, request, attempt) {
@@ -97,10 +101,10 @@ async fn run(
         }
     }
     let attempt = &*attempt;
-    let reply = exchange(flow, request, attempt);
     let may_move =
         matches!(to, Recipient::Client) && flow.ctx.generation.config.routing.move_waiting;
-    let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt)).flatten();
+    let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt, permit)).flatten();
+    let reply = exchange(flow, request, attempt, permit);
     let reply = match movable {
         // Boxed: no other request should carry room for it.
         Some(movable) => Box::pin(movable.wait(flow, request, attempt, reply)).await,
@@ -292,7 +296,7 @@ async fn deliver_text(
         Ok(disposition) => disposition,
         Err(failure) => return AttemptEnd::Failed(failure),
     };
-    record_head(flow.ctx, request, &reply.head, reply.attempt);
+    record_head(flow.ctx, request, &mut reply);
     match disposition {
         Disposition::Relay if matches!(reply.head.status, 200..=299) => {
             let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());

@@ -14,11 +14,10 @@ use std::time::Duration;
 use penstock_api::Work;
 use penstock_api::units::to_micros;
 use penstock_clock::now;
-use penstock_core::fleet::InflightGuard;
 use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
-use crate::proxy::attempt::Attempt;
+use crate::proxy::attempt::{Attempt, Permit};
 use crate::proxy::decision::reserve_better;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
@@ -43,7 +42,11 @@ pub(super) struct Movable {
 
 impl Movable {
     /// Returns the request as movable if its prediction is trusted, and it was not moved before.
-    pub(super) fn of(view: RequestView<'_>, attempt: &Attempt<'_>) -> Option<Self> {
+    pub(super) fn of(
+        view: RequestView<'_>,
+        attempt: &Attempt<'_>,
+        permit: &mut Permit,
+    ) -> Option<Self> {
         let RequestView { ctx, request } = view;
         // One move per request: each wastes what an engine has computed. What continues a stored
         // response stays with its holder.
@@ -59,9 +62,8 @@ impl Movable {
         }
         // Not the current estimate: if the engine is silent, this request is the one that tries it.
         let is_trusted = attempt.serving.model_state.predictor().is_trusted();
-        let mut permit = attempt.permit.lock();
-        let ticket = permit.as_mut().and_then(InflightGuard::prediction)?;
-        is_trusted.then(|| Self { predicted: *ticket.prediction() })
+        let predicted = permit.prediction()?;
+        is_trusted.then_some(Self { predicted })
     }
 
     /// Reserves a place elsewhere if less than half of the remaining wait is predicted there.

@@ -14,7 +14,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
-use crate::proxy::attempt::{Attempt, AttemptResult, record_outcome};
+use crate::proxy::attempt::{Attempt, AttemptResult, Permit, record_outcome};
 use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::unreadable_outcome;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
@@ -36,7 +36,7 @@ pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{ErrorCode, StreamFraming, Work};
 use penstock_clock::now;
-use penstock_core::fleet::{InflightGuard, Outcome, SlotId};
+use penstock_core::fleet::{Outcome, SlotId};
 pub(super) use switched::switch;
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -46,6 +46,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) exchange: Exchange<'a>,
     pub(crate) head: ResponseHead,
     pub(crate) attempt: &'a Attempt<'a>,
+    pub(crate) permit: &'a mut Permit,
     /// The part of the body that has been read.
     pub(crate) started: Beginning,
 }
@@ -56,7 +57,7 @@ pub(crate) async fn relay(
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> Served {
-    record_head(flow.ctx, request, &reply.head, reply.attempt);
+    record_head(flow.ctx, request, &mut reply);
     close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
@@ -68,7 +69,7 @@ pub(crate) async fn relay(
             return converted::relay_whole(flow, request, reply, way_back).await;
         }
     };
-    let Reply { mut exchange, mut head, attempt, started } = reply;
+    let Reply { mut exchange, mut head, attempt, permit, started } = reply;
     finish_head(flow, &mut head, request, attempt)?;
     // Streams are open for long: the buffer for the next head can wait.
     if is_stream {
@@ -77,7 +78,7 @@ pub(crate) async fn relay(
     let mut monitor = monitor_of(request, attempt, head.stream);
     let timing = timing_of(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
-    let progress = RelayProgress::new(proxy, request.view(ctx), attempt, &head);
+    let mut progress = RelayProgress::new(proxy, request.view(ctx), attempt, permit, &head);
     let sent = match ctx.record.queue.is_kept_alive {
         true => Ok(None),
         false => send_head(client, head.header, timing).await,
@@ -86,7 +87,7 @@ pub(crate) async fn relay(
     let terms = RelayTerms {
         started,
         timeouts: &attempt.serving.timeouts,
-        observer: &progress,
+        observer: &mut progress,
         transform: transform.as_deref_mut(),
         held: held.as_mut(),
     };
@@ -204,9 +205,9 @@ fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
 pub(super) fn record_head(
     ctx: &mut RequestContext,
     request: &ScannedRequest,
-    head: &ResponseHead,
-    attempt: &Attempt<'_>,
+    reply: &mut Reply<'_>,
 ) {
+    let Reply { head, attempt, permit, .. } = reply;
     let now = now();
     if head.stream.is_none() {
         // Tokens alone are the progress of a stream. An HTTP server may refuse requests for a dead
@@ -214,7 +215,7 @@ pub(super) fn record_head(
         if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
             attempt.serving.state.note_response(now);
         }
-        attempt.prompt_done();
+        permit.prompt_done();
     }
     ctx.record.response.status = head.status;
     // All tokens of a whole response come with its head.
@@ -292,6 +293,7 @@ struct RelayProgress<'a> {
     proxy: &'a Proxy,
     view: RequestView<'a>,
     attempt: &'a Attempt<'a>,
+    permit: &'a mut Permit,
     /// The maximum number of ids of stored responses that are kept.
     id_limit: usize,
     /// The owner of a stored response.
@@ -304,7 +306,7 @@ struct RelayProgress<'a> {
 }
 
 impl RelayObserver for RelayProgress<'_> {
-    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp) {
+    fn tokens_passed(&mut self, is_first: bool, tokens: u32, now: Timestamp) {
         let serving = self.attempt.serving;
         serving.state.note_response(now);
         if let Some(slot) = self.drain_slot {
@@ -312,10 +314,10 @@ impl RelayObserver for RelayProgress<'_> {
         }
         // Before the requests that wait for capacity look at the backend.
         if self.attempt.is_predicted {
-            self.attempt.tokens(tokens, now);
+            self.permit.tokens(tokens, now);
         }
         if is_first {
-            self.attempt.first_token();
+            self.permit.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.view.ctx.arrived_at));
         }
         self.proxy.observers.progress(serving.id, tokens);
@@ -323,7 +325,7 @@ impl RelayObserver for RelayProgress<'_> {
 
     // The permit is released before the last bytes are written: a client that sends its next
     // request at once must find the backend free.
-    fn response_read(&self, monitor: &ResponseMonitor) {
+    fn response_read(&mut self, monitor: &ResponseMonitor) {
         self.learn_id(monitor);
         for rewrite in rewrites(self.attempt.kinds) {
             rewrite.learn_end(self.view.request, self.attempt.serving, monitor);
@@ -338,7 +340,8 @@ impl RelayObserver for RelayProgress<'_> {
         let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
-        record_outcome(self.attempt, &result, &ctx.generation, &self.proxy.observers);
+        let observers = &self.proxy.observers;
+        record_outcome(self.attempt, self.permit, &result, &ctx.generation, observers);
         let is_whole = outcome == Outcome::Ok;
         let streamed = Streamed { tokens: monitor.tokens, is_whole };
         settle_rate_of(ctx, result.usage, streamed);
@@ -350,6 +353,7 @@ impl<'a> RelayProgress<'a> {
         proxy: &'a Proxy,
         view: RequestView<'a>,
         attempt: &'a Attempt<'a>,
+        permit: &'a mut Permit,
         head: &ResponseHead,
     ) -> Self {
         let ctx = view.ctx;
@@ -357,9 +361,10 @@ impl<'a> RelayProgress<'a> {
             proxy,
             view,
             attempt,
+            drain_slot: permit.drain_slot(),
+            permit,
             id_limit: ctx.generation.config.limits.response_ids,
             owner: ctx.key_owner(),
-            drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
             result: AttemptResult {
                 first_token: None,
                 ..AttemptResult::by_status(head.status, ctx)

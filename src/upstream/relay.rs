@@ -27,12 +27,12 @@ pub(crate) enum RelayEnd {
 }
 
 /// Receives the progress of a relay.
-pub(crate) trait RelayObserver: Sync {
+pub(crate) trait RelayObserver: Send {
     /// `tokens` tokens are about to be written to the client.
-    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp);
+    fn tokens_passed(&mut self, is_first: bool, tokens: u32, now: Timestamp);
     /// The response has been read to its end, and its last part is about to be written: the backend
     /// is free from now on.
-    fn response_read(&self, monitor: &ResponseMonitor);
+    fn response_read(&mut self, monitor: &ResponseMonitor);
 }
 
 /// Changes the payload of a response on its way to the client.
@@ -54,7 +54,7 @@ pub(crate) struct RelayTerms<'a> {
     /// The part of the body that has been read.
     pub(crate) started: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
-    pub(crate) observer: &'a dyn RelayObserver,
+    pub(crate) observer: &'a mut dyn RelayObserver,
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
     /// The head of the response, if the client gets it with the first token.
     pub(crate) held: Option<&'a mut HeldHead>,
@@ -216,7 +216,7 @@ impl Exchange<'_> {
             let is_cut = terms.started.is_closed() && !monitor.has_ended();
             let is_last = terms.started.is_whole() && !is_cut;
             if tokens > 0 {
-                self.tokens_passed(monitor, &terms, tokens);
+                self.tokens_passed(monitor, &mut terms, tokens);
             }
             // Before the write: a slow client must not occupy the backend.
             if is_last {
@@ -266,7 +266,7 @@ impl Exchange<'_> {
     fn tokens_passed(
         &mut self,
         monitor: &mut ResponseMonitor,
-        terms: &RelayTerms<'_>,
+        terms: &mut RelayTerms<'_>,
         tokens: u32,
     ) {
         let now = now();

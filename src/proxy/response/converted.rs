@@ -24,7 +24,7 @@ pub(super) async fn relay_whole(
     reply: Reply<'_>,
     way_back: WayBack,
 ) -> Served {
-    let Reply { mut exchange, mut head, attempt, started } = reply;
+    let Reply { mut exchange, mut head, attempt, permit, started } = reply;
     let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
@@ -47,7 +47,8 @@ pub(super) async fn relay_whole(
         }
     };
     // Before the write: the backend is free, however slow the client is.
-    RelayProgress::new(flow.proxy, request.view(flow.ctx), attempt, &head).response_read(&monitor);
+    RelayProgress::new(flow.proxy, request.view(flow.ctx), attempt, permit, &head)
+        .response_read(&monitor);
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }

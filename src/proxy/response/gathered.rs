@@ -24,7 +24,7 @@ pub(crate) async fn gather(
     way_back: Option<WayBack>,
 ) -> AttemptEnd {
     let operation = request.profile.operation;
-    let Reply { mut exchange, head, attempt, started } = reply;
+    let Reply { mut exchange, head, attempt, started, .. } = reply;
     let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {

@@ -58,7 +58,7 @@ pub(crate) fn held_of(
 
 /// Keeps the connection of a response that has been read whole.
 pub(crate) fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
-    let Reply { exchange, head, attempt, started } = reply;
+    let Reply { exchange, head, attempt, started, .. } = reply;
     if started.is_whole() && !started.is_closed() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
