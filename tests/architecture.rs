@@ -1,6 +1,6 @@
 //! Keeps what neither the compiler nor Clippy can hold: which folder of a crate may import which,
 //! no cycle between the files of a folder, where Pingora may be named, which code takes no lock,
-//! what crates without I/O do not depend on, and how long files are. Reads the code with `syn`, so
+//! what crates without I/O do not depend on, tokio not even through others, and how long files are. Reads the code with `syn`, so
 //! that grouped imports, re-exports and paths inside macros count like any other.
 
 #![allow(
@@ -14,6 +14,7 @@
 #[path = "support/source_tree.rs"]
 mod source_tree;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -141,6 +142,25 @@ fn crates_without_io_depend_on_no_runtime() {
 }
 
 #[test]
+fn tokio_is_built_for_the_program_and_its_mock_engines_alone() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lock = fs::read_to_string(workspace.join("Cargo.lock")).unwrap();
+    let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let (head, dependencies) = package.split_once("dependencies = [").unwrap_or((package, ""));
+        let name = head.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
+        // A dependency with several versions is followed by its own.
+        let names = dependencies.lines().filter_map(|line| line.trim().split(['"', ' ']).nth(1));
+        graph.entry(name.trim_matches('"')).or_default().extend(names);
+    }
+    assert!(reach(&graph, "penstock-mock").contains("tokio"), "the lock file is understood");
+    for package in PURE.iter().chain(&["config", "clock"]) {
+        let all = reach(&graph, &format!("penstock-{package}"));
+        assert!(!all.contains("tokio"), "crates/{package} is compiled after tokio");
+    }
+}
+
+#[test]
 fn decisions_take_no_lock_but_the_index() {
     let mut broken = BTreeSet::new();
     for source in
@@ -204,19 +224,8 @@ fn graph_of(folder: &str, sources: &[Source]) -> BTreeMap<String, BTreeSet<Strin
 
 /// The strongly connected parts of a graph that have more than one member.
 fn cycles_of(graph: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<String>> {
-    let reach = |from: &String| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);
-        while let Some(one) = open.pop() {
-            for next in graph.get(&one).into_iter().flatten() {
-                if seen.insert(next.clone()) {
-                    open.push(next.clone());
-                }
-            }
-        }
-        seen
-    };
     let all: BTreeMap<&String, BTreeSet<String>> =
-        graph.keys().map(|one| (one, reach(one))).collect();
+        graph.keys().map(|one| (one, reach(graph, one))).collect();
     let mutual = |one: &String| -> BTreeSet<String> {
         all[one]
             .iter()
@@ -225,6 +234,21 @@ fn cycles_of(graph: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<BTreeSet<St
             .collect()
     };
     graph.keys().map(mutual).filter(|cycle| cycle.len() > 1).collect()
+}
+
+/// Everything that a graph leads to from one of its nodes.
+fn reach<Node: Ord + Clone + Borrow<str>>(
+    graph: &BTreeMap<Node, BTreeSet<Node>>,
+    from: &str,
+) -> BTreeSet<Node> {
+    let mut seen = BTreeSet::new();
+    let mut open: Vec<Node> = graph.get(from).into_iter().flatten().cloned().collect();
+    while let Some(one) = open.pop() {
+        if seen.insert(one.clone()) {
+            open.extend(graph.get(one.borrow()).into_iter().flatten().cloned());
+        }
+    }
+    seen
 }
 
 fn starts_with(path: &str, prefix: &str) -> bool {

@@ -3,11 +3,10 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use penstock_config::tls::{ServerTls, TlsError};
+use penstock_config::tls::TlsError;
 use penstock_config::{ListenAddress, Listener, TrustedProxy};
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::{ALPN, Ssl, Stream};
@@ -17,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::accepted::AcceptedConnection;
 use super::certificate::CertificateNames;
 use super::origin::{Origin, Peer};
+use super::port_tls::PortTls;
 use super::proxy_protocol;
 use super::proxy_protocol::Header;
 use crate::upstream::connect::to_socket;
@@ -28,7 +28,7 @@ const FIRST_READ: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Port {
     address: ListenAddress,
-    tls: Option<Arc<ServerTls>>,
+    tls: Option<PortTls>,
     http2: bool,
     proxy_protocol: bool,
 }
@@ -71,8 +71,8 @@ impl Ports {
     }
 
     /// The TLS of every port that has it.
-    pub(crate) fn tls(&self) -> impl Iterator<Item = (&ListenAddress, &ServerTls)> {
-        self.0.iter().filter_map(|port| Some((&port.address, port.tls.as_deref()?)))
+    pub(crate) fn tls(&self) -> impl Iterator<Item = (&ListenAddress, &PortTls)> {
+        self.0.iter().filter_map(|port| Some((&port.address, port.tls.as_ref()?)))
     }
 }
 
@@ -80,7 +80,7 @@ impl Port {
     fn open(listener: &Listener) -> Result<Self, TlsError> {
         let http2 = listener.speaks_http2();
         let tls = match &listener.tls {
-            Some(tls) => Some(Arc::new(ServerTls::load(tls.files(), http2)?)),
+            Some(tls) => Some(PortTls::load(tls.files(), http2)?),
             None => None,
         };
         Ok(Self {
@@ -200,21 +200,17 @@ struct Encrypted {
     ca_revoked: Option<CancellationToken>,
 }
 
-async fn handshake(
-    stream: Stream,
-    ahead: &[u8],
-    tls: &ServerTls,
-) -> Result<Encrypted, AcceptError> {
+async fn handshake(stream: Stream, ahead: &[u8], tls: &PortTls) -> Result<Encrypted, AcceptError> {
     let mut socket = to_socket(stream).ok_or(AcceptError::Tls)?;
     // Bytes behind the PROXY header were read along with it: they start the handshake.
     socket.rewind(ahead);
-    let (config, ca_revoked) = tls.config();
+    let (config, ca_revoked) = tls.for_handshake();
     let acceptor = Acceptor::from_server_config(config);
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => {
             let digest = stream.get_ssl_digest();
             let has_certificate = digest.is_some_and(|digest| !digest.cert_digest.is_empty());
-            let ca_revoked = ca_revoked.filter(|_| has_certificate);
+            let ca_revoked = has_certificate.then_some(ca_revoked);
             Ok(Encrypted { stream: Box::new(stream), ca_revoked })
         }
         Err(error) => {

@@ -12,7 +12,6 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use tokio_util::sync::CancellationToken;
 use x509_parser::prelude::FromDer;
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};
@@ -77,21 +76,8 @@ pub struct ServerTls {
 struct Loaded {
     config: Arc<ServerConfig>,
     expires_at: Option<u64>,
-    trust: Option<Trust>,
-}
-
-/// The trusted CAs of client certificates.
-struct Trust {
-    roots: Arc<RootCertStore>,
-    /// Cancelled when one of the CAs is revoked.
-    ended: CancellationToken,
-}
-
-impl Trust {
-    /// Returns whether every CA of `before` is still trusted.
-    fn includes(&self, before: &Self) -> bool {
-        before.roots.roots.iter().all(|root| self.roots.roots.contains(root))
-    }
+    /// The trusted CAs of client certificates.
+    roots: Option<Arc<RootCertStore>>,
 }
 
 /// The result of checking the files.
@@ -101,7 +87,7 @@ pub enum Refreshed {
     Unchanged,
     /// The next handshake uses the new files.
     Replaced {
-        /// A CA was removed: connections with a client certificate are closed.
+        /// True if a CA was removed: the connections with a client certificate must be closed.
         ca_revoked: bool,
     },
     /// The new files are invalid; the previous ones stay in use.
@@ -119,11 +105,9 @@ impl ServerTls {
         Ok(Self { files, http2, now, seen })
     }
 
-    /// The settings for the next handshake, and a token that is cancelled when the CA of a client
-    /// certificate is revoked.
-    pub fn config(&self) -> (Arc<ServerConfig>, Option<CancellationToken>) {
-        let now = self.now.load();
-        (Arc::clone(&now.config), now.trust.as_ref().map(|trust| trust.ended.clone()))
+    /// The settings for the next handshake.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.now.load().config)
     }
 
     /// The expiry of the certificate, in seconds since 1970; `None` if unknown.
@@ -156,23 +140,9 @@ impl ServerTls {
     }
 
     /// Publishes the new files; returns whether a CA was revoked.
-    fn replace(&self, mut loaded: Loaded) -> bool {
-        let before = self.now.load_full();
-        let (Some(trust), Some(old)) = (&mut loaded.trust, &before.trust) else {
-            self.now.store(Arc::new(loaded));
-            return false;
-        };
-        let ca_revoked = !trust.includes(old);
-        if !ca_revoked {
-            // Connections from before the change end with the next CA that is revoked.
-            trust.ended = old.ended.clone();
-        }
-        // Stored before the cancellation: a client that reconnects at once must get the new
-        // settings.
+    fn replace(&self, loaded: Loaded) -> bool {
+        let ca_revoked = !loaded.trusts_all(&self.now.load());
         self.now.store(Arc::new(loaded));
-        if ca_revoked {
-            old.ended.cancel();
-        }
         ca_revoked
     }
 }
@@ -191,13 +161,12 @@ impl Loaded {
         let setup = |source| TlsError::Setup { source };
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(VERSIONS).map_err(setup)?;
-        let (builder, trust) = match &files.client_ca {
+        let (builder, roots) = match &files.client_ca {
             None => (builder.with_no_client_auth(), None),
             Some((path, auth)) => {
                 let roots = Arc::new(pem::read_roots(path)?);
                 let verifier = client_verifier(path.clone(), Arc::clone(&roots), *auth)?;
-                let trust = Trust { roots, ended: CancellationToken::new() };
-                (builder.with_client_cert_verifier(verifier), Some(trust))
+                (builder.with_client_cert_verifier(verifier), Some(roots))
             }
         };
         let mut config = builder
@@ -206,7 +175,13 @@ impl Loaded {
         config.alpn_protocols = protocols(http2);
         // Stateless resumption by tickets: no memory per client.
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(setup)?;
-        Ok(Self { config: Arc::new(config), expires_at, trust })
+        Ok(Self { config: Arc::new(config), expires_at, roots })
+    }
+
+    /// Returns whether every CA of `before` is still trusted.
+    fn trusts_all(&self, before: &Self) -> bool {
+        let trusts = |root| self.roots.iter().any(|own| own.roots.contains(root));
+        before.roots.iter().flat_map(|old| &old.roots).all(trusts)
     }
 }
 
@@ -256,8 +231,6 @@ mod tests {
         let client_ca = Some((path("ca.pem"), ClientAuth::Required));
         let files = ServerTlsFiles { cert: path("cert.pem"), key: path("key.pem"), client_ca };
         let tls = ServerTls::load(files, false).unwrap();
-        let (_, ended) = tls.config();
-        let is_ended = || ended.as_ref().unwrap().is_cancelled();
 
         list(&[&first]);
         assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
@@ -265,13 +238,11 @@ mod tests {
         assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
         let whole = tls.refresh(Look::Regular);
         assert!(matches!(whole, Refreshed::Replaced { ca_revoked: false }), "{whole:?}");
-        assert!(!is_ended());
 
         list(&[&second]);
         assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
         let gone = tls.refresh(Look::Regular);
         assert!(matches!(gone, Refreshed::Replaced { ca_revoked: true }), "{gone:?}");
-        assert!(is_ended(), "it has stayed so");
 
         list(&[&first, &first]);
         let refreshed = tls.refresh(Look::Requested);
