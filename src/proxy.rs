@@ -21,7 +21,6 @@ pub(crate) mod attempt;
 pub(crate) mod auth;
 pub(crate) mod backend_call;
 pub(crate) mod budget_hold;
-pub(crate) mod budget_verdicts;
 pub(crate) mod budgets;
 pub(crate) mod client_keys;
 pub(crate) mod command_slots;
@@ -58,13 +57,11 @@ pub(crate) mod target;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 
-pub use budget_verdicts::budget_verdicts;
 pub use ensemble_slots::EnsembleFigures;
 pub use flow::RequestContext;
 pub use passed_homes::RememberedHomes;
 pub use passed_ids::{LaterIds, RememberedIds};
 pub use queue::{QueueFigures, Queues};
-pub use rewrite::shift_plan::explain_with_shift;
 pub use usage_api::{EventSource, UsageApi, UsageRefusal, UsageRequest, UsageResponse};
 
 pub use client_keys::ClientKeys;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_clock::now;
+use penstock_clock::{now, unix_seconds};
 use penstock_core::routing::Peek;
 use penstock_core::routing::audit::{DryRun, DryRunReport, DryRunRequest, sorted_json};
 use rand::SeedableRng;
@@ -12,7 +12,6 @@ use serde_json::json;
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
-use crate::proxy::{budget_verdicts, explain_with_shift};
 
 /// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
@@ -76,8 +75,8 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     // A dry run must not change later decisions: the rotation does not advance, and random picks
     // draw from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    let budgets = budget_verdicts(&dry_run, &sample, admin.proxy.budgets());
-    let report = explain_with_shift(&dry_run, &sample, &mut random);
+    let budgets = admin.proxy.budgets().verdicts(&dry_run, &sample, unix_seconds());
+    let report = dry_run.explain_with_shift(&sample, &mut random);
     let report = DryRunReport { budgets, ..report };
     Ok(AdminResponse::json(&sorted_json(&report)))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, show_names};
-use penstock_clock::now;
+use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_core::admission::budgets::Budgets;
 use penstock_core::clients::KeyTable;
@@ -34,7 +34,6 @@ use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::key_store::{KeyStore, StoreLimits};
-use crate::proxy::{budget_verdicts, explain_with_shift};
 
 const AFTER_HELP: &str = "\
 Without --fleet every backend counts as healthy, idle and without latency; one whose models are not
@@ -235,9 +234,13 @@ impl Local {
             stored: self.stored.as_deref(),
             client: None,
         };
-        let budgets = budget_verdicts(&dry_run, sample, &Budgets::new(dry_run.config));
-        let budgets = budgets.into_iter().map(BudgetVerdict::without_spending).collect();
-        DryRunReport { budgets, ..explain_with_shift(&dry_run, sample, &mut random) }
+        let budgets = Budgets::new(dry_run.config);
+        let budgets = budgets
+            .verdicts(&dry_run, sample, unix_seconds())
+            .into_iter()
+            .map(BudgetVerdict::without_spending)
+            .collect();
+        DryRunReport { budgets, ..dry_run.explain_with_shift(sample, &mut random) }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::proxy::conversion::Conversion;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::long_work::beside_the_loop;
-use crate::proxy::shift_state::ContextShift;
+use crate::proxy::shift_state::ShiftState;
 use crate::upstream::response_monitor::ResponseMonitor;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
@@ -75,8 +75,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) conversion: Option<Box<Conversion>>,
     /// The protocol that the client requests to switch to (`Upgrade`).
     pub(crate) upgrade: Option<HeaderValue>,
-    /// The rules for shortening the request, if it may be shortened.
-    pub(crate) shift: Option<Box<ContextShift>>,
+    /// The context shift, if the request may be shortened.
+    pub(crate) shift: Option<Box<ShiftState>>,
     /// The kinds of request that need more than a plain one, of which this is one.
     pub(crate) kinds: RewriteKinds,
     /// The time by which the request must end, whatever the timeouts allow.

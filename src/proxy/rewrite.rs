@@ -5,7 +5,6 @@
 pub(crate) mod context_shift;
 pub(crate) mod conversions;
 pub(crate) mod residency;
-pub(crate) mod shift_plan;
 pub(crate) mod token_count;
 pub(crate) mod unsupported;
 pub(crate) mod usage_filter;

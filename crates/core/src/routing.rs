@@ -6,6 +6,7 @@
 
 pub mod audit;
 mod auto;
+mod context_shift;
 mod ensemble;
 mod error;
 mod filters;
@@ -42,6 +43,7 @@ pub use audit::{
     Replayed, Trace,
 };
 pub use auto::ChosenStrategy;
+pub use context_shift::{CONTEXT_SHIFT, ContextShift, ShiftTerms, forbids_shift, scale_of};
 pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
 pub use error::RouteError;
 pub use filters::{RejectReason, Verdict};

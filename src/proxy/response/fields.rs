@@ -3,7 +3,9 @@
 
 use http::header::HeaderName;
 use penstock_api::Operation;
-use penstock_core::routing::{EditFacts, EnsembleParts, ModelAsked, RoutingDecision};
+use penstock_core::routing::{
+    CONTEXT_SHIFT, EditFacts, EnsembleParts, ModelAsked, RoutingDecision,
+};
 use penstock_predict::Prediction;
 use pingora::http::ResponseHeader;
 
@@ -11,7 +13,6 @@ use crate::proxy::attempt::Attempt;
 use crate::proxy::flow::RequestContext;
 use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::proxy::shift_state::CONTEXT_SHIFT;
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");

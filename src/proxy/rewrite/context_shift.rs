@@ -1,15 +1,15 @@
 //! Shortens a conversation that no backend has room for, if its model or its key allows that.
 //! Backends with enough context are tried first: those known to be too short are passed over, and
 //! only when no other is left does the conversation lose its oldest messages. `dialect` decides
-//! what is cut; this file decides when, and to what length.
+//! what is cut, `core` to what length; this file decides when.
 
 use std::mem;
 use std::sync::Arc;
 
-use penstock_api::Operation;
-use penstock_config::ModelConfig;
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
-use penstock_core::routing::{RouteError, RoutingDecision};
+use penstock_core::routing::{
+    ContextShift, RouteError, RoutingDecision, ShiftTerms, forbids_shift, scale_of,
+};
 use penstock_dialect::Conversation;
 use penstock_scan::RequestProfile;
 
@@ -18,7 +18,7 @@ use crate::proxy::disposition::ResponseTerms;
 use crate::proxy::flow::Flow;
 use crate::proxy::long_work::beside_the_loop;
 use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
-use crate::proxy::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
+use crate::proxy::shift_state::{ShiftState, TooLong};
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
 
@@ -74,14 +74,14 @@ impl Rewrite for ContextShifts {
     }
 
     fn learn_end(&self, request: &ScannedRequest, serving: &Serving, monitor: &ResponseMonitor) {
-        if let Some(shift) = &request.shift {
-            shift.learn_end(&request.profile, serving, monitor);
+        if let Some(usage) = monitor.usage().filter(|_| request.shift.is_some()) {
+            ContextShift::learn_end(&request.profile, serving, usage, monitor.is_ended_by_length());
         }
     }
 }
 
 /// The rules for shortening a request, if it may be shortened.
-fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ContextShift>> {
+fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
     let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
     let config = &ctx.generation.config;
     let terms = ShiftTerms {
@@ -89,35 +89,10 @@ fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ContextShif
         model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
         of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
     };
-    let shift = terms.shift()?;
+    let known = terms.shift()?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    (!forbids_shift(headers)).then(|| Box::new(shift))
-}
-
-/// Returns whether the client's headers forbid shortening its request.
-pub(crate) fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
-    headers.any(|(name, value)| {
-        name.eq_ignore_ascii_case(CONTEXT_SHIFT.as_str()) && value.eq_ignore_ascii_case(b"off")
-    })
-}
-
-/// The terms that decide whether a request may be shortened, besides its headers.
-pub(crate) struct ShiftTerms<'a> {
-    pub(crate) operation: Operation,
-    pub(crate) model: Option<&'a ModelConfig>,
-    /// The setting of the client's key, before that of the model.
-    pub(crate) of_client: Option<bool>,
-}
-
-impl ShiftTerms<'_> {
-    /// The rules for shortening the request, if it may be shortened.
-    pub(crate) fn shift(&self) -> Option<ContextShift> {
-        let has_messages = self.operation.row().messages_member().is_some();
-        let by_model = self.model.is_some_and(|model| model.context_shift);
-        let is_on = self.of_client.unwrap_or(by_model);
-        let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);
-        (has_messages && is_on).then(|| ContextShift { drops_tools, ..ContextShift::default() })
-    }
+    let may_shift = !forbids_shift(headers);
+    may_shift.then(|| Box::new(ShiftState { known, ..ShiftState::default() }))
 }
 
 impl RequestEdit<'_> {
@@ -130,9 +105,11 @@ impl RequestEdit<'_> {
             let estimated = request.profile.prompt_tokens.0;
             let mut found = BackendSet::default();
             for serving in rows(self.view()) {
-                if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
+                if !request.tried.contains(serving.id)
+                    && shift.known.is_too_small(serving, estimated)
+                {
                     found.insert(serving.id);
-                    shift.too_small.insert(serving.id);
+                    shift.known.too_small.insert(serving.id);
                 }
             }
             self.request.tried.insert_all(&found);
@@ -154,18 +131,18 @@ impl RequestEdit<'_> {
         shift.last = Some((held, decision));
         // The refusal of the whole conversation is the reason to shorten it, and does not count.
         shift.refusals += u32::from(shift.shifts > 0);
-        let known = shift.limit_of(serving).map(|limit| limit.tokens);
+        let known = shift.known.limit_of(serving).map(|limit| limit.tokens);
         let Some(limit) = refusal.limit.or(known) else { return false };
-        shift.output = refusal.output;
+        shift.known.output = refusal.output;
         // If the engine does not report the prompt's length, the prompt is at least one token too
         // long.
         let least = limit.saturating_sub(refusal.output).saturating_add(1);
         let prompt = refusal.prompt.unwrap_or(least.max(estimated));
         let scale = scale_of(prompt, estimated);
-        shift.scale = Some(scale);
-        shift.refused_by = Some((serving.id, limit));
+        shift.known.scale = Some(scale);
+        shift.known.refused_by = Some((serving.id, limit));
         serving.latency.context.learn(ContextLimit { tokens: limit, scale });
-        shift.too_small.insert(serving.id);
+        shift.known.too_small.insert(serving.id);
         if shift.refusals >= MAX_REFUSALS {
             return false;
         }
@@ -196,9 +173,9 @@ impl RequestEdit<'_> {
         // route error.
         let request = &mut *self.request;
         let Some(shift) = request.shift.as_mut() else { return false };
-        let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
+        let was_passed_over = !shift.known.too_small.is_empty() && shift.last.is_none();
         shift.gave_up = true;
-        request.tried.remove_all(&mem::take(&mut shift.too_small));
+        request.tried.remove_all(&mem::take(&mut shift.known.too_small));
         was_passed_over
     }
 
@@ -216,16 +193,16 @@ impl RequestEdit<'_> {
         is_shorter
     }
 
-    fn shorten_by(&mut self, shift: &mut ContextShift) -> Option<()> {
+    fn shorten_by(&mut self, shift: &mut ShiftState) -> Option<()> {
         let RequestView { ctx, request } = self.view();
         let estimated = request.profile.prompt_tokens.0;
         let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
-        let target = shift.target(rows(self.view()), &request.tried, estimated, to_fit)?;
+        let target = shift.known.target(rows(self.view()), &request.tried, estimated, to_fit)?;
         let body = request.body.as_ref()?;
         let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
         let target = conversation.share(target, estimated);
         // Only after a refusal of the shorter conversation: dropping messages alone may be enough.
-        let without_tools = shift.drops_tools && shift.refusals > 0;
+        let without_tools = shift.known.drops_tools && shift.refusals > 0;
         let cut = conversation.shift(target, without_tools)?;
         let shortened = cut.apply(&body.bytes);
         let RequestEdit { ctx, request } = self;
@@ -233,7 +210,7 @@ impl RequestEdit<'_> {
         shift.shifts += 1;
         shift.dropped += cut.dropped();
         // The shorter conversation may fit those that were passed over.
-        request.tried.remove_all(&mem::take(&mut shift.too_small));
+        request.tried.remove_all(&mem::take(&mut shift.known.too_small));
         tracing::debug!(
             request_id = ctx.request_id(),
             dropped = cut.dropped(),

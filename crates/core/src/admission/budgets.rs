@@ -14,6 +14,7 @@ mod shared_tests;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod verdicts;
 
 pub use account::Balance;
 pub use foreign::{LedgerSpending, SharedBalance};

@@ -8,6 +8,7 @@ mod explain;
 mod replay;
 mod replay_report;
 mod shadow;
+mod shift_plan;
 mod trace;
 
 pub use capture::{Capture, CaptureError, CapturedAttempt, DecisionRecord, Lease};

@@ -3,16 +3,13 @@
 //! proxy. Contexts that engines reported in refusals count like declared ones.
 
 use penstock_api::{ErrorCode, Operation};
-use penstock_core::fleet::BackendSet;
-use penstock_core::routing::audit::{
-    ContextShiftReport, DryRun, DryRunOutcome, DryRunReport, DryRunRequest,
-};
-use penstock_core::routing::{RandomSource, SplitPoint};
 use penstock_dialect::Conversation;
 use penstock_scan::{ScanOptions, scan};
 
-use crate::proxy::rewrite::context_shift::{ShiftTerms, forbids_shift};
-use crate::proxy::shift_state::ContextShift;
+use super::dry_run::{ContextShiftReport, DryRun, DryRunOutcome, DryRunReport, DryRunRequest};
+use crate::fleet::BackendSet;
+use crate::routing::context_shift::{ShiftTerms, forbids_shift};
+use crate::routing::{RandomSource, SplitPoint};
 
 /// Errors that say nothing about the length of a request.
 const OTHER_ERRORS: [ErrorCode; 4] = [
@@ -22,30 +19,32 @@ const OTHER_ERRORS: [ErrorCode; 4] = [
     ErrorCode::DiscoveryPending,
 ];
 
-/// Explains a request as [`DryRun::explain`] does. If only a shortened request fits, explains the
-/// shortened request; `context_shift` says what it loses.
-pub fn explain_with_shift(
-    dry_run: &DryRun<'_>,
-    sample: &DryRunRequest,
-    random: &mut impl RandomSource,
-) -> DryRunReport {
-    let whole = dry_run.explain(sample, random);
-    let may_be_too_long = match &whole.outcome {
-        DryRunOutcome::Refused { error, .. } => {
-            OTHER_ERRORS.iter().all(|other| error.code != other.row().name)
+impl DryRun<'_> {
+    /// Explains a request as [`DryRun::explain`] does. If only a shortened request fits, explains
+    /// the shortened request; `context_shift` says what it loses.
+    pub fn explain_with_shift(
+        &self,
+        sample: &DryRunRequest,
+        random: &mut impl RandomSource,
+    ) -> DryRunReport {
+        let whole = self.explain(sample, random);
+        let may_be_too_long = match &whole.outcome {
+            DryRunOutcome::Refused { error, .. } => {
+                OTHER_ERRORS.iter().all(|other| error.code != other.row().name)
+            }
+            DryRunOutcome::Decided { .. } => false,
+        };
+        let Some(plan) = ShiftPlan::of(self, sample).filter(|_| may_be_too_long) else {
+            return whole;
+        };
+        let shorter = DryRunRequest { body: plan.body, ..sample.clone() };
+        DryRunReport {
+            context_shift: Some(ContextShiftReport {
+                dropped_messages: plan.dropped,
+                whole_prompt_tokens: plan.whole_tokens,
+            }),
+            ..self.explain(&shorter, random)
         }
-        DryRunOutcome::Decided { .. } => false,
-    };
-    let Some(plan) = ShiftPlan::of(dry_run, sample).filter(|_| may_be_too_long) else {
-        return whole;
-    };
-    let shorter = DryRunRequest { body: plan.body, ..sample.clone() };
-    DryRunReport {
-        context_shift: Some(ContextShiftReport {
-            dropped_messages: plan.dropped,
-            whole_prompt_tokens: plan.whole_tokens,
-        }),
-        ..dry_run.explain(&shorter, random)
     }
 }
 
@@ -76,7 +75,7 @@ impl ShiftPlan {
         let estimated = profile.prompt_tokens.0;
         let to_fit = router.tokens_to_fit(&profile).0;
         let none = BackendSet::default();
-        let target = ContextShift::target(&shift, model.serving.iter(), &none, estimated, to_fit)?;
+        let target = shift.target(model.serving.iter(), &none, estimated, to_fit)?;
         let conversation = Conversation::read(operation, body)?;
         let cut = conversation.shift(conversation.share(target, estimated), false)?;
         Some(Self { body: cut.apply(body), dropped: cut.dropped(), whole_tokens: estimated })
