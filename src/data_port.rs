@@ -12,10 +12,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::HeaderMap;
-use http::header::HeaderValue;
-use penstock_api::{Dialect, ErrorCode};
-use penstock_clock::now;
-use penstock_core::fleet::Requester;
+use penstock_api::ErrorCode;
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
@@ -44,7 +41,7 @@ use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
 use crate::proxy::request::{read_body, scan_body};
 use crate::proxy::retry::serve;
-use penstock_core::routing::{Generation, RequestRecord};
+use penstock_core::routing::Generation;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -75,29 +72,7 @@ impl ProxyHttp for DataPlane {
     type CTX = RequestContext;
 
     fn new_ctx(&self) -> RequestContext {
-        RequestContext {
-            generation: self.0.generation(),
-            arrived_at: now(),
-            request_id: HeaderValue::from_static("-"),
-            trace: None,
-            dialect: Dialect::OpenAi,
-            operation: None,
-            identity: None,
-            key_failure: None,
-            client: None,
-            client_address: None,
-            body_length: BodyLength::None,
-            body_is_read: false,
-            requester: Requester::default(),
-            cors_origin: None,
-            rate: None,
-            policy: None,
-            budget: None,
-            record: RequestRecord::default(),
-            charge: None,
-            refused: None,
-            _counted: Counted::new(&self.0.clients.in_flight),
-        }
+        RequestContext::new(self.0.generation(), Counted::new(&self.0.clients.in_flight))
     }
 
     // No modules: responses are never compressed, buffered or otherwise touched.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
-use penstock_clock::now;
 use penstock_core::fleet::{BackendSet, Outcome};
 use penstock_core::routing::{EnsembleCall, EnsemblePlan, ModelAsked, RouteError};
 use penstock_scan::Usage;
 
-use crate::downstream::body::{BodyLength, HeldBody};
+use crate::downstream::body::HeldBody;
 use crate::downstream::counted::Counted;
 use crate::proxy::admission::admit;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
@@ -81,31 +80,23 @@ impl Call {
             bytes_in: body.bytes.len(),
             ..RequestFacts::default()
         };
+        // Not among the requests in flight, where the client's own is.
+        let counted = Counted::new(&flow.proxy.ensembles.calls);
+        // The client's own request holds its part of the limits, and each call reserves its own
+        // cost.
         let mut own = RequestContext {
-            generation: Arc::clone(&ctx.generation),
-            arrived_at: now(),
             request_id: ctx.request_id.clone(),
             trace: ctx.trace.map(|trace| trace.child(flow.proxy.seeds.next())),
             dialect: operation.row().dialect,
             operation: Some(operation),
             identity: ctx.identity.clone(),
-            key_failure: None,
             client: ctx.client.clone(),
             client_address: ctx.client_address,
-            body_length: BodyLength::None,
             body_is_read: true,
             requester: ctx.requester,
-            cors_origin: None,
-            // The client's own request holds its part of the limits.
-            rate: None,
             policy: ctx.policy,
-            // Each call reserves its own cost.
-            budget: None,
             record: RequestRecord { request: facts, ..RequestRecord::default() },
-            charge: None,
-            refused: None,
-            // Not among the requests in flight, where the client's own is.
-            _counted: Counted::new(&flow.proxy.ensembles.calls),
+            ..RequestContext::new(Arc::clone(&ctx.generation), counted)
         };
         let request = admit(&mut flow.of_call(&mut own), named, body).await?;
         let mut request = ScannedRequest { deadline: Some(deadline), ..request };

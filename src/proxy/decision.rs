@@ -222,17 +222,18 @@ fn reserve(
         let input = RouteInput { session, ..route_input(request.view(flow.ctx), tried, prompt) };
         let is_captured = flow.proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || flow.ctx.generation.shadow.is_some();
+        let mut trace = is_traced.then(Trace::default);
         // A captured decision has its own seed, so that a replay draws the same numbers.
-        let seed = if is_traced { flow.proxy.seeds.next() } else { 0 };
-        let (decision, trace) = if is_traced {
-            let mut trace = Trace::default();
-            let mut rng = SmallRng::seed_from_u64(seed);
-            let mut random = Live { topology, rng: &mut rng };
-            (router.route(&input, &mut random, scratch, &mut trace)?, Some(trace))
-        } else {
-            let mut random = Live { topology, rng: &mut rng };
-            (router.route(&input, &mut random, scratch, &mut NoRecord)?, None)
-        };
+        let seed = is_traced.then(|| flow.proxy.seeds.next());
+        if let Some(seed) = seed {
+            rng = SmallRng::seed_from_u64(seed);
+        }
+        let mut random = Live { topology, rng: &mut rng };
+        let decision = match &mut trace {
+            Some(trace) => router.route(&input, &mut random, scratch, trace),
+            // Without a trace, the calls of the recorder compile to nothing.
+            None => router.route(&input, &mut random, scratch, &mut NoRecord),
+        }?;
         let serving = decision.serving(topology).ok_or_else(saturated)?;
         let wanted = PermitRequest {
             probe: decision.probe,
@@ -261,7 +262,7 @@ fn reserve(
                 let objectives = &request.objectives;
                 decision.predict(&request.profile, serving, &mut permit, objectives, input.now);
             }
-            let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
+            let captured = trace.as_ref().zip(seed).filter(|_| is_captured).map(|(trace, seed)| {
                 let (request_id, attempt) =
                     (flow.ctx.request_id(), flow.ctx.record.routing.attempts + 1);
                 let of = CapturedAttempt { request_id, attempt, seed };

@@ -170,6 +170,33 @@ pub struct RequestContext {
 pub(crate) type Served = pingora::Result<()>;
 
 impl RequestContext {
+    /// A request that arrives now, with nothing else known of it.
+    pub(crate) fn new(generation: Arc<Generation>, counted: Counted) -> Self {
+        Self {
+            generation,
+            arrived_at: now(),
+            request_id: HeaderValue::from_static("-"),
+            trace: None,
+            dialect: Dialect::OpenAi,
+            operation: None,
+            identity: None,
+            key_failure: None,
+            client: None,
+            client_address: None,
+            body_length: BodyLength::None,
+            body_is_read: false,
+            requester: Requester::default(),
+            cors_origin: None,
+            rate: None,
+            policy: None,
+            budget: None,
+            record: RequestRecord::default(),
+            charge: None,
+            refused: None,
+            _counted: counted,
+        }
+    }
+
     /// Ends a request whose client has left with its whole response.
     pub(crate) fn left_after_end(&mut self) -> Served {
         let gone = self.client_gone();

@@ -148,22 +148,12 @@ impl PredictedLatency {
             "trusted": self.is_trusted,
         })
     }
-}
 
-impl ReadingValue for Option<PredictedLatency> {
-    const SCHEMA: &'static str = "\"type\": [\"object\", \"null\"]";
-
-    fn to_json(&self) -> Option<Value> {
-        self.as_ref().map(PredictedLatency::to_value)
-    }
-
-    fn from_json(given: &Value) -> Option<Self> {
-        if given.is_null() {
-            return Some(None);
-        }
+    /// Reads what [`Self::to_value`] writes. Fields that older versions did not write count as zero.
+    pub fn from_value(given: &Value) -> Option<Self> {
         let object = given.as_object()?;
         let get = |key: &str| object.get(key).and_then(Value::as_f64).map(narrow);
-        Some(Some(PredictedLatency {
+        Some(Self {
             ttft: get("ttft_ms")?,
             ttft_p90: get("ttft_p90_ms")?,
             tpot: get("tpot_ms")?,
@@ -189,6 +179,21 @@ impl ReadingValue for Option<PredictedLatency> {
             since_learned: get("since_learned_ms").unwrap_or(f32::INFINITY),
             first_tokens: get("first_tokens").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
-        }))
+        })
+    }
+}
+
+impl ReadingValue for Option<PredictedLatency> {
+    const SCHEMA: &'static str = "\"type\": [\"object\", \"null\"]";
+
+    fn to_json(&self) -> Option<Value> {
+        self.as_ref().map(PredictedLatency::to_value)
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(None);
+        }
+        PredictedLatency::from_value(given).map(Some)
     }
 }

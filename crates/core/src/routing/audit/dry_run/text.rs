@@ -3,8 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use penstock_scan::RequestRequirements;
-use penstock_scoring::{Eviction, Objectives};
-use serde_json::Value;
+use penstock_scoring::{Eviction, Objectives, PredictedLatency};
 
 use super::report::{
     BudgetVerdict, CallCost, ContextShiftReport, DecisionReport, DryRunOutcome, DryRunReport,
@@ -227,8 +226,8 @@ pub(in crate::routing::audit) fn candidate_text(
 /// Returns the predicted latency, with a mark if it is a guess.
 fn predicted_text(candidate: &CandidateReport) -> Option<String> {
     let text = candidate.predicted.as_deref()?;
-    let trusted = candidate.prediction.as_ref().and_then(|one| one.get("trusted"));
-    let is_guess = trusted.and_then(Value::as_bool) == Some(false);
+    let prediction = candidate.prediction.as_ref().and_then(PredictedLatency::from_value);
+    let is_guess = prediction.is_some_and(|prediction| !prediction.is_trusted);
     Some(format!("{text}{}", if is_guess { ", a guess: too little is learned" } else { "" }))
 }
 
