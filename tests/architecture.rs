@@ -1,7 +1,8 @@
 //! Keeps what neither the compiler nor Clippy can hold: which folder of a crate may import which,
 //! no cycle between the files of a folder, where Pingora may be named, which code takes no lock,
-//! what crates without I/O do not depend on, tokio not even through others, and how long files are. Reads the code with `syn`, so
-//! that grouped imports, re-exports and paths inside macros count like any other.
+//! what crates without I/O do not depend on (tokio not even through others), and how long files
+//! are. Reads the code with `syn`, so that grouped imports, re-exports and paths inside macros
+//! count like any other.
 
 #![allow(
     clippy::unwrap_used,

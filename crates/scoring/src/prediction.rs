@@ -149,7 +149,8 @@ impl PredictedLatency {
         })
     }
 
-    /// Reads what [`Self::to_value`] writes. Fields that older versions did not write count as zero.
+    /// Reads what [`Self::to_value`] writes. Fields that older versions did not write count as
+    /// zero.
     pub fn from_value(given: &Value) -> Option<Self> {
         let object = given.as_object()?;
         let get = |key: &str| object.get(key).and_then(Value::as_f64).map(narrow);

@@ -1,6 +1,6 @@
 //! The context shift: whether a request may lose its oldest messages, what is known about its
-//! length in the tokens of each engine, and the length that fits. Without side effects but what a
-//! backend's context teaches; the proxy cuts the conversation and sends it, a dry run shows the cut.
+//! length in the tokens of each engine, and the length that fits. The proxy cuts the conversation
+//! and sends it; a dry run shows the cut.
 
 use http::header::HeaderName;
 use penstock_api::Operation;
