@@ -90,7 +90,9 @@ impl ProxyHttp for DataPlane {
             Err(refused) => refuse(&mut flow, refused).await,
         };
         // After every end, errors included: what a request holds must not outlive it.
-        settle_rate(flow.ctx);
+        if flow.ctx.holds_limits() {
+            settle_rate(flow.ctx);
+        }
         if let Some(charge) = flow.ctx.charge.take() {
             settle_charge(&self.0, flow.ctx, &charge);
         }

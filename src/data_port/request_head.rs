@@ -226,7 +226,9 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         let client = identify_client(&flow.proxy.keys, &flow.ctx.generation, head, certificate);
         flow.ctx.identity = client.ok().flatten();
     }
-    check_query(&head.uri, target).map_err(|error| error.closing_if(has_body))?;
+    if let Some(query) = head.uri.query() {
+        check_query(query, target).map_err(|error| error.closing_if(has_body))?;
+    }
     if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
         check_right(flow.ctx).map_err(|error| error.closing_if(has_body))?;
     }

@@ -13,7 +13,6 @@ use crate::direct::path_model::PathModel;
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::admission::admit;
-use crate::proxy::allowed_models;
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
@@ -73,7 +72,7 @@ pub(crate) fn decide_by_name(
     name: &str,
 ) -> Result<(RoutingDecision, PolicyScope), OwnError> {
     let scope = policies::of_unread(flow.ctx, &flow.client.head().headers)?;
-    if allowed_models::is_limited(flow.ctx) {
+    if flow.ctx.is_limited_to_models() {
         let message = "This key is limited to models, and this path names none";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }

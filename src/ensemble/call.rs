@@ -210,7 +210,9 @@ impl Call {
     fn cancel(mut self, flow: &Flow<'_>) -> CallEnd {
         // Only the record matters: the error is that of the client's own request.
         let _gone = self.ctx.client_gone();
-        settle_rate(&self.ctx);
+        if self.ctx.holds_limits() {
+            settle_rate(&self.ctx);
+        }
         flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallEnd::ClientGone
     }
@@ -228,7 +230,9 @@ impl Call {
                 record.response.code = Some(error.code);
             }
         }
-        settle_rate(&self.ctx);
+        if self.ctx.holds_limits() {
+            settle_rate(&self.ctx);
+        }
         flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
         CallReport { call: self.call, text, usage: self.ctx.record.response.usage }
     }

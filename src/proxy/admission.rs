@@ -71,7 +71,7 @@ fn examine(
     flow.ctx.record.request.is_streaming = profile.streaming;
     flow.ctx.record.request.unloads_model =
         profile.residency_change == Some(ResidencyChange::Unload);
-    if !allowed_models::may_request(flow.ctx, &fleet, &model) {
+    if flow.ctx.is_limited_to_models() && !allowed_models::may_request(flow.ctx, &fleet, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }

@@ -5,17 +5,12 @@ use penstock_core::fleet::{Model, Topology};
 
 use crate::proxy::flow::RequestContext;
 
-/// Returns whether the client's key is limited to models.
-pub(crate) fn is_limited(ctx: &RequestContext) -> bool {
-    ctx.identity.as_ref().is_some_and(|client| !client.models.is_empty())
-}
-
 /// Returns whether the client may use the model that its request names. If no alias has that name,
 /// the engine's spelling counts, with or without the default tag: a list of models has one
 /// spelling, requests may have any.
 pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) -> bool {
     // Most keys may use all models, and the forms of a name take an allocation.
-    if !is_limited(ctx) {
+    if !ctx.is_limited_to_models() {
         return true;
     }
     let is_alias = ctx.generation.router.names.has(name);

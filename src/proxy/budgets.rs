@@ -16,9 +16,9 @@ use penstock_core::fleet::{BackendId, Topology};
 use penstock_core::routing::ModelAsked;
 use pingora::http::ResponseHeader;
 
-use crate::proxy::budget_hold::{RequestBudget, UsedTokens};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
+use crate::proxy::limit_holds::{RequestBudget, UsedTokens};
 use crate::proxy::request::ScannedRequest;
 use crate::shared_state::{BudgetLease, NotReserved, SharedHold};
 
@@ -197,8 +197,11 @@ pub(crate) fn settle(ctx: &RequestContext, used: Option<UsedTokens>) {
 }
 
 /// Adds the model that the client got instead and, if its key may see it, its budget.
-pub(crate) fn add_fields(head: &mut ResponseHeader, ctx: &RequestContext) -> pingora::Result<()> {
-    let Some(budget) = &ctx.budget else { return Ok(()) };
+pub(crate) fn add_fields(
+    head: &mut ResponseHeader,
+    budget: &RequestBudget,
+    ctx: &RequestContext,
+) -> pingora::Result<()> {
     if let Some(model) = &budget.instead {
         head.insert_header(MODEL, &**model)?;
     }

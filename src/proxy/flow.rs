@@ -27,9 +27,8 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
 use crate::proxy::auth::KeyOwner;
-use crate::proxy::budget_hold::RequestBudget;
 use crate::proxy::client_keys::KeyFailure;
-use crate::proxy::rate_hold::RateHold;
+use crate::proxy::limit_holds::{RateHold, RequestBudget};
 use crate::upstream::relay::ResponseSink;
 
 /// A request on its way through the data plane.
@@ -229,6 +228,16 @@ impl RequestContext {
         let client = self.identity.as_ref();
         client.is_some_and(|client| !client.limits(&config.auth).is_unlimited())
             || (self.client_address.is_some() && !config.limits.per_client.is_unlimited())
+    }
+
+    /// Returns whether the request holds a part of its client's limits or budgets.
+    pub(crate) fn holds_limits(&self) -> bool {
+        self.rate.is_some() || self.budget.is_some()
+    }
+
+    /// Returns whether the client's key lists the models that it may use.
+    pub(crate) fn is_limited_to_models(&self) -> bool {
+        self.identity.as_ref().is_some_and(|client| !client.models.is_empty())
     }
 
     /// Returns whether there are policies, or zones that the client may not leave.

@@ -127,7 +127,9 @@ pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
 async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnResponse) -> Served {
     debug_assert!(!flow.ctx.record.queue.is_kept_alive, "a client that has a head gets no other");
     // Before the write: a client may send its next request as soon as it has the response.
-    settle_rate(flow.ctx);
+    if flow.ctx.holds_limits() {
+        settle_rate(flow.ctx);
+    }
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
     }
@@ -195,7 +197,9 @@ pub(crate) fn add_common_fields(
     if let Some(rate) = &ctx.rate {
         add_rate_fields(head, &rate.status)?;
     }
-    budgets::add_fields(head, ctx)?;
+    if let Some(budget) = &ctx.budget {
+        budgets::add_fields(head, budget, ctx)?;
+    }
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
         // Otherwise a cache could give the response to a page of another origin.

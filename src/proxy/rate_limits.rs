@@ -16,11 +16,10 @@ use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
-use crate::proxy::budget_hold::UsedTokens;
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
-use crate::proxy::rate_hold::RateHold;
+use crate::proxy::limit_holds::{RateHold, UsedTokens};
 use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [
@@ -232,9 +231,6 @@ pub(crate) fn settle_rate(ctx: &RequestContext) {
 /// Settles it as soon as the response of an engine has been read: the client may send its next
 /// request at once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) {
-    if ctx.rate.is_none() && ctx.budget.is_none() {
-        return;
-    }
     let used = used_tokens(ctx, usage, streamed);
     budgets::settle(ctx, used.map(|used| used.last));
     if let Some(rate) = &ctx.rate {

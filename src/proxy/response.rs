@@ -342,9 +342,11 @@ impl RelayObserver for RelayProgress<'_> {
         let ctx = self.view.ctx;
         let observers = &self.proxy.observers;
         record_outcome(self.attempt, self.permit, &result, &ctx.generation, observers);
-        let is_whole = outcome == Outcome::Ok;
-        let streamed = Streamed { tokens: monitor.tokens, is_whole };
-        settle_rate_of(ctx, result.usage, streamed);
+        if ctx.holds_limits() {
+            let is_whole = outcome == Outcome::Ok;
+            let streamed = Streamed { tokens: monitor.tokens, is_whole };
+            settle_rate_of(ctx, result.usage, streamed);
+        }
     }
 }
 

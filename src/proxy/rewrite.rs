@@ -12,16 +12,18 @@ pub(crate) mod usage_filter;
 use std::iter::from_fn;
 use std::pin::Pin;
 
-use penstock_api::Capabilities;
+use penstock_api::{Capabilities, Operation};
+use penstock_config::RequestUsage;
 use penstock_core::fleet::Serving;
-use penstock_core::routing::{RouteError, RoutingDecision};
+use penstock_core::routing::{RouteError, RoutingDecision, ShiftTerms, forbids_shift};
+use penstock_scan::RequestProfile;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::conversion::WayBack;
 use crate::proxy::disposition::ResponseTerms;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestEdit, RequestView, RewriteKinds, ScannedRequest};
-use crate::proxy::shift_state::TooLong;
+use crate::proxy::shift_state::{ShiftState, TooLong};
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
 use crate::upstream::response_head::ResponseHead;
@@ -45,17 +47,10 @@ pub(crate) enum ResponseChange {
     Whole(WayBack),
 }
 
-/// A kind of request that needs more than a plain one. Its steps are listed in the order in which a
-/// request takes them; each has a default that changes nothing.
+/// A kind of request that needs more than a plain one; [`kinds_of`] and [`kinds_at`] say which
+/// requests are of it. Its steps are listed in the order in which a request takes them; each has a
+/// default that changes nothing.
 pub(crate) trait Rewrite: Sync {
-    /// Returns whether the request is of this kind, and keeps in it what the other steps need.
-    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool;
-
-    /// Returns whether the request is of this kind at one backend, although not at every one.
-    fn applies_at(&self, _request: &ScannedRequest, _serving: &Serving) -> bool {
-        false
-    }
-
     /// Looks at the request before each decision.
     fn before(&self, _edit: &mut RequestEdit<'_>) {}
 
@@ -134,22 +129,16 @@ pub(crate) trait Rewrite: Sync {
     }
 }
 
-/// Makes one list of kinds the table of them and the tests of a request against each. The tests
-/// name the kinds, so that a plain request makes no dynamic call.
+/// Makes one list of kinds the table of them and their positions in a set.
 macro_rules! rewrites {
     ($($kind:ident),+ $(,)?) => {
         /// Every kind, in the order in which they are looked at.
         const REWRITES: &[&dyn Rewrite] = &[$(&$kind),+];
 
-        /// The kinds that a request is of, at whatever backend.
-        pub(crate) fn kinds_of(flow: &Flow<'_>, request: &mut ScannedRequest) -> RewriteKinds {
-            to_kinds([$($kind.applies(flow, request)),+])
-        }
-
-        /// The kinds that a request is of at one backend.
-        pub(crate) fn kinds_at(request: &ScannedRequest, serving: &Serving) -> RewriteKinds {
-            let here = to_kinds([$($kind.applies_at(request, serving)),+]);
-            RewriteKinds(request.kinds.0 | here.0)
+        /// A kind, by its position in the table.
+        #[derive(Debug, Clone, Copy)]
+        enum Kind {
+            $($kind),+
         }
     };
 }
@@ -165,10 +154,76 @@ rewrites![
     UnsupportedParts,
 ];
 
-fn to_kinds<const COUNT: usize>(applies: [bool; COUNT]) -> RewriteKinds {
-    const { assert!(COUNT <= u8::BITS as usize, "a set of kinds is a byte") };
-    let bits = applies.iter().enumerate();
-    RewriteKinds(bits.fold(0, |set, (position, applies)| set | u8::from(*applies) << position))
+impl RewriteKinds {
+    fn with(self, kind: Kind, applies: bool) -> Self {
+        const { assert!(REWRITES.len() <= u8::BITS as usize, "a set of kinds is a byte") };
+        Self(self.0 | u8::from(applies) << kind as u8)
+    }
+}
+
+/// The kinds that a request is of, at whatever backend; keeps in the request what their steps need.
+// The conditions of all kinds stand here, so that the way of a plain request ends in this file.
+pub(crate) fn kinds_of(flow: &Flow<'_>, request: &mut ScannedRequest) -> RewriteKinds {
+    // A call of an ensemble is sent as it is, or fails.
+    if flow.client.takes_response() {
+        request.shift = shift_of(flow, &request.profile);
+    }
+    let profile = &request.profile;
+    RewriteKinds::default()
+        .with(Kind::ContextShifts, request.shift.is_some())
+        .with(Kind::ResidencyChanges, profile.residency_change.is_some())
+        .with(Kind::TokenCounts, profile.operation == Operation::CountTokens)
+        .with(Kind::UsageFilters, adds_usage(flow, profile))
+        .with(Kind::UnsupportedParts, !removable(request.view(flow.ctx)).is_empty())
+}
+
+/// The kinds that a request is of at one backend.
+pub(crate) fn kinds_at(request: &ScannedRequest, serving: &Serving) -> RewriteKinds {
+    // After an attempt at a backend that needed a conversion, there is one to drop.
+    let is_converted =
+        request.conversion.is_some() || serving.conversion(request.profile.operation).is_some();
+    request.kinds.with(Kind::Conversions, is_converted)
+}
+
+/// The rules for shortening a request, if it may be shortened.
+fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
+    let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
+    let config = &ctx.generation.config;
+    let terms = ShiftTerms {
+        operation: profile.operation,
+        model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
+        of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
+    };
+    let known = terms.shift()?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let may_shift = !forbids_shift(headers);
+    may_shift.then(|| Box::new(ShiftState { known, ..ShiftState::default() }))
+}
+
+/// Returns whether a stream is to end with usage, although its client did not request that.
+fn adds_usage(flow: &Flow<'_>, profile: &RequestProfile) -> bool {
+    let ctx = &*flow.ctx;
+    let ledger = &ctx.generation.config.ledger;
+    // A limit of tokens should count those that the engine counts.
+    let may_add = ledger.request_usage != RequestUsage::Never;
+    profile.streaming
+        && profile.usage_edit.is_some()
+        && matches!(profile.operation, Operation::Chat | Operation::Completions)
+        && (ledger.requests_usage()
+            || (may_add && ctx.rate.as_ref().is_some_and(|rate| rate.counts_tokens())))
+        && flow.client.takes_response()
+}
+
+/// The capabilities that may be removed from the request.
+fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
+    let operation = request.profile.operation;
+    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
+        return Capabilities::NONE;
+    }
+    let allowed = ctx.generation.config.routing.retry_without;
+    let needs = request.profile.needs;
+    let kept = needs.without(allowed);
+    needs.without(kept)
 }
 
 /// The kinds of a request, in order.
@@ -191,9 +246,12 @@ mod tests {
     #[test]
     fn set_of_kinds_leads_to_as_many_rewrites() {
         assert!(rewrites(RewriteKinds::default()).next().is_none(), "a plain request has none");
-        let all = to_kinds([true; REWRITES.len()]);
+        let all = RewriteKinds((1 << REWRITES.len()) - 1);
         assert_eq!(rewrites(all).count(), REWRITES.len());
-        let some = to_kinds([false, true, false, true]);
+        let some = RewriteKinds::default()
+            .with(Kind::ResidencyChanges, true)
+            .with(Kind::TokenCounts, false)
+            .with(Kind::Conversions, true);
         assert_eq!((some.0, rewrites(some).count()), (0b1010, 2));
     }
 }

@@ -2,7 +2,6 @@
 //! one in the body, two names, or a body that is not read here. They are refused, whatever the key
 //! may use.
 
-use http::Uri;
 use http::header;
 use penstock_api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
 use penstock_core::routing::Way;
@@ -11,7 +10,6 @@ use penstock_scan::{
 };
 use serde_json::Value;
 
-use crate::proxy::allowed_models;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::scan_error;
@@ -22,8 +20,7 @@ use crate::proxy::target::Target;
 ///
 /// # Errors
 /// When an engine may read a deciding field from the query.
-pub(crate) fn check_query(uri: &Uri, target: Target<'_>) -> Result<(), OwnError> {
-    let Some(query) = uri.query() else { return Ok(()) };
+pub(crate) fn check_query(query: &str, target: Target<'_>) -> Result<(), OwnError> {
     match target {
         Target::Operation(_)
         | Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_)) => {
@@ -129,7 +126,7 @@ pub(crate) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfil
         if deciding(&form).any(|(field, _)| field == "model") {
             return Err(ambiguous("model", "in a form: name it in the query, or in JSON"));
         }
-    } else if !body.is_empty() && allowed_models::is_limited(flow.ctx) {
+    } else if !body.is_empty() && flow.ctx.is_limited_to_models() {
         let message = "This key is limited to models, and the body is none that can be read here";
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
     }
@@ -141,7 +138,8 @@ mod tests {
     use super::*;
 
     fn refused(path: &str, target: Target<'_>) -> Option<ErrorCode> {
-        check_query(&path.parse().unwrap(), target).err().map(|error| error.code)
+        let uri: http::Uri = path.parse().unwrap();
+        check_query(uri.query().unwrap(), target).err().map(|error| error.code)
     }
 
     #[test]

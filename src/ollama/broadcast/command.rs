@@ -41,7 +41,7 @@ impl Command {
             let message = "The body names no model";
             return Err(OwnError::new(ErrorCode::MissingModel, message).about(Some("model")));
         };
-        if kind == ModelCommand::Create && allowed_models::is_limited(ctx) {
+        if kind == ModelCommand::Create && ctx.is_limited_to_models() {
             check_origin(&body)?;
         }
         let fleet = ctx.generation.fleet.topology();

@@ -7,15 +7,11 @@ use std::mem;
 use std::sync::Arc;
 
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
-use penstock_core::routing::{
-    ContextShift, RouteError, RoutingDecision, ShiftTerms, forbids_shift, scale_of,
-};
+use penstock_core::routing::{ContextShift, RouteError, RoutingDecision, scale_of};
 use penstock_dialect::Conversation;
-use penstock_scan::RequestProfile;
 
 use super::Rewrite;
 use crate::proxy::disposition::ResponseTerms;
-use crate::proxy::flow::Flow;
 use crate::proxy::long_work::beside_the_loop;
 use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
@@ -31,14 +27,6 @@ const MAX_SHIFTS: u32 = 8;
 pub(crate) struct ContextShifts;
 
 impl Rewrite for ContextShifts {
-    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
-        // A call of an ensemble is sent as it is, or fails.
-        if flow.client.takes_response() {
-            request.shift = shift_of(flow, &request.profile);
-        }
-        request.shift.is_some()
-    }
-
     fn before(&self, edit: &mut RequestEdit<'_>) {
         edit.pass_over_small();
     }
@@ -78,21 +66,6 @@ impl Rewrite for ContextShifts {
             ContextShift::learn_end(&request.profile, serving, usage, monitor.is_ended_by_length());
         }
     }
-}
-
-/// The rules for shortening a request, if it may be shortened.
-fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
-    let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
-    let config = &ctx.generation.config;
-    let terms = ShiftTerms {
-        operation: profile.operation,
-        model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
-        of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
-    };
-    let known = terms.shift()?;
-    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let may_shift = !forbids_shift(headers);
-    may_shift.then(|| Box::new(ShiftState { known, ..ShiftState::default() }))
 }
 
 impl RequestEdit<'_> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use penstock_clock::{now, unix_seconds};
-use penstock_core::fleet::Serving;
 use penstock_dialect::{ReplyContext, ResponseLimits};
 
 use super::{Boxed, ResponseChange, Rewrite};
@@ -21,15 +20,6 @@ use crate::upstream::splice::{BodyParts, whole};
 pub(crate) struct Conversions;
 
 impl Rewrite for Conversions {
-    fn applies(&self, _flow: &Flow<'_>, _request: &mut ScannedRequest) -> bool {
-        false
-    }
-
-    fn applies_at(&self, request: &ScannedRequest, serving: &Serving) -> bool {
-        // After an attempt at such a backend, there is a conversion to drop.
-        request.conversion.is_some() || serving.conversion(request.profile.operation).is_some()
-    }
-
     fn prepare<'a>(
         &self,
         flow: &'a mut Flow<'_>,

@@ -22,10 +22,6 @@ use crate::upstream::failure::Failure;
 pub(crate) struct ResidencyChanges;
 
 impl Rewrite for ResidencyChanges {
-    fn applies(&self, _flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
-        request.profile.residency_change.is_some()
-    }
-
     fn prepare<'a>(
         &self,
         flow: &'a mut Flow<'_>,

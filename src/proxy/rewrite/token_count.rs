@@ -21,10 +21,6 @@ use crate::upstream::failure::Failure;
 pub(crate) struct TokenCounts;
 
 impl Rewrite for TokenCounts {
-    fn applies(&self, _flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
-        request.profile.operation == Operation::CountTokens
-    }
-
     fn prepare<'a>(
         &self,
         flow: &'a mut Flow<'_>,

@@ -2,22 +2,17 @@
 //! them, if `routing.retry_without` allows that. The request is then sent once more; another
 //! refusal goes to the client.
 
-use penstock_api::{Capabilities, Operation};
+use penstock_api::Capabilities;
 use penstock_dialect::without;
 
-use super::Rewrite;
+use super::{Rewrite, removable};
 use crate::proxy::disposition::ResponseTerms;
-use crate::proxy::flow::Flow;
-use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
+use crate::proxy::request::{RequestEdit, RequestView};
 
 /// Requests with parts that may be removed.
 pub(crate) struct UnsupportedParts;
 
 impl Rewrite for UnsupportedParts {
-    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
-        !removable(request.view(flow.ctx)).is_empty()
-    }
-
     fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
         if matches!(status, 400 | 422 | 500 | 501) {
             terms.may_drop = removable(view);
@@ -33,16 +28,4 @@ impl Rewrite for UnsupportedParts {
         }
         is_changed
     }
-}
-
-/// The capabilities that may be removed from the request.
-fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
-    let operation = request.profile.operation;
-    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
-        return Capabilities::NONE;
-    }
-    let allowed = ctx.generation.config.routing.retry_without;
-    let needs = request.profile.needs;
-    let kept = needs.without(allowed);
-    needs.without(kept)
 }

@@ -9,7 +9,6 @@ use memchr::memchr_iter;
 use memchr::memmem::Finder;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation, StreamFraming, error_event};
-use penstock_config::RequestUsage;
 use penstock_scan::find_usage;
 
 use super::{ResponseChange, Rewrite};
@@ -28,19 +27,6 @@ const MAX_EVENT: usize = 16 << 10;
 pub(crate) struct UsageFilters;
 
 impl Rewrite for UsageFilters {
-    fn applies(&self, flow: &Flow<'_>, request: &mut ScannedRequest) -> bool {
-        let (ctx, profile) = (&*flow.ctx, &request.profile);
-        let ledger = &ctx.generation.config.ledger;
-        // A limit of tokens should count those that the engine counts.
-        let may_add = ledger.request_usage != RequestUsage::Never;
-        profile.streaming
-            && profile.usage_edit.is_some()
-            && matches!(profile.operation, Operation::Chat | Operation::Completions)
-            && (ledger.requests_usage()
-                || (may_add && ctx.rate.as_ref().is_some_and(|rate| rate.counts_tokens())))
-            && flow.client.takes_response()
-    }
-
     fn body<'a>(
         &self,
         request: &'a ScannedRequest,
