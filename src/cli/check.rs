@@ -44,6 +44,7 @@ pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError>
         output.complain("warning", format_args!("ledger.path: {error}"));
     }
     if let Some(path) = &config.auth.store {
+        // An error, unlike the ledger: a process does not start without its keys.
         KeyStore::check(path).map_err(|source| ServerError::key_store(path, source))?;
     }
     AccessLog::check(&config.access_log)
@@ -186,6 +187,7 @@ fn strategy(routing: &RoutingConfig) -> String {
 fn chosen_strategies(generation: &Generation) -> Vec<String> {
     let topology = generation.fleet.topology();
     let of = |model: &Model| {
+        // Without a running process nothing is learned: time does not matter.
         let chosen = generation.router.chosen_strategy(model, Timestamp(0))?;
         Some(format!("  {}: {}, because {}", model.name, chosen.strategy.name(), chosen.reason))
     };

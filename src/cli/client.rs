@@ -10,6 +10,7 @@ use crate::http_client::{ClientTimeouts, new_client};
 
 const TIMEOUTS: ClientTimeouts =
     ClientTimeouts { connect: Duration::from_secs(2), io: Duration::from_secs(60) };
+// Far more than any page of penstock: beyond this the other side is something else.
 const MAX_RESPONSE: u64 = 64 << 20;
 
 /// A client for one origin.

@@ -121,6 +121,8 @@ pub(super) fn run(command: &KeysCommand, output: &mut Output) -> Result<(), CliE
         }
         KeysCommand::Set(args) => {
             let key = args.common.work(|store| {
+                // A change replaces the limits as a whole: those that no flag names have to be
+                // passed along.
                 let held = json!(store.show(&args.id)?.attributes.limits);
                 let changes = args.to_json(now, &held);
                 args.common.warn_of_unknown(&changes, output);
@@ -193,6 +195,7 @@ impl StoreArgs {
         let fail = |code, error: KeysError| CliError::Command { code, error: Box::new(error) };
         Ok(match &self.store {
             Some(path) => {
+                // Without a configuration no limit is known, and a running penstock checks its own.
                 (path.clone(), StoreLimits { keys: usize::MAX, revoked_tokens: usize::MAX })
             }
             None => {
@@ -246,6 +249,7 @@ impl StoreArgs {
 
     fn print_made(&self, key: &Value, is_quiet: bool, output: &mut Output) -> Result<(), CliError> {
         if is_quiet {
+            // For `$(…)`: the secret alone, on one line.
             return output.line(key["key"].as_str().unwrap_or_default());
         }
         self.print(key, output)?;

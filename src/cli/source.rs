@@ -131,6 +131,7 @@ impl ConfigArgs {
             choice.strategy = Some(strategy);
         }
         if choice.scorers.is_some() {
+            // Only `weighted` reads scorers: to name them is to choose it.
             choice.strategy.get_or_insert(Strategy::Weighted);
         }
         Ok(choice)
@@ -138,6 +139,7 @@ impl ConfigArgs {
 
     /// Returns the path of the file.
     pub(super) fn path(&self) -> Result<&Path, CliError> {
+        // Only if it is there: otherwise the error would be about a file that no flag names.
         let default = Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
         self.file.path.as_deref().or(default).ok_or(CliError::NoConfig)
     }

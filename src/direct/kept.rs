@@ -28,6 +28,7 @@ impl Kept {
     /// When the request names another client's item, or its body could name two.
     pub(crate) fn of(flow: &Flow<'_>, head: &RequestHeader, body: &[u8]) -> Result<Self, OwnError> {
         let owner = flow.ctx.key_owner();
+        // Nothing to protect: every client may read what any of them has made.
         if owner == KeyOwner::ANYONE {
             return Ok(Self::default());
         }
@@ -35,6 +36,7 @@ impl Kept {
         let in_path = PathIds::of(head.uri.path());
         let ids = &flow.proxy.response_ids;
         for response in [in_body.previous_response.of(body), in_path.response.as_bytes()] {
+            // The backend does not matter here: only that the client may use what it names.
             ids.backend_of(response, owner)?;
         }
         let named = [in_body.conversation.of(body), in_path.conversation.as_bytes()];
@@ -64,6 +66,7 @@ impl PathIds {
             if !is_response && !part.eq_ignore_ascii_case("conversations") {
                 continue;
             }
+            // Decoded above: an engine would take `r%65sponses` for the same path.
             let next = parts.next().unwrap_or_default();
             // `compact` and its like are no ids.
             let is_id = next.bytes().any(|byte| !byte.is_ascii_alphabetic());

@@ -43,6 +43,7 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
         Ok(kept) => kept,
         Err(error) => return send_error(flow, error).await,
     };
+    // After the checks: a request that is refused anyway takes no place in a budget.
     if let Err(error) = budgets::reserve_unread(flow, &fleet, decision.backend).await {
         return send_error(flow, error).await;
     }
@@ -119,8 +120,10 @@ pub(crate) async fn by_model(
     if in_path.is_some_and(|named| !named.is(&model, &fleet)) {
         return Err(ambiguous("model", "in the path, with another value"));
     }
+    // Before the admission, which reserves money.
     let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
     let request = admit(flow, Named { profile, model }, body).await?;
+    // The path may name a conversation that the body does not.
     let conversation = kept.conversation.or(request.conversation);
     Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
 }

@@ -45,6 +45,8 @@ impl PathModel {
 
     /// The full name if the fleet has such a model, else the first segment.
     pub(crate) fn name(&self, fleet: &Topology) -> &str {
+        // `models/org/name:verb` names one model, `models/name/versions` another one with a path
+        // below.
         if fleet.model_id(&self.rest).is_some() { &self.rest } else { &self.segment }
     }
 
@@ -56,6 +58,7 @@ impl PathModel {
 
 fn without_verb(name: &str) -> &str {
     match name.rsplit_once(':') {
+        // Only known verbs: `llama3:8b` has a colon of its name.
         Some((model, verb)) if VERBS.contains(&verb) => model,
         _ => name,
     }

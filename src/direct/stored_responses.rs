@@ -28,6 +28,7 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
     let passthrough = &flow.ctx.generation.router.passthrough;
     let id = match Target::of(&head.method, head.uri.path(), passthrough, compat) {
         Target::StoredResponse { id, .. } => id.to_owned(),
+        // Only such a target leads here; without an id no backend has the response.
         _ => String::new(),
     };
     let owner = match flow.proxy.response_ids.backend_of(id.as_bytes(), flow.ctx.key_owner()) {
@@ -81,6 +82,7 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
 /// such response.
 fn unserved(fleet: &Topology, id: &str) -> OwnError {
     let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
+    // Such a backend exists, and only cannot be reached now: a 404 would be final for the client.
     let may_be_stored = rows.any(|row| row.native_operations.contains(Operation::Responses));
     if may_be_stored || !fleet.is_complete() {
         let message = "No healthy backend serves stored responses";
@@ -97,6 +99,7 @@ fn candidates(fleet: &Topology, owner: Option<BackendId>) -> Vec<BackendId> {
     let mut order: Vec<BackendId> = owner.into_iter().collect();
     for model in fleet.models() {
         for row in &model.serving {
+            // A draining backend still has what it stores.
             let is_up = matches!(row.state.status(), Health::Healthy | Health::Draining)
                 && row.state.breaker.is_closed();
             let serves = row.native_operations.contains(Operation::Responses);

@@ -27,11 +27,13 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// Returns the WebSocket protocol if the client requests a switch to it. A request with another
 /// protocol, or a list of several, is an ordinary one.
 pub(crate) fn requested_websocket(head: &RequestHeader) -> Option<HeaderValue> {
+    // RFC 6455 §4.1; HTTP/2 has another way to switch (RFC 8441).
     if head.method != Method::GET || head.version != http::Version::HTTP_11 {
         return None;
     }
     let is_listed = head.headers.get_all(header::CONNECTION).iter().any(names_upgrade);
     let mut protocols = head.headers.get_all(header::UPGRADE).iter();
+    // Of several the engine would choose, and the choice may not be WebSocket.
     let only = protocols.next().filter(|_| protocols.next().is_none() && is_listed)?;
     let is_websocket = only.as_bytes().trim_ascii().eq_ignore_ascii_case(WEBSOCKET.as_bytes());
     is_websocket.then_some(WEBSOCKET)
@@ -106,6 +108,7 @@ async fn reserve(
         &PermitRequest::default(),
     );
     let permit = permit.ok_or_else(|| is_busy(name))?;
+    // `decide` counts the attempt on the way by model.
     flow.ctx.record.routing.attempts += 1;
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
     let request = ScannedRequest::direct(at, operation, fleet, no_body, policy);

@@ -69,6 +69,8 @@ impl RevokedTokens {
     /// Returns whether the token of an issuer was revoked, by the hash of its `jti`.
     pub fn contains(&self, jti: &KeyHash, issuer: &str) -> bool {
         self.by_jti.get(jti).is_some_and(|issuers| {
+            // Two issuers may use the same `jti`: it is unique to one of them only (RFC 7519
+            // §4.1.7).
             issuers.iter().any(|one| one.as_deref().is_none_or(|one| one == issuer))
         })
     }

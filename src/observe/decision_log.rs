@@ -33,6 +33,7 @@ struct Short<const N: usize> {
 impl<const N: usize> Short<N> {
     fn new(text: &str) -> Self {
         let mut length = text.len().min(N);
+        // Cut within a character, the text would end in a replacement mark.
         while !text.is_char_boundary(length) {
             length -= 1;
         }
@@ -166,6 +167,7 @@ impl DecisionLog {
 
     /// Returns the last `count` decisions, newest first.
     pub fn latest(&self, count: usize, now: Timestamp) -> Vec<DecisionReport> {
+        // Slot by slot: a decision is delayed by none of them, and only skips the one in use.
         let mut entries: Vec<Entry> = self.slots.iter().filter_map(|slot| *slot.lock()).collect();
         entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
         entries.truncate(count);

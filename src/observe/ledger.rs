@@ -106,6 +106,7 @@ impl Ledger {
         let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
         // Before the thread starts: the first totals already include those of the file.
         writer.flush();
+        // Set once: a file that appears later may be another one, whose totals were not read.
         shared.identity.get_or_init(|| None);
         let thread = std::thread::Builder::new().name("token ledger".to_owned());
         thread.spawn(move || writer.run())?;
@@ -139,12 +140,15 @@ impl Ledger {
         let mut left = limit;
         loop {
             let (done, written) = sync_channel(1);
+            // A command for a thread that writes may wait long: that time counts, too.
             let started = penstock_clock::now();
             if self.commands.try_send(Command::Flush(done)).is_ok()
                 && written.recv_timeout(left).unwrap_or(false)
             {
                 return true;
             }
+            // The queue of commands may be full, or the file locked by another process for a
+            // moment.
             std::thread::sleep(PAUSE);
             left = left.saturating_sub(penstock_clock::now().since(started));
             if left.is_zero() {
@@ -203,6 +207,8 @@ impl Ledger {
         let (sender, response) = oneshot::channel();
         match self.commands.try_send(command(sender)) {
             Ok(()) => {}
+            // The caller is an admin request: it may come again, and must not wait behind a slow
+            // disk.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 return Err(QueryError::Busy);
             }
@@ -223,6 +229,7 @@ impl Ledger {
 impl RequestObserver for Ledger {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         let Some(counts) = Counts::of(outcome) else { return };
+        // A request that no backend served has cost nothing.
         let Some((_, backend)) = outcome.backend() else { return };
         let labels = Labels { backend, model: outcome.model(), key: outcome.details.account };
         self.shared.cells.add(labels, &counts, unix_seconds() / 60);

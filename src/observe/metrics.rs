@@ -218,6 +218,7 @@ impl RequestObserver for Metrics {
             Some((id, name)) => self
                 .backends
                 .with(id, |series| (series.label, Some(series.provider)))
+                // Removed by a reload while its request was in flight.
                 .unwrap_or_else(|| (self.backend_names.id(name), None)),
         };
         let key = RequestKey {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
+// Enough that a write costs little per item; a failed one loses no more than this.
 const BATCH: usize = 256;
 
 /// The destination of items; runs on the thread of the queue.
@@ -83,6 +84,7 @@ impl BoundedQueue {
     pub fn put(&self, item: Vec<u8>) {
         match self.sender.try_send(Message::Item(item)) {
             Ok(()) => {}
+            // A request must never wait for a disk or a collector.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -101,6 +103,8 @@ impl BoundedQueue {
         const PAUSE: Duration = Duration::from_millis(5);
         let (done, flushed) = sync_channel(1);
         let mut left = limit;
+        // Polled, since `std` has no send with a timeout: a sink that hangs must not hold up the
+        // end.
         while let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Flush(done.clone())) {
             if left.is_zero() {
                 return false;
@@ -136,6 +140,7 @@ impl<C: Sink> Thread<C> {
             while !self.batch.is_empty() && self.batch.len() < BATCH {
                 match self.receiver.recv_timeout(C::BATCH_DELAY) {
                     Ok(message) => self.take(message),
+                    // What was collected is delivered even if all producers are gone.
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 }
             }
@@ -173,6 +178,7 @@ impl<C: Sink> Thread<C> {
             }
             Err(error) => {
                 self.counts.failed.fetch_add(count, Ordering::Relaxed);
+                // Logged once per outage: a full disk would otherwise log every batch.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     let destination = self.sink.destination();
                     tracing::error!(destination, %error, "{}: delivery failed, batch dropped", C::NAME);

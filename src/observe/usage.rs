@@ -27,6 +27,7 @@ use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 
 /// The maximum number of events per second in total: the interval grows with the number of open
 /// streams.
+// Rendering is shared, writing is not: many streams get fewer events each.
 const EVENTS_PER_SECOND: u64 = 1000;
 
 /// The reason why a call has no result.
@@ -178,6 +179,7 @@ impl LiveUsage {
         };
         let Some(mut made_at) = made_at else { return latest };
         let generation = self.generation.load();
+        // Streams tick at different moments: within half an interval they share one rendering.
         let fresh = generation.config.usage.interval / 2;
         if made_at.is_some_and(|at| now().since(at) < fresh) {
             return self.snapshot.load_full();

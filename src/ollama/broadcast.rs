@@ -53,6 +53,7 @@ pub(crate) async fn serve_command(
     let chosen = command.and_then(|command| {
         let all = choose(flow.ctx, &fleet, flow.client.head())?;
         let targets = match kind {
+            // Once is enough: the registry gets the same files from each of them.
             ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
             _ => all,
         };
@@ -127,6 +128,7 @@ async fn await_discovery(
     }
     let Some(name) = command.result() else { return };
     let is_expected = command.kind != ModelCommand::Delete;
+    // Declared models are no news to the fleet.
     let discovered = changed.iter().filter(|backend| backend.config.models.is_none());
     let discovered: Vec<_> = discovered.map(|backend| backend.state.id).collect();
     let until = now().after(SEEN_WITHIN);

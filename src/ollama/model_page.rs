@@ -53,6 +53,7 @@ impl Described<'_> {
         item.remove("modified_at");
         // Ollama's own value for a model that it never unloads.
         item.insert("expires_at".to_owned(), "2318-01-01T00:00:00Z".into());
+        // Unknown; clients show it as a model in the memory of the host.
         item.insert("size_vram".to_owned(), 0.into());
         item.insert("context_length".to_owned(), context_length.unwrap_or(0).into());
         named(&Value::Object(item), self.name)
@@ -91,6 +92,7 @@ impl Described<'_> {
         made.insert("model".to_owned(), self.name.into());
         made.insert("modified_at".to_owned(), self.modified_at(item).into());
         made.insert("size".to_owned(), size.into());
+        // Clients take models with one digest for the same: each name needs another one.
         made.insert("digest".to_owned(), digest_of(&self.model.name).into());
         made.insert("details".to_owned(), self.details(item, engine.unwrap_or(Engine::Auto)));
         made.insert("capabilities".to_owned(), self.capabilities().into());
@@ -159,6 +161,7 @@ fn to_parameter_size(count: u64) -> String {
         1_000_000.. => (1_000_000, "M"),
         _ => (1_000, "K"),
     };
+    // In whole numbers: `8.0B`, as Ollama writes it.
     let tenths = count / (unit / 10);
     format!("{}.{}{name}", tenths / 10, tenths % 10)
 }

@@ -111,6 +111,7 @@ impl Requested {
     fn body_for(&self, row: &Serving) -> Option<Bytes> {
         let field = if self.body.get("model").is_some() { "model" } else { "name" };
         if self.body.get(field).and_then(Value::as_str) == Some(row.adapter_name()) {
+            // The client's bytes pass unchanged where the name is already the backend's.
             return None;
         }
         let mut body = self.body.clone();
@@ -129,6 +130,7 @@ fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
     };
     let rows = (0..).zip(&model.serving);
     let mut holders: Vec<(u32, &Serving)> = rows.filter(|(_, row)| is_usable(row)).collect();
+    // The page costs the engine little, and still waits behind its other requests.
     holders.sort_by_key(|(_, row)| row.state.load.in_flight());
     holders
 }

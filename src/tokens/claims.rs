@@ -65,6 +65,7 @@ fn check_times(
     if now >= expires_at {
         return Err(TokenRefusal::Expired(expiry));
     }
+    // A token from the future was made by a clock that is wrong, or by a forger.
     for claim in ["nbf", "iat"] {
         if let Some(from) = time(claims, claim)?
             && from > now.after(config.leeway)
@@ -77,9 +78,11 @@ fn check_times(
 
 fn check_audience(config: &JwtConfig, claims: &Claims) -> Result<(), TokenRefusal> {
     let audience = claims.get("aud").ok_or_else(|| missing("aud"))?;
+    // RFC 7519 §4.1.3 allows a single text in place of a list.
     let all = audience.as_array().map_or(std::slice::from_ref(audience), Vec::as_slice);
     let mut is_for_us = false;
     for one in all {
+        // Every entry is checked, even after one that fits: a malformed list is not trusted.
         let one = text("aud", one)?;
         is_for_us |= config.audience.iter().any(|own| *own == one);
     }
@@ -94,6 +97,7 @@ fn to_client(config: &JwtConfig, claims: &Claims) -> Result<ClientIdentity, Toke
     if !is_plain_name(name) {
         return Err(refuse("name", NAME));
     }
+    // A configured restriction must be in the token: without it, the client could use every model.
     let models = required("models", claims, models.as_ref(), list)?.unwrap_or_default();
     Ok(ClientIdentity {
         team: required("team", claims, team.as_ref(), text)?.map(Box::from),

@@ -57,6 +57,7 @@ impl Changes {
         };
         // A dump lists every section, always in the same order.
         for ((section, before), (_, after)) in before.iter().zip(&after) {
+            // Compared by name below: a new first backend would otherwise change all positions.
             if section != "backends" {
                 changes.compare(section, before, after);
             }
@@ -105,6 +106,8 @@ impl Changes {
                 continue;
             };
             let path = format!("backends[{name}]");
+            // Settings of a backend repeat global ones: `drop_inherited` compares with those found
+            // so far.
             let global = self.settings.len();
             self.compare(&path, &BackendConfig::dump(before), &BackendConfig::dump(after));
             self.drop_inherited(&path, global);
@@ -169,6 +172,7 @@ fn find<'a>(entries: &'a [(String, Dump)], name: &str) -> Option<&'a Dump> {
 }
 
 fn is_below(name: &str, path: &str) -> bool {
+    // A whole step of the path: `limits.response` is not below `limits.resp`.
     name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 

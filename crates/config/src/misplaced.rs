@@ -45,6 +45,8 @@ pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
             let section = without_indexes(section);
             let meant = other_words(key, &section);
             if !meant.is_empty() {
+                // Rather than a key that is spelt alike: other programs' words are what people
+                // bring along.
                 *suggestions = meant;
             } else if suggestions.is_empty() {
                 *suggestions = places_of(key, &section, schema);
@@ -72,6 +74,7 @@ fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
     if !section.is_empty() && places.iter().any(|place| place.starts_with(&below)) {
         places.retain(|place| place.starts_with(&below));
     }
+    // A longer list helps less than none.
     places.truncate(MAX_PLACES);
     places
 }
@@ -92,6 +95,7 @@ fn collect_places(shape: &Shape, key: &str, path: &str, places: &mut Vec<String>
     match shape {
         Shape::Scalar(_) => {}
         Shape::List(item) => collect_places(item, key, &format!("{path}[]"), places),
+        // The name is the user's choice, so that the suggestion has a placeholder.
         Shape::Table(value) => collect_places(value, key, &format!("{path}.NAME"), places),
         Shape::Either(shapes) => {
             shapes.iter().for_each(|shape| collect_places(shape, key, path, places));

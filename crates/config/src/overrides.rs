@@ -102,6 +102,7 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     if let Some(place) = place {
         put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
     }
+    // Before the loser is removed: either of them names the strategy.
     name_strategy(root);
     if let (Some(key), Content::Map(sections)) = (overridden, &mut root.content)
         && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
@@ -114,6 +115,7 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
 /// Sets the strategy to the one whose settings are present, if none is named.
 fn name_strategy(root: &mut Node) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+    // A written strategy wins, even one that does not read the scorers: that is warned about.
     if routing.entry("strategy").is_some() {
         return;
     }
@@ -142,9 +144,11 @@ fn put(node: &mut Node, path: &[&str], value: &str, place: &SourcePlace) {
         *node = Node { place: place.clone(), content: Content::Scalar(value.to_owned()) };
         return;
     };
+    // `routing:` without anything below it is no mapping yet.
     if matches!(node.content, Content::Null) {
         node.content = Content::Map(Vec::new());
     }
+    // A scalar in place of a section: the reader reports that, with the line of the file.
     let Content::Map(entries) = &mut node.content else { return };
     if !entries.iter().any(|entry| entry.key == *key) {
         let empty = Node { place: place.clone(), content: Content::Null };

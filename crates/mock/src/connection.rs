@@ -71,6 +71,7 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
         }
     };
     request.set_body(body.clone());
+    // Only where none is queued: a test that scripts a sequence gets exactly that one.
     let fault = fault.or_else(|| shared.script.fault_of_body(&body).filter(|_| !is_probe));
     if let Some(memory) = shared.memory.as_ref().filter(|_| !is_probe)
         && memory.use_model_of(&body)
@@ -78,10 +79,13 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
         shared.records.count(|counters| counters.loads += 1);
     }
     let response = response(shared, &head, &body);
+    // A long stream would otherwise hold the bytes of a large prompt to its end.
     drop(body);
     let mut delivery = Delivery::new(wire, &shared.records, &head);
     match delivery.run(response, fault).await {
         Ok(ending) => {
+            // A scripted cut is neither a whole response nor a client that left: tests count it as
+            // none.
             if matches!(ending, Ending::Again | Ending::Close) {
                 request.answered();
             }
@@ -97,11 +101,13 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
 fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     let path = path_of(&head.target);
     let operation = Operation::from_path(path);
+    // Health and metrics are open, as vLLM's are with `--api-key`.
     let needs_key = path.starts_with("/v1/") || path.starts_with("/api/");
     if needs_key && !has_key(shared, head) {
         let message = "Incorrect API key provided.";
         return Response::Whole(responses::refusal(operation, 401, "invalid_api_key", message));
     }
+    // Before every other page: a test may replace any of them, and the metrics most of all.
     if let Some(text) = shared.script.page(path) {
         return Response::Whole(Whole::text(text));
     }
@@ -111,6 +117,7 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {
         return Response::Whole(Whole::value(200, &memory.page()));
     }
+    // Read for each request: a model that was pulled meanwhile is served from then on.
     let changed = shared.library.as_ref().map(|library| library.apply(&shared.spec));
     let spec = changed.as_ref().unwrap_or(&shared.spec);
     let library = shared.library.as_ref();
@@ -160,6 +167,7 @@ async fn refuse_early(wire: &mut Wire, request: OpenRequest<'_>, status: u16) ->
 
 async fn send_and_close(wire: &mut Wire, refusal: Whole) -> Ending {
     match wire.write(&refusal.to_closing_bytes()).await {
+        // The client may still send the body that is refused: a reset could cost it the response.
         Ok(()) => Ending::CloseSlowly,
         Err(_gone) => Ending::Drop,
     }

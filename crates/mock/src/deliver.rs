@@ -20,6 +20,7 @@ const QUEUED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Content-Length: 17\r\n\r\n{\"poisoned\":true}";
 
 /// A `Content-Length` longer than anything an engine streams.
+// Far beyond any stream of a test, and small enough for every parser of lengths.
 const NEVER_REACHED: u64 = 1 << 40;
 
 /// The fate of the connection after a response.
@@ -131,6 +132,7 @@ impl<'a> Delivery<'a> {
         };
         let half = match at {
             HaltAt::Head => 0,
+            // A whole response has no events: half of it stands for some of them.
             HaltAt::Events(_) | HaltAt::FirstToken => whole.body.len() / 2,
         };
         if half > 0 {
@@ -138,6 +140,7 @@ impl<'a> Delivery<'a> {
         }
         self.wire.write(&bytes).await?;
         match halt {
+            // A response with a length has no room for pings.
             Halt::Hang | Halt::Pings(_) => Err(self.wire.hang().await),
             Halt::Cut(cut) => self.cut(cut).await,
             Halt::Error => Ok(Ending::Cut),
@@ -164,6 +167,8 @@ impl<'a> Delivery<'a> {
         let mut rest = events.list.peekable();
         while !plan.halts_at(self.events, rest.peek()) {
             let Some(event) = rest.next() else { return Ok(self.ending(plan)) };
+            // In one write with the last event: a client that closes after it must not miss the
+            // end.
             let end = self.end_behind(&mut rest, plan, chunks);
             self.send_event(event, chunks, &end).await?;
         }
@@ -171,6 +176,7 @@ impl<'a> Delivery<'a> {
             Some((_, Halt::Pings(every))) => {
                 let ping = framed(chunks, &events.ping);
                 loop {
+                    // Zero would be a loop that never yields.
                     self.wire.pause(every.max(Duration::from_millis(1))).await?;
                     self.wire.write(&ping).await?;
                 }
@@ -222,6 +228,7 @@ impl<'a> Delivery<'a> {
 
     fn ending(&self, plan: &Plan) -> Ending {
         let closes = plan.closes || plan.framing == Framing::Delimited || !self.keeps_alive;
+        // The bytes that were announced never come, so that the client sees the close as a loss.
         if plan.framing == Framing::Short {
             Ending::Cut
         } else if closes {

@@ -17,6 +17,7 @@ use super::script::Script;
 use super::shared::Shared;
 use super::spec::EngineSpec;
 
+// A burst of connections must not find it full: that would look like a slow engine.
 const BACKLOG: u32 = 1024;
 
 /// A running engine. Dropping it closes the listener and every connection.

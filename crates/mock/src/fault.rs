@@ -128,6 +128,7 @@ impl Fault {
         Self::Status { status, retry_after, body, headers: Vec::new() }
     }
 
+    // They need no request, and so must not wait in the queue of those that do.
     pub(super) fn is_at_accept(&self) -> bool {
         matches!(self, Self::CloseOnAccept | Self::ResetOnAccept)
     }

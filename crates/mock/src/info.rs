@@ -9,9 +9,11 @@ use super::spec::{EngineModel, EngineSpec, Flavour};
 
 /// Responds to a request for information. An unhealthy engine responds to all with its status.
 pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> Whole {
+    // An engine that is not healthy shows no page: discovery must cope with that, too.
     if health != 200 {
         return refusal(None, health, "unhealthy", "scripted");
     }
+    // A GET of a path that takes a POST: penstock must not take the error for a missing operation.
     if let Some(operation) = Operation::from_path(path) {
         return refusal(Some(operation), 405, "method_not_allowed", "Method Not Allowed");
     }
@@ -47,6 +49,7 @@ fn ok(value: &Value) -> Whole {
 fn model_list(spec: &EngineSpec) -> Whole {
     let data: Vec<Value> = spec.models.iter().map(|model| entry(spec, model)).collect();
     let mut list = json!({"object": "list", "data": data});
+    // llama.cpp lists its models twice, the second time in Ollama's form.
     if spec.flavour == Flavour::LlamaCpp {
         let models: Vec<Value> = spec.models.iter().map(llama_cpp_entry).collect();
         if let Some(fields) = list.as_object_mut() {

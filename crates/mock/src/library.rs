@@ -45,6 +45,7 @@ impl Library {
         let route = OllamaRoute::of(path).filter(|route| route.takes(method))?;
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |field: &str| request.get(field).and_then(Value::as_str).unwrap_or("");
+        // Ollama's older clients send `name`.
         let model = if text("model").is_empty() { text("name") } else { text("model") };
         let command = match route {
             OllamaRoute::Blob(digest) => return Some(self.blob(method, digest, body)),
@@ -52,6 +53,7 @@ impl Library {
             _ => return None,
         };
         Some(match command {
+            // A pull fails after its 200, as a line of the stream: a client has to read it to know.
             ModelCommand::Pull if model.starts_with("missing") => {
                 let error = json!({"error": "pull model manifest: file does not exist"});
                 lines(&request, spec.pace.per_token, vec![error], || {})
@@ -66,6 +68,7 @@ impl Library {
                 lines(&request, spec.pace.per_token, progress, move || library.add(&model))
             }
             ModelCommand::Copy if self.has(text("source")) => {
+                // Ollama's own copies and deletions have an empty 200.
                 self.add(&EngineModel::new(text("destination")));
                 Response::Whole(Whole::json(200, Vec::new()))
             }
@@ -108,6 +111,7 @@ impl Library {
         let mut digits = [0; 64];
         hex::write(digest(&SHA256, body).as_ref(), &mut digits);
         let is_right = name.strip_prefix("sha256:").is_some_and(|name| name.as_bytes() == digits);
+        // Ollama checks the digest, so that a broken upload makes no model.
         if !is_right {
             return error(400, "digest mismatch, file must be downloaded again");
         }
@@ -147,6 +151,7 @@ fn lines(
         if failure.is_none() {
             done();
         }
+        // Without a stream the status can still say that it failed.
         let last = failure.map(|error| (500, error));
         let (status, page) = last.unwrap_or((200, json!({"status": "success"})));
         return Response::Whole(Whole::value(status, &page));
@@ -154,6 +159,7 @@ fn lines(
     if failure.is_none() {
         progress.push(json!({"status": "success"}));
     }
+    // The model is there once the client reads of it, and not if the client leaves before.
     let mut done = Some(done);
     let list = progress.into_iter().map(move |line| {
         if line.get("status").and_then(Value::as_str) == Some("success")

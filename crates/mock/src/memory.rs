@@ -32,10 +32,12 @@ impl Memory {
         models.retain(|model| !is_same_model(model, id));
         let is_loaded = models.len() < before;
         let has_input = ["prompt", "messages"].iter().any(|field| request.get(*field).is_some());
+        // Ollama's way to unload: it was removed above, and is not loaded again.
         if !has_input && request.get("keep_alive").and_then(Value::as_i64) == Some(0) {
             return false;
         }
         models.push_back(id.to_owned());
+        // The model in use always has room, whatever the configuration says.
         while models.len() > self.room.max(1) {
             models.pop_front();
         }

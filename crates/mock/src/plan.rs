@@ -106,6 +106,7 @@ impl Plan {
         match self.halt {
             Some((HaltAt::Head, _)) => true,
             Some((HaltAt::Events(after), _)) => after == events,
+            // The events before it pass: a role is no token, and must end no wait for one.
             Some((HaltAt::FirstToken, _)) => next.is_some_and(|event| event.is_token),
             None => false,
         }
@@ -123,6 +124,7 @@ impl Framing {
 }
 
 fn padding(bytes: usize) -> Vec<(String, String)> {
+    // Parsers limit a line, too: many fields test the limit of the whole head alone.
     const MAX_LENGTH: usize = 4000;
     (0..bytes.div_ceil(MAX_LENGTH))
         .map(|index| {

@@ -64,6 +64,7 @@ impl Records {
 
     pub(super) fn clear(&self) {
         let mut seen = self.lock();
+        // Numbers go on: a request from before must not be found under the number of a new one.
         *seen = Seen { next: seen.next, ..Seen::default() };
         self.count(|counters| {
             *counters = Counters {
@@ -186,6 +187,7 @@ impl OpenRequest<'_> {
             return;
         }
         let mut seen = self.records.lock();
+        // From the end, since it arrived lately; it is gone if 256 others came while its body did.
         let found = seen.requests.iter_mut().rev().find(|(number, _)| *number == self.number);
         if let Some((_, request)) = found {
             request.complete = true;

@@ -143,6 +143,7 @@ pub(super) fn response(
     let wait = spec.pace.first_token;
     let streams = request.body.get("stream").and_then(Value::as_bool);
     let streams = streams.unwrap_or(operation.row().streams_by_default);
+    // Ollama takes a request without a prompt as one to load or unload, streamed or not.
     if let Some(change) = ollama::residency(&request, operation) {
         return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
     }
@@ -268,6 +269,7 @@ fn named_event(value: &Value) -> Vec<u8> {
 /// Returns a deterministic 64-bit hash (FNV-1a), for ids and invented numbers.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        // FNV-1a: the same on every machine and in every version, unlike the hashes of `std`.
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }

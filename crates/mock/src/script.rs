@@ -90,6 +90,7 @@ impl Script {
     /// Takes the fault of a connection that was just accepted.
     pub(super) fn take_at_accept(&self) -> Option<Fault> {
         let mut plan = self.lock();
+        // One fault for every request is of one of both kinds: the other moment must not get it.
         let always = plan.always.clone().filter(Fault::is_at_accept);
         plan.accepts.pop_front().or(always)
     }
@@ -98,6 +99,7 @@ impl Script {
     pub(super) fn take_unread(&self) -> bool {
         let mut plan = self.lock();
         match (plan.requests.front(), &plan.always) {
+            // Decided before the head is read, and so without taking the fault of another kind.
             (Some(Fault::CloseUnread), _) => plan.requests.pop_front().is_some(),
             (None, Some(Fault::CloseUnread)) => true,
             _ => false,
@@ -111,6 +113,7 @@ impl Script {
             return plan.probes.clone();
         }
         let always = plan.always.clone().filter(|fault| !fault.is_at_accept());
+        // `Pass` takes a turn in the queue, so that a later request fails; it is no fault itself.
         plan.requests.pop_front().or(always).filter(|fault| !matches!(fault, Fault::Pass))
     }
 

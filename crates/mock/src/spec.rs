@@ -77,6 +77,7 @@ impl EngineSpec {
     }
 
     pub(super) fn model(&self, id: &str) -> Option<&EngineModel> {
+        // Ollama takes a name with or without `:latest`; the other engines compare it byte by byte.
         let takes_any = self.flavour == Flavour::Ollama;
         let is_meant = |known: &str| known == id || (takes_any && is_same_model(known, id));
         self.models.iter().find(|model| is_meant(&model.id))
@@ -103,6 +104,7 @@ impl Pace {
 
     /// Returns the time for a response of `tokens` tokens.
     pub(super) fn whole(&self, tokens: u32) -> Duration {
+        // The first token has its own time: only the others follow at the pace.
         self.first_token + self.per_token.saturating_mul(tokens.saturating_sub(1))
     }
 }

@@ -52,9 +52,11 @@ impl Wire {
     /// Waits for the first bytes of a request and returns them without consuming them; `None` if
     /// the client leaves.
     pub(super) async fn peek(&self) -> Option<Vec<u8>> {
+        // A pipelined request is here already: the socket may have nothing more to show.
         if !self.buffer.is_empty() {
             return Some(self.buffer.to_vec());
         }
+        // Enough for a method and the start of a path; nothing is taken from the socket.
         let mut first = [0; 32];
         match self.stream.peek(&mut first).await {
             Ok(0) | Err(_) => None,
@@ -88,6 +90,7 @@ impl Wire {
                         self.read_line_end("trailers, or no end after the last chunk").await?;
                         return Ok(body.freeze());
                     }
+                    // Saturating: a size near 2^64 must be refused, and not wrap to a small sum.
                     if size.saturating_add(to_u64(body.len())) > MAX_BODY.0 {
                         return Err(ReadError::Malformed("a body beyond 64 MiB"));
                     }
@@ -120,6 +123,7 @@ impl Wire {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 break self.buffer.split_to(end + 1);
             }
+            // A size has 16 digits at most; penstock sends no extensions, and should not.
             if self.buffer.len() > MAX_CHUNK_LINE {
                 return Err(ReadError::Malformed("a chunk size without an end"));
             }
@@ -191,6 +195,7 @@ impl Wire {
 
     /// Closes with an RST.
     pub(super) fn reset(self) {
+        // With no time to linger, the close sends RST instead of FIN.
         let outcome = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         debug_assert!(outcome.is_ok(), "an open socket takes SO_LINGER");
     }
@@ -204,6 +209,7 @@ async fn while_present<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, Gone> {
     let gone = async {
+        // A client that sends on is there; beyond this its bytes wait in the socket, unread.
         while buffer.len() < READ_AHEAD {
             match reading.read_buf(buffer).await {
                 Ok(0) | Err(_) => return,
@@ -213,6 +219,7 @@ async fn while_present<T>(
         pending().await
     };
     tokio::select! {
+        // Work that is done counts, even if the client left at the same moment.
         biased;
         done = work => Ok(done),
         () = gone => Err(Gone),

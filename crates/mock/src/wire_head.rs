@@ -33,6 +33,7 @@ pub(super) fn head_end(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
             continue;
         }
         let line = between(bytes, line_start, at);
+        // Some parsers end a line there, too: what follows is a field to them alone.
         let Some(line) = line.strip_suffix(b"\r") else { return Err("a bare LF in the head") };
         if line.is_empty() {
             return Ok(Some(at + 1));
@@ -70,6 +71,7 @@ impl Head {
             headers,
             raw,
         };
+        // RFC 9112 §3.2: a server must refuse such a request.
         if is_modern && values(&head.headers, "host").count() != 1 {
             return Err("not exactly one Host");
         }
@@ -113,6 +115,7 @@ fn says(headers: &[(String, String)], name: &str, word: &str) -> bool {
 
 fn parse_header(line: &str) -> Result<(String, String), &'static str> {
     let (name, value) = line.split_once(':').ok_or("a header line without a colon")?;
+    // A blank before the colon is no token either (RFC 9112 §5.1): it hides a field from some.
     if !is_token(name) {
         return Err("not a header name");
     }
@@ -142,6 +145,7 @@ fn body_length(headers: &[(String, String)], is_modern: bool) -> Result<BodyLeng
         }
         ([_], []) => Err("not a Content-Length"),
         ([], [_]) => Err("a Transfer-Encoding other than chunked, or in HTTP/1.0"),
+        // Two parsers may choose differently, which is how requests are smuggled (RFC 9112 §6.3).
         _ => Err("more than one framing header"),
     }
 }

@@ -137,6 +137,7 @@ impl Replay<'_> {
             let mut variant = Variant::new(String::new(), config);
             variant.declare_models(&workload);
             let setting = Setting {
+                // The same arrivals in each: only chance differs between the runs.
                 workloads: vec![workload.clone(); SEEDS],
                 engines: variant.config.backends.iter().map(|one| learned.of(&one.name)).collect(),
                 balancers: 1,
@@ -160,6 +161,7 @@ impl Replay<'_> {
             .filter_map(|one| one.first_token.map(|time| time.as_secs_f64()))
             .collect();
         let simulated = mean(&now.iter().map(|one| one.first_token.mean).collect::<Vec<_>>());
+        // Without streams there is nothing to be wrong about, and only the unserved requests count.
         let error = if measured.is_empty() { 0.0 } else { simulated / mean(&measured) - 1.0 };
         let is_reliable = error.abs() <= MAX_ERROR;
         let figures = compare(now, then);
@@ -169,6 +171,7 @@ impl Replay<'_> {
         let (before, after) = (unserved(now), unserved(then));
         let worse = difference("ttft_p99", Aim::Less, now, then);
         let regression = match () {
+            // Whatever the error of the times: models and limits are exact in a simulation.
             () if after > before => Some(format!(
                 "{} more of {} requests would not be served",
                 after - before,

@@ -125,6 +125,7 @@ impl PredictionFigures {
         let skipped = done.len() / LEARNING;
         let (mut count, mut relative, mut off, mut sum, mut covered) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (one, _) in done.iter().skip(skipped).filter(|(one, _)| one.predicted > 0.0) {
+            // From the decision: the wait in a queue was over, and is predicted by no engine.
             let actual = one.first_token.saturating_sub(one.decided).max(1) as f64;
             let error = (f64::from(one.predicted) - actual).abs();
             count += 1.0;
@@ -156,11 +157,13 @@ impl Summary {
         let good: Vec<&RequestResult> =
             run.requests.iter().filter(|one| objective.is_reached(one)).collect();
         let abandoned = count(run, Status::Abandoned);
+        // What was never sent is the result of an earlier failure, and would count it twice.
         let requests = run.requests.len() - abandoned;
         let last = run.requests.iter().map(|request| request.ended).max().unwrap_or(run.start);
         let duration = seconds(run.start, last).max(MICRO);
         let prompts = Prompts::of(&done, workload);
         let (imbalance, concentration) = balance(run);
+        // Engines count in picoseconds.
         let busy: f64 = run.backends.iter().map(|one| one.counters.busy as f64 * 1e-12).sum();
         Self {
             requests,
@@ -254,6 +257,7 @@ impl Prompts {
             let tokens = workload.requests.get(*id).map_or(0, |request| request.input_tokens);
             sums.all += f64::from(tokens);
             sums.cached += f64::from(result.cached_tokens);
+            // Blocks are whole: the last one may reach beyond the prompt.
             sums.believed += f64::from(result.believed_tokens.min(tokens));
         }
         sums
@@ -280,6 +284,7 @@ pub fn first_token(request: &RequestResult) -> f64 {
 /// Returns the seconds per token after the first; `None` for a single token.
 pub fn per_token(request: &RequestResult) -> Option<f64> {
     let gaps = request.output_tokens.saturating_sub(1);
+    // One token has no time between tokens.
     (gaps > 0).then(|| seconds(request.first_token, request.ended) / f64::from(gaps))
 }
 
@@ -304,6 +309,7 @@ fn balance(run: &RunResult) -> (f64, f64) {
     let tokens: Vec<f64> =
         counters.map(|one| (one.prompt_tokens + one.output_tokens) as f64).collect();
     let mut counts = vec![0.0_f64; run.backends.len()];
+    // A request that was refused went to no backend.
     for request in run.requests.iter().filter(|request| request.attempts > 0) {
         if let Some(count) = counts.get_mut(usize::from(request.backend)) {
             *count += 1.0;
@@ -322,6 +328,7 @@ fn fairness(run: &RunResult, workload: &Workload, objective: &Objective) -> f64 
             *good += f64::from(u8::from(objective.is_reached(result)));
         }
     }
+    // A client without requests was treated neither well nor badly.
     let shares = clients.iter().filter(|(_, all)| *all > 0.0).map(|(good, all)| good / all);
     jain(&shares.collect::<Vec<f64>>())
 }

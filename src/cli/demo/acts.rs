@@ -42,8 +42,10 @@ impl Ended {
 
 /// Shows that the requests of an agent go to one engine, whatever else runs.
 pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
+    // Without the header the turns would have no session, only a common prompt.
     let agent = client(data).with_header(SESSION, "agent-7");
     let (turns, others) = std::thread::scope(|scope| {
+        // Beside the agent: alone, every request would find the same engine idle.
         let others = scope.spawn(|| (0..TURNS).map(|_| send(&client(data), 1)).collect::<Vec<_>>());
         let turns: Vec<Ended> = (1..=TURNS).map(|turn| send(&agent, turn)).collect();
         (turns, others.join().unwrap_or_default())
@@ -81,6 +83,7 @@ pub(super) fn survive_kill(
             if number >= REQUESTS {
                 return Ok(ended);
             }
+            // By the client that drew the number, while the others' requests are on their way.
             if number == BEFORE {
                 runtime.block_on(killed.kill())?;
             }
@@ -96,6 +99,7 @@ pub(super) fn survive_kill(
         });
         ended.collect::<io::Result<Vec<_>>>()
     });
+    // Before the results are judged: the fleet must be whole again even if the act failed.
     runtime.block_on(killed.resume()).map_err(failed)?;
     let ended: Vec<(usize, Ended)> = ended.map_err(failed)?.into_iter().flatten().collect();
     let bad = ended.iter().filter(|(_, one)| !one.is_good()).count();
@@ -123,6 +127,7 @@ fn client(data: SocketAddr) -> Client {
 
 /// Sends a turn of a conversation.
 fn send(client: &Client, turn: usize) -> Ended {
+    // Long enough that cached blocks matter.
     let system = INSTRUCTIONS.repeat(20);
     let body = serde_json::json!({
         "model": MODEL,
@@ -137,6 +142,7 @@ fn send(client: &Client, turn: usize) -> Ended {
             status: response.status,
             backend: response.header("x-penstock-backend").unwrap_or("-").to_owned(),
         },
+        // A failed request is what this act looks for: it is counted, and ends nothing.
         Err(_no_response) => Ended { status: 0, backend: "-".to_owned() },
     }
 }

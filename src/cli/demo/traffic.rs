@@ -40,6 +40,7 @@ impl Traffic {
     /// Creates a folder for the ledger, which only this user can read.
     pub(super) fn prepare() -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("penstock-demo-{}", std::process::id()));
+        // `create`, and not `create_all`: a folder that somebody else has made there is an error.
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self { folder, is_over: Arc::default() })
     }
@@ -87,7 +88,9 @@ impl Traffic {
     pub(super) fn start(&self, runtime: &Handle, data: SocketAddr, engines: Arc<[MockEngine]>) {
         for number in 0..CLIENTS {
             let is_over = Arc::clone(&self.is_over);
+            // The clients must not send the same requests in step.
             let rng = SmallRng::seed_from_u64(mix(SEED + number));
+            // The client of the commands blocks.
             runtime.spawn_blocking(move || send_requests(data, rng, &is_over));
         }
         runtime.spawn(async move {
@@ -135,6 +138,7 @@ fn leave_early(data: SocketAddr, request: &DemoRequest) -> io::Result<()> {
          content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )?;
     let mut part = [0; READ_BEFORE_LEAVING];
+    // The drop then closes a stream that is in full flow.
     stream.read_exact(&mut part)
 }
 

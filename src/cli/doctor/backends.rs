@@ -37,6 +37,7 @@ pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec
         return vec![Finding::fail(name, message, "correct its url, or fix DNS")];
     }
     let mut findings = vec![reachable(config, found)];
+    // What follows would fail for the same reason, and hide it.
     if found.check.is_err() || is_key_refused(config, found) {
         return findings;
     }
@@ -206,6 +207,7 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
         KeepAlive::Closes(after) => {
             Finding::ok(name, format!("it keeps idle connections for {}", show(after)))
         }
+        // Watched for too short a time to say anything about the setting.
         KeepAlive::Stays(watched) if watched < idle => return None,
         KeepAlive::Stays(watched) => {
             Finding::ok(name, format!("it keeps idle connections for more than {}", show(watched)))

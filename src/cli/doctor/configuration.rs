@@ -46,6 +46,7 @@ fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
     // Keys from the environment are not in the file.
     let is_written =
         has_secrets && text.lines().any(|line| line.contains("key:") && !line.contains("${"));
+    // The group may be that of the service: only a file for everyone is a finding.
     (is_written && mode & 0o004 != 0).then(|| {
         Finding::warn(
             "config",
@@ -58,6 +59,7 @@ fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
 /// Returns whether anyone on the network can connect.
 fn is_open(listener: &Listener) -> bool {
     match &listener.address {
+        // The permissions of the file decide about its clients.
         ListenAddress::Unix(_) => false,
         // Client certificates authenticate clients.
         ListenAddress::Tcp(address) => !address.ip().is_loopback() && !listener.knows_clients(),

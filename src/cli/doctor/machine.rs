@@ -66,6 +66,7 @@ fn files(config: &Config, limit: u64) -> Finding {
 fn port(about: &str, address: &ListenAddress, is_running: bool) -> Finding {
     match try_listen(address) {
         Ok(()) => Finding::ok(about, format!("{address} is free")),
+        // Usually penstock runs meanwhile, and its ports are no finding.
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_running => {
             Finding::ok(about, format!("{address} is in use, presumably by the running penstock"))
         }

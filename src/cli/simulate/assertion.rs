@@ -26,6 +26,7 @@ enum Bound {
 fn parse(text: &str) -> Option<Assertion> {
     let (sign, is_less) = if text.contains('<') { ('<', true) } else { ('>', false) };
     let (figure, bound) = text.split_once(sign)?;
+    // `<=` is taken for `<`: equal means of floats do not occur.
     let bound = bound.trim_start_matches('=').trim();
     let bound = match bound.split_once('*') {
         Some((factor, "baseline" | " baseline")) => Bound::Baseline(factor.trim().parse().ok()?),

@@ -19,6 +19,7 @@ use super::table::seconds;
 use crate::cli::output::Output;
 
 /// The maximum error up to which advice is given.
+// Beyond it, a difference between configurations says more about the model than about them.
 const MAX_ERROR: f64 = 0.25;
 
 /// One figure, logged and simulated, in seconds.
@@ -86,6 +87,7 @@ fn learn_engines(
     for index in open.iter().copied().filter(|index| names.get(*index) != Some(&most)) {
         let Some(name) = names.get(index) else { continue };
         let run = logged.remove(name).and_then(|timings| Run::of(timings).ok());
+        // A backend with too few streams is left out: it gets the engine of the busiest one.
         jobs.extend(run.map(|run| (index, name.clone(), run.at_penstock())));
     }
     let index = open.iter().copied().find(|index| names.get(*index) == Some(&most));
@@ -131,6 +133,7 @@ pub(super) fn calibrate(
         learned,
         figures: vec![
             figure("TTFT mean", first.mean, summary.first_token.mean, true),
+            // The tail of one day is chance: it is shown, and stops no advice.
             figure("TTFT p99", first.p99, summary.first_token.p99, false),
             figure("TPOT mean", per_token.mean, summary.per_token.mean, true),
             figure("E2E mean", total.mean, summary.total.mean, true),

@@ -18,14 +18,17 @@ use super::engine_choice::{EngineChoice, Engines};
 use super::error::SimulateError;
 
 /// The number of backends of a fleet without a configuration.
+// Fewer hide what a strategy does with load, and more cost time in every run.
 const USUAL_BACKENDS: usize = 4;
 /// The first bytes of a compressed file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The number of requests in the workload that determines a capacity, which is at most
 /// [`MAX_LENGTHENING`] times as long as the given one.
+// A queue that grows slowly shows only in a long run.
 const STEADY_REQUESTS: usize = 24_000;
 const MAX_LENGTHENING: u32 = 4;
 /// The maximum size of an input file in bytes, uncompressed.
+// A small file can unpack to more than any memory.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The inputs of a simulation.
@@ -98,6 +101,7 @@ impl Source {
                     "the addresses of '{}' are simulated as one backend",
                     backend.name
                 ));
+                // A simulation looks up no names: its result would depend on the network.
                 (backend.resolve, backend.srv) = (Resolve::Together, None);
             }
         }
@@ -142,6 +146,7 @@ impl Template {
         if TraceFormat::of(&text).is_some() {
             return Ok((Self::Trace(text), hash));
         }
+        // A trace in an unknown format, as which it is refused, and not as a faulty workload.
         if text.trim_start().starts_with('{') || !text.contains("streams") {
             let source = penstock_sim::workload::TraceError::Unknown;
             return Err(SimulateError::Trace { path, source });
@@ -160,6 +165,7 @@ impl Template {
         requests: usize,
     ) -> Result<Option<Workload>, SimulateError> {
         match self {
+            // Its users wait for their responses: it has no rate that could be too high.
             Self::Spec(spec) if spec.is_closed() => Ok(None),
             Self::Spec(spec) => {
                 let factor = STEADY_REQUESTS / requests.max(1);
@@ -222,10 +228,12 @@ impl SimulationPlan {
             variants.push(Variant::new(source.name(), source.load(args, &[], &mut notes)?));
         }
         if let Some(first) = variants.first() {
+            // Before minutes of simulation: a misspelt backend should cost nothing.
             args.faults.iter().try_for_each(|fault| fault.check(&first.config))?;
         }
         if let Some(first) = variants.first().filter(|_| args.oracle).cloned() {
             let oracles = [Oracle::Sheddable, Oracle::All];
+            // After the given ones: the first of those stays what all are compared with.
             variants.extend(oracles.map(|oracle| Variant::oracle(&first, oracle)));
         }
         let (template, hash) = Template::read(given)?;
@@ -249,6 +257,7 @@ impl SimulationPlan {
                 first_token: args.ttft.as_secs_f64(),
                 per_token: args.tpot.as_secs_f64(),
             },
+            // It runs an engine ahead for each refusal, which a sweep would repeat for every arm.
             judges_sheds: args.sweep.is_empty() && args.yesterday.is_none(),
         };
         let mut plan = Self {

@@ -242,6 +242,7 @@ fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
     let summaries = || arms.iter().flat_map(|arm| &arm.summaries);
     let mut found: Vec<i8> =
         summaries().flat_map(|one| &one.priorities).map(|one| one.priority).collect();
+    // Wider than `i8`, whose smallest number has no opposite.
     found.sort_unstable_by_key(|priority| -i16::from(*priority));
     found.dedup();
     let mut rows = Vec::new();
@@ -351,9 +352,11 @@ fn differences(base: &Arm<'_>, arm: &Arm<'_>) -> String {
     let mut text = format!("\n{} against {}\n", arm.variant.name, base.variant.name);
     for difference in compare(&base.summaries, &arm.summaries) {
         let Difference { figure, base, interval, verdict, .. } = difference;
+        // A base of zero shows a huge percentage, and not none at all.
         let percent = |value: f64| 100.0 * value / base.abs().max(f64::MIN_POSITIVE);
         let shown = match interval.margin.is_finite() {
             true => format!("{:+.1} % ± {:.1}", percent(interval.mean), percent(interval.margin)),
+            // One seed has no interval.
             false => format!("{:+.1} %", percent(interval.mean)),
         };
         _ = writeln!(text, "  {figure:<12} {shown:>20}  {}", verdict.text());

@@ -63,6 +63,7 @@ impl FrameLine {
         let mut out = String::new();
         let mut left = style.width;
         for (text, tone) in &self.0 {
+            // Cut by characters before colours are added: their codes take no room on the screen.
             let fits: String = text.chars().take(left).collect();
             left -= fits.chars().count();
             if style.has_colors && *tone != Tone::Plain && !fits.is_empty() {
@@ -104,6 +105,7 @@ pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Ve
         lines.push(FrameLine::default());
         let mut line = FrameLine::default();
         line.add("errors/s  ", Tone::Dim);
+        // A line has no room for all codes.
         for (code, rate) in errors.iter().take(6) {
             line.fact(code, show_rate(*rate), Tone::Warning);
         }

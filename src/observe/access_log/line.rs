@@ -20,6 +20,7 @@ const LONG: usize = 768;
 const MIDDLE: usize = 384;
 const SHORT: usize = 160;
 /// The part of a hash that is logged: 12 digits.
+// A collision among a million prompts has odds of 1 in 500, and lines stay short.
 const HASH: u64 = (1 << 48) - 1;
 
 /// The line of a request that finished at `at`, with the fields for a replay if `has_replay`.
@@ -73,6 +74,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
 /// estimated.
 fn write_tokens(line: &mut LogLine, outcome: &RequestOutcome<'_>) {
     let usage = outcome.record.response.usage.unwrap_or_default();
+    // Otherwise a refused request would count tokens that no engine computed.
     let is_served = outcome.backend().is_some();
     let estimated = outcome.record.request.prompt_tokens.filter(|_| is_served);
     let events = Some(outcome.record.response.token_events)
@@ -91,6 +93,7 @@ fn write_tokens(line: &mut LogLine, outcome: &RequestOutcome<'_>) {
 fn per_token(outcome: &RequestOutcome<'_>) -> Option<Duration> {
     let is_whole = outcome.record.request.is_streaming && outcome.outcome == Outcome::Ok;
     let reported = outcome.record.response.usage.and_then(|usage| usage.completion_tokens);
+    // The first token is measured by TTFT: only what follows is a pace.
     let gaps = reported
         .unwrap_or(outcome.record.response.token_events)
         .checked_sub(1)

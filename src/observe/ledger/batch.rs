@@ -66,6 +66,7 @@ impl DayRow {
         self.counts.add(&other.counts);
         self.cost = match (self.cost, other.cost) {
             (Some(mine), Some(more)) => Some(mine + more),
+            // A model may get its price during the day: what was priced is kept.
             (mine, more) => mine.or(more),
         };
     }
@@ -96,6 +97,7 @@ impl Batch {
     }
 
     pub(super) fn add_minute(&mut self, minute: u64, pair: Pair, tokens: Tokens) {
+        // Requests without tokens would fill the table with rows of zeros.
         if tokens != Tokens::default() {
             self.minutes.entry((minute, pair)).or_default().add(tokens);
         }
@@ -154,6 +156,7 @@ fn shrink<K: Ord + Clone, V: Default>(
     while rows.len() > limit {
         let mut times = rows.keys().map(|(time, _)| *time);
         let Some(oldest) = times.next() else { break };
+        // Of a single time there is nothing coarser: the rows stay, and the sums stay right.
         let Some(next) = times.find(|time| *time > oldest) else { break };
         let is_oldest = |((time, _), _): (&(u64, K), &V)| *time == oldest;
         while rows.len() > limit && rows.first_key_value().is_some_and(is_oldest) {

@@ -85,6 +85,7 @@ impl Books {
                 }
                 let [backend, model, client] = cells.names(key);
                 let endpoint = directory.endpoints.get(&*backend).unwrap_or(&backend);
+                // By the address: clients of the NOMYO Router know backends by their URLs.
                 let pair = Pair { endpoint: Arc::clone(endpoint), model: Arc::clone(&model) };
                 let Counts { input_tokens, output_tokens, .. } = counts;
                 pending.add_minute(at, pair, Tokens { input: input_tokens, output: output_tokens });
@@ -119,6 +120,7 @@ impl Books {
     /// Returns the batch to the pending rows after a failed write.
     pub(super) fn abort_write(&mut self) {
         if let Some(batch) = self.writing.take() {
+            // Nothing was written: the transaction failed as a whole.
             self.pending.merge(&batch);
             self.shrunk += self.pending.shrink(self.directory.max_rows);
         }

@@ -51,6 +51,8 @@ impl Counters {
         self.output_tokens.fetch_add(counts.output_tokens, Ordering::Relaxed);
         if counts.priced_requests > 0 {
             self.priced_requests.fetch_add(counts.priced_requests, Ordering::Relaxed);
+            // A reader may see one without the other: the next read completes it, as sums only
+            // grow.
             self.cost.fetch_add(counts.cost, Ordering::Relaxed);
         }
     }

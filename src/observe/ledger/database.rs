@@ -114,6 +114,7 @@ impl DatabaseError {
     pub(super) fn kind(&self) -> FailureKind {
         match self {
             Self::Sqlite(error) => match error.sqlite_error_code() {
+                // Another process writes: it passes, unlike a full disk.
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FailureKind::Locked,
                 Some(ErrorCode::DiskFull) => FailureKind::Full,
                 _ => FailureKind::Unavailable,

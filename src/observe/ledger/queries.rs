@@ -55,6 +55,8 @@ pub(super) fn time_series(
         pending.minutes.iter().filter(|((_, pair), _)| &*pair.model == model)
     {
         let (timestamp, endpoint) = (minute * 60, &*pair.endpoint);
+        // The current minute is written in parts: a point may be half in the file and half in
+        // memory.
         let same = |point: &&mut Point| point.timestamp == timestamp && point.endpoint == endpoint;
         match points.iter_mut().find(same) {
             Some(point) => point.tokens.add(*tokens),
@@ -117,6 +119,7 @@ pub(super) fn report(
         let size = |row: &ReportRow| (row.counts.total_tokens(), row.counts.requests);
         size(other).cmp(&size(one)).then_with(|| one.group.cmp(&other.group))
     });
+    // Only after the merge: a group may be among the largest because of what is not yet written.
     rows.truncate(query.limit.unwrap_or(usize::MAX));
     Ok(rows)
 }

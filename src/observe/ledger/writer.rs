@@ -132,6 +132,7 @@ impl Writer {
     pub(super) fn flush(&mut self) -> bool {
         self.shared.collect();
         let written = match self.write() {
+            // Once more, into the new file: the rows are still in the books.
             Err(error) if error.is_corrupt() && self.quarantine(&error) => self.write(),
             written => written,
         };
@@ -163,6 +164,7 @@ impl Writer {
         let Some(database) = database else { return Ok(()) };
         let others = database.foreign_writes()?;
         let is_foreign = *foreign_writes != others;
+        // Nothing to write is a usual case, and must not make the disk work.
         if shared.books.lock().pending().is_empty() {
             if is_foreign {
                 shared.books.lock().end_write(database.totals()?);
@@ -191,6 +193,7 @@ impl Writer {
             return Ok(());
         };
         let oldest = budgets.oldest(unix_seconds());
+        // Another process may have spent from the same budgets; otherwise all is known already.
         if !is_foreign && self.restored_since.is_some_and(|since| since <= oldest) {
             return Ok(());
         }
@@ -245,6 +248,7 @@ impl Writer {
         }
         let mut retention = self.shared.settings.load().retention;
         if self.path.is_none() {
+            // In memory, rows by minute would grow without a bound.
             retention = Some(retention.unwrap_or(MEMORY_RETENTION).min(MEMORY_RETENTION));
         }
         if let (Some(retention), Some(database)) = (retention, &self.database) {

@@ -105,6 +105,8 @@ impl Requests {
     ) -> RequestSeries {
         let RequestKey { model, backend, outcome, .. } = key;
         let duration = DurationKey { model, backend, outcome };
+        // The conventions for GenAI are about operations of a model: errors would distort the
+        // times.
         let is_response = backend != Names::PLACEHOLDER && outcome == OutcomeId::OK;
         let gen_ai = key.operation.filter(|_| is_response).map(|operation| {
             let operation = operation.row().gen_ai_name;
@@ -169,6 +171,7 @@ impl GenAiSeries {
 }
 
 fn add(counter: &AtomicU64, tokens: Option<u32>) {
+    // Most requests have no cached tokens, and an addition moves the counter's cache line.
     if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
         counter.fetch_add(tokens.into(), Ordering::Relaxed);
     }

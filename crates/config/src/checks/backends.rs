@@ -54,6 +54,7 @@ fn check_identity_of(
     if earlier.iter().any(|(other, _)| other.name == backend.name) {
         reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
     }
+    // A warning: two names may be meant, for two priorities or keys.
     if let Some((twin, _)) = earlier.iter().find(|(other, _)| other.url == backend.url) {
         let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
         reader.warn(&item.at("url").place, warning);

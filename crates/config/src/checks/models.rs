@@ -13,6 +13,7 @@ use crate::syntax::suggest::nearest;
 use crate::syntax::warnings::Warning;
 
 /// The maximum number of hops of an alias, here and in routing.
+// Enough for an alias of an alias; a longer chain is more likely a mistake.
 pub const ALIAS_HOPS: usize = 3;
 
 /// Checks the names that `config` gives to models.
@@ -77,6 +78,7 @@ fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
         if !path.starts_with('/') {
             reader.fault(place, Problem::PassthroughPath { path: path.clone() });
         }
+        // A group has no address to forward to.
         let single = config.backends.iter().filter(|backend| !backend.is_group());
         let names = single.map(|backend| backend.name.as_str());
         let known: Vec<&str> = names.chain([BY_MODEL]).collect();
@@ -94,6 +96,7 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
     let mut backend_of: BTreeMap<&str, &str> = BTreeMap::new();
     for backend in &config.backends {
         for model in backend.models.iter().flatten() {
+            // One backend is enough to show that the model is hidden.
             backend_of.entry(&model.id).or_insert(&backend.name);
         }
     }
@@ -154,6 +157,7 @@ pub(super) fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
     for backend in &config.backends {
         declared.extend(backend.models.as_ref()?.iter().map(|model| model.id.as_str()));
     }
+    // Without backends every model would look like a mistake.
     (!config.backends.is_empty()).then_some(declared)
 }
 

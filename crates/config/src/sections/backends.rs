@@ -136,6 +136,7 @@ pub struct LoadedTls(pub Option<Arc<ClientTls>>);
 /// Compares nothing: configurations are compared by their settings. The same files with other
 /// contents are no change of the configuration, although the next load uses them.
 impl PartialEq for LoadedTls {
+    // Made from the settings, which are compared: a reload alone is no change.
     fn eq(&self, _other: &Self) -> bool {
         true
     }
@@ -247,12 +248,14 @@ pub(crate) fn settle_backends(backends: &mut [BackendConfig], items: &[Node], ha
     let mut taken: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
     for (backend, item) in backends.iter_mut().zip(items) {
         if backend.name.is_empty() {
+            // By the address: a position would name another backend after a reload.
             backend.name = free_name(&backend.url.authority(), &taken);
             taken.push(backend.name.clone());
         }
         if item.entry("authorization").is_none() {
             backend.authorization = match (&backend.api_key, has_keys) {
                 (Some(_), _) => AuthorizationPolicy::Replace,
+                // The client's key is one of penstock: an engine must not learn it.
                 (None, true) => AuthorizationPolicy::Strip,
                 (None, false) => AuthorizationPolicy::Pass,
             };

@@ -127,6 +127,7 @@ section! {
         pub audience: Vec<String> ["audience" as OneOrMore<Checked<ClaimName>>] = Vec::new(),
         /// The algorithms of signatures. A token with another one is refused, whatever its key.
         pub algorithms: Vec<TokenAlgorithm> ["algorithms" as OneOrMore<TokenAlgorithm>] =
+            // What providers use; HMAC is not even in the list, since its secret would be shared.
             vec![TokenAlgorithm::Rs256, TokenAlgorithm::Es256, TokenAlgorithm::EdDsa],
         /// The difference of clocks that `exp`, `nbf` and `iat` leave room for.
         pub leeway: Duration = Duration::from_secs(60),
@@ -184,6 +185,7 @@ impl Setting for JwksSource {
         let uri = text.parse::<Uri>().ok();
         let is_fit = uri.is_some_and(|uri| {
             let has_user = uri.authority().is_some_and(|all| all.as_str().contains('@'));
+            // In clear text, an attacker on the network could put its keys in place of them.
             uri.scheme_str() == Some("https") && uri.host().is_some() && !has_user
         });
         match is_fit {

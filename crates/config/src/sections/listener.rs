@@ -119,6 +119,7 @@ section! {
         pub address: ListenAddress =
             ListenAddress::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080)),
         /// Permissions of a Unix socket, in octal.
+        // Owner and group alone: a client that can open the socket can use every model.
         pub mode: u32 ["mode" as Permissions] = 0o660,
         /// TLS settings. Default: no TLS.
         pub tls: Option<ListenerTls> ["tls" as Maybe<ListenerTls>] = None,
@@ -158,6 +159,7 @@ impl Listener {
 
     /// Returns whether the listener accepts HTTP/2.
     pub fn speaks_http2(&self) -> bool {
+        // With TLS a client negotiates it; in clear text one would have to know beforehand.
         self.http2.unwrap_or(self.tls.is_some())
     }
 }
@@ -170,6 +172,7 @@ impl Setting for ListenerItem {
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Listener> {
         match &node.content {
+            // A bare address, as in an environment variable.
             Content::Scalar(_) => {
                 let address = ListenAddress::read(node, reader)?;
                 Some(Listener { address, ..Listener::default() })

@@ -12,6 +12,7 @@ use crate::syntax::setting::Setting;
 use crate::syntax::shape::Shape;
 
 /// The longest prompt, in bytes.
+// It is sent with every such call, and takes room in the context of the model.
 const MAX_LENGTH: usize = 64 * 1024;
 /// The placeholders of a critique prompt.
 const CRITIQUE: Places = Places { required: &["query", "response"], optional: &["number"] };
@@ -96,6 +97,7 @@ fn next_place(text: &str) -> Option<(&str, &str, &str)> {
         let (name, after) = inside.split_at_checked(length)?;
         match after.strip_prefix('}') {
             Some(after) if length > 0 => return Some((text.get(..open)?, name, after)),
+            // Braces that are no placeholder are text: prompts often show JSON.
             _ => from = open + 1,
         }
     }

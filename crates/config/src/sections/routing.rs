@@ -144,6 +144,8 @@ impl RoutingConfig {
     /// those of the default preset. The strategy slo has its own.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
         if self.strategy == Strategy::Slo {
+            // The strategy is a fixed set of scorers: those of the configuration belong to
+            // `weighted`.
             let scorers = SLO_SCORERS.iter().map(|(name, weight)| {
                 let mut spec = ScorerSpec::new(name, *weight);
                 if spec.is("slo-headroom") {
@@ -184,6 +186,7 @@ impl RoutingConfig {
             preset: shadow.preset,
             picker: shadow.picker,
             weights: shadow.weights.clone(),
+            // The live decision has resolved the name.
             aliases: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             shadow: None,

@@ -35,6 +35,7 @@ impl Setting for Scorers {
             }
         };
         let checked = specs.and_then(|specs| {
+            // An empty list is as if it were not there; a profile needs at least one.
             if specs.is_empty() {
                 return Ok(specs);
             }
@@ -89,6 +90,7 @@ fn read_one(node: &Node, reader: &mut Reader) -> Option<ScorerSpec> {
         let step = format!(".{}", entry.key);
         reader.within(step, |reader| {
             let text = reader.scalar(&entry.node, "a number or a text")?;
+            // Parameters differ by scorer, so that only the table of scorers knows their types.
             let number = text.trim().parse::<f64>();
             match (entry.key.as_str(), number) {
                 ("name", _) => name = Some(text.trim().to_owned()),

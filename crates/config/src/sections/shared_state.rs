@@ -47,6 +47,7 @@ section! {
         /// The start of all names in the server. Penstocks with the same one share.
         pub prefix: String ["prefix" as Name] = "penstock".to_owned(),
         /// The longest that a request waits for the server. Then only local limits hold for it.
+        // A request waits for it: a server further away than that is no help.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_millis(20),
         /// The time for which the requests in flight of a penstock count that can no longer report
         /// them.
@@ -66,6 +67,7 @@ impl SharedStateConfig {
     /// # Errors
     /// [`TlsError`] when its files cannot be used.
     pub(crate) fn load_tls(&mut self) -> Result<(), TlsError> {
+        // Without TLS the files need not exist.
         if let Some(address) = self.redis.as_ref().filter(|address| address.is_tls) {
             self.client_tls = self.tls.load(&address.host, false)?;
         }

@@ -48,6 +48,7 @@ impl<C: Setting> Setting for OneOrMore<C> {
                     place: node.place.clone(),
                     content: Content::Scalar(text.trim().to_owned()),
                 };
+                // Environment variables have no lists.
                 text.split(',').map(|text| C::read(&item(text), reader)).collect()
             }
             Content::Null | Content::List(_) | Content::Map(_) => List::<C>::read(node, reader),
@@ -113,6 +114,7 @@ impl<C: Setting> Setting for Maybe<C> {
     fn shape() -> Shape {
         match C::shape() {
             Shape::Section(section) => {
+                // The schema must not show the defaults of a section that is off without it.
                 Shape::Section(SectionShape { is_optional: true, ..section })
             }
             shape => shape,

@@ -170,6 +170,7 @@ impl<S: Section> Setting for S {
                 reader.fault(&entry.place, problem);
             }
         }
+        // At the place of the section, since the key itself has none.
         for name in S::REQUIRED.iter().filter(|name| node.entry(name).is_none()) {
             let problem = Problem::MissingKey { key: (*name).to_owned(), section: reader.path() };
             reader.fault(&node.place, problem);

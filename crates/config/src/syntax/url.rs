@@ -34,6 +34,8 @@ impl BackendUrl {
         let own_port = if self.https { 443 } else { 80 };
         let authority = self.authority();
         match authority.strip_suffix(&format!(":{own_port}")) {
+            // Without the scheme's own port, as clients send it: some virtual hosts compare the
+            // text.
             Some(host) if self.port == own_port => host.to_owned(),
             Some(_) | None => authority,
         }
@@ -41,6 +43,7 @@ impl BackendUrl {
 
     /// Returns host and port: `10.0.0.5:8000`, `[::1]:8000`.
     pub fn authority(&self) -> String {
+        // An IPv6 address has colons, too (RFC 3986 §3.2.2).
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {

@@ -52,6 +52,7 @@ fn expand(
         }
         expanded.push_str(before);
         let Some(end) = from.find('}') else {
+            // Not taken literally: a forgotten brace would send `${KEY` as a key.
             return Err(Problem::MalformedVariable { given: from.to_owned() });
         };
         let (variable, after) = from.split_at(end + 1);
@@ -84,8 +85,10 @@ fn value_of(
     {
         return Err(Problem::MalformedVariable { given: variable.to_owned() });
     }
+    // Even if it is unset: a mentioned variable is not taken for a misspelt setting.
     mentioned.insert(name.to_owned());
     match (environment.get(name), default) {
+        // As in a shell, where `:-` treats an empty variable like an unset one.
         (Some(""), Some(default)) | (None, Some(default)) => Ok(default.to_owned()),
         (Some(value), _) => Ok(value.to_owned()),
         (None, None) => Err(Problem::UnsetVariable { name: name.to_owned() }),

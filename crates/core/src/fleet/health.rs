@@ -75,6 +75,7 @@ impl HealthTracker {
     /// progress, and its requests make progress.
     #[inline(always)]
     pub(super) fn is_unimpaired(&self) -> bool {
+        // All bits at once: any flag makes the byte another one.
         self.bits.load(Ordering::Relaxed) == Health::Healthy as u8
     }
 

@@ -100,6 +100,7 @@ impl ModelLatency {
             let duration = self.response().unwrap_or_default();
             return ExpectedResponse { tokens: TokenCount(0), duration };
         }
+        // The lesser: a client's limit is often far above what comes.
         let lengths = max_tokens.into_iter().chain(self.length());
         ExpectedResponse { tokens: lengths.min().unwrap_or_default(), duration: Duration::ZERO }
     }
@@ -135,6 +136,7 @@ impl Average {
         // A weight in fixed point, because `halve` works on whole numbers.
         const OLD: u32 = 5 << 16;
         let packed = self.0.load(Ordering::Relaxed);
+        // An old average counts less: after a long pause the first sample is nearly all of it.
         let weight = if packed == 0 { 0 } else { halve(OLD / 5 * 4, elapsed_ticks(packed, now)) };
         let share = f64::from(weight) / f64::from(OLD);
         let old = Duration::from_micros(packed >> 32);
@@ -170,6 +172,7 @@ impl Peak {
         let packed = self.0.load(Ordering::Relaxed);
         let share = if packed == 0 { 0.0 } else { remaining(packed, now) };
         let old = Duration::from_micros(packed >> 32).mul_f64(share);
+        // Up at once and down slowly: a peak is meant to repel requests.
         let mixed = if took > old { took } else { old + took.mul_f64(1.0 - share) };
         self.0.store(pack(mixed, now), Ordering::Relaxed);
     }

@@ -10,6 +10,7 @@ const MAX_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
 const THOUSAND: u32 = 1000;
 /// The divisor of each step of a level towards the reported value: it converges within some 5 s
 /// while requests run.
+// The reports of peers come late: followed slowly, two penstocks do not swing between backends.
 const FOLLOWS: u64 = 25;
 
 fn level_of(count: u32) -> u64 {

@@ -113,6 +113,7 @@ impl Serving {
         let reported = ReportedLimits {
             slots: slots.map_or(f64::INFINITY, f64::from),
             kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
+            // The engine reports all of its models together.
             running_while_queued: self.running_while_queued(now).filter(|_| is_alone),
             request_count: self.reported_requests(now),
         };
@@ -173,8 +174,10 @@ impl Fleet {
                 learned,
             })
         });
+        // One that has learned nothing is what the next process starts with anyway.
         let mut all: Vec<_> = learned.filter(|one| one.learned.first_token_count() > 0.0).collect();
         all.sort_by(|a, b| b.learned.first_token_count().total_cmp(&a.learned.first_token_count()));
+        // After the sort: what took longest to learn is passed on first.
         all.truncate(MAX_PASSED);
         all
     }
@@ -215,6 +218,7 @@ fn lend_slots(rows: &[Serving]) {
         let Some(predictor) = row.model_state.used_predictor() else { continue };
         let alike = shown.iter().filter(|(engine, _)| *engine == row.engine());
         predictor
+            // The largest: an engine that never queued has shown fewer than it has.
             .lend_slots(alike.map(|(_, slots)| *slots).reduce(f64::max).unwrap_or(f64::INFINITY));
     }
 }
@@ -223,6 +227,7 @@ fn lend_slots(rows: &[Serving]) {
 /// precedence.
 fn adopt_known(rows: &[Serving]) {
     let is_unknown = |row: &&Serving| row.model_state.is_unpredicted();
+    // The usual case, once a second for each model: nothing is copied.
     if !rows.iter().any(|row| is_unknown(&row)) {
         return;
     }

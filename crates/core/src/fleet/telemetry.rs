@@ -20,6 +20,7 @@ use super::load::Load;
 use cell::SampleCell;
 
 /// The age, in intervals of a sample, above which the sample is stale.
+// Two lost scrapes in a row must not blind the decisions.
 const FRESH_INTERVALS: u64 = 3;
 /// The least age at which a sample counts as failing if the last scrape failed.
 const FAILING_AFTER_MICROS: u64 = 2_000_000;
@@ -107,9 +108,11 @@ impl Telemetry {
         }
         let sample = sample.unpack();
         let EngineSample { waiting, running, kv_utilization, .. } = sample;
+        // Sent or ended since the scrape was sent: the engine could not have counted that.
         let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
         let load = match (waiting, running) {
             (Some(waiting), Some(running)) => waiting + running + since,
+            // Half of the load is unknown, so that penstock's own count is the least that is there.
             (Some(known), None) | (None, Some(known)) => own.max(known + since),
             (None, None) => own,
         };

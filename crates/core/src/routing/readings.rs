@@ -30,6 +30,7 @@ pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readin
         let slot_of = |row: u32| model.serving.get(row as usize).map(|serving| serving.slot);
         find_prefixes(&model.prefixes, chain, rows, candidates, slot_of);
     }
+    // After the prefixes: a prediction needs the number of cached blocks.
     if needs.contains(Needs::PREDICTIONS) {
         predict(input, model, candidates);
     }
@@ -107,6 +108,7 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     one.telemetry_age = telemetry.age;
     one.in_flight = f64::from(state.load.counted());
     one.priority = serving.priority;
+    // Zero where all weights are equal: then no scorer has to look at them.
     if serving.most_weight > 0 {
         one.weight = Some(serving.weight.into());
         one.most_weight = Some(serving.most_weight.into());
@@ -124,6 +126,7 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     if needs.contains(Needs::RESIDENCY) {
         let placement = Placement::of(serving, input.now);
         one.model_in_flight = Some(placement.model_in_flight.into());
+        // The largest number stands for an engine whose slots are not known.
         one.slots = Some(placement.slots).filter(|slots| *slots != u32::MAX).map(f64::from);
         one.residency = placement.residency;
         one.eviction = placement.eviction;
@@ -143,6 +146,7 @@ pub(super) fn read_all(serving: &Serving, input: &RouteInput<'_>, row: u32) -> C
 
 /// Returns the state of the model's adapter, by fresh telemetry.
 fn adapter(serving: &Serving, standing: Standing) -> Adapter {
+    // Adapters change within seconds: an old list would send requests to the wrong engine.
     if standing != Standing::Fresh {
         return Adapter::Unknown;
     }

@@ -49,6 +49,7 @@ pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     conversation.sampling = sampling;
     fill_thinking_and_format(&mut conversation, &mut fields)?;
     tools::fill_tools(&mut conversation, &mut fields)?;
+    // First, because the other APIs have it as the first message.
     if let Some(system) = fields.take("system") {
         let mut parts = Vec::new();
         blocks::read_content(system, "system", &mut parts)?;
@@ -114,6 +115,7 @@ fn fill_thinking_and_format<'a>(
     }
     let older: Option<openai_fields::NamedSchema<'_>> =
         fields.take_as("output_format", "an object with a schema")?;
+    // Clients of the beta have it at the top; `output_config.format` has replaced it.
     if let Some(named) = older {
         conversation.format = Some(named.into());
     }

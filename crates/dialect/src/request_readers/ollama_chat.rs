@@ -87,6 +87,7 @@ fn read_message(message: OllamaMessage<'_>, index: usize) -> Result<Message<'_>,
     }
     for call in message.tool_calls.into_iter().flatten() {
         let arguments = call.function.arguments.map_or("{}", RawValue::get);
+        // Ollama has objects here, OpenAI texts: a text would be escaped twice.
         if !arguments.starts_with('{') {
             let expected = "a message whose tool calls have an object as arguments";
             return Err(ConvertError::InvalidItem { field: "messages", index, expected });
@@ -98,6 +99,7 @@ fn read_message(message: OllamaMessage<'_>, index: usize) -> Result<Message<'_>,
     if role == Role::Tool {
         let name = message.tool_name.or(message.name).unwrap_or_default();
         let call = message.tool_call_id.unwrap_or_default();
+        // Ollama matches results by name or order, so that the id may be missing.
         parts = vec![Part::Result(CallResult { call, name, parts, is_error: false })];
     }
     Ok(Message { role, parts })

@@ -89,12 +89,14 @@ pub(super) fn fill_generation<'a>(
         include_usage: Option<bool>,
     }
     fields.discard(&["model"]);
+    // They concern OpenAI's platform, and change no token of the response.
     fields.discard(PLATFORM);
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(false);
     let options: Option<StreamOptions> = fields.take_as("stream_options", "an object")?;
     conversation.include_usage = options.and_then(|one| one.include_usage).unwrap_or(false);
     conversation.stop = fields.take("stop").map(read_stop).transpose()?.unwrap_or_default();
     let choices: Option<u64> = fields.take_as("n", "a whole number")?;
+    // Refused, not dropped: a client that asks for three choices would read one as all of them.
     if choices.is_some_and(|choices| choices != 1) {
         let reason = "its API generates one choice";
         return Err(ConvertError::Unsupported { field: "n", reason });
@@ -205,6 +207,7 @@ pub(super) fn fill_tool_choice<'a>(
         tools.choice = Some(read_tool_choice(raw)?);
         return Ok(());
     }
+    // Chat nests the list, Responses does not.
     let allowed = kind.allowed_tools.unwrap_or(raw);
     let allowed: AllowedTools<'_> = read_value(allowed, "tool_choice", CHOICE)?;
     tools.choice = Some(match &*allowed.mode {
@@ -214,6 +217,7 @@ pub(super) fn fill_tool_choice<'a>(
     });
     let names = allowed.tools.into_iter().filter_map(NamedTool::into_name);
     let names: HashSet<String> = names.map(|name| name.to_string()).collect();
+    // Other APIs have no such list: a tool that may not be called is left out.
     tools.list.retain(|tool| names.contains(&*tool.name));
     Ok(())
 }
@@ -274,6 +278,7 @@ fn read_thinking(fields: &mut Fields<'_>) -> Result<Thinking, ConvertError> {
         #[serde(default)]
         enable_thinking: Option<bool>,
     }
+    // OpenAI's own field first; the other one is an extension of vLLM and SGLang.
     if let Some(effort) = fields.take_as("reasoning_effort", EFFORT)? {
         return Ok(of_effort(effort));
     }

@@ -88,6 +88,7 @@ impl ResponseReader for OllamaReader {
         let (mut thinking, mut text) = (line.thinking, line.response);
         let mut calls = None;
         if let Some(message) = line.message {
+            // `/api/chat` nests what `/api/generate` has at the top.
             (thinking, text, calls) = (message.thinking, message.content, message.tool_calls);
         }
         let thinking = thinking.unwrap_or_default();
@@ -136,6 +137,7 @@ impl ResponseReader for OllamaReader {
 
 impl OllamaReader {
     fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Done {
+        // A client must hold all of them: a broken engine could name calls without end.
         if self.calls >= MAX_CALLS {
             return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
         }
@@ -143,6 +145,7 @@ impl OllamaReader {
         self.calls += 1;
         sink(Event::Call { place, id, name: &call.function.name })?;
         let arguments = call.function.arguments.as_ref().map(|Arguments(piece)| piece.text());
+        // Clients parse the arguments, and an empty text is no JSON.
         let piece = arguments.as_deref().filter(|piece| !piece.trim().is_empty()).unwrap_or("{}");
         sink(Event::Arguments { place, piece })
     }

@@ -70,6 +70,7 @@ fn chunk(reply: &Reply, delta: &Value, finish: Option<&str>) -> Vec<u8> {
     let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
     let mut chunk = envelope(reply, &json!([choice]));
     if reply.includes_usage {
+        // OpenAI's chunks have the member with null once the client requests usage.
         chunk.insert("usage".to_owned(), Value::Null);
     }
     unnamed_event(&Value::Object(chunk))

@@ -83,6 +83,7 @@ pub(super) fn embed(request: &Request<'_>) -> Whole {
 
 pub(super) fn embeddings(request: &Request<'_>) -> Whole {
     let prompt = request.body.get("prompt").filter(|prompt| *prompt != "");
+    // Ollama's old path has an empty vector for an empty prompt, and no error.
     let vector = prompt.map(|prompt| vector(prompt, DIMENSIONS)).unwrap_or_default();
     Whole::value(200, &json!({"embedding": vector}))
 }
@@ -143,6 +144,7 @@ fn done(reply: &Reply, content: &[(&'static str, Value)]) -> Value {
         ("done", json!(true)),
         ("done_reason", json!(if reply.is_cut { "length" } else { "stop" })),
         ("total_duration", json!(all)),
+        // Loaded already: a client that adds up the durations gets the total.
         ("load_duration", json!(0)),
         ("prompt_eval_count", json!(reply.prompt_tokens)),
         ("prompt_eval_duration", json!(first)),

@@ -75,6 +75,7 @@ fn ok(value: &Value) -> Whole {
 /// Returns the inputs to embed: one text or one list of token numbers, or a list of either.
 pub(super) fn inputs(request: &Request<'_>) -> Vec<Value> {
     match request.body.get("input").or_else(|| request.body.get("content")) {
+        // A list of numbers is one tokenized text, and no list of inputs.
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
         Some(one) => vec![one.clone()],
         None => Vec::new(),
@@ -91,6 +92,7 @@ pub(super) fn rerank(request: &Request<'_>) -> Whole {
             (fraction(&text.to_string()), index, json!({"text": text}))
         })
         .collect();
+    // By position among equals: equal requests get equal bytes.
     results.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
     let most = request.body.get("top_n").and_then(Value::as_u64);
     results.truncate(most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX));

@@ -65,6 +65,8 @@ impl Reply {
             pace: request.spec.pace,
             prompt_tokens: request.prompt_tokens,
             includes_usage: usage.and_then(Value::as_bool).unwrap_or(false),
+            // JSON is not cut: a half of it would fail the client's parser, which tests do not
+            // mean.
             is_cut: is_words && most < request.spec.pace.tokens,
             tool,
             tokens,
@@ -120,6 +122,7 @@ fn sample(schema: &Value, engine: &str, depth: usize) -> Value {
         return fixed.clone();
     }
     let kind = match schema.get("type") {
+        // `["string", "null"]` is how OpenAI's strict schemas write an optional value.
         Some(Value::Array(kinds)) => kinds.first().and_then(Value::as_str),
         Some(kind) => kind.as_str(),
         None => None,
@@ -132,6 +135,7 @@ fn sample(schema: &Value, engine: &str, depth: usize) -> Value {
         Some("boolean") => json!(true),
         Some("null") => Value::Null,
         Some("array") => match schema.get("items") {
+            // A schema may refer to itself.
             Some(items) if depth < DEEPEST => json!([sample(items, engine, depth + 1)]),
             Some(_) | None => json!([]),
         },

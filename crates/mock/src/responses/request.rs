@@ -134,6 +134,7 @@ fn wanted_tool(body: &Value) -> Option<Wants> {
     let choice = body.get("tool_choice");
     let says_none =
         |choice: &Value| choice == "none" || choice.get("type").is_some_and(|kind| kind == "none");
+    // With the result of a call at hand an engine writes text; clients would loop otherwise.
     if choice.is_some_and(says_none) || ends_with_tool_result(body) {
         return None;
     }
@@ -191,6 +192,7 @@ fn prompt_of(body: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn prompt_tokens(body: &Value) -> u32 {
+    // Four characters per token, the usual rule of thumb for English.
     let characters: usize = prompt_of(body).map(characters).sum();
     u32::try_from(characters / 4).unwrap_or(u32::MAX).max(1)
 }

@@ -59,6 +59,7 @@ impl EngineServer {
         self.queue.push_back(Queued {
             model: model.into(),
             prefix: request.prefix.into(),
+            // A queued request owns its prefix, since it outlives the borrow.
             request: EngineRequest { prefix: &[], ..*request },
         });
         self.dispatch(now);
@@ -66,6 +67,7 @@ impl EngineServer {
 
     /// Ends a request whose client left at `now`.
     pub fn cancel(&mut self, now: u64, id: u32) {
+        // Everywhere: the canceller does not know whether the engine has the request already.
         self.queue.retain(|queued| queued.request.id != id);
         self.loaded.iter_mut().for_each(|one| one.engine.cancel(now, id));
         self.dispatch(now);
@@ -88,6 +90,7 @@ impl EngineServer {
                 one.engine.advance(at, events);
                 let ended =
                     |event: &EngineEvent| !matches!(event.kind, EventKind::FirstToken { .. });
+                // Ollama counts the time that a model may stay from the end of its last request.
                 if events.iter().skip(before).any(ended) {
                     one.used_at = at;
                 }
@@ -105,6 +108,8 @@ impl EngineServer {
     fn dispatch(&mut self, now: u64) {
         while let Some(first) = self.queue.pop_front() {
             let Some(index) = self.place(&first.model, now) else {
+                // It keeps its turn: Ollama serves in order, so that a model in use cannot starve
+                // another one.
                 self.queue.push_front(first);
                 return;
             };
@@ -123,6 +128,7 @@ impl EngineServer {
             return Some(index);
         }
         if self.loaded.len() >= on_demand.most as usize {
+            // Only idle ones: Ollama evicts no model that has a request.
             let idle = self.loaded.iter().enumerate().filter(|(_, one)| one.engine.is_idle());
             let (oldest, _) = idle.min_by_key(|(_, one)| one.used_at)?;
             let gone = self.loaded.remove(oldest);
@@ -183,6 +189,7 @@ impl EngineServer {
                 self.unloaded.add(&gone.engine.counters());
             }
         }
+        // By id, whichever model or queue held them: the losses come in the order of arrival.
         lost.sort_unstable();
         lost
     }

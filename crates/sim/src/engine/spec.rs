@@ -130,6 +130,7 @@ impl EngineSpec {
     #[must_use]
     pub fn with_slots(self, slots: u32, context: u32) -> Self {
         let blocks = context.div_ceil(BLOCK_TOKENS).saturating_mul(slots);
+        // Every slot must get a token in each step.
         let max_step_tokens = self.max_step_tokens.max(slots);
         Self {
             max_requests: slots,
@@ -154,6 +155,7 @@ impl EngineSpec {
                 let loads = row.loading == ModelLoading::OnDemand;
                 let on_demand = if loads { Some(slots.on_demand) } else { self.on_demand };
                 let count = slots.count.unwrap_or(usual);
+                // A row that was measured with slots has its number of them already.
                 let spec = if has_slots { self } else { self.with_slots(count, slots.context) };
                 Self { on_demand, ..spec }
             }
@@ -176,7 +178,9 @@ impl EngineSpec {
             () if self.on_demand.is_some_and(|on_demand| on_demand.most == 0) => {
                 Err(SpecError::Zero)
             }
+            // Some decoding request would never get a token.
             () if tokens < requests => Err(SpecError::StepTooSmall { tokens, requests }),
+            // Virtual time would stand still.
             () if self.step_time.of(&one) == 0 => Err(SpecError::NoTime),
             () => Ok(()),
         }

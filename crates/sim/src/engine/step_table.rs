@@ -47,6 +47,7 @@ impl PiecewiseLine {
     /// first point.
     fn segment(&self, at: u64) -> Segment {
         let after = self.0.partition_point(|(place, _)| *place <= at);
+        // Beyond the last point, the last segment goes on.
         let index = after.saturating_sub(1).min(self.0.len().saturating_sub(2));
         let (from, start) = self.0.get(index).copied().unwrap_or_default();
         let (to, end) = self.0.get(index + 1).copied().unwrap_or((from + 1, start));
@@ -106,6 +107,7 @@ impl StepTable {
         {
             return Err(GridError::Shape);
         }
+        // A NaN is not sorted, and so is refused, too.
         let rises = |times: &[f64]| times.first() > Some(&0.0) && times.is_sorted();
         let prefill: Vec<f64> = prefill_ms.iter().map(|(_, millis)| *millis).collect();
         let columns = decode_ms.iter().zip(decode_ms.iter().skip(1));
@@ -156,6 +158,7 @@ impl StepTable {
                     })
                     .collect(),
             );
+            // The grid has mean contexts; a step knows the total of its requests.
             (context * decodes, by_batch.value(decodes))
         });
         PiecewiseLine(points.collect())
@@ -168,6 +171,7 @@ impl StepTable {
         match (work.prompt_tokens, work.decodes) {
             (0, _) => decode(),
             (tokens, 0) => prefill(tokens),
+            // The shortest prefill is what every step costs: the decoding has paid that already.
             (tokens, _) => decode() + prefill(tokens) - prefill(0).min(prefill(tokens)),
         }
     }
@@ -182,6 +186,7 @@ impl StepTable {
             let fit = segment.until.saturating_sub(context).div_ceil(decodes.max(1)).max(1);
             let count = left.min(fit);
             let growth = if context < segment.from { 0 } else { segment.slope * decodes };
+            // In whole picoseconds: a sum of floats would depend on how the steps are grouped.
             sum += count * segment.value(context) + growth * (count * (count - 1) / 2);
             context += count * decodes;
             left -= count;

@@ -105,6 +105,7 @@ impl Arrivals {
 
     /// Returns an endless series of arrival times, in microseconds.
     pub(super) fn times(&self, mut stream: Stream) -> impl Iterator<Item = u64> + '_ {
+        // The shape of a gamma distribution with mean 1 and this coefficient of variation.
         let gamma = 1.0 / (self.variation * self.variation);
         let weibull = weibull_shape(self.variation);
         let mut at = 0.0_f64;
@@ -115,6 +116,7 @@ impl Arrivals {
                 Process::Weibull => stream.weibull(weibull),
                 Process::Constant => 1.0,
             };
+            // By the rate at the last arrival: a gap is short beside a day or a spike.
             at += gap / (self.rate * self.factor(at)) * 1e6;
             rounded(at)
         })
@@ -162,12 +164,14 @@ impl Workload {
         let roots = self.roots();
         let last = roots.last().and_then(|id| self.requests.get(*id as usize));
         let seconds = last.map_or(0.0, |last| last.arrives_at as f64 * 1e-6);
+        // A single arrival, or all at once: there is no rate to keep.
         if seconds <= 0.0 {
             return self;
         }
         let ArrivalProcess { process, variation } = arrivals;
         let rate = roots.len() as f64 / seconds;
         let arrivals = Arrivals { rate, process, variation, daily: None, spikes: Vec::new() };
+        // An id that no stream of a workload has, so that its draws are independent of theirs.
         let times = arrivals.times(Stream::new(seed, Purpose::Arrivals, u64::MAX));
         for (id, at) in roots.into_iter().zip(times) {
             if let Some(request) = self.requests.get_mut(id as usize) {

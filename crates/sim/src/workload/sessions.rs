@@ -42,6 +42,7 @@ impl Context {
         (0..tokens / BLOCK_TOKENS).map(move |block| {
             let end = (block + 1) * BLOCK_TOKENS;
             let content = match () {
+                // Only whole blocks are shared, as in the caches of engines.
                 () if end <= self.group_tokens => self.group,
                 () if end <= fork.at => self.session,
                 () => fork.blocks,
@@ -65,6 +66,7 @@ impl<'a> Sessions<'a> {
             spec,
             model: names.model,
             client: names.client,
+            // From 1: `mix` leaves 0 as it is, and the first stream would have the bare seed.
             key: mix(seed ^ mix(id + 1)),
             zipf: prefix.map(|prefix| Zipf::new(prefix.groups, prefix.popularity)),
             group_tokens: prefix.map_or_else(Vec::new, |prefix| {
@@ -101,6 +103,7 @@ impl<'a> Sessions<'a> {
             && self.prefixes.uniform() < prefix.share
         {
             let group = zipf.draw(&mut self.prefixes);
+            // Rotated: a group must not have the seed of the session with the same number.
             context.group = mix(self.key.rotate_left(17) ^ mix(group + 1));
             let tokens = usize::try_from(group).ok().and_then(|group| self.group_tokens.get(group));
             context.group_tokens = tokens.copied().unwrap_or(0);
@@ -126,6 +129,7 @@ impl<'a> Sessions<'a> {
             };
             let fork = request.input_tokens;
             last = push(workload, request, &context, Fork { at: fork, blocks: 0 }, follows);
+            // The next turn's prompt has the whole conversation, the last response included.
             context.tokens = request.input_tokens.saturating_add(request.output_tokens);
         }
         last
@@ -179,6 +183,7 @@ impl<'a> Sessions<'a> {
             output_tokens: spec.output.draw(&mut self.outputs),
             max_tokens: spec.max_tokens,
             client: self.client,
+            // Zero means no session.
             session: context.session.max(1),
             prefix: (0, 0),
             patience_ms: rounded_u32(spec.patience.micros() / 1e3),
@@ -217,6 +222,7 @@ fn push(
     request.prefix = (start, request.input_tokens / BLOCK_TOKENS);
     request.follows = u16::try_from(follows.len()).unwrap_or(u16::MAX);
     if request.max_tokens > 0 {
+        // The engine would cut it there; a workload file may draw more.
         request.output_tokens = request.output_tokens.min(request.max_tokens);
     }
     workload.requests.push(request);

@@ -126,6 +126,7 @@ pub enum WorkloadError {
 }
 
 /// The limit of a workload that does not set `requests`.
+// A simulation keeps all of them in memory.
 const MAX_REQUESTS: u32 = 10_000_000;
 
 impl WorkloadSpec {
@@ -186,6 +187,7 @@ impl StreamSpec {
             (None, None) => return Some("it needs arrivals or users"),
             (Some(_), Some(_)) => return Some("it has either arrivals or users"),
             (None, Some(0)) => return Some("users must be at least 1"),
+            // Their requests come at times that only the run shows.
             (None, Some(_)) if !is_counted => return Some("users need a number of requests"),
             (None, Some(_)) => {}
             (Some(arrivals), None) => {

@@ -49,6 +49,7 @@ impl SimBudgets {
             return None;
         }
         let is_shared = config.shared_state.redis.is_some();
+        // Balancers that share their state spend from the same money.
         let count = if is_shared { 1 } else { spec.balancers.max(1) };
         let results = config.budgets.iter().map(|budget| BudgetResult::new(&budget.name));
         Some(Box::new(Self {
@@ -109,6 +110,7 @@ impl SimBudgets {
         for report in hold.reports(unix(now)) {
             let result = self.results.iter_mut().find(|one| *one.name == *report.budget);
             if let Some(result) = result {
+                // Before `settle`, which takes the hold.
                 result.spent = result.spent.plus(cost);
             }
         }

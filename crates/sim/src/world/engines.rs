@@ -72,6 +72,7 @@ impl Engines {
     pub(super) fn plan(&mut self, index: usize) {
         let next = self.all.get(index).and_then(|one| one.engine.next_event());
         if let Some(due) = self.due.get_mut(index) {
+            // Rounded up: an engine that is run too early would have no event, again and again.
             *due = next.map_or(u64::MAX, |picos| picos.div_ceil(PICOS));
         }
     }
@@ -111,6 +112,7 @@ impl World<'_> {
         let Some(one) = self.engines.all.get_mut(index) else { return };
         match fault.kind {
             FaultKind::Down => {
+                // Counted, since faults may overlap: the engine is up when the last of them ends.
                 one.downs += 1;
                 one.starts += 1;
                 let lost = one.engine.restart(at.saturating_mul(PICOS));

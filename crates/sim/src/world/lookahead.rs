@@ -74,6 +74,8 @@ impl World<'_> {
         let request = own.and_then(|id| self.workload.requests.get(id as usize));
         if let Some((id, request)) = own.zip(request) {
             let due = at + self.delay_of(request, index);
+            // The last number: among requests that arrive at the same time, those already sent come
+            // first.
             sent.insert(Sent { due, number: u64::MAX, id, attempt: 0, backend: index });
         }
         for one in sent {
@@ -92,6 +94,7 @@ impl World<'_> {
             && end.is_none_or(|(ended, tokens)| {
                 let gaps = u64::from(tokens.saturating_sub(1));
                 let most = objectives.tpot_ms.map(|ms| ms * gaps as f64);
+                // A response of one token has no time per token to miss.
                 gaps == 0 || is_within(ended.saturating_sub(first_token), most)
             })
     }
@@ -108,6 +111,7 @@ impl LookAhead<'_> {
     fn count_those_there(&mut self, index: usize) {
         let all: Vec<u32> = self.engine.ids().collect();
         for id in all {
+            // The engine may still hold a request whose client has left or tries elsewhere.
             if self.world.backend_of(id, None) != Some(index) {
                 continue;
             }
@@ -123,6 +127,7 @@ impl LookAhead<'_> {
         if !is_own && self.world.backend_of(sent.id, Some(sent.attempt)) != Some(index) {
             return;
         }
+        // Up to its arrival first: a step that has started does not take it in.
         self.run(sent.due);
         let Some(request) = self.world.request_of(sent.id) else { return };
         let model = self.world.model_at(sent.id, index);
@@ -145,6 +150,7 @@ impl LookAhead<'_> {
         for _ in 0..MAX_STEPS {
             let Some(next) = self.engine.next_event().map(|at| at.div_ceil(PICOS)) else { break };
             let has_own = self.own.is_none() || self.foreseen.own.ended < u64::MAX;
+            // No request can become good any more, however long the clone computes.
             if has_own && self.hopeful == 0 && next > self.last_chance {
                 break;
             }
@@ -171,6 +177,7 @@ impl LookAhead<'_> {
             EventKind::Finished { output_tokens } => {
                 let before = self.world.results.get(id as usize).map_or(0, |one| one.first_token);
                 let first = self.first_tokens.get(&id).copied().unwrap_or(before);
+                // Only one whose first token was in time was counted.
                 self.hopeful -= usize::from(self.world.is_good(id, first, None)).min(self.hopeful);
                 let is_good = self.world.is_good(id, first, Some((at, output_tokens)));
                 self.foreseen.good += usize::from(is_good);

@@ -35,6 +35,7 @@ impl Scrapes {
         let mut stream = Stream::new(seed, Purpose::Scrapes, id);
         Self {
             interval,
+            // Backends are not scraped in step, as in the program.
             phase: start.saturating_sub(stream.below(interval)),
             delay: to_micros(delay),
             key: stream.bits(),
@@ -53,6 +54,7 @@ impl Scrapes {
     /// Returns the number of the last scrape sent at `now` or before.
     fn number_at(&self, now: u64) -> Option<u64> {
         let number = now.checked_sub(self.phase)? / self.interval;
+        // The jitter may put the current scrape into the future.
         if self.sent_at(number) <= now { Some(number) } else { number.checked_sub(1) }
     }
 
@@ -62,6 +64,7 @@ impl Scrapes {
             return;
         };
         let before = number.checked_sub(1).filter(|before| self.last < Some(*before));
+        // Two at most: an older sample would be replaced before a decision could read it.
         for number in before.into_iter().chain([number]) {
             let sample = self.sample(engine, in_flight, number);
             self.sent = [self.sent[1], sample.map(|sample| (number, sample))];

@@ -68,6 +68,8 @@ impl World<'_> {
         let due_less = |service| {
             Some(rounded(objectives.ttft_ms? * 1000.0).saturating_sub(to_micros(service)) + at)
         };
+        // Cautious for the order; only the mean decides that a request is given up, as in the
+        // proxy.
         let due = due_less(service.p90);
         let newcomer = Newcomer {
             backends,
@@ -83,6 +85,7 @@ impl World<'_> {
             return self.shed(id, ShedReason::QueueFull, at);
         };
         if let Some(displaced) = joined.displaced {
+            // The queue only names it: its place is free once it leaves.
             queue.leave(displaced, QueueEnd::Displaced, timestamp(at));
             let other = self.entries.remove(&(balancer, model, displaced));
             self.waiting -= 1;
@@ -151,6 +154,7 @@ impl World<'_> {
                 debug_assert!(false, "every entry belongs to a request");
                 return;
             };
+            // Before the attempt, which changes the state that the request waits for.
             let room = self.awaited(id, balancer, at).map(|one| one.room);
             let before = self.live.get(id as usize).is_some_and(Option::is_some);
             debug_assert!(!before, "a request that waits is not in flight");
@@ -160,6 +164,7 @@ impl World<'_> {
             let cost = live.as_ref().map_or_else(Cost::default, |live| {
                 let serving = live.serving(&one.topology);
                 let request = self.workload.requests.get(id as usize).copied().unwrap_or_default();
+                // What the balancer believes, not the true length: it charges before it knows.
                 let output = serving.map_or(0, |row| row.latency.expect(true, None).tokens.0);
                 Cost { prompt: request.input_tokens.saturating_sub(live.believed()), output }
             });
@@ -212,6 +217,7 @@ impl World<'_> {
     /// Ends the wait of a request whose time is over.
     pub(super) fn end_wait(&mut self, id: u32, at: u64) {
         let Some(place) = self.places.get(id as usize).copied().flatten() else { return };
+        // An event of an earlier wait of the same request.
         if place.until > at {
             return;
         }

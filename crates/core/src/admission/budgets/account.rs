@@ -77,6 +77,7 @@ impl Account {
             known.rows.iter().filter(|row| *row.ledger == *ledger)
         {
             let own = self.parts.iter().find(|(start, _)| start == part);
+            // The server remembers more of this penstock than its own file does: the file was lost.
             let lost = amount.less(own.map_or(Money::ZERO, |(_, sum)| *sum));
             if lost > Money::ZERO {
                 self.add(*part, lost);
@@ -111,6 +112,7 @@ impl Account {
         period: &Period,
         unix: u64,
     ) -> Option<u64> {
+        // It would not fit an untouched budget: no time to return helps.
         if amount > limit {
             return None;
         }
@@ -120,6 +122,7 @@ impl Account {
         }
         let foreign = self.foreign.rows().iter().map(|row| (row.part, row.amount));
         let mut parts: Vec<(u64, Money)> = self.parts.iter().copied().chain(foreign).collect();
+        // By time: the oldest money is free first.
         parts.sort_unstable();
         let last = parts.iter().find(|(_, sum)| {
             spent = spent.less(*sum);
@@ -157,6 +160,7 @@ impl Account {
             own.fold(Money::ZERO, |sum, (_, amount)| sum.plus(*amount))
         };
         let unwritten = sum(&mut self.unwritten.iter()).plus(pending);
+        // What is counted here and not yet written is not in the stored sum.
         let written = sum(&mut self.parts.iter()).less(unwritten);
         let foreign = stored.less(written);
         if foreign > Money::ZERO {
@@ -179,6 +183,7 @@ impl Account {
     /// Returns whether a warning is due, once in a period.
     pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: Span) -> bool {
         let is_due = self.total().amount() >= share * limit.amount()
+            // Once per period, however often requests pass the share.
             && self.warned_in.is_none_or(|part| part < span.since);
         if is_due {
             self.warned_in = Some(span.part);

@@ -91,6 +91,7 @@ impl Proposal {
     /// # Errors
     /// The first budget whose share has no room.
     pub fn admit_alone(self, penstocks: u64) -> Result<BudgetHold, Box<Exceeded>> {
+        // The server is not reached: only the even share of what was left may be spent.
         let Self { held, estimate, unix } = self;
         Budgets::reserve_where(held, estimate, unix, |account, limit| {
             account.has_share(estimate, limit, penstocks)
@@ -134,6 +135,7 @@ impl Budgets {
         };
         let mut lacking: Vec<&Held> =
             held.iter().filter(|held| !has_unspent(held, &mut held.account.lock())).collect();
+        // The client reads of the first one in the configuration.
         lacking.sort_by_key(|held| held.rule.position);
         if let Some(held) = lacking.first() {
             let mut account = held.account.lock();

@@ -111,6 +111,7 @@ impl Router {
         let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
         trace.start_pass(MODEL);
         trace.read(&capture.features(), &candidates);
+        // As recorded: nothing of the present fleet may enter the decision.
         scratch.readings.candidates = candidates;
         let mut rng = SmallRng::seed_from_u64(capture.seed.0);
         let mut random = Replay { turn: capture.turn.unwrap_or(turn), rng: &mut rng };

@@ -75,6 +75,7 @@ struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
+        // Both bound memory: a few requests with large bodies count as much as many small ones.
         Self { queue: 1024, bodies: ByteSize::mib(64) }
     }
 }
@@ -168,6 +169,7 @@ impl Shadow {
     /// Queues a decision, or drops and counts it if the queue is full. Never waits.
     pub(in crate::routing) fn observe(&self, decision: ObservedDecision) {
         let claim = Claim::take(&self.bodies, decision.body.len(), self.max_bodies);
+        // Dropped and counted where there is no room: a live request never waits for the shadow.
         let is_queued = claim.is_some_and(|claim| {
             let message = Message { decision, _claim: claim };
             self.sender.try_send(message).is_ok()
