@@ -83,6 +83,7 @@ fn unlimited(config: &Config, is_on_demand: bool) -> Config {
         routing.predict = false;
     }
     routing.move_waiting = false;
+    // A queue would refuse what the engines are to show.
     config.queue.size = 0;
     config.budgets.clear();
     config.objectives.clear();

@@ -100,6 +100,7 @@ pub fn difference(
     let is_uneven = (saturated(base) == 0) != (saturated(other) == 0) && aim == Aim::Less;
     let verdict = match () {
         () if differences.len() < 2 => Verdict::CannotTell(Doubt::OneSeed),
+        // Before the direction is looked at: most differences of a few seeds are chance.
         () if !interval.excludes_zero() => Verdict::CannotTell(Doubt::Chance),
         () if is_uneven => Verdict::CannotTell(Doubt::Saturation),
         () if (interval.mean < 0.0) == (aim == Aim::Less) => Verdict::Better,

@@ -86,6 +86,7 @@ impl Setting {
             config: variant.config.clone(),
             engines: self.engines.clone(),
             balancers: self.balancers,
+            // The same for every variant: chance must not differ between those compared.
             seed: self.seed.wrapping_add(seed as u64),
             delays: self.delays,
             faults: self.faults.clone(),
@@ -121,6 +122,7 @@ impl Setting {
                 request.output_tokens = tokens.min(most);
             }
         }
+        // A third of the worlds each: late telemetry, a lost engine, and neither.
         match world % 3 {
             0 => setting.delays.scrape = Duration::from_millis(200),
             1 => setting.faults.extend(self.lost_backend(backends, &mut random)),
@@ -131,6 +133,7 @@ impl Setting {
 
     /// Returns the loss of a random backend halfway through the run, if there is more than one.
     fn lost_backend(&self, backends: &[String], random: &mut Stream) -> Option<Fault> {
+        // A fleet of one would only show the outage.
         if backends.len() < 2 {
             return None;
         }
@@ -174,6 +177,7 @@ impl Variant {
         let mut config = of.config.clone();
         config.routing.strategy = Strategy::RoundRobin;
         (config.routing.preset, config.routing.scorers) = (None, Vec::new());
+        // The oracle decides: everything that would decide beside it is off.
         (config.routing.predict, config.routing.move_waiting) = (false, false);
         config.queue.size = 0;
         Self { name: name.to_owned(), config, oracle: Some(oracle) }
@@ -200,6 +204,7 @@ impl Variant {
         for model in &workload.models {
             let split = penstock_core::routing::SplitPoint::default();
             let target = generation.router.names.resolve(model, &topology, split);
+            // Found now: a simulation in which every request is refused takes minutes to show it.
             if topology.model_id(target).is_none() {
                 return Err(UnservedModel { variant: self.name.clone(), model: model.clone() });
             }

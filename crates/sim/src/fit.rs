@@ -137,6 +137,7 @@ pub fn fit_first(
     let from_row = fit_from(&row, learned, run, start, least)?;
     let other = StepTime { per_decode: row.base / STREAMS_OF_A_BASE, ..row };
     let from_other = fit_from(&other, learned, run, start, least)?;
+    // The row is measured on this hardware: a slightly better fit is more likely chance.
     let is_better = from_other.learned.weighted() < SURELY_BETTER * from_row.learned.weighted();
     Ok(if is_better { from_other } else { from_row })
 }
@@ -150,6 +151,7 @@ fn fit_from(
     least: &StepTime,
 ) -> Result<Fit, SpecError> {
     let measured = run.measured();
+    // Errors on what was learned from would flatter the fit.
     let half = learned.min(measured.len());
     let with = |factors: &[f64; 5]| {
         let step_time = scaled(first, factors, least).into();

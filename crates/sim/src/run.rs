@@ -125,6 +125,7 @@ impl Run {
         if requests.len() < MIN_REQUESTS {
             return Err(RunError::TooFew { found: requests.len(), least: MIN_REQUESTS });
         }
+        // Logs are written when requests end.
         requests.sort_by(|a, b| a.arrived.total_cmp(&b.arrived));
         Ok(Self { requests, is_at_penstock: false })
     }
@@ -189,6 +190,7 @@ impl Run {
                     // Its recorded length, so that the simulated response is as long.
                     max_tokens: Some(request.output_tokens),
                     prefix: &request.prefix,
+                    // A run without prefixes has zero, by which nothing can be divided.
                     prefix_tokens: request.prefix_tokens.max(BLOCK_TOKENS),
                 },
             );

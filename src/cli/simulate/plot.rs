@@ -58,6 +58,7 @@ fn curves(plan: &SimulationPlan) -> Result<Vec<Curve>, SimulateError> {
         for load in LOADS {
             let mut setting = plan.setting.clone();
             let speed = load * capacity / plan.rate.max(f64::MIN_POSITIVE);
+            // Eight runs per configuration: the shape of a curve needs no second seed.
             setting.workloads.truncate(1);
             setting.workloads =
                 setting.workloads.into_iter().map(|one| one.at_speed(speed)).collect();
@@ -88,6 +89,7 @@ fn draw_curves(svg: &mut String, curves: &[Curve]) {
         values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
     let (low, high) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
     let x = |load: f64| LEFT + (load - 0.25) / 0.9 * WIDTH;
+    // Logarithmic: beyond capacity the times are a thousand times as long.
     let y = |value: f64| 40.0 + HEIGHT * (1.0 - (value.max(1e-4).log10() - low) / (high - low));
     _ = writeln!(
         svg,

@@ -62,6 +62,7 @@ fn range(from: f64, to: f64, step: f64) -> Option<Vec<String>> {
     let mut at = from;
     // A rounding error must not exclude the last one.
     while at <= to + step * 1e-9 {
+        // Rounded: 0.1 added three times is not 0.3, and would be printed so.
         values.push(format!("{}", (at * 1e9).round() / 1e9));
         at += step;
         if values.len() > MAX_POINTS {
@@ -174,8 +175,10 @@ fn set_weight(config: &mut Config, key: &str, value: &str) -> Result<(), Simulat
         Some(spec) => spec.weight = weight,
         None => specs.push(ScorerSpec::new(name, weight)),
     }
+    // A weight of zero is an error in a configuration, and means "without it" in a sweep.
     specs.retain(|spec| spec.weight != 0.0);
     config.routing.strategy = Strategy::Weighted;
+    // The scorers have been taken from it above.
     config.routing.preset = None;
     config.routing.scorers = specs;
     Ok(())

@@ -102,6 +102,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let goal = Goal::parse(&args.objective)?;
     let usual = USUAL.map(str::to_owned);
+    // With a log and no sweep, the presets are what a reader may want to know about.
     let given = if args.sweep.is_empty() { &usual[..] } else { &args.sweep };
     let sweeps: Vec<Sweep> =
         given.iter().map(|given| Sweep::parse(given)).collect::<Result<_, _>>()?;
@@ -193,6 +194,7 @@ fn halve(
     while tried.len() > ETA && part < 1.0 {
         let mut setting = plan.setting.clone();
         setting.workloads =
+            // One seed: in the early rounds breadth is worth more than certainty.
             plan.setting.workloads.iter().take(1).map(|one| one.first_part(part)).collect();
         measure(args, &setting, &mut tried, output)?;
         tried.sort_by(|a, b| goal.value(&a.summaries).total_cmp(&goal.value(&b.summaries)));
@@ -228,6 +230,7 @@ fn vote(
         matches!(difference.verdict, Verdict::Better | Verdict::CannotTell(Doubt::OneSeed));
     let is_better = value(winner) < value(incumbent);
     let mut vote = Vote { best, difference, is_better, wins: 0 };
+    // Ten more pairs of runs would change nothing about the advice.
     if !is_open || !is_better || !goal.is_worth_a_reload(&vote.difference) {
         return Ok(Some(vote));
     }
@@ -330,6 +333,7 @@ fn sensitivity(goal: &Goal, sweeps: &[Sweep], tried: &[Tried]) -> String {
         let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
         let (mean_x, mean_y) = (mean(&x), mean(&y));
         let spread: f64 = x.iter().map(|x| (x - mean_x) * (x - mean_x)).sum();
+        // A setting with one value, or without numbers, has no slope.
         if spread > 0.0 {
             let slope =
                 pairs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>() / spread;

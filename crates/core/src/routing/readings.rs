@@ -108,7 +108,6 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     one.telemetry_age = telemetry.age;
     one.in_flight = f64::from(state.load.counted());
     one.priority = serving.priority;
-    // Zero where all weights are equal: then no scorer has to look at them.
     if serving.most_weight > 0 {
         one.weight = Some(serving.weight.into());
         one.most_weight = Some(serving.most_weight.into());

@@ -47,6 +47,7 @@ pub(super) fn write_extra(
 ) {
     let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
+        // Fields of an engine's extensions pass as they came, unless they are written already.
         if !is_written(conversation, name) && !sampling.contains(name) {
             body.raw(name, value.get());
         }
@@ -79,6 +80,8 @@ fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut List<'
         }
         Role::Assistant => write_assistant(message, engine, list),
         Role::User | Role::Tool => {
+            // Before the text of the same turn: engines refuse calls that are not followed by
+            // results.
             for result in message.results() {
                 write_result(result, list);
             }
@@ -95,6 +98,7 @@ fn write_user(parts: &[&Part<'_>], list: &mut List<'_>) {
     message.text("role", "user");
     match parts {
         [] => message.text("content", ""),
+        // A string, not a list of one part, which some chat templates do not take.
         [Part::Text(text)] => message.text("content", text),
         _ => {
             let mut content = message.list("content");

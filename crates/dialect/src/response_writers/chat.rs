@@ -97,6 +97,8 @@ impl ChatChunks {
             {
                 let mut delta = choice.object("delta");
                 delta.text("role", "assistant");
+                // OpenAI's first chunk has the role and an empty text: clients build the message
+                // from it.
                 delta.text("content", "");
             }
             choice.raw("finish_reason", "null");

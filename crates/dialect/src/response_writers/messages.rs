@@ -49,6 +49,7 @@ impl ResponseWriter for MessageEvents {
             }),
             Event::Arguments { place, piece } => {
                 if self.open != Some(Open::Call(place)) {
+                    // Blocks follow each other: a delta for a closed one has no place in this API.
                     return Err(BadResponse::MixedCalls);
                 }
                 self.delta("input_json_delta", "partial_json", piece, out);
@@ -181,6 +182,7 @@ pub(crate) fn write_whole(
             block.text("thinking", &gathered.thinking);
             block.text("signature", &gathered.signature);
         }
+        // Clients read the first block without a check: there must be one.
         if !gathered.text.is_empty() || (gathered.calls.is_empty() && gathered.thinking.is_empty())
         {
             let mut block = content.object();
@@ -229,6 +231,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
 fn write_usage(totals: &Totals, object: &mut Object<'_>) {
     let cached = totals.usage.cached.unwrap_or(0);
     let mut usage = object.object("usage");
+    // Anthropic counts cached tokens apart; OpenAI's prompt tokens include them.
     usage.number("input_tokens", totals.usage.prompt.unwrap_or(0).saturating_sub(cached));
     usage.number("cache_creation_input_tokens", 0);
     usage.number("cache_read_input_tokens", cached);

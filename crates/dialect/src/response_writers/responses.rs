@@ -99,6 +99,7 @@ impl ResponseEvents {
         if self.sequence > 0 {
             return;
         }
+        // OpenAI sends both, and clients build the response from the first.
         for kind in ["response.created", "response.in_progress"] {
             self.event(kind, out, |event| {
                 write_response("in_progress", b"", None, moment, event.object("response"));
@@ -158,6 +159,7 @@ impl ResponseEvents {
         let Some(mut item) = self.open.take() else { return Ok(()) };
         item.text.push_str(piece);
         let size = self.output.len() + item.text.len();
+        // The last event has the whole output once more, so that it has to be held.
         check_size("the output", size, moment.reply.context.limits.whole)?;
         // The input of a free-form tool is part of the arguments, and known only when they are
         // complete.
@@ -178,6 +180,7 @@ impl ResponseEvents {
     fn close_item(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(item) = self.open.take() else { return Ok(()) };
         let (kind, member, text) = item.done();
+        // Its input came as a member of JSON: only the whole of it can be unwrapped.
         if let Kind::FreeForm(_) = item.kind {
             self.event("response.custom_tool_call_input.delta", out, |event| {
                 item.write_place(event);

@@ -53,6 +53,7 @@ impl Engine {
         let to_completion = self.decoders.steps_to_completion(|one| {
             requests.get(one.slot).is_some_and(|request| request.is_decoding(one.order))
         });
+        // No further than the free blocks reach: the step after that may preempt.
         let steps = to_completion.unwrap_or(most).min(most);
         Some(StepPlan::Decoding { start: self.time, steps, decodes, context })
     }
@@ -135,6 +136,7 @@ impl Engine {
     /// computed, because its result is the next token.
     fn find(&self, held: &Held, target: u32) -> Hit {
         match self.spec.caching {
+            // One token is always computed: its result is the first token of the response.
             Caching::Blocks => self.cache.find(held, target - 1),
             Caching::None => Hit::of_tokens(0),
             Caching::Slots => {
@@ -157,6 +159,7 @@ impl Engine {
         let target = request.target();
         let hit = self.find(&request.held, target);
         let tokens = (target - hit.tokens).min(budget);
+        // A block that is only partly cached needs a new one, since its end will differ.
         let new = (hit.tokens + tokens).div_ceil(BLOCK_TOKENS) - hit.tokens / BLOCK_TOKENS;
         let blocks = new.saturating_add(hit.unused).saturating_add(for_others);
         (blocks <= self.cache.free_blocks()).then_some(hit)
@@ -260,6 +263,7 @@ impl Engine {
             request.computed = 0;
             request.phase = Phase::Waiting;
         }
+        // It goes first again, as in vLLM: others would otherwise overtake it for good.
         self.waiting.push_front(slot);
         self.counters.preemptions += 1;
     }
@@ -309,6 +313,7 @@ impl Engine {
         for chunk in chunks {
             self.complete_chunk(chunk, events);
         }
+        // Only now: an engine does not stop within a step.
         for slot in std::mem::take(&mut self.cancelled) {
             self.leave(slot);
         }
@@ -320,6 +325,7 @@ impl Engine {
         };
         request.computed += chunk.tokens;
         if self.spec.caching == Caching::Blocks {
+            // As soon as it is computed: requests that arrive during a long prefill may share it.
             self.cache.keep(&mut request.held, request.computed);
         }
         if request.computed < request.target() {

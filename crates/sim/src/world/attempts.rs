@@ -84,8 +84,10 @@ impl World<'_> {
         }
         let balancer = self.balancer_of(id);
         if let Some(one) = self.balancers.get(balancer as usize) {
+            // Once per request, whatever its number of attempts, as in the proxy.
             one.credit.earn(&self.spec.config.routing.retry_budget);
         }
+        // Before the queue: a request that no budget admits must not wait.
         if !self.reserve_cost(id, balancer, timestamp(at)) {
             return self.shed(id, ShedReason::BudgetExceeded, at);
         }
@@ -96,6 +98,7 @@ impl World<'_> {
     }
 
     pub(super) fn balancer_of(&self, id: u32) -> u32 {
+        // In turn, as a network in front of them spreads connections.
         id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
     }
 
@@ -123,6 +126,7 @@ impl World<'_> {
         let workload = self.workload;
         let unknown = || RouteError::AllTried { model: String::new() };
         let request = workload.requests.get(id as usize).ok_or_else(unknown)?;
+        // Before the decision: the proxy has seen the tokens of the other streams by then.
         (0..self.engines.all.len()).for_each(|index| self.learn_steps(index, at));
         let queued_ms = self.queued_ms(id, at);
         let chosen = self.chosen_by_oracle(id, balancer, &earlier, at)?;
@@ -246,6 +250,7 @@ impl World<'_> {
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
         let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
         self.capture(index, at);
+        // Before the retry, which must find the place of this attempt free.
         drop(permit);
         self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
         let Some(one) = self.balancers.get(balancer as usize) else { return };
@@ -295,6 +300,7 @@ impl World<'_> {
 
     /// Handles the departure of a client, unless the first token has arrived.
     pub(super) fn leave(&mut self, id: u32, at: u64) {
+        // Patience is about the first token: a client that reads stays.
         if self.results.get(id as usize).is_none_or(|result| result.first_token > 0) {
             return;
         }
@@ -331,6 +337,8 @@ impl World<'_> {
             self.release(id, timestamp(at));
             for follower in workload.followers_of(id) {
                 if status != Status::Done {
+                    // A stack instead of recursion: a chain of followers may be as long as the
+                    // workload.
                     ended.push((follower, Status::Abandoned));
                 } else if let Some(awaited) = self.awaited.get_mut(follower as usize) {
                     *awaited = awaited.saturating_sub(1);
@@ -338,6 +346,8 @@ impl World<'_> {
                         workload.requests.get(follower as usize).filter(|_| *awaited == 0);
                     if let Some(request) = request {
                         let earliest = self.arrival_of(follower);
+                        // A trace has times, too: a session that is served faster does not run
+                        // ahead of it.
                         let at = earliest.max(at + u64::from(request.pause));
                         self.queue.push(at, Event::Arrive(follower));
                     }

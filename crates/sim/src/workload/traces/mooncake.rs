@@ -74,6 +74,7 @@ pub(super) fn read(text: &str, seed: u64, units: Units) -> Result<Workload, Trac
         let whole = line.input_length / units.block;
         let start = workload.hashes.len() as u64;
         let hashes = line.hash_ids.iter().take(whole as usize);
+        // Small numbers in the trace: as hashes they would all be alike in their upper bits.
         workload.hashes.extend(hashes.map(|hash| mix(hash.cast_unsigned().wrapping_add(1))));
         let count = u32::try_from(workload.hashes.len() as u64 - start).unwrap_or(whole);
         workload.requests.push(Request {
@@ -123,6 +124,7 @@ impl Known {
         }
         if let Some(session) = &line.session_id {
             let before = self.sessions.insert(session.clone(), id);
+            // Where the trace names predecessors, the order of the session adds nothing.
             follows.extend(before.filter(|_| line.wait_for.is_empty()));
         }
         if let Some(chat) = line.chat_id {
@@ -131,6 +133,7 @@ impl Known {
             self.chats.insert(chat, id);
         }
         follows.sort_unstable();
+        // A predecessor that is named twice would be awaited twice, and end once.
         follows.dedup();
         Ok(follows)
     }
