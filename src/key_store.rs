@@ -206,6 +206,7 @@ impl KeyStore {
     pub fn revoke(&self, id: &str, now: UnixTime) -> Result<KeyRecord, KeyStoreError> {
         self.write(|database| {
             let record = database.record(id)?;
+            // The first time stays: it says since when the key is worthless.
             let record = KeyRecord { revoked_at: record.revoked_at.or(Some(now)), ..record };
             database.update(&record)?;
             Ok(record)
@@ -261,6 +262,8 @@ impl KeyStore {
                 let (jti, issuer) = (jti.to_owned(), issuer.map(str::to_owned));
                 return Err(KeyStoreError::NotRevoked { jti, issuer });
             };
+            // Kept as a row: replicas that share revocations would otherwise bring the old one
+            // back.
             stored.token.restored_at = Some(now);
             stored.version = stored.version.saturating_add(1);
             database.put_token(&stored)?;

@@ -119,6 +119,7 @@ impl Tokens {
         now: UnixTime,
     ) -> Option<Result<Arc<Verdict>, TokenRefusal>> {
         let state = self.state.load();
+        // A JWT has three parts: any other text is a key, and costs no decoding.
         if state.issuers.is_empty() || token.iter().filter(|byte| **byte == b'.').count() != 2 {
             return None;
         }
@@ -129,6 +130,7 @@ impl Tokens {
             return Some(Ok(verdict));
         }
         let verdict = state.verify(hash, token, now);
+        // Only valid ones: forged tokens would otherwise push them out.
         if let Ok(verdict) = &verdict {
             self.verified.fetch_add(1, Ordering::Relaxed);
             if state.cache.insert(Arc::clone(verdict), now) {
@@ -173,6 +175,8 @@ impl Tokens {
 impl State {
     fn new(auth: &AuthConfig, known: &[Arc<Issuer>]) -> Self {
         let issuer = |config: &JwtConfig| {
+            // Keeps its keys and its thread: a reload must not refuse the tokens of an unchanged
+            // issuer.
             let same = known.iter().find(|issuer| issuer.config == *config);
             same.map_or_else(|| Issuer::start(config, known), Arc::clone)
         };
@@ -201,13 +205,16 @@ impl State {
         }
         let header =
             jsonwebtoken::decode_header(token).map_err(|_unreadable| TokenRefusal::Header)?;
+        // RFC 7515 §4.1.11: an extension that is not understood must not be skipped.
         if header.crit.is_some() {
             return Err(TokenRefusal::Critical);
         }
+        // Unverified, and only to find the keys: the signature is checked before any claim counts.
         let issuer = issuer_of(token)?;
         let found = self.issuers.iter().enumerate();
         let found = found.into_iter().find(|(_, one)| *one.config.issuer == issuer);
         let (position, issuer) = found.ok_or(TokenRefusal::Issuer)?;
+        // By the configuration and never by the token, which could choose a weaker one.
         if !issuer.algorithms.contains(&header.alg) {
             return Err(TokenRefusal::Algorithm);
         }

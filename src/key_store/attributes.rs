@@ -136,6 +136,7 @@ impl KeyAttributes {
     pub(super) fn changed(&self, changes: &Value) -> Result<Self, InvalidKey> {
         let Value::Object(changes) = changes else { return Err(InvalidKey::NotAnObject) };
         if changes.contains_key("name") {
+            // The ledger, budgets and logs know the client by it.
             return Err(InvalidKey::NameIsFixed);
         }
         let Value::Object(mut fields) = serde_json::to_value(self)? else {
@@ -148,6 +149,7 @@ impl KeyAttributes {
             }
             fields.insert(name.clone(), value.clone());
         }
+        // As a whole: two changes that are right by themselves may not fit together.
         Self::read(fields)
     }
 

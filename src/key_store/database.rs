@@ -110,6 +110,7 @@ impl Database {
             self.connection.execute_batch("COMMIT")?;
             Ok(done)
         });
+        // SQLite may have rolled back by itself, as after a full disk.
         if done.is_err() && !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK")?;
         }
@@ -138,6 +139,7 @@ impl Database {
     pub(super) fn usable_record(&self, id: &str) -> Result<KeyRecord, KeyStoreError> {
         let record = self.record(id)?;
         match record.revoked_at {
+            // A change would look as if it gave the key back.
             Some(_) => Err(KeyStoreError::Revoked { id: record.id }),
             None => Ok(record),
         }
@@ -146,6 +148,7 @@ impl Database {
     /// Adds a key. In a full store it takes the place of the one that was revoked first.
     pub(super) fn insert(&self, key: &KeyRecord, limit: usize) -> Result<(), KeyStoreError> {
         let count = self.count()?;
+        // A revoked key would be refused without its row, too; only its reason is lost.
         if count >= limit {
             let delete = "DELETE FROM client_keys WHERE id = (SELECT id FROM client_keys
                 WHERE revoked_at IS NOT NULL ORDER BY revoked_at LIMIT 1)";

@@ -87,6 +87,7 @@ fn random<const N: usize>() -> Result<[u8; N], KeyStoreError> {
 
 fn new_secret() -> Result<(String, StoredSecret), KeyStoreError> {
     let text = format!("{SECRET_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
+    // Enough to recognise a key, and far too little to guess it.
     let last_four = text.chars().skip(text.len().saturating_sub(SHOWN)).collect();
     let secret = StoredSecret { hash: KeyHash::of(text.as_bytes()), last_four };
     Ok((text, secret))
@@ -142,9 +143,11 @@ pub(super) fn to_table(records: &[KeyRecord]) -> KeyTable {
         let client = Arc::new(record.attributes.to_client(&record.id, &record.name));
         let validity = record.attributes.validity(record.revoked_at.is_some());
         if let Some((previous, until)) = &record.previous {
+            // An old secret never outlives its key.
             let expires_at = validity.expires_at.map_or(*until, |own| own.min(*until));
             let validity = Validity { expires_at: Some(expires_at), ..validity };
             let client = Arc::clone(&client);
+            // The same client: both secrets share its limits and budgets.
             table.insert(previous.hash, KnownKey { client, validity });
         }
         table.insert(record.secret.hash, KnownKey { client, validity });

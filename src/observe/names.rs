@@ -32,6 +32,7 @@ impl Names {
     /// Creates a table of at most `limit` names in addition to `placeholder` (the label value for a
     /// missing name) and [`OTHER`].
     pub(super) fn new(limit: usize, placeholder: &str) -> Self {
+        // For the two names below, which every table has.
         let limit = limit.saturating_add(2).min(usize::from(u16::MAX));
         let names = Self { table: ArcSwap::default(), limit, writer: Mutex::default() };
         names.learn(OTHER);

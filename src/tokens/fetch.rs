@@ -41,6 +41,7 @@ pub(super) fn fetch(config: &JwtConfig) -> Result<Vec<u8>, FetchError> {
 
 fn read(path: &Path, limit: ByteSize) -> Result<Vec<u8>, FetchError> {
     let mut document = Vec::new();
+    // One byte more than allowed shows that the file is too long.
     File::open(path)?.take(limit.0.saturating_add(1)).read_to_end(&mut document)?;
     if document.len() > limit.to_usize() {
         return Err(FetchError::TooLong { limit });
@@ -58,6 +59,7 @@ fn get(url: &str, config: &JwtConfig) -> Result<Vec<u8>, FetchError> {
     let mut response = client.get(url).header("accept", "application/json").call()?;
     match response.status().as_u16() {
         200 => {}
+        // Another host could serve keys that sign for this issuer.
         status @ 300..400 => return Err(FetchError::Redirect { status }),
         status => return Err(FetchError::Status { status }),
     }

@@ -75,8 +75,10 @@ impl Issuer {
         if let Some(same) = known.iter().find(same) {
             issuer.version.store(same.version(), Ordering::Release);
             issuer.fetched_at.store(same.fetched_at.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Other settings of the same provider: its keys are as good as before.
             issuer.keys.store(same.keys.load_full());
         }
+        // The thread must not keep an issuer that a reload removes.
         let weak = Arc::downgrade(&issuer);
         let thread = std::thread::Builder::new().name("token keys".to_owned());
         match thread.spawn(move || run(&weak)) {
@@ -102,6 +104,7 @@ impl Issuer {
             keys: ArcSwapOption::empty(),
             version: AtomicU64::new(0),
             is_wanted: AtomicBool::new(false),
+            // The thread fetches at once: a request that comes before waits for it.
             is_fetching: AtomicBool::new(true),
             last_start: AtomicU64::new(0),
             fetched_at: AtomicU64::new(0),
@@ -206,6 +209,7 @@ impl Issuer {
     fn publish(&self, document: &[u8]) -> Result<(), FetchError> {
         let hash = KeyHash::of(document);
         let known = self.keys.load();
+        // The same keys keep their version, and so all remembered verdicts.
         if known.as_ref().is_some_and(|known| known.document == hash) {
             return Ok(());
         }
@@ -218,6 +222,7 @@ impl Issuer {
         }
         let version = self.version().wrapping_add(1);
         self.keys.store(Some(Arc::new(Known { version, keys, document: hash })));
+        // After the keys: a verdict of this version must find them.
         self.version.store(version, Ordering::Release);
         Ok(())
     }

@@ -97,6 +97,7 @@ impl Profile {
         for spec in specs {
             let row = find(&spec.name)
                 .ok_or_else(|| ProfileError::UnknownScorer { given: spec.name.clone() })?;
+            // Two weights of one scorer are more likely a mistake than a sum.
             if scorers.iter().any(|(name, ..)| *name == row.name) {
                 return Err(ProfileError::Duplicate { name: row.name });
             }
@@ -173,6 +174,7 @@ impl Profile {
         matrix.scores.clear();
         // NaN: a candidate that a scorer leaves out has an unknown score.
         matrix.scores.resize(count * self.scorers.len(), f64::NAN);
+        // `chunks_exact_mut` panics for chunks of zero scores.
         if count == 0 {
             return;
         }
@@ -249,6 +251,7 @@ fn count_places(candidates: &[Candidate]) -> u64 {
 
 /// The scorer of a lower-case name; `_` and `-` are alike.
 fn find(name: &str) -> Option<&'static ScorerRow> {
+    // Configurations of other routers write `queue_depth`.
     let name = name.replace('_', "-");
     SCORERS.iter().find(|row| row.name == name)
 }

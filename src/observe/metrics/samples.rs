@@ -28,6 +28,7 @@ pub(super) fn number(labels: &[&str], value: f64) -> Sample {
 /// The sample of a histogram; `None` while it is empty, so that labels to which a metric never
 /// applies stay absent.
 pub(super) fn distribution(labels: &[&str], histogram: &Histogram) -> Option<Sample> {
+    // An empty histogram is two dozen lines of zeros on the page.
     (histogram.get_sample_count() > 0).then(|| Sample {
         labels: labels.iter().map(|label| (*label).to_owned()).collect(),
         value: Value::Histogram(histogram.clone()),

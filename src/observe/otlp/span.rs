@@ -154,6 +154,7 @@ fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static s
 /// Returns the method, or `_OTHER` if it is not a standard one.
 fn method(given: &str) -> &str {
     let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    // As the conventions say, since clients may send any word as a method.
     if known.contains(&given) { given } else { "_OTHER" }
 }
 

@@ -73,6 +73,7 @@ impl Entry {
 
     /// Returns the time since its home served it.
     fn age(self, now: Timestamp) -> Duration {
+        // Modulo 2^24 seconds, which is 194 days: an entry expires long before.
         Duration::from_secs(seconds_of(now).wrapping_sub(self.seconds) & ((1 << SECOND_BITS) - 1))
     }
 }
@@ -120,6 +121,7 @@ impl SessionHomes {
     /// Returns the home of an agent, else of its parent agent, else of its session.
     pub fn find(&self, session: SessionIds, now: Timestamp) -> Option<BackendId> {
         let table = self.table.load();
+        // An agent without a home starts where its parent is: they share the prompt.
         let mut names = [session.own, session.parent, session.root].into_iter();
         names.find_map(|name| table.find(name, now)).map(|(_, entry)| entry.backend)
     }
@@ -151,6 +153,7 @@ impl SessionHomes {
             Entry::of(slot.load(Ordering::Relaxed)).map_or(Duration::MAX, |entry| entry.age(now))
         };
         let Some(oldest) = table.bucket(session.own).iter().max_by_key(age) else { return };
+        // An expired entry is no loss, and is not counted as one.
         if age(&oldest) < EXPIRES {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }

@@ -58,6 +58,7 @@ fn bounded(client: Option<&ClientIdentity>, given: i32, chosen: Option<i32>) -> 
     let Some(client) = client else { return chosen.unwrap_or(given) };
     match (chosen, client.max_priority) {
         (chosen, Some(most)) => chosen.unwrap_or(given).min(most),
+        // A key without `max_priority` may only lower it: otherwise every client would be first.
         (Some(chosen), None) => chosen.min(given),
         (None, None) => given,
     }
@@ -69,6 +70,7 @@ fn configured<'a>(
     client: Option<&'a ClientIdentity>,
     model: &str,
 ) -> Option<&'a ObjectiveConfig> {
+    // The usual case: no look-up by key and by model.
     if config.objectives.is_empty() {
         return None;
     }

@@ -117,6 +117,7 @@ impl Names {
                 false => names.add(name, alias),
             }
         }
+        // The narrowest first: `llama3:*` must win over `*`, whatever their order in the file.
         names.patterns.sort_by_key(|(glob, _)| std::cmp::Reverse(glob.specificity()));
         for (name, chain) in fallbacks.iter().filter(|(_, chain)| !chain.is_empty()) {
             let chain = chain.iter().map(|entry| Box::from(entry.as_str())).collect();

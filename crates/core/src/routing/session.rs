@@ -26,6 +26,7 @@ const HEADERS: [&str; 6] = [
     "x-litellm-session-id",
 ];
 /// The longest name of a session, in bytes; longer values are ignored.
+// Longer ones are not names but data: hashing them would cost a decision its time.
 const MAX_NAME: usize = 1024;
 
 /// Hashes of the names of a session, of the agent in it that sends the request, and of the parent
@@ -101,6 +102,7 @@ impl SessionField {
         let id = xxh3_64_with_seed(name, scope);
         // Agents of two sessions may have the same name: their session is the seed.
         let agent = |name: &[u8]| xxh3_64_with_seed(name, id);
+        // Its agents share the id of the session, and name themselves in fields of that client.
         if source == CLAUDE_SESSION {
             let Some(own) = header(CLAUDE_AGENT) else { return Some(SessionIds::plain(id)) };
             let parent = header(CLAUDE_PARENT).map_or(id, agent);

@@ -24,6 +24,7 @@ impl Scorer for BoundedHash {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let count = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
         let known = candidates.iter().map(Candidate::load_or_in_flight);
+        // The request itself counts: an idle fleet would otherwise have no room.
         let all = known.filter(|load| !load.is_nan()).sum::<f64>() + 1.0;
         let room = (self.bound * all / count).ceil();
         each(candidates, scores, |one| {

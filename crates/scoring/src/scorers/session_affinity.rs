@@ -29,6 +29,7 @@ struct SessionAffinity;
 
 impl Scorer for SessionAffinity {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
+        // Unknown for all: other scorers decide, and no backend is preferred.
         let Some(session) = features.session else { return scores.fill(f64::NAN) };
         let home = candidates.iter().map(|one| rank(one, session)).max();
         each(candidates, scores, |one| Some(f64::from(u8::from(Some(rank(one, session)) == home))));
