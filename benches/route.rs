@@ -118,6 +118,7 @@ impl<'a> Decider<'a> {
             fleet: &self.fleet,
             tried: &self.tried,
             may_probe: true,
+            waited: None,
             now: Timestamp(1_000_000),
             prompt: None,
             session: None,

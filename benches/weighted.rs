@@ -111,6 +111,7 @@ impl<'a> Decider<'a> {
             fleet: &self.fleet,
             tried: &tried,
             may_probe: true,
+            waited: None,
             now: Timestamp(1_000_000),
             prompt: Some(&self.chain),
             session: None,

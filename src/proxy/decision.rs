@@ -10,7 +10,7 @@ use penstock_core::fleet::{BackendId, BackendSet, PermitRequest, RequestTokens};
 use penstock_core::prefix::{Chain, prompt_chain};
 use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
-    RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
+    RoutingDecision, Scratch, ServiceTime, Trace, Waited, Weighted,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -282,6 +282,7 @@ pub(super) fn route_input<'a>(
     prompt: Option<&'a Chain>,
 ) -> RouteInput<'a> {
     let router = &ctx.generation.router;
+    let waited_ms = ctx.record.queue.wait.map(|waited| waited.as_secs_f64() * 1000.0);
     RouteInput {
         request: &request.profile,
         model: request.wanted_model(),
@@ -290,13 +291,14 @@ pub(super) fn route_input<'a>(
         fleet: &request.fleet,
         tried,
         may_probe: request.may_probe,
+        waited: waited_ms.map(|_| Waited { ttft_ms: request.objectives.ttft_ms }),
         now: now(),
         prompt,
         session: request.session.map(|session| RoutedSession { id: session.root, home: None }),
         requester: ctx.requester,
-        objectives: match ctx.record.queue.wait {
+        objectives: match waited_ms {
             // The client has waited since its arrival: the queue's time is a part of its objective.
-            Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),
+            Some(waited_ms) => request.objectives.after(waited_ms),
             None => request.objectives,
         },
         policy: request.policy,

@@ -102,6 +102,8 @@ pub struct RouteInput<'a> {
     pub tried: &'a BackendSet,
     /// True if it may probe a backend in cooldown while all are in cooldown.
     pub may_probe: bool,
+    /// Set if it has waited in the queue.
+    pub waited: Option<Waited>,
     /// The time of the decision.
     pub now: Timestamp,
     /// The prompt in blocks, if the strategy reads it.
@@ -114,6 +116,13 @@ pub struct RouteInput<'a> {
     pub objectives: Objectives,
     /// The policies that it is under.
     pub policy: PolicyScope,
+}
+
+/// A request's wait in the queue.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Waited {
+    /// The objective for the time to the first token before the wait, in milliseconds.
+    pub ttft_ms: Option<f64>,
 }
 
 /// The backend for a request, and how it was chosen.

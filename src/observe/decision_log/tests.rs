@@ -42,6 +42,7 @@ impl Story {
             fleet: &fleet,
             tried: &BackendSet::default(),
             may_probe: true,
+            waited: None,
             now: Timestamp(0),
             prompt: None,
             session: None,

@@ -23,8 +23,8 @@ section! {
         /// Lets tenants take turns, as `x-gateway-inference-fairness-id` names them.
         pub fairness_id: FairnessId = FairnessId::Off,
         /// The most prefill work before a request on a backend, as predicted (`routing.predict`):
-        /// while prompts there take longer, or another stream would slow others below their
-        /// objectives, requests wait here instead.
+        /// while prompts take longer on every backend, or another stream would slow others below
+        /// their objectives, requests wait here instead.
         pub max_backlog: Option<Duration> ["max_backlog" as Maybe<Positive>] = None,
         /// The part of the room on each backend that is kept for keys that hold less than their
         /// share of the requests in flight, as far as they sent some in the last minute: of its

@@ -31,7 +31,7 @@ use rand::rngs::SmallRng;
 
 use super::{
     Live, ModelAsked, NoRecord, PolicyClient, PolicyWishes, RouteError, RouteInput, Router,
-    RoutingDecision, Scratch,
+    RoutingDecision, Scratch, Waited,
 };
 use crate::fleet::{
     BackendSet, Fleet as LiveFleet, Health, Owner, Requester, SharedBackend, Topology,
@@ -53,6 +53,7 @@ pub(super) struct TestRequest<'a> {
     owner: Owner,
     client: PolicyClient<'a>,
     wishes: PolicyWishes<'a>,
+    waited: Option<Waited>,
 }
 
 impl<'a> TestRequest<'a> {
@@ -68,6 +69,7 @@ impl<'a> TestRequest<'a> {
             owner: Owner::default(),
             client: PolicyClient::default(),
             wishes: PolicyWishes::default(),
+            waited: None,
         }
     }
 
@@ -186,6 +188,7 @@ pub(super) fn input_of<'a>(
         fleet: topology,
         tried,
         may_probe: true,
+        waited: ask.waited,
         now: NOW,
         prompt: None,
         session: None,
@@ -214,6 +217,7 @@ pub(in crate::routing) fn plain_input<'a>(
         fleet,
         tried,
         may_probe: true,
+        waited: None,
         now: NOW,
         prompt: None,
         session: None,

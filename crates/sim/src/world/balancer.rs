@@ -16,7 +16,7 @@ use penstock_core::prefix::Chain;
 use penstock_core::routing::{
     AwaitedRoom, Generation, Live as LiveSource, ModelAsked, NoRecord, Peek, PolicyClient,
     PolicyScope, PolicyWishes, RetryCredit, RouteError, RouteInput, RoutedSession, Router,
-    RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
+    RoutingDecision, Scratch, ServiceTime, SplitPoint, Waited, Weighted,
 };
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
@@ -59,8 +59,8 @@ pub(super) struct Arrived<'a> {
     /// The terms that its budgets set; `None` without budgets.
     pub(super) terms: Option<&'a RequestTerms>,
     pub(super) attempt: u16,
-    /// The time spent in a queue, in milliseconds.
-    pub(super) queued_ms: f64,
+    /// The time spent in a queue, in milliseconds; `None` if it has not waited.
+    pub(super) queued_ms: Option<f64>,
     pub(super) now: Timestamp,
 }
 
@@ -228,6 +228,7 @@ impl Balancer {
         prompt: Option<&'a Chain>,
     ) -> RouteInput<'a> {
         let Arrived { request, tried, now, .. } = *arrived;
+        let objectives = self.objectives_of(request);
         RouteInput {
             request: profile,
             model: arrived.model(),
@@ -236,13 +237,14 @@ impl Balancer {
             fleet: &self.topology,
             tried,
             may_probe: true,
+            waited: arrived.queued_ms.map(|_| Waited { ttft_ms: objectives.ttft_ms }),
             now,
             prompt,
             session: Some(request.session)
                 .filter(|session| self.reads_sessions && *session != 0)
                 .map(|id| RoutedSession { id, home: None }),
             requester: requester_of(request),
-            objectives: self.objectives_of(request).after(arrived.queued_ms),
+            objectives: objectives.after(arrived.queued_ms.unwrap_or(0.0)),
             policy: self.policy_of(arrived),
         }
     }

@@ -152,7 +152,7 @@ impl World<'_> {
         let request = self.workload.requests.get(id as usize);
         let Some((one, request)) = self.balancers.get(number).zip(request) else { return true };
         let (workload, tried, terms) = (self.workload, &BackendSet::default(), None);
-        let (attempt, queued_ms) = (1, 0.0);
+        let (attempt, queued_ms) = (1, None);
         let arrived = Arrived { id, request, workload, tried, terms, attempt, queued_ms, now };
         budgets.reserve(one, number, &arrived)
     }

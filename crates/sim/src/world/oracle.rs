@@ -76,7 +76,7 @@ impl World<'_> {
         tried: &BackendSet,
         at: u64,
     ) -> Option<Vec<Outlook>> {
-        let (workload, queued_ms, now) = (self.workload, 0.0, timestamp(at));
+        let (workload, queued_ms, now) = (self.workload, None, timestamp(at));
         let request = workload.requests.get(id as usize)?;
         let one = self.balancers.get(balancer as usize)?;
         let terms = self.terms_of(id);

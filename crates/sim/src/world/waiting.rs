@@ -107,12 +107,12 @@ impl World<'_> {
         self.take_turns(balancer, model, at);
     }
 
-    /// Returns the time that a request has waited in a queue, in milliseconds; 0 if it does not
-    /// wait.
-    pub(super) fn queued_ms(&self, id: u32, at: u64) -> f64 {
-        let waits = self.places.get(id as usize).is_some_and(Option::is_some);
-        let arrived = self.results.get(id as usize).filter(|_| waits).map_or(at, |one| one.arrived);
-        at.saturating_sub(arrived) as f64 * 1e-3
+    /// Returns the time that a request has waited in a queue, in milliseconds; `None` if it does
+    /// not wait.
+    pub(super) fn queued_ms(&self, id: u32, at: u64) -> Option<f64> {
+        self.places.get(id as usize)?.as_ref()?;
+        let arrived = self.results.get(id as usize)?.arrived;
+        Some(at.saturating_sub(arrived) as f64 * 1e-3)
     }
 
     fn forget_place(&mut self, id: u32) -> Option<EntryPlace> {
@@ -123,7 +123,7 @@ impl World<'_> {
     fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<Awaited> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
-        let (now, queued_ms) = (timestamp(at), 0.0);
+        let (now, queued_ms) = (timestamp(at), None);
         let terms = self.terms_of(id);
         let arrived = Arrived { id, request, workload, tried, terms, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;

@@ -100,6 +100,7 @@ impl DryRun<'_> {
             fleet: topology,
             tried: &BackendSet::default(),
             may_probe: true,
+            waited: None,
             now,
             prompt: Some(&prompt),
             session: session.map(|it| RoutedSession { id: it.root, home: home.flatten() }),

@@ -23,6 +23,9 @@ pub(in crate::routing) struct Conditions {
     pub(in crate::routing) ignores_faults: bool,
     /// True if the limits of models are ignored, because all of them are reached.
     pub(in crate::routing) spills: bool,
+    /// True if the limits of work are ignored, because a backend is below them and predictions say
+    /// what it costs to wait for another one.
+    pub(in crate::routing) exceeds_work: bool,
 }
 
 impl Conditions {
@@ -33,6 +36,7 @@ impl Conditions {
         ignores_slow_start: false,
         ignores_faults: false,
         spills: false,
+        exceeds_work: false,
     };
 
     /// The most lenient conditions of a fleet that is not in panic.
@@ -42,5 +46,6 @@ impl Conditions {
         ignores_slow_start: true,
         ignores_faults: true,
         spills: false,
+        exceeds_work: false,
     };
 }

@@ -22,7 +22,8 @@ const ROOM: f64 = 1.25;
 /// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
 fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let input = filters.input;
-    if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
+    let is_unlimited = candidate.max_backlog.is_infinite() || filters.conditions.exceeds_work;
+    if is_unlimited || candidate.model_state.of_all() == 0 {
         return None;
     }
     let estimate = candidate.estimate(&shape(input.request, 0), input.now);

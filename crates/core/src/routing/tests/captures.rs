@@ -39,6 +39,7 @@ fn decide(
         fleet: &snapshot,
         tried: &fleet.tried,
         may_probe: true,
+        waited: None,
         now: NOW,
         prompt: Some(&chain),
         session: Some(crate::routing::RoutedSession { id: seed, home: None }),

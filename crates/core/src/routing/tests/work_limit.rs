@@ -7,7 +7,7 @@ use penstock_scoring::Objectives;
 
 use super::weighted::try_chat;
 use super::{Fleet, NOW, TestRequest, alike, backend, input_of};
-use crate::routing::RouteError;
+use crate::routing::{RouteError, Waited};
 
 pub(super) const SENT: RequestShape = RequestShape {
     prompt_tokens: 500.0,
@@ -27,31 +27,44 @@ pub(super) fn trained(sections: &str) -> Fleet {
 
 /// Teaches the predictor of the first model on its first backend.
 fn train(fleet: Fleet) -> Fleet {
+    teach(&fleet, 0, 1.0);
+    fleet
+}
+
+/// Teaches the predictor of the first model on a backend: steps of 5 ms, times `factor`.
+fn teach(fleet: &Fleet, row: usize, factor: f64) {
     let topology = fleet.live.topology();
-    let predictor = topology.models()[0].serving[0].model_state.predictor();
-    // Steps of 5 ms.
+    let predictor = topology.models()[0].serving[row].model_state.predictor();
     for request in 0..20_u32 {
         let mut now = f64::from(request) * 1e7;
         let prediction = predictor.estimate(&SENT, now).prediction;
         let mut ticket = predictor.send(SENT, prediction, None, now);
-        now += 40_000.0;
+        now += 40_000.0 * factor;
         for _ in 0..100 {
             ticket.tokens(1, now);
-            now += 5_000.0;
+            now += 5_000.0 * factor;
         }
         ticket.complete(None, now);
     }
-    fleet
 }
 
-/// Puts a request in flight.
+/// Puts a request in flight on the first backend.
 pub(super) fn send(
     fleet: &Fleet,
     sent: RequestShape,
     tpot_micros: Option<f64>,
 ) -> PredictionTicket {
+    send_to(fleet, 0, sent, tpot_micros)
+}
+
+fn send_to(
+    fleet: &Fleet,
+    row: usize,
+    sent: RequestShape,
+    tpot_micros: Option<f64>,
+) -> PredictionTicket {
     let topology = fleet.live.topology();
-    let row = &topology.models()[0].serving[0];
+    let row = &topology.models()[0].serving[row];
     row.model_state.set_in_flight(row.model_state.in_flight() + 1);
     let predictor = row.model_state.predictor();
     let now = NOW.0 as f64;
@@ -88,6 +101,32 @@ fn request_with_a_cached_prompt_does_not_wait_for_other_prompts() {
     let _ticket = send(&fleet, RequestShape { prompt_tokens: 100_000.0, ..SENT }, None);
     try_chat(&mut fleet, 1).unwrap();
     assert!(matches!(try_chat(&mut fleet, 2), Err(RouteError::Saturated { .. })));
+}
+
+#[test]
+fn requests_wait_only_if_every_backend_is_at_its_limit() {
+    for (routing, fast) in [
+        ("strategy: slo", true),
+        ("preset: balanced", true),
+        // Without predictions nothing says what the backlog costs.
+        ("preset: least-loaded, predict: true", false),
+    ] {
+        let sections =
+            format!("queue: {{ size: 10, max_backlog: 10ms }}\nrouting: {{ {routing} }}");
+        let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(2, "m"))));
+        teach(&fleet, 1, 3.5);
+        let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
+        let _first = send(&fleet, SENT, None);
+        assert_eq!(fleet.backend_for(ask) == "b0", fast, "{routing}");
+        // Late by its wait, a request takes the room there is; late by its prompt, it does not.
+        for (ttft_ms, is_late) in [(2000.0, false), (1.0, true)] {
+            let waited = Some(Waited { ttft_ms: Some(ttft_ms) });
+            let ask = TestRequest { waited, tokens: 500, ..ask };
+            assert_eq!(fleet.backend_for(ask) == "b0", fast && is_late, "{routing} {ttft_ms}");
+        }
+        let _other = send_to(&fleet, 1, SENT, None);
+        assert!(is_saturated(&mut fleet), "{routing}");
+    }
 }
 
 #[test]
