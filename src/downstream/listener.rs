@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::accepted::AcceptedConnection;
 use super::certificate::CertificateNames;
 use super::origin::{Origin, Peer};
-use super::port_tls::PortTls;
+use super::port_tls::{HandshakeTerms, PortTls};
 use super::proxy_protocol;
 use super::proxy_protocol::Header;
 use crate::upstream::connect::to_socket;
@@ -204,7 +204,7 @@ async fn handshake(stream: Stream, ahead: &[u8], tls: &PortTls) -> Result<Encryp
     let mut socket = to_socket(stream).ok_or(AcceptError::Tls)?;
     // Bytes behind the PROXY header were read along with it: they start the handshake.
     socket.rewind(ahead);
-    let (config, ca_revoked) = tls.for_handshake();
+    let HandshakeTerms { config, ca_revoked } = tls.for_handshake();
     let acceptor = Acceptor::from_server_config(config);
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => {
