@@ -12,6 +12,8 @@ pub(super) struct Assertion {
     text: String,
     figure: String,
     is_less: bool,
+    /// True for `<=` and `>=`.
+    may_equal: bool,
     bound: Bound,
 }
 
@@ -26,8 +28,10 @@ enum Bound {
 fn parse(text: &str) -> Option<Assertion> {
     let (sign, is_less) = if text.contains('<') { ('<', true) } else { ('>', false) };
     let (figure, bound) = text.split_once(sign)?;
-    // `<=` is taken for `<`: equal means of floats do not occur.
-    let bound = bound.trim_start_matches('=').trim();
+    let (bound, may_equal) = match bound.strip_prefix('=') {
+        Some(bound) => (bound.trim(), true),
+        None => (bound.trim(), false),
+    };
     let bound = match bound.split_once('*') {
         Some((factor, "baseline" | " baseline")) => Bound::Baseline(factor.trim().parse().ok()?),
         Some(_) => return None,
@@ -35,7 +39,19 @@ fn parse(text: &str) -> Option<Assertion> {
         None => Bound::Value(number(bound)?),
     };
     let text = text.to_owned();
-    Some(Assertion { figure: figure.trim().to_owned(), is_less, bound, text })
+    Some(Assertion { figure: figure.trim().to_owned(), is_less, may_equal, bound, text })
+}
+
+impl Assertion {
+    fn holds(&self, value: f64, bound: f64) -> bool {
+        // Counts and shares are often equal to a bound: most runs shed nothing.
+        match (self.is_less, self.may_equal) {
+            (true, false) => value < bound,
+            (true, true) => value <= bound,
+            (false, false) => value > bound,
+            (false, true) => value >= bound,
+        }
+    }
 }
 
 /// Parses a number, or a time in seconds.
@@ -90,8 +106,7 @@ pub(super) fn check_all(assertions: &[Assertion], arms: &[Arm<'_>]) -> Result<()
             Bound::Value(value) => value,
             Bound::Baseline(factor) => factor * of(arms.get(1)),
         };
-        let holds = if assertion.is_less { first < bound } else { first > bound };
-        if !holds {
+        if !assertion.holds(first, bound) {
             failed.push(format!(
                 "'{text}' ({} is {first:.4}, the bound {bound:.4})",
                 assertion.figure
@@ -121,7 +136,16 @@ mod tests {
         assert_eq!(parse("goodput>0.95").unwrap().bound, Bound::Value(0.95));
         assert_eq!(parse("e2e_mean <= 250ms").unwrap().bound, Bound::Value(0.25));
         assert_eq!(parse("e2e_mean < baseline").unwrap().bound, Bound::Baseline(1.0));
+        assert_eq!(parse("shed <== 0"), None);
         assert_eq!(parse("ttft_p99 < 2 * x"), None);
         assert_eq!(parse("ttft_p99"), None);
+    }
+
+    #[test]
+    fn bound_itself_is_within_it_only_with_an_equals_sign() {
+        let holds = |text, value| parse(text).unwrap().holds(value, 0.0);
+        assert!(holds("shed <= 0", 0.0) && !holds("shed <= 0", 1.0));
+        assert!(holds("hit_rate >= 0", 0.0) && holds("hit_rate >= 0", 1.0));
+        assert!(!holds("shed < 0", 0.0) && !holds("hit_rate > 0", 0.0));
     }
 }
