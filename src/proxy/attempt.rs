@@ -103,8 +103,8 @@ impl<'a> Attempt<'a> {
 }
 
 /// The in-flight permit of an attempt; empty once the backend's part is over.
-// Beside the attempt, which the exchange and the relay share: the relay alone changes the permit, a
-// token at a time, and a lock for each token would buy nothing.
+// Beside the attempt, which the exchange and the relay share: the permit has one owner at a time,
+// so that no token takes a lock.
 pub(crate) struct Permit(pub(crate) Option<InflightGuard>);
 
 impl Permit {

@@ -83,7 +83,7 @@ fn unlimited(config: &Config, is_on_demand: bool) -> Config {
         routing.predict = false;
     }
     routing.move_waiting = false;
-    // A queue would refuse what the engines are to show.
+    // A queue would hold requests back from the engines, whose limit is looked for.
     config.queue.size = 0;
     config.budgets.clear();
     config.objectives.clear();

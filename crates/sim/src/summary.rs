@@ -284,7 +284,6 @@ pub fn first_token(request: &RequestResult) -> f64 {
 /// Returns the seconds per token after the first; `None` for a single token.
 pub fn per_token(request: &RequestResult) -> Option<f64> {
     let gaps = request.output_tokens.saturating_sub(1);
-    // One token has no time between tokens.
     (gaps > 0).then(|| seconds(request.first_token, request.ended) / f64::from(gaps))
 }
 

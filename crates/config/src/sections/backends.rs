@@ -136,7 +136,6 @@ pub struct LoadedTls(pub Option<Arc<ClientTls>>);
 /// Compares nothing: configurations are compared by their settings. The same files with other
 /// contents are no change of the configuration, although the next load uses them.
 impl PartialEq for LoadedTls {
-    // Made from the settings, which are compared: a reload alone is no change.
     fn eq(&self, _other: &Self) -> bool {
         true
     }

@@ -34,8 +34,6 @@ impl BackendUrl {
         let own_port = if self.https { 443 } else { 80 };
         let authority = self.authority();
         match authority.strip_suffix(&format!(":{own_port}")) {
-            // Without the scheme's own port, as clients send it: some virtual hosts compare the
-            // text.
             Some(host) if self.port == own_port => host.to_owned(),
             Some(_) | None => authority,
         }

@@ -258,7 +258,6 @@ fn pause_time(doublings: u32) -> Duration {
 /// Removes a cooldown of the client with the most: the one that ends first.
 fn remove_one(list: &mut Vec<Arc<Cooldown>>) {
     let started_by = |client| list.iter().filter(|one| one.client == client).count();
-    // Of the client with the most, the one that would end first.
     let order = |one: &Cooldown| (Reverse(started_by(one.client)), one.ends_at());
     let found = list.iter().enumerate().min_by_key(|(_, one)| order(one));
     if let Some((index, _)) = found {

@@ -108,7 +108,7 @@ impl Telemetry {
         }
         let sample = sample.unpack();
         let EngineSample { waiting, running, kv_utilization, .. } = sample;
-        // Sent or ended since the scrape was sent: the engine could not have counted that.
+        // Sent or ended since the scrape was sent: the engine may not have counted that yet.
         let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
         let load = match (waiting, running) {
             (Some(waiting), Some(running)) => waiting + running + since,

@@ -73,7 +73,8 @@ impl Entry {
 
     /// Returns the time since its home served it.
     fn age(self, now: Timestamp) -> Duration {
-        // Modulo 2^24 seconds, which is 194 days: an entry expires long before.
+        // Modulo 2^24 seconds, which is 194 days: a session that returns after as long may find its
+        // old home once more, which costs a prompt to compute.
         Duration::from_secs(seconds_of(now).wrapping_sub(self.seconds) & ((1 << SECOND_BITS) - 1))
     }
 }

@@ -231,7 +231,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
 fn write_usage(totals: &Totals, object: &mut Object<'_>) {
     let cached = totals.usage.cached.unwrap_or(0);
     let mut usage = object.object("usage");
-    // Anthropic counts cached tokens apart; OpenAI's prompt tokens include them.
+    // The prompt tokens of the other APIs include the cached ones.
     usage.number("input_tokens", totals.usage.prompt.unwrap_or(0).saturating_sub(cached));
     usage.number("cache_creation_input_tokens", 0);
     usage.number("cache_read_input_tokens", cached);

@@ -136,7 +136,6 @@ impl Engine {
     /// computed, because its result is the next token.
     fn find(&self, held: &Held, target: u32) -> Hit {
         match self.spec.caching {
-            // One token is always computed: its result is the first token of the response.
             Caching::Blocks => self.cache.find(held, target - 1),
             Caching::None => Hit::of_tokens(0),
             Caching::Slots => {

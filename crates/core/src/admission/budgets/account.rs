@@ -77,7 +77,7 @@ impl Account {
             known.rows.iter().filter(|row| *row.ledger == *ledger)
         {
             let own = self.parts.iter().find(|(start, _)| start == part);
-            // The server remembers more of this penstock than its own file does: the file was lost.
+            // The server knows more of this penstock than its file: it crashed before the write.
             let lost = amount.less(own.map_or(Money::ZERO, |(_, sum)| *sum));
             if lost > Money::ZERO {
                 self.add(*part, lost);
@@ -183,7 +183,6 @@ impl Account {
     /// Returns whether a warning is due, once in a period.
     pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: Span) -> bool {
         let is_due = self.total().amount() >= share * limit.amount()
-            // Once per period, however often requests pass the share.
             && self.warned_in.is_none_or(|part| part < span.since);
         if is_due {
             self.warned_in = Some(span.part);

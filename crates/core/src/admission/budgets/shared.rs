@@ -91,7 +91,6 @@ impl Proposal {
     /// # Errors
     /// The first budget whose share has no room.
     pub fn admit_alone(self, penstocks: u64) -> Result<BudgetHold, Box<Exceeded>> {
-        // The server is not reached: only the even share of what was left may be spent.
         let Self { held, estimate, unix } = self;
         Budgets::reserve_where(held, estimate, unix, |account, limit| {
             account.has_share(estimate, limit, penstocks)

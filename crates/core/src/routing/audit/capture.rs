@@ -44,7 +44,6 @@ impl Lease {
     #[inline(always)]
     pub fn lasts(&self, now: impl FnOnce() -> Timestamp) -> bool {
         let until = self.0.load(Ordering::Relaxed);
-        // The usual case is one load: the clock is read only while a capture lasts.
         until != 0 && now().0 < until
     }
 }
