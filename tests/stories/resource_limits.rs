@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};
 use crate::support::engines::{backend, backends, start};
-use crate::support::fleet::CHAT;
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, SOON};
 use crate::support::penstock::Penstock;
 
 const CLIENTS: usize = 100;
@@ -76,6 +77,9 @@ fn idle_connections_give_way_when_descriptors_run_out() {
         backends(&refs, "engine: vllm, models: [m]")
     );
     let penstock = Penstock::start_with_files(64, &yaml);
+    let is_healthy = |name: &&str| penstock.backend(name)["health"] == "healthy";
+    // The first checks of all engines at once take descriptors that no client can be given.
+    eventually("all are healthy", SOON, || names.iter().all(is_healthy));
     let address = penstock.data;
     let chat_often = || {
         let mut client = Client::connect(address);

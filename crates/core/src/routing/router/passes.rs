@@ -189,8 +189,8 @@ impl Router {
     }
 }
 
-/// Returns whether a request may go beyond a limit of work while a backend is below it: one that has
-/// not waited, has no objective for its first token, or misses that by its prompt alone.
+/// Returns whether a request may go beyond a limit of work while a backend is below it: one that
+/// has not waited, has no objective for its first token, or misses that by its prompt alone.
 // One that is late because it has waited would be sent to where it makes no other one late, and
 // would take the time there from requests that can still be in time.
 fn may_exceed_work(considered: Considered<'_>) -> bool {
