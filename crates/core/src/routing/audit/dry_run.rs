@@ -116,9 +116,8 @@ impl DryRun<'_> {
             Err(error) => return Ok(DryRunReport { requirements, ..error.into() }),
         };
         let outcome = self.outcome(&input, random);
-        if let (Some(plan), DryRunOutcome::Decided { decision }) = (&mut ensemble, &outcome)
-            && let Some(last) = plan.calls.last_mut()
-        {
+        let last = ensemble.as_mut().and_then(|plan| plan.calls.last_mut());
+        if let (Some(last), DryRunOutcome::Decided { decision }) = (last, &outcome) {
             last.backend.clone_from(&decision.backend);
         }
         let split = router.names.split(model, topology);
