@@ -198,7 +198,8 @@ fn may_exceed_work(considered: Considered<'_>) -> bool {
     let Some(ttft_ms) = input.waited.and_then(|waited| waited.ttft_ms) else { return true };
     let shape = prediction::shape(input.request, 0);
     let work_us = |one: &Serving| one.estimate(&shape, input.now).prediction.work_us;
-    model.serving.iter().all(|one| work_us(one) > ttft_ms * 1000.0)
+    // A short prompt is not late by itself, whatever objective its client claims.
+    model.serving.iter().all(|one| work_us(one) > one.max_backlog.max(ttft_ms * 1000.0))
 }
 
 /// Returns whether there are limits of work, and a backend below them for the request.
