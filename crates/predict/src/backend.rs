@@ -18,6 +18,7 @@ use super::stall::Stall;
 use super::step_size::StepSizeLearner;
 use super::streams::Streams;
 use super::ticket::Allowances;
+use super::tokenizer::TokenizerLearner;
 use super::wait_curve::WaitCurve;
 
 /// The numbers of gaps and of first tokens below which predictions are not trusted.
@@ -82,6 +83,7 @@ pub struct BackendPredictor {
     step_learner: StepLearner,
     prefill_learner: PrefillLearner,
     front_end_learner: FrontEndLearner,
+    tokenizer_learner: TokenizerLearner,
     coefficients: Coefficients,
     limits: EngineLimits,
     limit_learner: LimitLearner,
@@ -133,6 +135,7 @@ impl BackendPredictor {
             step_learner: StepLearner::new(prior),
             prefill_learner: PrefillLearner::new(prior.token_us, prior.pair_us),
             front_end_learner: FrontEndLearner::default(),
+            tokenizer_learner: TokenizerLearner::default(),
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
             knows_kv_tokens: limits.kv_tokens.is_finite(),
@@ -187,6 +190,7 @@ impl BackendPredictor {
             wait_curve,
             factors: self.residual.all_factors(),
             front_end_us: self.prefill_learner.front_end_us(),
+            tokenizer_token_us: self.tokenizer_learner.token_us(),
             mean_output_tokens: self.lengths.mean_tokens(),
             pace_factor: self.pace_learner.factor(),
             pace_p90_factor: self.pace_spread_learner.factor(),
@@ -298,7 +302,7 @@ impl BackendPredictor {
     pub(crate) fn oldest_due_at_us(&self) -> f64 {
         self.prompts.first_waiting().map_or(f64::INFINITY, |one| {
             let steps = MAX_FIRST_STEPS + one.tokens / self.limits.step_tokens;
-            one.sent_at_us + one.work_us + steps * self.step_us()
+            one.sent_at_us + one.tokenizer_us + one.work_us + steps * self.step_us()
         })
     }
 

@@ -207,3 +207,33 @@ fn small_batches_that_lie_on_no_line_are_learned() {
         }
     }
 }
+
+/// Turns of agents, one at a time: 400 new tokens behind a prefix that is cached. The front end
+/// takes 2 ms and 3 µs per token of the whole prompt.
+#[test]
+fn front_end_that_grows_with_the_prompt_is_learned() {
+    let wait_curve = WaitCurve::default();
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let turn = |n: u32| RequestShape {
+        prompt_tokens: 1_400.0 + f64::from(n * 7 % 40) * 1_000.0,
+        cached_tokens: 1_000.0 + f64::from(n * 7 % 40) * 1_000.0,
+        ..SENT
+    };
+    let mut now_us = 0.0;
+    for n in 0..200 {
+        let request = turn(n);
+        let prediction = predictor.predict(&wait_curve, &request, now_us);
+        let mut ticket = predictor.send(request, prediction, None, now_us);
+        let computed_us = TRUE.prefill_us(request.cached_tokens, 400.0) + TRUE.step_us(0.0, 0.0);
+        let true_us = 2_000.0 + 3.0 * request.prompt_tokens + computed_us;
+        if n >= 150 {
+            assert!((prediction.raw_ttft_us / true_us - 1.0).abs() < 0.1, "{n}: {prediction:?}");
+        }
+        predictor.first_token(&mut ticket, now_us + true_us);
+        predictor.ended(&mut ticket, Some(1), true, now_us + true_us);
+        now_us += 1e6;
+    }
+    let learned = predictor.learned_state().tokenizer_learner.token_us();
+    // Attention to a longer prefix takes the rest.
+    assert!((2.0..=3.2).contains(&learned), "{learned}");
+}

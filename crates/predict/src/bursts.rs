@@ -42,6 +42,8 @@ struct Burst {
     /// Tokens of prompts that the engine has started with, and that have no first token yet.
     unfinished_tokens: f64,
     has_front_end: bool,
+    /// The time of the first prompt in the front end by its length, if `has_front_end`.
+    tokenizer_us: f64,
 }
 
 /// A first token, and what was known of the engine when it came.
@@ -49,6 +51,8 @@ struct Burst {
 pub(super) struct FirstToken {
     pub(super) now_us: f64,
     pub(super) sent_at_us: f64,
+    /// The time of the prompt in the front end by its length.
+    pub(super) tokenizer_us: f64,
     /// The step end at which the engine started with the prompt.
     pub(super) first_step: StepEnd,
     pub(super) tokens: f64,
@@ -104,6 +108,7 @@ impl Bursts {
             burst.first_step = start;
             // An idle engine starts when the request is sent: the time contains the front end.
             burst.has_front_end = start.at_us <= first.sent_at_us;
+            burst.tokenizer_us = if burst.has_front_end { first.tokenizer_us } else { 0.0 };
         }
         if let Some(seen) = first.steps_ended {
             step_count += (seen - burst.steps_ended).max(0.0);
@@ -151,6 +156,7 @@ impl Bursts {
             pairs,
             first_token_count,
             has_front_end,
+            tokenizer_us,
             ..
         } = std::mem::take(&mut self.current);
         if first_token_count == 0 {
@@ -160,7 +166,8 @@ impl Bursts {
         self.previous_end =
             StepEnd { at_us, steps_ended: steps_ended + (1.0 - step_count).max(0.0), paused_us };
         let unseen_steps = steps_of(tokens, step_tokens) - step_count;
-        let passed_us = at_us - first_step.at_us - (paused_us - first_step.paused_us);
+        let passed_us =
+            at_us - first_step.at_us - tokenizer_us - (paused_us - first_step.paused_us);
         let time_us = passed_us - steps_us - unseen_steps.max(0.0) * step_us;
         let noise_us = STEP_NOISE * step_us * (step_count + unseen_steps.max(0.0)).sqrt();
         Some(BurstSample {
@@ -180,6 +187,7 @@ mod tests {
         let first = FirstToken {
             now_us: 37_000.0,
             sent_at_us: 2_000.0,
+            tokenizer_us: 0.0,
             first_step: StepEnd { at_us: 2_000.0, steps_ended: 0.0, paused_us: 0.0 },
             tokens: 300.0,
             pairs: 0.0,
@@ -211,6 +219,7 @@ mod tests {
         FirstToken {
             now_us,
             sent_at_us: started_at,
+            tokenizer_us: 0.0,
             first_step: StepEnd { at_us: started_at, steps_ended: 0.0, paused_us: 0.0 },
             tokens,
             pairs: 0.0,

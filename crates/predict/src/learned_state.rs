@@ -7,6 +7,7 @@ use super::limit_learner::LimitLearner;
 use super::output_lengths::OutputLengths;
 use super::prefill::PrefillLearner;
 use super::residual::Residual;
+use super::tokenizer::TokenizerLearner;
 
 /// The version of the format: it changes whenever the numbers mean something else, and the state of
 /// other versions is not used.
@@ -29,6 +30,9 @@ pub struct LearnedState {
     /// The most tokens of a step; states that were written before it was learned have none.
     #[serde(default)]
     pub(super) step_tokens: Option<f64>,
+    /// States that were written before it was learned have none.
+    #[serde(default, rename = "tokenizer")]
+    pub(super) tokenizer_learner: TokenizerLearner,
 }
 
 impl LearnedState {
@@ -48,6 +52,7 @@ impl LearnedState {
             slots: Some(limits.shown_slots()).filter(|slots| slots.is_finite()),
             kv_tokens: Some(limits.kv_tokens()).filter(|tokens| tokens.is_finite()),
             step_tokens: None,
+            tokenizer_learner: TokenizerLearner::default(),
         }
     }
 

@@ -44,6 +44,7 @@ mod step_size;
 mod stop_go_tests;
 mod streams;
 mod ticket;
+mod tokenizer;
 mod wait_curve;
 
 pub use backend::{BackendPredictor, ReportedLimits};

@@ -170,6 +170,7 @@ mod tests {
             wait_curve,
             factors: Factors([RegimeFactors { mean: 1.0, p90: 1.3 }; 4]),
             front_end_us: 0.0,
+            tokenizer_token_us: 0.0,
             mean_output_tokens: 100.0,
             pace_factor: 1.0,
             pace_p90_factor: 1.2,

@@ -55,6 +55,8 @@ pub(crate) struct EngineView<'a> {
     pub factors: Factors,
     /// The time before the first step of a request: network, front end, tokenizer.
     pub front_end_us: f64,
+    /// The further time before that step per token of the prompt.
+    pub tokenizer_token_us: f64,
     /// The mean number of tokens of an output.
     pub mean_output_tokens: f64,
     /// The factor by which tokens come more slowly than its steps and prompts explain.
@@ -79,7 +81,7 @@ impl EngineView<'_> {
     pub(super) fn alone_us(&self, prediction: &Prediction, step_us: f64) -> f64 {
         let Pauses { factor, rest_us } = self.pauses;
         let computed_us = (prediction.work_us + step_us) * factor;
-        let first_us = self.front_end_us + rest_us + computed_us;
+        let first_us = prediction.front_end_us + rest_us + computed_us;
         let further_us =
             (prediction.output_tokens - 1.0).max(0.0) * step_us * factor * self.pace_factor;
         first_us * self.factors.of(Regime::Idle).mean + further_us
@@ -134,6 +136,8 @@ pub struct Prediction {
     pub phase_us: f64,
     /// The time of network and front end.
     pub front_end_us: f64,
+    /// The part of `front_end_us` that grows with the prompt.
+    pub tokenizer_us: f64,
     /// The time of the tokens after the first, if the response comes in one piece.
     pub decode_us: f64,
     /// The time to the first token by these terms, before it is corrected.
@@ -202,8 +206,11 @@ const LATER_SHARE: f64 = 0.5;
 const MAX_OUTPUTS: f64 = 4.0;
 
 /// Predicts the latencies of `request` at `now_us`.
+#[inline(always)]
 pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64) -> Prediction {
-    let EngineView { coefficients, limits, stream_count, context_tokens, front_end_us, .. } = *view;
+    let EngineView { coefficients, limits, stream_count, context_tokens, .. } = *view;
+    let tokenizer_us = view.tokenizer_token_us * request.prompt_tokens;
+    let front_end_us = view.front_end_us + tokenizer_us;
     let uncached_tokens = request.uncached_tokens();
     let step_us = coefficients.step_us(stream_count, context_tokens);
     let budget_tokens = (limits.step_tokens - stream_count).max(1.0);
@@ -211,7 +218,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     // Prompts that wait together are computed together.
     let steps_us = steps_of(view.queued.tokens + uncached_tokens, budget_tokens) * step_us;
     let stall_us = view.silence.remaining_us(step_us, view.in_batch.time_us, now_us);
-    let current_us = current_step_us(view, step_us, budget_tokens, now_us);
+    let current_us = current_step_us(view, step_us, budget_tokens, now_us + front_end_us);
     let (phase_us, in_batch_us) =
         if view.in_batch.tokens > 0.0 { (0.0, current_us) } else { (current_us, 0.0) };
     let backlog_us = in_batch_us + view.queued.time_us;
@@ -241,6 +248,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
         steps_us,
         phase_us,
         front_end_us,
+        tokenizer_us,
         decode_us,
         raw_ttft_us,
         regime,
@@ -272,15 +280,19 @@ fn regime(view: &EngineView<'_>, request: &RequestShape, waits_for_slot: bool) -
     }
 }
 
-/// Returns the remaining time of the step that runs when the request arrives.
-fn current_step_us(view: &EngineView<'_>, step_us: f64, budget_tokens: f64, now_us: f64) -> f64 {
+/// Returns the remaining time of the step that runs when the request arrives at the engine.
+fn current_step_us(
+    view: &EngineView<'_>,
+    step_us: f64,
+    budget_tokens: f64,
+    arrives_at_us: f64,
+) -> f64 {
     if view.stream_count < 1.0 && view.waiting_count < 1.0 {
         return 0.0;
     }
     let step_count = (view.in_batch.tokens / budget_tokens).max(1.0);
     let ends_at_us = view.step_ended_at_us + step_count * step_us + view.in_batch.time_us;
-    // The step goes on while the request passes the front end.
-    (ends_at_us - now_us - view.front_end_us).max(0.0)
+    (ends_at_us - arrives_at_us).max(0.0)
 }
 
 /// Returns the time until enough streams have ended for the request, and all that wait before it,

@@ -96,6 +96,8 @@ pub struct PredictorReport {
     pub coefficients: Coefficients,
     /// The time of network and front end.
     pub front_end_us: f64,
+    /// The further time there per token of a prompt.
+    pub tokenizer_token_us: f64,
     /// The number of requests in its batch; infinite if unknown.
     pub slots: f64,
     /// The remaining prefill work.
@@ -142,7 +144,7 @@ impl Predictor {
     }
 
     /// Predicts a request at `now_us`. Takes no lock and allocates nothing.
-    #[inline]
+    #[inline(always)]
     pub fn estimate(&self, request: &RequestShape, now_us: f64) -> Estimate {
         let view = self.published.view(&self.wait_curve, now_us);
         let prediction = predict(&view, request, now_us);
@@ -333,6 +335,7 @@ impl Predictor {
         PredictorReport {
             coefficients: view.coefficients,
             front_end_us: view.front_end_us,
+            tokenizer_token_us: view.tokenizer_token_us,
             slots: view.limits.slots,
             backlog_us: view.in_batch.time_us + view.queued.time_us,
             bias: residual.bias(Regime::Prefill),

@@ -198,10 +198,11 @@ fn another_process_continues_with_what_was_learned() {
 fn learned_state_keeps_the_names_of_its_fields() {
     let state = serde_json::to_value(Predictor::default().learned_state()).unwrap();
     for (part, names) in [
-        (&state, "format steps prefill lengths residual slots kv_tokens step_tokens"),
+        (&state, "format steps prefill lengths residual slots kv_tokens step_tokens tokenizer"),
         (&state["steps"], "weights covariance gaps deviation unexplained drift relearning batches"),
         (&state["steps"]["batches"], "ratios steps"),
         (&state["prefill"], "weights covariance samples"),
+        (&state["tokenizer"], "weight tokens squares times products"),
         (
             &state["residual"],
             "bias percentile seen since_change usual is_relearning known covered error",

@@ -68,6 +68,8 @@ pub(super) struct Prompt {
     /// Its uncached tokens, and the time that they take.
     pub(super) tokens: f64,
     pub(super) work_us: f64,
+    /// The time in the front end that its length takes.
+    pub(super) tokenizer_us: f64,
     /// The load before it when it was sent.
     pub(super) ahead: Ahead,
     /// The time at which it is taken to be computed, if the response comes in one piece and no
@@ -187,6 +189,8 @@ impl Prompts {
         self.forget_done(at_us);
         self.computed_us = (self.computed_us + newly_computed_us).min(self.in_batch.time_us);
         while let Some(prompt) = self.prompts.get(self.admitted_count) {
+            // Without `tokenizer_us`: the front end reads a later request at the same time, and that
+            // request's wait for the batch is shorter by as much.
             if prompt.sent_at_us + front_end_us > at_us {
                 break;
             }
@@ -278,6 +282,7 @@ mod tests {
             sent_at_us,
             tokens: 100.0,
             work_us: 5_000.0,
+            tokenizer_us: 0.0,
             ahead: Ahead::default(),
             done_at_us: f64::INFINITY,
             raw_ttft_us: 1.0,

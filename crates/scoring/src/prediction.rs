@@ -64,6 +64,7 @@ pub struct PredictedLatency {
 }
 
 impl From<Estimate> for PredictedLatency {
+    #[inline(always)]
     fn from(estimate: Estimate) -> Self {
         let Estimate {
             prediction,

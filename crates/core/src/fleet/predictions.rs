@@ -33,7 +33,7 @@ pub struct LearnedPrediction {
 impl Serving {
     /// Predicts the latencies of a request sent there at `now`. Takes no lock and allocates
     /// nothing, except for the first prediction of the model there.
-    #[inline]
+    #[inline(always)]
     pub fn estimate(&self, request: &RequestShape, now: Timestamp) -> Estimate {
         self.model_state.predictor().estimate(request, now.0 as f64)
     }

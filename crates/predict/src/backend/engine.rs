@@ -48,6 +48,7 @@ impl BackendPredictor {
         (self.step_learner, self.prefill_learner) =
             (other.step_learner.clone(), other.prefill_learner.clone());
         self.lengths = other.lengths.clone();
+        self.tokenizer_learner = other.tokenizer_learner;
         if let Some(step_tokens) = other.step_tokens {
             self.set_step_tokens(step_tokens);
         }
@@ -78,6 +79,7 @@ impl BackendPredictor {
             &self.limit_learner,
         );
         state.step_tokens = Some(self.limits.step_tokens);
+        state.tokenizer_learner = self.tokenizer_learner;
         state
     }
 
@@ -96,6 +98,7 @@ impl BackendPredictor {
         }
         (self.step_learner, self.prefill_learner) = (learned.step_learner, learned.prefill_learner);
         (self.lengths, self.residual) = (learned.lengths, learned.residual);
+        self.tokenizer_learner = learned.tokenizer_learner;
         self.update_coefficients();
     }
 

@@ -9,6 +9,7 @@ use crate::limit_learner::Wait;
 use crate::prediction::Prediction;
 use crate::prompts::{Prompt, StepEnd};
 use crate::ticket::Ticket;
+use crate::tokenizer::TokenizerSample;
 
 /// The factor by which a gap may exceed its step and the prompts in it if the engine did nothing
 /// else meanwhile.
@@ -19,7 +20,7 @@ impl BackendPredictor {
     /// longer.
     pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now_us: f64) {
         let wait = FirstWait {
-            ttft_us: now_us - prompt.sent_at_us,
+            ttft_us: now_us - prompt.sent_at_us - prompt.tokenizer_us,
             own_prefill_us: prompt.work_us,
             ahead: prompt.ahead,
             step_us: self.step_us(),
@@ -34,20 +35,23 @@ impl BackendPredictor {
     /// Learns from a first token how long its prompt took, with the prompts that came together with
     /// it.
     pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now_us: f64) {
+        // The time at which the prompt would have left a front end that takes no time.
+        let left_at_us = prompt.sent_at_us + prompt.tokenizer_us;
         let Some(first_step) = prompt.first_step else {
             // It came before the step was seen to end, or before the front end was over.
-            return self.prefill_learner.bound_front_end(now_us - prompt.sent_at_us);
+            return self.prefill_learner.bound_front_end(now_us - left_at_us);
         };
         let (tokens, step_us) = (ticket.request.uncached_tokens(), self.step_us());
         if now_us - first_step.at_us < SAME_STEP_SHARE * step_us {
             // No prompt is computed in no time: it was there when that step started, so the front
             // end takes less.
             let there_at_us = self.step_started_at_us.unwrap_or(now_us - step_us);
-            return self.prefill_learner.bound_front_end(there_at_us - prompt.sent_at_us);
+            return self.prefill_learner.bound_front_end(there_at_us - left_at_us);
         }
         let first = FirstToken {
             now_us,
             sent_at_us: prompt.sent_at_us,
+            tokenizer_us: prompt.tokenizer_us,
             first_step,
             tokens,
             // A token has attention to all before it: to half of the new ones, on average.
@@ -66,6 +70,25 @@ impl BackendPredictor {
             }
             self.update_coefficients();
         }
+    }
+
+    /// Learns from a first token how long the front end takes for a prompt of its length, if no
+    /// other prompt was there.
+    pub(super) fn learn_tokenizer(&mut self, ticket: &Ticket, now_us: f64) {
+        let Prediction { tokens_ahead, raw_ttft_us, tokenizer_us, stall_us, .. } =
+            ticket.prediction;
+        let is_alone = tokens_ahead <= 0.0 && ticket.number == self.sent_count;
+        if !is_alone || stall_us > 0.0 {
+            return;
+        }
+        let predicted_us = raw_ttft_us - tokenizer_us;
+        self.tokenizer_learner.learn(&TokenizerSample {
+            prompt_tokens: ticket.request.prompt_tokens,
+            cached_tokens: ticket.request.cached_tokens,
+            time_us: now_us - ticket.sent_at_us - predicted_us,
+            predicted_us,
+            token_us: self.coefficients.token_us,
+        });
     }
 
     /// Learns the limits of the engine from a wait for a first token.

@@ -37,7 +37,8 @@ impl BackendPredictor {
         let prompt = self.new_prompt(&request, &prediction, now_us);
         if is_idle {
             // No step runs that the request would have to wait for.
-            self.step_ended_at_us = now_us + self.prefill_learner.front_end_us();
+            self.step_ended_at_us =
+                now_us + self.prefill_learner.front_end_us() + prediction.tokenizer_us;
         }
         self.prompts.send(
             prompt,
@@ -73,13 +74,14 @@ impl BackendPredictor {
 
     /// Returns the prompt of the request that is sent last.
     fn new_prompt(&self, request: &RequestShape, prediction: &Prediction, now_us: f64) -> Prompt {
-        let Prediction { raw_ttft_us, regime, work_us, decode_us, .. } = *prediction;
+        let Prediction { raw_ttft_us, regime, work_us, decode_us, tokenizer_us, .. } = *prediction;
         let tokens = request.uncached_tokens();
         Prompt {
             number: self.sent_count,
             sent_at_us: now_us,
             tokens,
             work_us,
+            tokenizer_us,
             ahead: self.front_end_learner.ahead(self.own_load().prompt_work.tokens + tokens),
             done_at_us: match request.is_whole {
                 true => now_us + raw_ttft_us - decode_us,
@@ -115,6 +117,7 @@ impl BackendPredictor {
         if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
             self.learn_front_end(&prompt, now_us);
             self.learn_prompt(ticket, &prompt, now_us);
+            self.learn_tokenizer(ticket, now_us);
         }
         self.is_decode_only = false;
         self.stall.computed(ticket.prediction.work_us, now_us);

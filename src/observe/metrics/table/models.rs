@@ -121,6 +121,12 @@ pub(super) const ROWS: &[MetricRow] = &[
         "network and front end before the engine starts with a request, as learned",
     ),
     gauge(
+        "penstock_predicted_tokenizer_token_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.tokenizer_token_us * MICRO)),
+        "further time there per token of the prompt, cached or not, as learned",
+    ),
+    gauge(
         "penstock_predicted_slots",
         LABELS,
         |_, scrape| per_predictor(scrape, |one| Some(one.slots).filter(|slots| slots.is_finite())),

@@ -386,6 +386,7 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "stall_ms": rounded(report.stall_us / 1000.0),
         "batch_share": rounded(report.batch_share),
         "front_end_ms": rounded(report.front_end_us / 1000.0),
+        "tokenizer_token_us": rounded(report.tokenizer_token_us),
         "step_ms": rounded(step_us / 1000.0),
         "base_ms": rounded(base_us / 1000.0),
         "prompt_token_us": rounded(token_us),
