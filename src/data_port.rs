@@ -5,6 +5,7 @@
 mod local_response;
 mod model_list;
 mod request_head;
+mod target;
 mod unknown_path;
 
 use std::net::IpAddr;
@@ -236,7 +237,7 @@ async fn forward_other(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody
             debug_assert!(false, "an operation is for a model, and the body of a blob is not held");
             Ok(())
         }
-        Forwarded::StoredResponse => serve_stored(flow, body).await,
+        Forwarded::StoredResponse { id } => serve_stored(flow, &id, body).await,
         Forwarded::Passthrough(way) => {
             if flow.ctx.has_rate_limits()
                 && let Err(error) = limit_rate(flow, None).await

@@ -6,6 +6,7 @@
 //! and back through [`downstream`] and [`upstream`].
 
 pub mod admin;
+pub mod auth;
 pub mod cli;
 pub mod data_port;
 mod direct;
@@ -18,6 +19,7 @@ pub mod lifecycle;
 pub mod observe;
 mod ollama;
 pub mod proxy;
+mod seeds;
 pub mod server;
 pub mod shared_state;
 mod sqlite;

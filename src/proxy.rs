@@ -18,10 +18,8 @@
 pub(crate) mod admission;
 pub(crate) mod allowed_models;
 pub(crate) mod attempt;
-pub(crate) mod auth;
 pub(crate) mod backend_call;
 pub(crate) mod budgets;
-pub(crate) mod client_keys;
 pub(crate) mod command_slots;
 pub(crate) mod conversion;
 pub(crate) mod decision;
@@ -32,7 +30,6 @@ pub(crate) mod failure;
 pub(crate) mod flow;
 pub(crate) mod forward;
 pub(crate) mod limit_holds;
-pub(crate) mod long_work;
 pub(crate) mod moves;
 pub(crate) mod named_resource;
 pub(crate) mod own_response;
@@ -47,11 +44,9 @@ pub(crate) mod response;
 pub(crate) mod response_ids;
 pub(crate) mod retry;
 pub(crate) mod rewrite;
-pub(crate) mod seeds;
 pub(crate) mod shift_state;
 pub(crate) mod similar_model;
 pub(crate) mod stream_error;
-pub(crate) mod target;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 
@@ -62,11 +57,9 @@ pub use passed_ids::{LaterIds, RememberedIds};
 pub use queue::{QueueFigures, Queues};
 pub use usage_api::{EventSource, UsageApi, UsageRefusal, UsageRequest, UsageResponse};
 
-pub use client_keys::ClientKeys;
-
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -79,19 +72,19 @@ use penstock_core::admission::returns::ReturnTimes;
 use penstock_core::fleet::BackendId;
 use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 
+use crate::auth::{ClientKeys, restore_used};
 use crate::downstream::body::{BodyBudget, BodyClaim};
 use crate::downstream::clients::Clients;
 use crate::downstream::encoded_body::EncodedBodies;
 use crate::key_store::KeyStore;
+use crate::seeds::Seeds;
 use crate::shared_state::{SharedBudgets, SharedState};
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
-use client_keys::restore_used;
 use command_slots::CommandSlots;
 use ensemble_slots::Ensembles;
 use flow::Observers;
 use response_ids::ResponseIds;
-use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.
 pub struct Proxy {
@@ -115,6 +108,8 @@ pub struct Proxy {
     pub(crate) shared_budgets: Option<Arc<SharedBudgets>>,
     pub(crate) keys: ClientKeys,
     pub(crate) queues: Queues,
+    /// The number of requests that wait in the queues: zero without `queue.size`.
+    pub(crate) waiting: Arc<AtomicUsize>,
     /// Shares limits with other replicas, if `shared_state` is set.
     pub(crate) shared: Option<Arc<SharedState>>,
     pub(crate) retries: RetryCredit,
@@ -164,6 +159,7 @@ impl Proxy {
         let (usage, stopping, seed) = (parts.usage, parts.stopping, parts.seed);
         let config = &generation.config;
         budgets.adopt(config);
+        let waiting = Arc::default();
         Ok(Self {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
@@ -177,7 +173,8 @@ impl Proxy {
             budgets,
             shared_budgets,
             keys: ClientKeys::new(config, key_store),
-            queues: Queues::default(),
+            queues: Queues::new(&waiting),
+            waiting,
             shared,
             retries: RetryCredit::new(&config.routing.retry_budget),
             returns: ReturnTimes::default(),
@@ -320,6 +317,14 @@ impl Proxy {
     /// The queues of requests that wait for a backend.
     pub fn queues(&self) -> &Queues {
         &self.queues
+    }
+
+    /// Returns whether requests wait in a queue. Costs one load, while the queues take locks.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        // Relaxed: a newcomer may overtake a request that joins at this instant, as if it came
+        // before.
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// The number of commands and uploads of Ollama clients in flight.

@@ -15,6 +15,7 @@ pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod interrupt;
 pub(crate) mod pool;
+pub(crate) mod query_model;
 pub(crate) mod relay;
 pub mod request_writer;
 pub mod response_head;

@@ -1,9 +1,11 @@
 //! HTTP on the wire, as both sides of the proxy need it: chunked transfer coding, bounded reads,
-//! and the field names that clients and backends share. Knows neither clients nor backends.
+//! work on large bodies, and the field names that clients and backends share. Knows neither clients
+//! nor backends.
 
 pub(crate) mod body_budget;
 pub mod chunked;
 pub(crate) mod content_decoder;
+pub(crate) mod long_work;
 mod read;
 
 pub(crate) use read::poll_read_into;

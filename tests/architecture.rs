@@ -30,10 +30,12 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &["wire", "http_client", "sqlite"],
             &["upstream"],
+            &["seeds"],
             &["discovery"],
             &["downstream"],
             &["shared_state"],
             &["key_store", "tokens"],
+            &["auth"],
             &["proxy"],
             &["direct"],
             &["ensemble", "ollama"],

@@ -9,12 +9,12 @@ use pingora::http::ResponseHeader;
 use serde_json::{Value, json};
 
 use crate::data_port::model_list::{list_models, one_model};
+use crate::data_port::target::Target;
 use crate::ollama::pages::{list_loaded, list_loaded_details, list_tags};
 use crate::ollama::usage;
 use crate::ollama::version::lowest_version;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
-use crate::proxy::target::Target;
 
 /// The text that Ollama's clients look for at `/`.
 const ROOT_TEXT: &str = "Ollama is running";

@@ -1,6 +1,8 @@
 //! The head of a request: it is identified, checked, and served where no backend is needed, before
 //! its body is read.
 
+mod key_error;
+mod query_check;
 mod trace;
 
 use std::sync::Arc;
@@ -14,8 +16,12 @@ use penstock_config::{Compat, Config, Cors, FairnessId};
 use penstock_core::fleet::Owner;
 use penstock_core::routing::Way;
 
+use crate::auth::{KeyFailure, identify_client, without_query_key};
 use crate::data_port::local_response::{send_local, send_preflight};
+use crate::data_port::request_head::key_error::key_error;
+use crate::data_port::request_head::query_check::check_query;
 use crate::data_port::request_head::trace::trace_of;
+use crate::data_port::target::Target;
 use crate::data_port::unknown_path;
 use crate::direct::passthrough::deletes_model;
 use crate::direct::tunnel::requested_websocket;
@@ -23,13 +29,9 @@ use crate::downstream::body::BodyLength;
 use crate::downstream::client::Client;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::ollama::broadcast::check_right;
-use crate::proxy::auth::{identify_client, remove_query_key, to_error};
-use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::Flow;
-use crate::proxy::own_response::{send_error, send_wrong_method};
-use crate::proxy::target::Target;
-use crate::proxy::twins::check_query;
+use crate::proxy::flow::{Flow, Served};
+use crate::proxy::own_response::{error_response, send, send_error};
 use crate::tokens::TokenRefusal;
 use crate::upstream::headers::{REQUEST_ID, is_key};
 
@@ -39,7 +41,9 @@ const MAX_REQUEST_ID: usize = 128;
 pub(crate) enum Forwarded {
     Operation(Operation),
     Usage(UsageCall),
-    StoredResponse,
+    StoredResponse {
+        id: Box<str>,
+    },
     /// Ollama's `/api/show`.
     Show,
     Command(ModelCommand),
@@ -49,6 +53,31 @@ pub(crate) enum Forwarded {
 }
 
 impl Forwarded {
+    /// The request to a target that needs a backend; `None` for any other.
+    fn to(target: Target<'_>) -> Option<Self> {
+        Some(match target {
+            Target::Operation(operation) => Self::Operation(operation),
+            Target::Usage(call) => Self::Usage(call),
+            Target::StoredResponse { id, .. } => Self::StoredResponse { id: id.into() },
+            Target::Passthrough(way) => Self::Passthrough(way.clone()),
+            Target::Ollama(OllamaRoute::Show) => Self::Show,
+            Target::Ollama(OllamaRoute::Command(command)) => Self::Command(command),
+            Target::Ollama(OllamaRoute::Blob(_)) => Self::Blob,
+            Target::Models
+            | Target::Model(_)
+            | Target::Health
+            | Target::Root
+            | Target::Ollama(
+                OllamaRoute::Version
+                | OllamaRoute::Status
+                | OllamaRoute::Tags
+                | OllamaRoute::Loaded
+                | OllamaRoute::LoadedDetails,
+            )
+            | Target::Unknown => return None,
+        })
+    }
+
     /// Returns whether penstock looks into the body, so that it has to be decoded. Other bodies are
     /// passed on as they came.
     pub(crate) fn is_looked_into(&self) -> bool {
@@ -79,8 +108,9 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     // After the check, which reads the key, and before anything forwards or logs the query.
     if compat == Compat::Nomyo
         && let Some(head) = flow.client.head_mut()
+        && let Some(uri) = without_query_key(&head.uri)
     {
-        remove_query_key(head);
+        head.set_uri(uri);
     }
     match checked {
         Err(error) if error.code == ErrorCode::MethodNotAllowed => {
@@ -90,30 +120,9 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
         Ok(()) if flow.client.head().method == Method::OPTIONS => {
             send_preflight(flow, target).await?;
         }
-        Ok(()) => match target {
-            Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
-            Target::Usage(call) => return Ok(Some(Forwarded::Usage(call))),
-            Target::StoredResponse { .. } => return Ok(Some(Forwarded::StoredResponse)),
-            Target::Passthrough(way) => return Ok(Some(Forwarded::Passthrough(way.clone()))),
-            Target::Ollama(OllamaRoute::Show) => return Ok(Some(Forwarded::Show)),
-            Target::Ollama(OllamaRoute::Command(command)) => {
-                return Ok(Some(Forwarded::Command(command)));
-            }
-            Target::Ollama(OllamaRoute::Blob(_)) => return Ok(Some(Forwarded::Blob)),
-            Target::Models
-            | Target::Model(_)
-            | Target::Health
-            | Target::Root
-            | Target::Ollama(
-                OllamaRoute::Version
-                | OllamaRoute::Status
-                | OllamaRoute::Tags
-                | OllamaRoute::Loaded
-                | OllamaRoute::LoadedDetails,
-            )
-            | Target::Unknown => {
-                send_local(flow, target).await?;
-            }
+        Ok(()) => match Forwarded::to(target) {
+            Some(forwarded) => return Ok(Some(forwarded)),
+            None => send_local(flow, target).await?,
         },
     }
     Ok(None)
@@ -217,7 +226,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
             Ok(client) => flow.ctx.identity = client,
             Err(failure) => {
                 flow.ctx.key_failure = Some(failure);
-                let error = to_error(failure, config.server.compat);
+                let error = key_error(failure, config.server.compat);
                 return Err(OwnError { closes: has_body, ..error });
             }
         }
@@ -237,6 +246,14 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
     flow.ctx.requester.credential = flow.proxy.seeds.hash_credential(&head.headers);
     flow.ctx.requester.owner = owner_of(flow, config, &head.headers);
     Ok(())
+}
+
+/// Responds to a method that the path does not take.
+async fn send_wrong_method(flow: &mut Flow<'_>, target: Target<'_>, error: OwnError) -> Served {
+    let mut response = error_response(flow.ctx, &error)?;
+    let has_cors = !matches!(flow.ctx.generation.config.server.cors, Cors::Off);
+    response.head.insert_header(header::ALLOW, target.methods(has_cors))?;
+    send(flow, response).await
 }
 
 /// The owner of the request's turn: its client, or the tenant that a trusted client names. The

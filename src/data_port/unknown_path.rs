@@ -6,7 +6,7 @@ use http::Method;
 use penstock_config::Compat;
 use penstock_core::routing::Passthrough;
 
-use crate::proxy::target::Target;
+use crate::data_port::target::Target;
 
 /// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;

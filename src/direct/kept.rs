@@ -7,7 +7,7 @@ use penstock_api::percent_decode;
 use penstock_scan::StoredIds;
 use pingora::http::RequestHeader;
 
-use crate::proxy::auth::KeyOwner;
+use crate::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::scan_error;

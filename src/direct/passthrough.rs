@@ -20,8 +20,8 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, scan_error};
 use crate::proxy::retry::serve;
-use crate::proxy::target::query_model;
 use crate::proxy::twins::{ambiguous, read_unknown};
+use crate::upstream::query_model::query_model;
 
 /// Forwards a request along `way`.
 pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: HeldBody) -> Served {

@@ -16,21 +16,12 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::target::Target;
 use crate::upstream::failure::Failure;
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.
-pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served {
+pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
-    let head = flow.client.head();
-    let compat = flow.ctx.generation.config.server.compat;
-    let passthrough = &flow.ctx.generation.router.passthrough;
-    let id = match Target::of(&head.method, head.uri.path(), passthrough, compat) {
-        Target::StoredResponse { id, .. } => id.to_owned(),
-        // Only such a target leads here; without an id no backend has the response.
-        _ => String::new(),
-    };
     let owner = match flow.proxy.response_ids.backend_of(id.as_bytes(), flow.ctx.key_owner()) {
         Ok(owner) => owner,
         Err(error) => return send_error(flow, error).await,
@@ -74,7 +65,7 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, body: HeldBody) -> Served 
     }
     match last_failure {
         Some(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
-        None => send_error(flow, unserved(&fleet, &id)).await,
+        None => send_error(flow, unserved(&fleet, id)).await,
     }
 }
 

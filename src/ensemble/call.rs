@@ -113,7 +113,7 @@ impl Call {
         let Self { ctx, request, .. } = self;
         let mut own = flow.of_call(ctx);
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
-        if !own.proxy.queues.is_empty() && has_others_waiting(&own, request) {
+        if own.proxy.has_waiting() && has_others_waiting(&own, request) {
             // Requests wait for the model: the call lines up behind them.
             let model = request.wanted_model().to_owned();
             return Err(Undecided::NoRoute(RouteError::Saturated { model }));

@@ -11,9 +11,9 @@ use penstock_core::routing::{
 };
 use penstock_scan::ResidencyChange;
 
+use crate::auth::KeyOwner;
 use crate::downstream::body::HeldBody;
 use crate::proxy::allowed_models;
-use crate::proxy::auth::KeyOwner;
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};

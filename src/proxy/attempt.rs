@@ -21,8 +21,8 @@ use crate::proxy::failure::{OwnError, code_of, outcome_of, unreadable_outcome};
 use crate::proxy::flow::{Observers, RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
-use crate::proxy::seeds::Seeds;
 use crate::proxy::shift_state::TooLong;
+use crate::seeds::Seeds;
 use crate::upstream::failure::{Failure, Refusal};
 
 /// The fixed parts of one attempt.

@@ -14,9 +14,9 @@ use penstock_dialect::{
 
 use crate::downstream::body::BodyClaim;
 use crate::proxy::failure::OwnError;
-use crate::proxy::long_work::beside_the_loop;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
+use crate::wire::long_work::beside_the_loop;
 
 pub(crate) struct Conversion {
     terms: Terms,

@@ -21,13 +21,13 @@ use penstock_core::routing::{
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
+use crate::auth::KeyFailure;
+use crate::auth::KeyOwner;
 use crate::downstream::body::BodyLength;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::proxy::Proxy;
-use crate::proxy::auth::KeyOwner;
-use crate::proxy::client_keys::KeyFailure;
 use crate::proxy::limit_holds::{RateHold, RequestBudget};
 use crate::upstream::relay::ResponseSink;
 

@@ -76,7 +76,7 @@ impl Movable {
         let elapsed = to_micros(now().since(attempt.started));
         let rest = rest_of_wait(&self.predicted, elapsed as f64);
         // While requests wait for a backend with room, those that have one stay there.
-        if rest < INTERVAL.as_secs_f64() * 1e6 || !flow.proxy.queues.is_empty() {
+        if rest < INTERVAL.as_secs_f64() * 1e6 || flow.proxy.has_waiting() {
             return None;
         }
         reserve_better(flow, request, attempt.decision, rest)

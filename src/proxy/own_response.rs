@@ -7,7 +7,6 @@ use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ACCEPTED;
 use penstock_api::units::whole_seconds;
 use penstock_api::{ErrorReport, error_body};
-use penstock_config::Cors;
 use pingora::http::ResponseHeader;
 
 use crate::downstream::body::{BodyError, BodyLength};
@@ -18,7 +17,6 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::rate_limits::{add_rate_fields, settle_rate};
 use crate::proxy::stream_error::{end_with_error, end_with_held};
-use crate::proxy::target::Target;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::relay::ResponseSink;
@@ -87,18 +85,6 @@ pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> S
     send_error(flow, error.closing()).await
 }
 
-/// Responds to a method that the path does not take.
-pub(crate) async fn send_wrong_method(
-    flow: &mut Flow<'_>,
-    target: Target<'_>,
-    error: OwnError,
-) -> Served {
-    let mut response = error_response(flow.ctx, &error)?;
-    let has_cors = !matches!(flow.ctx.generation.config.server.cors, Cors::Off);
-    response.head.insert_header(header::ALLOW, target.methods(has_cors))?;
-    send(flow, response).await
-}
-
 /// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`:
 /// every backend that could take the request has been tried. An early retry would try all of them
 /// again, so the response advises against it, unless the wait is short or the backend sends
@@ -151,7 +137,11 @@ async fn write(flow: &mut Flow<'_>, OwnResponse { mut head, body, closes }: OwnR
     Ok(())
 }
 
-fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result<OwnResponse> {
+/// A response with an error of our own.
+pub(crate) fn error_response(
+    ctx: &mut RequestContext,
+    error: &OwnError,
+) -> pingora::Result<OwnResponse> {
     let row = error.code.row();
     ctx.record.response.status = row.status;
     ctx.record.response.code = Some(error.code);

@@ -6,8 +6,8 @@ use penstock_core::fleet::{Backend, BackendId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::auth::KeyOwner;
 use crate::proxy::Proxy;
-use crate::proxy::auth::KeyOwner;
 use crate::proxy::response_ids::Learned;
 
 /// The maximum number of ids that are passed on at once, the newest ones.

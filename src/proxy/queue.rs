@@ -29,7 +29,6 @@ use crate::proxy::queue::shared::SharedQueue;
 const MAX_QUEUES: usize = 1024;
 
 /// The queues of all models.
-#[derive(Default)]
 pub struct Queues {
     by_model: RwLock<HashMap<Arc<str>, Arc<SharedQueue>>>,
     /// The number of requests that wait, in all queues.
@@ -51,12 +50,9 @@ pub struct QueueFigures {
 }
 
 impl Queues {
-    /// Returns whether no request waits. Costs one load.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        // Relaxed: a newcomer may overtake a request that joins at this instant, as if it came
-        // before.
-        self.waiting.load(Ordering::Relaxed) == 0
+    /// No queues yet. `waiting` is kept in step with the number of requests that wait.
+    pub(crate) fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        Self { by_model: RwLock::default(), waiting: Arc::clone(waiting) }
     }
 
     /// The figures of every queue that was used, by model.
@@ -75,7 +71,7 @@ impl Queues {
 
     /// Signals a change that may let requests through: of the configuration, or by elapsed time.
     pub(crate) fn signal(&self) {
-        if self.is_empty() {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
         // The map is not locked while the queues wake their requests.

@@ -24,9 +24,9 @@ use crate::downstream::encoded_body::{DecodeBounds, decode};
 use crate::proxy::conversion::Conversion;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
-use crate::proxy::long_work::beside_the_loop;
 use crate::proxy::shift_state::ShiftState;
 use crate::upstream::response_monitor::ResponseMonitor;
+use crate::wire::long_work::beside_the_loop;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [

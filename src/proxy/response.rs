@@ -13,9 +13,9 @@ use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
+use crate::auth::KeyOwner;
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptResult, Permit, record_outcome};
-use crate::proxy::auth::KeyOwner;
 use crate::proxy::failure::unreadable_outcome;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};

@@ -14,7 +14,7 @@ use penstock_core::fleet::BackendId;
 use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::proxy::auth::KeyOwner;
+use crate::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
 
 /// The backends of stored responses.

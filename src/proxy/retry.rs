@@ -88,8 +88,7 @@ pub(crate) async fn decide_in_turn(
     if let Some(reserved) = request.moved.take() {
         return Ok(decide_moved(flow, request, *reserved));
     }
-    // The cheap question first: one load, while the queue of the model takes a lock.
-    if !flow.proxy.queues.is_empty() && has_others_waiting(flow, request) {
+    if flow.proxy.has_waiting() && has_others_waiting(flow, request) {
         return Box::pin(decide_from_queue(flow, request, None)).await;
     }
     let decided = match flow.ctx.record.queue.refusals {

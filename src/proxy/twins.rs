@@ -3,8 +3,7 @@
 //! may use.
 
 use http::header;
-use penstock_api::{BodyFormat, ErrorCode, OllamaRoute, Operation, percent_decode};
-use penstock_core::routing::Way;
+use penstock_api::{BodyFormat, ErrorCode, Operation, percent_decode};
 use penstock_scan::{
     BYTE_ORDER_MARK, RequestProfile, ScanOptions, check_twins, deciding_in_query, scan, scan_any,
 };
@@ -13,46 +12,10 @@ use serde_json::Value;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::scan_error;
-use crate::proxy::target::Target;
-
-/// Checks the query of a request. If the body decides, the query may have no deciding field. If the
-/// query names the model, it does so once, in its plain spelling.
-///
-/// # Errors
-/// When an engine may read a deciding field from the query.
-pub(crate) fn check_query(query: &str, target: Target<'_>) -> Result<(), OwnError> {
-    match target {
-        Target::Operation(_)
-        | Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_)) => {
-            match deciding(query).next() {
-                Some((field, _)) => Err(ambiguous(field, "in the query: it belongs in the body")),
-                None => Ok(()),
-            }
-        }
-        Target::Passthrough(Way::ByModel) => {
-            let mut models = deciding(query).filter(|(field, _)| *field == "model");
-            match (models.next(), models.next()) {
-                (None, _) | (Some((_, true)), None) => Ok(()),
-                (Some(_), _) => {
-                    Err(ambiguous("model", "more than once in the query, or in another spelling"))
-                }
-            }
-        }
-        Target::Models
-        | Target::Model(_)
-        | Target::Health
-        | Target::StoredResponse { .. }
-        | Target::Usage(_)
-        | Target::Ollama(_)
-        | Target::Passthrough(Way::Backend(_))
-        | Target::Root
-        | Target::Unknown => Ok(()),
-    }
-}
 
 /// The deciding fields in a query, each with whether it is written as it is read here. Old parsers
 /// take a semicolon for an ampersand.
-fn deciding(query: &str) -> impl Iterator<Item = (&'static str, bool)> {
+pub(crate) fn deciding(query: &str) -> impl Iterator<Item = (&'static str, bool)> {
     let pairs = query
         .split('&')
         .flat_map(|pair| pair.split(';').enumerate().map(|(number, pair)| (number == 0, pair)));
@@ -136,56 +99,6 @@ pub(crate) fn read_unknown(flow: &Flow<'_>, body: &[u8]) -> Result<RequestProfil
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn refused(path: &str, target: Target<'_>) -> Option<ErrorCode> {
-        let uri: http::Uri = path.parse().unwrap();
-        check_query(uri.query().unwrap(), target).err().map(|error| error.code)
-    }
-
-    #[test]
-    fn query_fields_that_duplicate_body_fields_are_refused() {
-        let twin = Some(ErrorCode::AmbiguousField);
-        for query in [
-            "model=x",
-            "Model=x",
-            "mod%65l=x",
-            "a=1;model=x",
-            "+model=x",
-            "model[]=x",
-            "stream=true",
-        ] {
-            for target in [Target::Operation(Operation::Chat), Target::Ollama(OllamaRoute::Show)] {
-                assert_eq!(refused(&format!("/p?{query}"), target), twin, "{query}");
-            }
-        }
-        for query in ["api-version=1", "beta=true", "", "models=1"] {
-            let target = Target::Operation(Operation::Chat);
-            assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
-        }
-    }
-
-    #[test]
-    fn paths_by_model_take_one_plain_name() {
-        let target = Target::Passthrough(&Way::ByModel);
-        for query in ["model=m", "a=1&model=m", "limit=2", "stream=true&model=m"] {
-            assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
-        }
-        for query in [
-            "model=m&model=x",
-            "mod%65l=x&model=m",
-            "model=m&mod%65l=x",
-            "MODEL=m",
-            "a=1;model=x&model=m",
-            "model=m;model=x",
-            "model%5B%5D=x",
-        ] {
-            assert_eq!(
-                refused(&format!("/p?{query}"), target),
-                Some(ErrorCode::AmbiguousField),
-                "{query}"
-            );
-        }
-    }
 
     #[test]
     fn model_and_name_agree() {

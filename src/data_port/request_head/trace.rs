@@ -5,7 +5,7 @@ use http::HeaderMap;
 use penstock_api::{TRACEPARENT, TraceContext};
 use penstock_config::TracingConfig;
 
-use crate::proxy::seeds::Seeds;
+use crate::seeds::Seeds;
 
 /// The trace of a request; `None` when traces are not propagated.
 pub(crate) fn trace_of(

@@ -12,11 +12,11 @@ use penstock_dialect::Conversation;
 
 use super::Rewrite;
 use crate::proxy::disposition::ResponseTerms;
-use crate::proxy::long_work::beside_the_loop;
 use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
+use crate::wire::long_work::beside_the_loop;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;

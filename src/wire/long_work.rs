@@ -9,7 +9,7 @@ const LONG: usize = 256 * 1024;
 
 /// Does work on `bytes` bytes. During long work, another thread serves the other requests of this
 /// one.
-pub(super) fn beside_the_loop<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+pub(crate) fn beside_the_loop<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     // `block_in_place` panics on a runtime of one thread.
     let can_move = || {
         Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread)
