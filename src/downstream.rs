@@ -24,7 +24,7 @@ pub mod http2;
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod origin;
-mod port_tls;
+pub mod port_tls;
 mod prefixed_stream;
 pub mod proxy_protocol;
 pub(crate) mod response_writer;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use penstock_config::Listener;
-use penstock_config::tls::{Look, Refreshed, TlsError};
+use penstock_config::tls::TlsError;
 
 use super::close_reasons::CloseReasons;
 use super::listener::Ports;
+use super::port_tls::{Look, Refreshed};
 
 /// The state that client connections share.
 #[derive(Debug)]

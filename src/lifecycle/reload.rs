@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use penstock_api::units::{show_duration, to_millis};
 use penstock_clock::now;
-use penstock_config::tls::Look;
 use penstock_config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
 use penstock_core::fleet::{Groups, Health};
 use penstock_core::routing::Generation;
@@ -17,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::reload_gate::{GateError, simulate};
 use crate::discovery::{DiscoveryService, look_up_groups};
+use crate::downstream::port_tls::Look;
 use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
 use crate::observe::recent::RecentTraffic;

@@ -123,7 +123,7 @@ fn check_listeners(
             reader.fault(item.key_place("proxy_protocol"), Problem::NoTrustedProxies);
         }
         if let Some(tls) = &listener.tls {
-            if let Err(source) = ServerTls::load(tls.files(), listener.speaks_http2()) {
+            if let Err(source) = ServerTls::load(&tls.files(), listener.speaks_http2()) {
                 let key = format!("server.listen[{index}].tls");
                 reader.fault(item.key_place("tls"), Problem::Tls { key, source });
             }

@@ -1,5 +1,5 @@
 //! TLS by rustls, for both sides: certificates and keys from PEM files, settings of listeners
-//! (reloaded while they run) and of connections to backends. Opens no sockets.
+//! and of connections to backends. Opens no sockets.
 
 mod client;
 mod pem;
@@ -8,7 +8,7 @@ mod server;
 pub use client::system_certificates;
 pub use client::{ClientTls, ClientTlsFiles};
 pub use pem::read_certificates;
-pub use server::{ClientAuth, Look, Refreshed, ServerTls, ServerTlsFiles};
+pub use server::{ClientAuth, ServerTls, ServerTlsFiles};
 
 use std::path::PathBuf;
 use std::sync::Arc;
