@@ -21,6 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use penstock_clock::now;
 use penstock_config::{AuthConfig, JwtConfig, KeyHash, UnixTime};
 use penstock_core::clients::ClientIdentity;
 use serde::Deserialize;
@@ -144,7 +145,7 @@ impl Tokens {
     /// whether they have been: a second look may find the key.
     pub async fn wait_for_keys(&self, issuer: usize) -> bool {
         let issuer = self.state.load().issuers.get(issuer).map(Arc::clone);
-        let Some(mut fetched) = issuer.and_then(|issuer| issuer.request_keys()) else {
+        let Some(mut fetched) = issuer.and_then(|issuer| issuer.request_keys(now())) else {
             return false;
         };
         tokio::time::timeout(PATIENCE, fetched.changed()).await.is_ok_and(|done| done.is_ok())

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use jsonwebtoken::Algorithm;
+use penstock_api::units::Timestamp;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::{JwksSource, JwtConfig, KeyHash, TokenAlgorithm};
 use tokio::sync::watch;
@@ -128,13 +129,13 @@ impl Issuer {
 
     /// Requests a fetch of the keys. Returns a receiver of its end if it runs or starts now; in the
     /// time after one nothing is worth waiting for.
-    pub(super) fn request_keys(&self) -> Option<watch::Receiver<()>> {
+    pub(super) fn request_keys(&self, now: Timestamp) -> Option<watch::Receiver<()>> {
         let done = self.done.subscribe();
         if self.is_fetching.load(Ordering::Acquire) {
             return Some(done);
         }
         // Read before the thread wakes: once it fetches, the pause has started.
-        let starts_now = self.pause_left().is_zero();
+        let starts_now = self.pause_left(now).is_zero();
         self.is_wanted.store(true, Ordering::Release);
         self.wake();
         starts_now.then_some(done)
@@ -166,31 +167,31 @@ impl Issuer {
     }
 
     /// Returns the time until the next fetch is allowed.
-    fn pause_left(&self) -> Duration {
+    fn pause_left(&self, now: Timestamp) -> Duration {
         let interval = match self.config.jwks {
             JwksSource::File(_) => MIN_FILE_INTERVAL,
             JwksSource::Https(_) => MIN_INTERVAL,
         };
-        self.since_start().map_or(Duration::ZERO, |since| interval.saturating_sub(since))
+        self.since_start(now).map_or(Duration::ZERO, |since| interval.saturating_sub(since))
     }
 
     /// Returns the time since the last fetch started.
-    fn since_start(&self) -> Option<Duration> {
+    fn since_start(&self, now: Timestamp) -> Option<Duration> {
         let start = self.last_start.load(Ordering::Acquire).checked_sub(1)?;
-        Some(Duration::from_micros(now().0.saturating_sub(start)))
+        Some(Duration::from_micros(now.0.saturating_sub(start)))
     }
 
     /// Fetches the keys if it is time. Returns the time until it is.
-    fn work(&self) -> Duration {
+    fn work(&self, now: Timestamp) -> Duration {
         let interval = match (&self.config.jwks, self.is_reached.load(Ordering::Relaxed)) {
             (JwksSource::File(_), _) => self.config.refresh.min(FILE_INTERVAL),
             (JwksSource::Https(_), true) => self.config.refresh.max(MIN_INTERVAL),
             (JwksSource::Https(_), false) => MIN_INTERVAL,
         };
         let is_wanted = self.is_wanted.load(Ordering::Acquire);
-        let left = match self.since_start() {
+        let left = match self.since_start(now) {
             None => Duration::ZERO,
-            Some(_) if is_wanted => self.pause_left(),
+            Some(_) if is_wanted => self.pause_left(now),
             Some(since) => interval.saturating_sub(since),
         };
         if !left.is_zero() {
@@ -198,7 +199,7 @@ impl Issuer {
         }
         self.is_fetching.store(true, Ordering::Release);
         self.is_wanted.store(false, Ordering::Release);
-        self.last_start.store(now().0.saturating_add(1), Ordering::Release);
+        self.last_start.store(now.0.saturating_add(1), Ordering::Release);
         self.report(fetch(&self.config).and_then(|document| self.publish(&document)));
         self.is_fetching.store(false, Ordering::Release);
         self.done.send_replace(());
@@ -272,7 +273,7 @@ impl std::ops::Deref for KeysGuard {
 fn run(issuer: &Weak<Issuer>) {
     loop {
         let pause = match issuer.upgrade() {
-            Some(issuer) => issuer.work(),
+            Some(issuer) => issuer.work(now()),
             None => return,
         };
         std::thread::park_timeout(pause);
@@ -290,5 +291,23 @@ fn to_algorithm(algorithm: TokenAlgorithm) -> Algorithm {
         TokenAlgorithm::Es256 => Algorithm::ES256,
         TokenAlgorithm::Es384 => Algorithm::ES384,
         TokenAlgorithm::EdDsa => Algorithm::EdDSA,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_waits_for_keys_once_the_interval_of_fetches_has_passed() {
+        let jwks = JwksSource::Https("https://provider.example/keys".to_owned());
+        let issuer = Issuer::new(&JwtConfig { jwks, ..JwtConfig::default() });
+        let start = Timestamp(5_000_000);
+        let waits = |after| issuer.request_keys(start.after(after)).is_some();
+        assert!(waits(Duration::ZERO), "the first fetch runs");
+        issuer.is_fetching.store(false, Ordering::Release);
+        issuer.last_start.store(start.0 + 1, Ordering::Release);
+        assert!(!waits(MIN_INTERVAL - Duration::from_micros(1)));
+        assert!(waits(MIN_INTERVAL));
     }
 }

@@ -1,5 +1,6 @@
 //! The predictions of latencies: a row per model and backend that has predicted any.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::table::{Cell, Columns};
@@ -24,6 +25,20 @@ const COLUMNS: Columns<'_> = Columns {
     optional: 0..0,
 };
 
+/// A prediction in `/fleet`, as far as the table shows it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Prediction {
+    trusted: bool,
+    error: Option<f64>,
+    coverage: Option<f64>,
+    backlog_ms: Option<f64>,
+    step_ms: Option<f64>,
+    prompt_token_us: Option<f64>,
+    front_end_ms: Option<f64>,
+    slots: Option<f64>,
+}
+
 /// Returns the table; empty if nothing is predicted.
 pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
@@ -31,8 +46,9 @@ pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     for backend in backends.into_iter().flatten() {
         let models = backend.get("models").and_then(Value::as_array);
         for model in models.into_iter().flatten() {
-            if let Some(prediction) = model.get("prediction").filter(|one| one.is_object()) {
-                rows.push(row(text_of(backend, "name"), text_of(model, "id"), prediction));
+            let prediction = model.get("prediction").map(Option::<Prediction>::deserialize);
+            if let Some(Ok(Some(prediction))) = prediction {
+                rows.push(row(text_of(backend, "name"), text_of(model, "id"), &prediction));
             }
         }
     }
@@ -51,22 +67,20 @@ pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     lines
 }
 
-fn row(backend: &str, model: &str, prediction: &Value) -> Vec<Cell> {
-    let number = |key: &str| prediction.get(key).and_then(Value::as_f64);
-    let millis = |key: &str| show_latency(number(key).map(|millis| millis / 1000.0));
-    let share = |key: &str| number(key).map_or_else(|| "-".to_owned(), show_share);
-    let is_trusted = prediction.get("trusted").and_then(Value::as_bool).unwrap_or(false);
-    let trusted = if is_trusted { ("yes", Tone::Good) } else { ("not yet", Tone::Warning) };
-    // Microseconds per token are milliseconds per thousand tokens.
-    let prompt = show_latency(number("prompt_token_us").map(|micros| micros / 1000.0));
+fn row(backend: &str, model: &str, prediction: &Prediction) -> Vec<Cell> {
+    let trusted = match prediction.trusted {
+        true => ("yes", Tone::Good),
+        false => ("not yet", Tone::Warning),
+    };
     let cells = [
-        share("error"),
-        share("coverage"),
-        millis("backlog_ms"),
-        millis("step_ms"),
-        prompt,
-        millis("front_end_ms"),
-        number("slots").map_or_else(|| "-".to_owned(), |slots| format!("{slots:.0}")),
+        prediction.error.map_or_else(missing, show_share),
+        prediction.coverage.map_or_else(missing, show_share),
+        show_millis(prediction.backlog_ms),
+        show_millis(prediction.step_ms),
+        // Microseconds per token are milliseconds per thousand tokens.
+        show_millis(prediction.prompt_token_us),
+        show_millis(prediction.front_end_ms),
+        prediction.slots.map_or_else(missing, |slots| format!("{slots:.0}")),
     ];
     let mut row = vec![
         (printable(backend), Tone::Plain),
@@ -75,4 +89,12 @@ fn row(backend: &str, model: &str, prediction: &Value) -> Vec<Cell> {
     ];
     row.extend(cells.map(|cell| (cell, Tone::Plain)));
     row
+}
+
+fn show_millis(millis: Option<f64>) -> String {
+    show_latency(millis.map(|millis| millis / 1000.0))
+}
+
+fn missing() -> String {
+    "-".to_owned()
 }
