@@ -131,7 +131,7 @@ impl Tokens {
             return Some(Ok(verdict));
         }
         let verdict = state.verify(hash, token, now);
-        // Only valid ones: forged tokens would otherwise push them out.
+        // Only valid ones: forged tokens would otherwise evict them.
         if let Ok(verdict) = &verdict {
             self.verified.fetch_add(1, Ordering::Relaxed);
             if state.cache.insert(Arc::clone(verdict), now) {

@@ -34,7 +34,6 @@ macro_rules! readings {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        /// Every reading.
         pub const READINGS: &[ReadingRow] = &[$(
             ReadingRow {
                 key: $key,
@@ -86,7 +85,7 @@ readings! {
     /// The state of the model in its memory.
     residency: Residency = "residency", score "residency": "where the model stands; not known: 0 from resident";
     /// The models that loading this one would evict.
-    eviction: Eviction = "evicts", score "evicts": "what loading the model pushes out of its memory; nothing where it is missing";
+    eviction: Eviction = "evicts", score "evicts": "what loading the model evicts from its memory; nothing where it is missing";
     /// Leading blocks of the prompt that it is believed to have cached.
     matched_blocks: u32 = "matched_blocks";
     /// The predicted latencies of the request there.
@@ -109,7 +108,6 @@ pub struct ReadingRow {
 /// A reading in a line of `penstock score`.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoreReading {
-    /// Its key.
     pub key: &'static str,
     /// Its meaning, and its effect when it is unknown.
     pub about: &'static str,

@@ -124,7 +124,7 @@ impl ClientKey {
 section! {
     /// The limits of one client; `none` is no limit.
     pub struct RateLimits {
-        /// Requests per minute: a token bucket that holds as many and is refilled evenly.
+        /// Requests per minute: a leaky bucket of that size, which drains evenly.
         pub requests_per_minute: Option<u32> ["requests_per_minute" as Or<Never, AtLeastOne<u32>>] = None,
         /// Tokens per minute, of prompts and responses: such a bucket, too.
         pub tokens_per_minute: Option<u32> ["tokens_per_minute" as Or<Never, AtLeastOne<u32>>] = None,

@@ -1,20 +1,22 @@
-//! The test that decides if a backend fails more than its peers; its evidence keeps requests away.
+//! The test that decides if a backend fails more than others of its models; its evidence keeps
+//! requests away.
 //!
 //! **The question.** A 500 speaks against the backend or against the prompt. Bad prompts fail on
 //! every backend of their model alike, but a bad backend fails alone. So the share of faults on one
-//! backend is compared with the share on its peers, for requests of the same sender and model. A
+//! backend is compared with the share on the others, for requests of the same sender and model. A
 //! share that is the same everywhere speaks against the prompts.
 //!
 //! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
-//! under the peers' share than under the backend's own. It is computed in two ways. The faults in a
-//! row since the last good response reveal a broken backend within [`MIN_RUN`] or four faults. All
-//! responses of the last `breaker.window` or so reveal a backend that fails now and then. The
-//! peers' share is that of the best peer, because a second broken backend must not hide the first.
+//! under the others' share than under the backend's own. It is computed in two ways. The faults in
+//! a row since the last good response reveal a broken backend within [`MIN_RUN`] or four faults.
+//! All responses of the last `breaker.window` or so reveal a backend that fails now and then. The
+//! others' share is that of the best of them, because a second broken backend must not hide the
+//! first.
 //!
 //! **The consequence.** The backend is paused like a breaker (`breaker.open`, doubled up to
 //! `max_open`), and then one request at a time probes. A good response to a request sent after the
 //! pause began releases it. It is also released as soon as the evidence no longer holds: a good
-//! response was still on its way, or the peers turned out to fail as often. Up to a third of the
+//! response was still on its way, or the others turned out to fail as often. Up to a third of the
 //! backends of a model can be paused on [`FEW_PAUSED`], more need [`MANY_PAUSED`], and the last one
 //! is never paused. A false alarm then adds at most half more work to each of the others.
 
@@ -38,7 +40,7 @@ const RELEASE: f64 = 0.6;
 /// The prior before the first response: one fault in twenty responses, with the weight of two.
 const ASSUMED_FAULTS: f64 = 0.1;
 const ASSUMED_RESPONSES: f64 = 2.0;
-/// The bounds of the peers' assumed share of faults.
+/// The bounds of the others' assumed share of faults.
 // At 0 or 1 a logarithm in the evidence would be infinite.
 const MIN_SHARE: f64 = 0.01;
 const MAX_SHARE: f64 = 0.95;
@@ -137,10 +139,10 @@ impl FaultShares {
 
     /// Judges a backend after a fault.
     fn judge(&mut self, index: usize, sign: &Sign, terms: Terms<'_>, changes: &mut Changes) {
-        let peers = self.share_of_peers(sign.backend, sign.at, terms);
+        let others = self.share_of_others(sign.backend, sign.at, terms);
         let needed = self.needed(sign, terms);
         let Some(row) = self.0.get_mut(index) else { return };
-        let evidence = row.evidence(peers, sign.at, terms);
+        let evidence = row.evidence(others, sign.at, terms);
         let is_due = match row.pause {
             // Requests that were in flight when the pause began fail one after another.
             Some(pause) if sign.at < pause.until || sign.started < pause.since => return,
@@ -160,10 +162,10 @@ impl FaultShares {
         let others = |row: &&Row| row.pause.is_some() && row.backend != sign.backend;
         let paused: Vec<u64> = self.0.iter().filter(others).map(|row| row.backend).collect();
         for backend in paused {
-            let peers = self.share_of_peers(backend, sign.at, terms);
+            let others = self.share_of_others(backend, sign.at, terms);
             let row = self.0.iter_mut().find(|row| row.backend == backend);
             let Some(row) = row else { continue };
-            if row.evidence(peers, sign.at, terms) < FEW_PAUSED * RELEASE {
+            if row.evidence(others, sign.at, terms) < FEW_PAUSED * RELEASE {
                 row.release();
                 changes.released.push(backend);
             }
@@ -183,12 +185,12 @@ impl FaultShares {
         }
     }
 
-    /// The share of faults on the best peer. A peer without responses is assumed to work: prompts
-    /// that fail everywhere would have failed there, too.
-    fn share_of_peers(&self, backend: u64, now: Timestamp, terms: Terms<'_>) -> f64 {
-        let peers = terms.backends.iter().filter(|peer| **peer != backend);
-        let shares = peers.map(|peer| {
-            let row = self.0.iter().find(|row| row.backend == *peer);
+    /// The share of faults on the best other backend. One without responses is assumed to work:
+    /// prompts that fail everywhere would have failed there, too.
+    fn share_of_others(&self, backend: u64, now: Timestamp, terms: Terms<'_>) -> f64 {
+        let others = terms.backends.iter().filter(|other| **other != backend);
+        let shares = others.map(|other| {
+            let row = self.0.iter().find(|row| row.backend == *other);
             row.map_or(assumed_share(0.0, 0.0), |row| row.share(now, terms.config.window))
         });
         shares.fold(1.0, f64::min)
@@ -278,25 +280,25 @@ impl Row {
         self.faults += 1.0;
     }
 
-    /// The strength of the evidence against the backend, given the share of faults of its peers.
-    fn evidence(&self, peers: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
-        let peers = peers.clamp(MIN_SHARE, MAX_SHARE);
+    /// The strength of the evidence against the backend, given the share of faults of the others.
+    fn evidence(&self, others: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
+        let others = others.clamp(MIN_SHARE, MAX_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
         let of_run = match self.run >= MIN_RUN && is_seen(self.run_clients) {
-            true => f64::from(self.run) * -peers.ln(),
+            true => f64::from(self.run) * -others.ln(),
             false => 0.0,
         };
         let left = self.left(now, terms.config.window);
         let count = (self.good + self.faults) * left;
         let share = self.faults / (self.good + self.faults).max(1.0);
         let is_enough = count.round() >= f64::from(terms.config.min_responses);
-        let is_much = is_enough && share - peers >= terms.config.error_share;
+        let is_much = is_enough && share - others >= terms.config.error_share;
         let of_share =
-            if is_much && is_seen(self.clients) { count * gain(share, peers) } else { 0.0 };
+            if is_much && is_seen(self.clients) { count * gain(share, others) } else { 0.0 };
         of_run.max(of_share)
     }
 
-    /// Returns whether no evidence is left against the backend, however good its peers are.
+    /// Returns whether no evidence is left against the backend, however good the others are.
     fn has_no_evidence(&self, terms: Terms<'_>) -> bool {
         self.evidence(MIN_SHARE, self.counted_at, terms) < FEW_PAUSED * RELEASE
     }

@@ -8,7 +8,7 @@ use crate::residency::{Eviction, Residency};
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "resident",
-    formula: "1 in memory, 0.7 asleep; else 0.4 if loading it pushes out nothing, 0.2 idle models, 0 one in use",
+    formula: "1 in memory, 0.7 asleep; else 0.4 if loading it evicts nothing, 0.2 idle models, 0 one in use",
     source: "penstock",
     unknown: "0",
     params: &[],

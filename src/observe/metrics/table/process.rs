@@ -60,7 +60,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         "penstock_response_ids_evicted_total",
         &[],
         |_, scrape| one(to_sample(scrape.proxy.evicted_response_ids())),
-        "stored responses whose backend was forgotten to make room: requests for them go to all backends, or are a 404 where there are client keys",
+        "stored responses whose backend was evicted from the table: requests for them go to all backends, or are a 404 where there are client keys",
     ),
     gauge(
         "penstock_session_homes",
@@ -72,7 +72,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         "penstock_session_homes_evicted_total",
         &[],
         |_, scrape| one(to_sample(scrape.proxy.session_homes().evicted())),
-        "sessions whose last backend was forgotten to make room: their next request is routed as their first one",
+        "sessions whose last backend was evicted from the table: their next request is routed as their first one",
     ),
     gauge(
         "penstock_commands",
