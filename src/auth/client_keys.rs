@@ -188,7 +188,6 @@ impl ClientKeys {
         Some(found.next().unwrap_or(Err(KeyFailure::Certificate)))
     }
 
-    /// Counts a refused request.
     pub(crate) fn count(&self, failure: KeyFailure) {
         if let Some(counter) = self.failures.get(failure.position()) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -216,7 +215,6 @@ impl ClientKeys {
         }
     }
 
-    /// Adopts another configuration.
     pub(crate) fn adopt(&self, config: &Config) {
         self.by_address.adopt(config, std::iter::empty());
         if let Some(store) = &self.store {

@@ -37,7 +37,6 @@ pub(crate) fn take_over(session: &mut Session) {
     head.remove_header(&header::TRANSFER_ENCODING);
 }
 
-/// One body being read.
 pub(crate) struct BodyReader<'a> {
     client: &'a Client,
     limits: &'a LimitsConfig,

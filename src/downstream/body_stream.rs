@@ -15,7 +15,6 @@ use crate::wire::chunked::ChunkDecoder;
 
 const PART: usize = 64 * 1024;
 
-/// A body being read.
 pub(crate) struct BodyStream<'a> {
     client: &'a Client,
     left: Left,

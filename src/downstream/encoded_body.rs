@@ -27,7 +27,6 @@ const ANY_RATIO: usize = 1 << 20;
 /// The result of decoding a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecodeResult {
-    /// The body was decoded.
     Decoded,
     /// The body does not match its coding.
     Malformed,

@@ -9,7 +9,6 @@ use penstock_config::Config;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadLimits {
     pub(crate) max_size: usize,
-    /// The most header fields.
     pub(crate) max_fields: usize,
     /// The longest time from its first byte to its last.
     pub(crate) timeout: Duration,

@@ -43,7 +43,6 @@ struct Seen {
     is_read: bool,
 }
 
-/// The TLS of one port.
 #[derive(Debug)]
 pub(crate) struct PortTls {
     files: ServerTlsFiles,
@@ -60,7 +59,6 @@ struct InForce {
     ca_revoked: CancellationToken,
 }
 
-/// The terms of a handshake.
 #[derive(Debug)]
 pub(crate) struct HandshakeTerms {
     pub(crate) config: Arc<ServerConfig>,

@@ -166,7 +166,6 @@ impl Database {
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
-    /// Replaces a key.
     pub(super) fn update(&self, key: &KeyRecord) -> Result<(), KeyStoreError> {
         self.put("REPLACE", key)
     }

@@ -32,7 +32,6 @@ pub enum KeyStoreError {
         issuer.as_ref().map_or("every issuer".to_owned(), |one| format!("'{}'", one.escape_debug()))
     )]
     NotRevoked { jti: String, issuer: Option<String> },
-    /// The key was revoked.
     #[error("key '{id}' was revoked")]
     Revoked { id: String },
     /// There are as many keys as there may be.

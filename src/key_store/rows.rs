@@ -25,7 +25,6 @@ pub(super) struct DamagedRow {
     pub(super) problem: String,
 }
 
-/// The rows of a table.
 #[derive(Debug)]
 pub(super) struct TableRows<T> {
     pub(super) whole: Vec<T>,

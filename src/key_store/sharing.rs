@@ -23,7 +23,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The number of kinds of records.
 pub(super) const KINDS: usize = 2;
 
-/// A kind of records.
 #[derive(Debug, Clone, Copy)]
 enum RecordKind {
     Keys,

@@ -43,7 +43,6 @@ impl Sockets {
         self.upgraded.send_replace(true);
     }
 
-    /// Returns all listening sockets.
     pub fn all(&self) -> Vec<Socket> {
         let table = self.table.get().map(|table| table.lock().serialize());
         let (addresses, descriptors) = table.unwrap_or_default();

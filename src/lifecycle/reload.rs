@@ -34,7 +34,6 @@ pub type ApplyLog = Box<dyn Fn(&LogConfig) + Send + Sync>;
 /// The reason why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// It is invalid.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// It did not come from a file.
@@ -82,11 +81,9 @@ pub enum ReloadError {
 pub struct ReloadReport {
     /// Changed settings, secrets masked.
     pub changed: Vec<Change>,
-    /// Changes of the backends.
     pub backends: BackendsReport,
     /// Changed settings that take effect only after a restart.
     pub restart_needed: Vec<String>,
-    /// Warnings about the file.
     pub warnings: Vec<String>,
     /// The result of simulating recent traffic, if that was done.
     pub simulation: Option<ReplayReport>,

@@ -160,7 +160,6 @@ impl DecisionLog {
         self.captures.latest(count)
     }
 
-    /// Frees the captured decisions.
     pub fn forget_captures(&self) {
         self.captures.clear();
     }

@@ -76,7 +76,6 @@ impl Shared {
     }
 }
 
-/// The token ledger.
 #[derive(Debug)]
 pub struct Ledger {
     shared: Arc<Shared>,

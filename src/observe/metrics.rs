@@ -87,7 +87,6 @@ pub struct Metrics {
     assumed: AtomicU64,
     panics: AtomicU64,
     without_telemetry: AtomicU64,
-    /// Reloads of the configuration.
     pub reloads: Reloads,
     /// Connections to the admin port.
     pub admin_connections: AdminConnections,

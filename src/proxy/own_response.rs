@@ -104,7 +104,6 @@ pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: 
     send(flow, response).await
 }
 
-/// Sends a complete response.
 pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {
     // Boxed: no request that is forwarded, or waits in a queue, should carry room for it.
     Box::pin(write(flow, response)).await

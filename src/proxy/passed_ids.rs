@@ -25,7 +25,6 @@ pub struct RememberedIds {
 }
 
 impl RememberedIds {
-    /// The number of ids.
     pub fn len(&self) -> usize {
         self.ids.len()
     }

@@ -27,7 +27,6 @@ pub trait EventSource: Send {
     async fn next(&mut self) -> Option<Bytes>;
 }
 
-/// A response about usage.
 pub enum UsageResponse {
     Page(Vec<u8>),
     Stream(Box<dyn EventSource>),
@@ -37,6 +36,5 @@ pub enum UsageResponse {
 #[derive(Debug)]
 pub struct UsageRefusal {
     pub code: ErrorCode,
-    /// The error in words.
     pub message: String,
 }

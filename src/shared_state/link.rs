@@ -250,7 +250,6 @@ impl Link {
         Ok(script.query_async(&mut self.connection.clone()).await?)
     }
 
-    /// Runs a script.
     pub(super) async fn run(
         &self,
         script: Script,

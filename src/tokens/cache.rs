@@ -63,7 +63,6 @@ impl Cache {
         free_at > now.0
     }
 
-    /// Returns every verdict.
     pub(super) fn iter(&self) -> impl Iterator<Item = Arc<Verdict>> {
         self.slots.iter().filter_map(ArcSwapOption::load_full)
     }

@@ -54,7 +54,6 @@ struct Known {
     document: KeyHash,
 }
 
-/// The figures of an issuer.
 #[derive(Debug, Clone)]
 pub struct IssuerFigures {
     /// The name of the issuer.

@@ -7,7 +7,6 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Number, Value};
 
-/// An object.
 pub(super) struct StrictObject(pub(super) Map<String, Value>);
 
 impl<'de> Deserialize<'de> for StrictObject {

@@ -21,7 +21,6 @@ pub fn now() -> Timestamp {
     Timestamp(to_micros(PROCESS_START.elapsed()))
 }
 
-/// Measures an elapsed time.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Instant);
 

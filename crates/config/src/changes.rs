@@ -28,7 +28,6 @@ const READ_AT_START: [&str; 13] = [
 /// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
     /// The path of the setting.
@@ -80,7 +79,6 @@ impl Changes {
         names.filter(|name| READ_AT_START.iter().any(|start| is_below(name, start))).collect()
     }
 
-    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() && self.added.is_empty() && self.removed.is_empty()
     }

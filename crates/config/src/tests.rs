@@ -36,7 +36,6 @@ fn refusal(text: &str) -> String {
     load_more(text).unwrap_err()
 }
 
-/// Returns the warnings for `text`.
 fn warnings(text: &str) -> Vec<String> {
     load(text).unwrap().warnings.iter().map(ToString::to_string).collect()
 }

@@ -41,7 +41,6 @@ pub(super) enum Ending {
     Drop,
 }
 
-/// A response being sent.
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     wire: &'a mut Wire,

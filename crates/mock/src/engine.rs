@@ -192,7 +192,6 @@ impl MockEngine {
         Ok(())
     }
 
-    /// Closes every open connection.
     pub async fn close_connections(&self) {
         let mut open = std::mem::take(&mut self.shared.connections().open);
         open.shutdown().await;

@@ -22,13 +22,11 @@ pub enum Fault {
     ResetAfterRequest,
     /// Responds with another status.
     Status {
-        /// The status code.
         status: u16,
         /// The verbatim value of `Retry-After`.
         retry_after: Option<String>,
         /// The body, sent as JSON.
         body: String,
-        /// Further headers.
         headers: Vec<(String, String)>,
     },
     /// Responds with this status as soon as the head arrives, without reading the body, and closes.
@@ -41,12 +39,10 @@ pub enum Fault {
     CutStream {
         /// The number of complete events sent first.
         after_events: u32,
-        /// The kind of ending.
         how: Cut,
     },
     /// Sends half of the response's body; of a stream, the first event.
     CutResponse {
-        /// The kind of ending.
         how: Cut,
     },
     /// Stays silent after `after_events` events.
@@ -56,7 +52,6 @@ pub enum Fault {
     },
     /// Sends only keep-alive pings after `after_events` events.
     PingsOnly {
-        /// The interval between pings.
         every: Duration,
         /// The number of complete events sent first.
         after_events: u32,
@@ -86,12 +81,10 @@ pub enum Fault {
     },
     /// Pads the head of the response with `bytes` bytes of header values, at most 4000 in each.
     BigHead {
-        /// The number of bytes.
         bytes: usize,
     },
     /// Closes directly after a response that promised keep-alive.
     CloseAfterResponse,
-    /// Waits before the head.
     SlowHead(Duration),
     /// Marks the end of the response by closing, without `Content-Length` or chunks.
     CloseDelimited,
@@ -104,9 +97,7 @@ pub enum Fault {
 /// The way in which a response ends too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The connection is closed.
     Fin,
-    /// The connection is reset.
     Reset,
     /// A chunk starts with invalid bytes; then the connection is closed.
     BadChunk,

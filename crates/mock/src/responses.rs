@@ -54,7 +54,6 @@ pub(super) struct Events {
     pub(super) error: Vec<u8>,
 }
 
-/// One server-sent event.
 #[derive(Debug)]
 pub(super) struct Event {
     /// The time that the engine works on it.

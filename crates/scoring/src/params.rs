@@ -5,7 +5,6 @@ use std::fmt;
 
 use super::normalize;
 
-/// One parameter's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Number(f64),
@@ -20,11 +19,7 @@ pub struct Params(BTreeMap<String, Value>);
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParamError {
     /// The scorer has no such parameter.
-    Unknown {
-        given: String,
-        /// The names that exist.
-        known: &'static [&'static str],
-    },
+    Unknown { given: String, known: &'static [&'static str] },
     /// The value is of the wrong kind or out of range.
     Bad {
         name: &'static str,

@@ -11,11 +11,9 @@ use super::reading_values::ReadingValue;
 pub struct PredictedLatency {
     /// Mean time to the first token, or to the end of a response that is not streamed.
     pub ttft: f32,
-    /// Its 90th percentile.
     pub ttft_p90: f32,
     /// Time per token after the first.
     pub tpot: f32,
-    /// Its 90th percentile.
     pub tpot_p90: f32,
     /// The tightest objective for the time per token among the streams there; infinite without any.
     pub tightest_tpot: f32,

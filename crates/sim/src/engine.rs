@@ -69,10 +69,7 @@ pub enum EventKind {
         cached_tokens: u32,
     },
     /// Its last token was emitted.
-    Finished {
-        /// The tokens it emitted.
-        output_tokens: u32,
-    },
+    Finished { output_tokens: u32 },
     /// The engine can never run the request.
     Refused(RefuseReason),
 }

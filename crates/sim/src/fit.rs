@@ -100,7 +100,6 @@ impl RunErrors {
 /// A step time learned from the first half of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// The learned step time.
     pub step_time: StepTime,
     /// The time between penstock and the first step of a request, in picoseconds: network, front
     /// end and tokenizer; 0 for runs that were measured at the engine.

@@ -6,11 +6,8 @@ pub struct Percentiles {
     /// The mean; 0 without values.
     pub mean: f64,
     pub p50: f64,
-    /// The 90th percentile.
     pub p90: f64,
-    /// The 95th percentile.
     pub p95: f64,
-    /// The 99th percentile.
     pub p99: f64,
 }
 

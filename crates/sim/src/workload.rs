@@ -83,7 +83,6 @@ impl Default for Request {
 pub struct Workload {
     /// The names of models; an empty name stands for the model that every backend serves.
     pub models: Vec<String>,
-    /// The names of clients.
     pub clients: Vec<String>,
     pub requests: Vec<Request>,
     /// The hashes of all prompts' blocks; each includes everything before it.

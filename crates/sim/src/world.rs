@@ -113,7 +113,6 @@ pub struct WorldSpec {
     pub judges_sheds: bool,
 }
 
-/// A decision to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Examined {
     /// The request, as an index into the workload.

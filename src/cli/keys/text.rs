@@ -12,7 +12,6 @@ pub(super) fn to_table(keys: &[Value]) -> String {
     table(COLUMNS, keys)
 }
 
-/// Returns the table of revoked tokens.
 pub(super) fn revoked_table(tokens: &[Value]) -> String {
     if tokens.is_empty() {
         return "there are no revoked tokens\n".to_owned();

@@ -47,7 +47,6 @@ pub(super) struct Question<'a> {
     pub(super) record_type: RecordType,
 }
 
-/// A record of interest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     /// The name in lower case, without a dot at its end.

@@ -41,7 +41,6 @@ impl Database {
         Ok(read_all(&mut select, read)?.whole.into_iter().collect())
     }
 
-    /// Returns the version of a key.
     pub(in crate::key_store) fn version(&self, id: &str) -> Result<u64, KeyStoreError> {
         let select = "SELECT version FROM key_versions WHERE id = ?1";
         let found = self.connection.query_row(select, [id], |row| Ok(row.get(0))).optional()?;

@@ -11,7 +11,6 @@ pub const CAPTURES_KEPT: usize = 1024;
 /// The maximum number of backend rows of all captures together: some 20 MiB.
 const ROWS_KEPT: usize = 65_536;
 
-/// The last captured decisions.
 #[derive(Debug, Default)]
 pub(super) struct Captures(Mutex<Ring>);
 

@@ -16,7 +16,6 @@ pub struct Pair {
     pub model: Arc<str>,
 }
 
-/// Input and output tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Tokens of the prompts.
@@ -91,7 +90,6 @@ impl Batch {
         self.minutes.is_empty() && self.days.is_empty() && self.spent.is_empty()
     }
 
-    /// The number of rows.
     pub(super) fn len(&self) -> usize {
         self.minutes.len() + self.days.len() + self.spent.len()
     }

@@ -222,7 +222,6 @@ impl Database {
         foreign_writes(&self.connection)
     }
 
-    /// The connection, for queries.
     pub(super) fn connection(&self) -> &Connection {
         &self.connection
     }

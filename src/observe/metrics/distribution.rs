@@ -57,7 +57,6 @@ impl Distribution {
     }
 }
 
-/// Every kind of histogram.
 #[derive(Debug)]
 pub(super) struct Distributions {
     pub(super) durations: Distribution,

@@ -55,7 +55,6 @@ impl KeepAlive {
         self.due
     }
 
-    /// Sends the bytes now.
     pub(super) async fn send(
         &mut self,
         flow: &mut Flow<'_>,

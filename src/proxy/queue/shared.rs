@@ -28,7 +28,6 @@ struct State {
     queue: ModelQueue,
     /// The backends whose capacity the queue watches; none while it is empty.
     watched: Vec<SharedBackend>,
-    /// The ids of `watched`.
     watched_ids: BackendSet,
 }
 

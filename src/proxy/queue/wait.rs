@@ -29,7 +29,6 @@ const MAX_REFUSALS: u32 = 32;
 
 /// The reason why no attempt follows.
 pub(crate) enum Unadmitted {
-    /// There is no decision.
     Undecided(Undecided),
     /// The request has waited in vain, or could not wait.
     Queue(OwnError),

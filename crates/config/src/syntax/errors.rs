@@ -34,7 +34,6 @@ pub enum ConfigError {
         cause: Option<SyntaxCause>,
         source: Box<serde_saphyr::Error>,
     },
-    /// The settings are invalid.
     #[error("{}", join_lines(faults))]
     Invalid {
         /// Every error found, in the order of the file.

@@ -13,7 +13,6 @@ use super::shape::Shape;
 pub struct ModelGlob(String);
 
 impl ModelGlob {
-    /// The pattern `text`.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }

@@ -12,7 +12,6 @@ use super::suggest::nearest;
 /// Reads, dumps and describes one kind of value. Named by a type: usually the value's own, else a
 /// codec such as `OneOrMore<SocketAddr>`.
 pub(crate) trait Setting {
-    /// The type of the value.
     type Value;
 
     /// Reads `node`; `None` after an error was recorded.
@@ -36,13 +35,11 @@ pub(crate) trait Setting {
 pub(crate) trait Section: Default + 'static {
     /// Its description.
     const ABOUT: &'static str;
-    /// The required keys.
     const REQUIRED: &'static [&'static str];
     /// The rows of each field: one for most fields, several for a field with several spellings, or
     /// none.
     const KEYS: &'static [&'static [Key<Self>]];
 
-    /// Every key.
     fn keys() -> impl Iterator<Item = &'static Key<Self>> {
         Self::KEYS.iter().copied().flatten()
     }

@@ -20,7 +20,6 @@ pub enum SourcePlace {
         /// The name of the file as it was given.
         file: Arc<str>,
     },
-    /// In an environment variable.
     Variable(String),
     /// On the command line. The message names the setting.
     CommandLine,

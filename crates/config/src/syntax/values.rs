@@ -50,7 +50,6 @@ whole_number!(u16, u32, usize);
 
 /// An unsigned integer type.
 pub(crate) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
-    /// The largest value.
     const MAX_VALUE: u64;
 }
 

@@ -22,7 +22,6 @@ pub struct ClientTlsFiles<'a> {
     pub server_name: &'a str,
     /// True to verify the backend's certificate.
     pub verify: bool,
-    /// True to offer HTTP/2.
     pub http2: bool,
 }
 

@@ -43,11 +43,9 @@ const OTHERS: &str = "(others)";
 /// The treatment of a request for which a budget has no room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AtLimit {
-    /// It is refused.
     Refuse,
     /// It may only reach what costs nothing in these zones.
     Zones(Vec<String>),
-    /// It gets this model.
     Model(String),
 }
 
@@ -251,7 +249,6 @@ impl Budgets {
         budgets
     }
 
-    /// Applies another configuration.
     pub fn adopt(&self, config: &Config) {
         let rules = config.budgets.iter().enumerate();
         let rules = rules.map(|(position, budget)| Arc::new(Rule::new(position, budget)));

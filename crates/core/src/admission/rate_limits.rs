@@ -59,9 +59,7 @@ pub struct Quota {
 /// less.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateStatus {
-    /// The limit on requests.
     pub requests: Option<Quota>,
-    /// The limit on tokens.
     pub tokens: Option<Quota>,
 }
 

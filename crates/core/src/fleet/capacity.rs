@@ -29,7 +29,6 @@ impl CapacityWatch {
         fence(Ordering::SeqCst);
     }
 
-    /// Removes `waker`.
     pub fn unwatch(&self, waker: &Waker) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|known| !known.will_wake(waker));

@@ -34,7 +34,6 @@ impl CatalogueRequest {
         self.set(MODELS | LOADED);
     }
 
-    /// Requests the loaded models.
     pub(super) fn set_loaded(&self) {
         self.set(LOADED);
     }

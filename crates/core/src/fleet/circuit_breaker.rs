@@ -80,7 +80,6 @@ pub struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// The state at `now`.
     pub fn state(&self, now: Timestamp) -> BreakerState {
         match self.open_until.load(Ordering::Relaxed) {
             0 => BreakerState::Closed,

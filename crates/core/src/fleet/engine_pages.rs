@@ -57,7 +57,6 @@ impl EnginePages {
         self.loaded.load_full()
     }
 
-    /// Its `/props`.
     pub fn properties(&self) -> Option<Arc<Value>> {
         self.properties.load_full()
     }

@@ -121,7 +121,6 @@ impl Groups {
         self.0.is_empty()
     }
 
-    /// The group called `name`.
     pub fn get(&self, name: &str) -> Option<&Group> {
         self.0.iter().find(|group| *group.name == *name)
     }

@@ -37,7 +37,6 @@ impl Health {
         }
     }
 
-    /// The state called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Unknown, Self::Healthy, Self::Unhealthy, Self::Draining]
             .into_iter()

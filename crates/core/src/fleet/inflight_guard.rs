@@ -31,7 +31,6 @@ pub struct PermitRequest {
     /// A hash of the client.
     pub client: u64,
     pub now: Timestamp,
-    /// The limits that apply.
     pub limits: PermitLimits,
     /// The owner that holds it; `None` if it counts for no owner.
     pub owner: Option<Owner>,

@@ -41,7 +41,6 @@ pub struct BackendLoad {
     pub name: String,
     /// A hash of its URL, which may contain secrets.
     pub url: u64,
-    /// The number of requests.
     pub in_flight: u64,
     /// The tokens of the requests.
     #[serde(skip_serializing_if = "is_zero")]
@@ -58,7 +57,6 @@ pub struct BackendLoad {
 #[serde(default)]
 pub struct ModelLoad {
     pub name: String,
-    /// The number of requests.
     pub in_flight: u64,
     /// The requests without a first token, the uncached tokens of their prompts, and the
     /// microseconds that these take.

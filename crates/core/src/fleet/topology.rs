@@ -347,7 +347,6 @@ impl Topology {
         self.backends.iter().filter(|backend| backend.models.is_none())
     }
 
-    /// The backend called `name`.
     pub fn backend(&self, name: &str) -> Option<&Backend> {
         self.backends.iter().find(|backend| backend.config.name == name)
     }

@@ -34,7 +34,6 @@ impl Default for EngineCache {
 }
 
 impl EngineCache {
-    /// Sets the engine's capacity.
     pub fn set_capacity(&self, tokens: u64) {
         // A load before the store: it rarely changes, and the line is read by every record.
         if self.capacity.load(Ordering::Relaxed) != tokens {

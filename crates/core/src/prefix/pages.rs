@@ -16,7 +16,6 @@ struct Page<T> {
     free: u64,
 }
 
-/// The array.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
     /// `None` for a page that was freed.

@@ -13,7 +13,6 @@ use crate::fleet::{Model, Serving};
 pub struct ChosenStrategy {
     /// The strategy, which is never [`Strategy::Auto`].
     pub strategy: Strategy,
-    /// The reason, in words.
     pub reason: &'static str,
 }
 

@@ -26,7 +26,6 @@ pub fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>)
 
 /// The terms that decide whether a request may be shortened, besides its headers.
 pub struct ShiftTerms<'a> {
-    /// The request's operation.
     pub operation: Operation,
     /// The configuration of its model.
     pub model: Option<&'a ModelConfig>,

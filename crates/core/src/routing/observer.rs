@@ -66,7 +66,6 @@ pub struct AttemptEnded<'a> {
     pub number: u32,
     /// The trace of the request and the attempt's own span in it.
     pub trace: Option<(TraceContext, u64)>,
-    /// The decision it followed.
     pub decision: &'a RoutingDecision,
     /// The router that made it.
     pub router: &'a Router,

@@ -39,7 +39,6 @@ pub trait Recorder {
     fn scored(&mut self, candidates: &[Candidate], matrix: &ScoreMatrix);
 }
 
-/// Records nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoRecord;
 

@@ -29,7 +29,6 @@ pub struct RequestRecord {
     pub edits: EditFacts,
 }
 
-/// The client's request.
 #[derive(Debug, Default)]
 pub struct RequestFacts {
     /// The requested model, as the client wrote it.

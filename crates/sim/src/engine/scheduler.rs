@@ -281,7 +281,6 @@ impl Engine {
         }
     }
 
-    /// Carries out the plan.
     pub(super) fn complete_plan(&mut self, events: &mut Vec<EngineEvent>) {
         let Some(plan) = self.plan.take() else {
             return;

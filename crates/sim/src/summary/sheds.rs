@@ -15,7 +15,6 @@ const MIN_REQUESTS: usize = 10;
 const REFUSING: f64 = 0.8;
 const SERVING: f64 = 0.2;
 
-/// The figures of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ShedFigures {
     /// The number of refusals that were judged.

@@ -10,7 +10,6 @@ use crate::random::Stream;
 #[serde(untagged, deny_unknown_fields)]
 pub enum Lengths {
     Constant(u32),
-    /// A distribution of lengths.
     Drawn(Drawn),
 }
 
@@ -24,15 +23,12 @@ pub struct Drawn {
     /// bounds.
     #[serde(default)]
     pub deviation: Option<f64>,
-    /// The lower bound.
     #[serde(default = "one")]
     pub min: u32,
-    /// The upper bound.
     #[serde(default = "any")]
     pub max: u32,
 }
 
-/// The shapes of distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {

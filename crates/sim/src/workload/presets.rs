@@ -1,6 +1,5 @@
 //! Named workloads with the figures that other benchmarks in this field use.
 
-/// A named workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkloadPreset {
     /// The name of the preset.

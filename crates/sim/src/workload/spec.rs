@@ -16,7 +16,6 @@ pub struct WorkloadSpec {
     /// The period in which new requests or sessions arrive.
     #[serde(default)]
     pub duration: Option<Time>,
-    /// The streams of requests.
     pub streams: Vec<StreamSpec>,
 }
 
@@ -117,7 +116,6 @@ pub enum WorkloadError {
         stream: usize,
         problem: &'static str,
     },
-    /// The workload never ends.
     #[error("set requests or duration: without one the workload never ends")]
     Endless,
     /// The workload has no requests.

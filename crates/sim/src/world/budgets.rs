@@ -60,7 +60,6 @@ impl SimBudgets {
         }))
     }
 
-    /// Returns the terms of a request.
     pub(super) fn terms_of(&self, id: u32) -> Option<&RequestTerms> {
         Some(&self.reserved.get(id as usize)?.as_ref()?.terms)
     }

@@ -37,7 +37,6 @@ impl World<'_> {
         self.plan_check(balancer, backend, now);
     }
 
-    /// Checks a backend once.
     pub(super) fn run_check(&self, balancer: u32, backend: u32, now: u64) {
         let (Some(one), Some(engine)) =
             (self.balancers.get(balancer as usize), self.engines.all.get(backend as usize))

@@ -135,7 +135,6 @@ impl LookAhead<'_> {
         self.last_chance = self.last_chance.max(self.world.late_at(sent.id));
     }
 
-    /// Computes up to `until`.
     fn run(&mut self, until: u64) {
         let mut events = std::mem::take(&mut self.events);
         self.engine.advance(until.saturating_mul(PICOS), &mut events);

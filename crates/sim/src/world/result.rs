@@ -46,7 +46,6 @@ pub enum Status {
     /// The request has not ended.
     #[default]
     Open,
-    /// The response is complete.
     Done,
     /// The request was not sent.
     Shed(ShedReason),

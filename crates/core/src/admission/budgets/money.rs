@@ -5,7 +5,6 @@
 pub struct Money(pub u64);
 
 impl Money {
-    /// Nothing.
     pub const ZERO: Self = Self(0);
 
     /// Returns an amount of the currency, rounded up: many small costs must not be free.
@@ -19,7 +18,6 @@ impl Money {
         self.0 as f64 / 1e9
     }
 
-    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

@@ -55,7 +55,6 @@ impl Proposal {
         self.held.is_empty() || self.estimate == Money::ZERO
     }
 
-    /// Returns its accounts.
     pub fn terms(&self) -> Vec<SharedTerms> {
         self.held.iter().map(|held| terms(held, self.unix)).collect()
     }
@@ -152,7 +151,6 @@ impl Budgets {
         account.take_unshared()
     }
 
-    /// The number of accounts.
     pub fn accounts(&self) -> usize {
         self.accounts.read().len()
     }

@@ -44,7 +44,6 @@ impl QueueRules {
 /// An instruction for a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Decide on a backend.
     Decide,
     /// End: another request has its place. It no longer waits.
     Displaced,

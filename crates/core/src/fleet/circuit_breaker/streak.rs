@@ -8,7 +8,6 @@ use penstock_api::units::Timestamp;
 
 use crate::fleet::OutcomeSource;
 
-/// Faults in a row.
 #[derive(Debug, Default)]
 pub(super) struct Streak {
     count: AtomicU32,

@@ -154,7 +154,6 @@ impl Random {
     }
 }
 
-/// A request in flight.
 struct Flight {
     ends: u64,
     sign: Sign,

@@ -33,7 +33,6 @@ use super::EngineSample;
 /// Numbers of 64 bits in a sample, beside one of 32.
 const WORDS: usize = 3;
 
-/// Holds the last sample.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct SampleCell {
@@ -52,7 +51,6 @@ impl SampleCell {
         if version.is_multiple_of(2) { (even, even_use) } else { (odd, odd_use) }
     }
 
-    /// The last sample.
     #[inline]
     pub(super) fn read(&self) -> Option<Packed> {
         loop {
@@ -71,7 +69,6 @@ impl SampleCell {
         }
     }
 
-    /// Replaces the last sample.
     pub(super) fn write(&self, sample: EngineSample) {
         let _one_writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load(Ordering::Relaxed);

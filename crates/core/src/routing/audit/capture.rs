@@ -30,7 +30,6 @@ pub(super) const VERSION: u32 = 2;
 pub struct Lease(AtomicU64);
 
 impl Lease {
-    /// Captures decisions until `until`.
     pub fn extend(&self, until: Timestamp) {
         // Relaxed: it does not matter whether a decision at this very instant is captured.
         self.0.store(until.0, Ordering::Relaxed);

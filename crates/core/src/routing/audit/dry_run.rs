@@ -40,7 +40,6 @@ use crate::routing::{
 #[derive(Debug, Clone, Copy)]
 pub struct DryRun<'a> {
     pub config: &'a Config,
-    /// The router that decides.
     pub router: &'a Router,
     /// The fleet it decides over.
     pub topology: &'a Topology,

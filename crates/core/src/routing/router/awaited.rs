@@ -48,7 +48,6 @@ pub struct Room {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServiceTime {
     pub mean: Duration,
-    /// The 90th percentile.
     pub p90: Duration,
 }
 

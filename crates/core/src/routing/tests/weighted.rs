@@ -9,7 +9,6 @@ use crate::fleet::{EngineDetails, Groups, Health};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision};
 
-/// Decides about a body.
 pub(super) fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
     route_to(fleet, Operation::Chat, body)
 }
